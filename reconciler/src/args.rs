@@ -18,7 +18,10 @@ mod resource;
 mod top;
 mod up;
 
-pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
+pub use offline::{
+    ExplainArgs, ReportFormat, SchemaArgs, SimulateArgs, SimulateFormat, SimulateHpaArgs, Simulated,
+    ValidateArgs,
+};
 pub use resource::{Resource, ResourceKind};
 pub use top::{SortBy, TopArgs, TopKind};
 pub use up::{DownArgs, UpArgs};
@@ -106,6 +109,9 @@ pub enum Command {
                             Exit code: 0 no errors, 1 errors (with --strict also warnings), 2 PATH can't be read."
     )]
     Validate(ValidateArgs),
+    /// What a controller would have done with a recorded load, offline
+    #[command(after_help = "Example: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json")]
+    Simulate(SimulateArgs),
     /// The JSON Schema of a kind's manifest, for editors
     #[command(
         after_help = "Examples: minik8s schema pod > pod.json\n          minik8s schema > manifest.json\n          \

@@ -26,6 +26,7 @@ use self::prepare::{Ground, described, prepare};
 use crate::api::{self, ApiDeps};
 use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::{LogFormat, ServeConfig};
+use crate::controllers::autoscaler::Autoscaler;
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
 use crate::controllers::services::Services;
@@ -41,6 +42,8 @@ const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Least time between two times that the snapshot wakes a controller.
 const WAKE_GAP: Duration = Duration::from_millis(10);
+/// The same for the autoscaler: a thousand nodes write what they use every 15 s.
+const USAGE_GAP: Duration = Duration::from_secs(1);
 /// How long requests under way, such as a followed log, may go on after shutdown.
 const API_DRAIN: Duration = Duration::from_secs(2);
 
@@ -68,6 +71,13 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
 fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
+/// The autoscaler also wakes when nodes report what they use.
+fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news =
+        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.usage.ptr_eq(&before.usage);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
 }
 
 /// Takes webhooks; gives what counts them.
@@ -121,6 +131,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
     runtime.drive(row(), Shell::<Workloads>::new(deps.clone()));
     runtime.drive(row(), Shell::<Services>::new(deps.clone()));
+    runtime.drive(autoscaler_row(&snapshot, &fence), Shell::<Autoscaler>::new(deps.clone()));
     runtime.drive(row(), Shell::<Scheduler>::new(deps));
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
@@ -185,9 +196,9 @@ mod tests {
     use super::lead::LEADER_TTL;
     use super::*;
 
-    /// Seen red without the comparison in `controller_row`.
+    /// Seen red without the comparison in `controller_row`, and with it alone in `autoscaler_row`.
     #[tokio::test(start_paused = true)]
-    async fn what_nodes_use_wakes_no_controller() {
+    async fn what_nodes_use_wakes_the_autoscaler_and_no_other_controller() {
         let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
@@ -195,8 +206,10 @@ mod tests {
         let (fence, _election) =
             election::spawn(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
         let (woken, nudged) = schema::control::Nudge::new();
+        let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
         let mut runtime = Runtime::new();
         runtime.follow("controller", controller_row(&reader, &fence), move || woken.nudge());
+        runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         let running = tokio::spawn(runtime.run_until(stop));
         let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {
@@ -214,11 +227,13 @@ mod tests {
         // The lead, and the first snapshot: looked at once each, at most.
         write(&mut snapshot, schema::keys::Key::Settled("n1".to_owned()), 1);
         while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
+        while tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.is_ok() {}
         for revision in 2..5 {
             snapshot.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
             publisher.publish(snapshot.clone());
             let woken = tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await;
             assert!(woken.is_err(), "a write of usage woke a controller");
+            tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.unwrap();
         }
         write(&mut snapshot, schema::keys::Key::Settled("n2".to_owned()), 5);
         tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.unwrap();

@@ -4,7 +4,7 @@ use schema::kinds::Kind;
 
 use crate::cli::print::tables::KindView;
 use crate::gitops::review::effects::{Case, Effect, other, service, workload};
-use crate::view::{KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView};
+use crate::view::{AutoscalerView, KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView};
 
 /// One row.
 pub(crate) struct Descriptor {
@@ -26,7 +26,7 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
         Kind::Pod => row::<PodView>(workload::pod),
         // An object with what is reported of its pods.
         Kind::ReplicaSet => Descriptor { page: KindPage::Workload, effects: workload::replica_set },
-        Kind::HorizontalPodAutoscaler => row::<ObjectView>(workload::autoscaler),
+        Kind::HorizontalPodAutoscaler => row::<AutoscalerView>(workload::autoscaler),
         Kind::Dns => row::<RouteView>(service::dns),
         Kind::Workflow => row::<ObjectView>(other::workflow),
         Kind::Job => row::<ObjectView>(other::job),

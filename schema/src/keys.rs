@@ -31,8 +31,6 @@ macro_rules! key_table {
                 Leader, LEADER, "/minik8s/leader"
                     => "who leads; its create revision fences every write of the reconciler",
                     Election, "all writers of the reconciler", All;
-                Scale(workload: ObjectRef), SCALE, "/minik8s/scale/<kind>/<ns>/<name>"
-                    => "replica override", Controller("hpa"), "workloads", Nothing;
                 Event(reporter: String, namespace: String, id: String), EVENTS, "/minik8s/events/<reporter>/<ns>/<id>"
                     => "what happened, on a lease of 1 h; a node's reporter is its name", Reporter, "CLI", Nothing;
             }
@@ -52,6 +50,12 @@ macro_rules! key_table {
                 Template(workload: ObjectRef, hash: String), TEMPLATES, "/minik8s/templates/<kind>/<ns>/<name>/<hash>"
                     => "a pod template in full, while it is wanted or the last good one",
                     Controller("workloads"), "workloads, blobs", Nothing; templates: Template, Plans;
+                Scale(workload: ObjectRef), SCALE, "/minik8s/scale/<kind>/<ns>/<name>"
+                    => "how many pods a workload should have, in place of the number that Git says",
+                    Controller("hpa"), "workloads", Nothing; scales: ScaleRecord, Plans;
+                Autoscaler(autoscaler: NamespacedName), AUTOSCALERS, "/minik8s/autoscalers/<ns>/<name>"
+                    => "what an autoscaler found and remembers: recommendations, changes, status",
+                    Controller("hpa"), "CLI", Nothing; autoscalers: AutoscalerRecord, Plans;
                 Pod(pod: NamespacedName), PODS, "/minik8s/pods/<ns>/<name>"
                     => "a pod that should exist, with its owner",
                     Controller("workloads"), "scheduler", Nothing; pods: PodInstance, Plans;

@@ -15,9 +15,9 @@ use crate::kinds::pod::{PodStatus, pool};
 use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
-    Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage,
-    PodInstance, Revision, Rollout, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
-    Template,
+    AutoscalerRecord, Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat,
+    NodeRecord, NodeUsage, PodInstance, Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord,
+    ServiceRecord, Settled, SourceStatus, Subnet, Template,
 };
 
 pub mod health;

@@ -5,6 +5,7 @@ use axum::extract::State;
 use jiff::Timestamp;
 use schema::codec::decode;
 use schema::keys::prefix;
+use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use schema::records::Event;
 use serde::Deserialize;
@@ -28,10 +29,18 @@ pub(super) struct Wanted {
 
 impl Wanted {
     pub(super) fn pod(pod: &NamespacedName) -> Self {
+        Self::of(Kind::Pod, pod)
+    }
+
+    pub(super) fn autoscaler(id: &NamespacedName) -> Self {
+        Self::of(Kind::HorizontalPodAutoscaler, id)
+    }
+
+    fn of(kind: Kind, id: &NamespacedName) -> Self {
         Self {
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            kind: Some("Pod".to_owned()),
+            namespace: Some(id.namespace.clone()),
+            name: Some(id.name.clone()),
+            kind: Some(kind.as_str().to_owned()),
         }
     }
 

@@ -14,6 +14,7 @@ use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 
 mod app;
+mod autoscalers;
 mod blobs;
 mod error;
 mod events;
@@ -62,6 +63,8 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/services/{namespace}/{name}", get(services::service))
         .route("/v1/endpoints", get(services::endpoints))
         .route("/v1/dns", get(services::routes))
+        .route("/v1/autoscalers", get(autoscalers::all))
+        .route("/v1/autoscalers/{namespace}/{name}", get(autoscalers::one))
         .route("/v1/usage/pods", get(read::pod_usage))
         .route("/v1/usage/nodes", get(read::node_usage))
         .route("/v1/objects", get(objects::stored))

@@ -6,25 +6,22 @@ use schema::meta::DEFAULT_NAMESPACE;
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{
-    Layout, Listed as _, Screen, Shape, column, cuttable, plain, table, write_out, yaml,
-};
+use super::print::output::{Layout, Listed as _, Screen, Shape, table, write_out, yaml};
 use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
-    EventGroup, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView, RevisionView, ServiceDetail,
-    WorkloadView, age, event_groups,
+    AutoscalerDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView, RevisionView,
+    ServiceDetail, WorkloadView,
 };
 
+mod autoscaler;
 mod containers;
 mod page;
 mod service;
 mod workload;
 
 use page::{Page, indented, pairs};
-
-const EVENTS_MAX: usize = 20;
 
 pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
@@ -80,6 +77,10 @@ async fn object(
         KindPage::Service => {
             let detail: ServiceDetail = client.get(&["services", namespace, name], &[]).await?;
             write_out(&service::service_page(&detail, screen))
+        }
+        KindPage::Autoscaler => {
+            let detail: AutoscalerDetail = client.get(&["autoscalers", namespace, name], &[]).await?;
+            write_out(&autoscaler::autoscaler_page(&detail, screen, now))
         }
         page @ (KindPage::Host | KindPage::Workload | KindPage::Object) => {
             let detail: ObjectDetail = client.get(&["objects", kind.as_str(), namespace, name], &[]).await?;
@@ -211,24 +212,9 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     page.fields(0, "Annotations", pairs(&pod.annotations));
     containers::containers(&mut page, pod, now);
     containers::volumes(&mut page, pod);
-    conditions(&mut page, pod, screen, now);
-    let text = events(pod, screen, now);
-    page.block("Events:", if text.is_empty() { "none in the last hour" } else { &text });
+    page.conditions(&pod.conditions, screen, now);
+    page.events(&pod.events, screen, now);
     page.0
-}
-
-/// The last events, like ones as one.
-fn events(pod: &PodDetail, screen: Screen, now: Timestamp) -> String {
-    let columns = [column("TYPE"), column("REASON"), column("AGE"), column("FROM"), cuttable("MESSAGE")];
-    let rows = event_groups(&pod.events, EVENTS_MAX, now).into_iter().map(|group| {
-        let EventGroup { last, age, .. } = group;
-        vec![format!("{:?}", last.kind), last.reason, age, last.reporter, last.message]
-    });
-    let rows: Vec<Vec<String>> = rows.collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    plain(&columns, &rows, indented(screen), &mut Layout::default())
 }
 
 fn uses(pod: &PodDetail) -> String {
@@ -239,21 +225,6 @@ fn uses(pod: &PodDetail) -> String {
             format!("cpu {}m, memory {}, {} ago{remark}", cpu.millis, bytes.readable(), pod.usage.sample_age)
         }
         _ => String::new(),
-    }
-}
-
-fn conditions(page: &mut Page, pod: &PodDetail, screen: Screen, now: Timestamp) {
-    let columns = [column("TYPE"), column("STATUS"), column("AGE"), column("REASON"), cuttable("MESSAGE")];
-    let rows: Vec<Vec<String>> = pod
-        .conditions
-        .iter()
-        .map(|c| {
-            let since = age(c.last_transition_time, now);
-            vec![c.kind.clone(), format!("{:?}", c.status), since, c.reason.clone(), c.message.clone()]
-        })
-        .collect();
-    if !rows.is_empty() {
-        page.block("Conditions:", &plain(&columns, &rows, indented(screen), &mut Layout::default()));
     }
 }
 

@@ -15,8 +15,9 @@ use super::print::output::{
 use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
-    DeliveryView, EndpointsView, EventView, KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView,
-    PodDetail, PodView, RevisionView, RouteView, Selector, ServiceDetail, ServiceView, SourceView,
+    AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, KindPage, List, NodeDetail,
+    NodeView, ObjectDetail, ObjectView, PodDetail, PodView, RevisionView, RouteView, Selector, ServiceDetail,
+    ServiceView, SourceView,
 };
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -133,6 +134,11 @@ impl What<'_> {
                 self.one::<ServiceDetail, ServiceView>(&path, |detail| &detail.row).await
             }
             (KindPage::Service, None, _) => self.list::<ServiceView>(&["services"]).await,
+            (KindPage::Autoscaler, Some((name, namespace)), _) => {
+                let path = ["autoscalers", namespace, name];
+                self.one::<AutoscalerDetail, AutoscalerView>(&path, |detail| &detail.row).await
+            }
+            (KindPage::Autoscaler, None, _) => self.list::<AutoscalerView>(&["autoscalers"]).await,
             (KindPage::Host, _, None) => self.list::<RouteView>(&["dns"]).await,
             (KindPage::Host | KindPage::Workload | KindPage::Object, _, Some(name)) => {
                 let path = ["objects", kind.as_str(), self.namespace.unwrap_or(DEFAULT_NAMESPACE), name];

@@ -29,7 +29,7 @@ mod wait;
 pub use error::CliError;
 
 use client::Client;
-use offline::{explain, preview, validate};
+use offline::{explain, preview, simulate, validate};
 use print::output::{complain, write_out};
 
 const BY_HAND: &str = "what runs is what the repository says, and no command changes it; commit the change and \
@@ -45,6 +45,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Plan(args) => return code(preview::run(&args).await.map_err(CliError::without_usage)),
         Command::FindComment(args) => preview::find_comment(&args),
         Command::Validate(args) => return validate::run(&args),
+        Command::Simulate(args) => return code(simulate::run(&args)),
         Command::Schema(args) => explain::schema(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Status(args) => status::run(&args).await,

@@ -17,6 +17,7 @@ mod reason;
 mod shell;
 mod writes;
 
+pub mod autoscaler;
 pub mod nodes;
 pub mod scheduler;
 pub mod services;

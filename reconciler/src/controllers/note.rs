@@ -8,13 +8,18 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use schema::keys::Key;
+use schema::kinds::Kind;
 use schema::kinds::cluster::CLUSTER_NAME;
 use schema::records::EventType;
 
+use super::autoscaler::FAILED_GET_METRIC;
 use super::scheduler::Unfit;
 
 /// Agents that are started with the reconciler have registered within this time (1 to 3 s, measured).
 const NODES_COME_WITHIN: Duration = Duration::from_secs(10);
+
+/// The first samples of a new pod's use are there within this time: nodes measure every 15 s.
+const SAMPLES_COME_WITHIN: Duration = Duration::from_secs(60);
 
 /// A finding about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +91,13 @@ pub enum NoteKind {
     },
     /// No node port is left for a service.
     NodePortsExhausted,
+    /// An autoscaler does not scale.
+    NotScaled {
+        /// One CamelCase word, as Kubernetes has it.
+        reason: String,
+        /// Why.
+        why: String,
+    },
     /// The node beats again, or for the first time.
     NodeReady,
     /// The node's heartbeat expired.
@@ -121,13 +133,14 @@ impl Note {
     pub fn patience(&self) -> Duration {
         match &self.kind {
             NoteKind::Unschedulable { unfit, .. } if unfit.may_pass() => NODES_COME_WITHIN,
+            NoteKind::NotScaled { reason, .. } if reason == FAILED_GET_METRIC => SAMPLES_COME_WITHIN,
             _ => Duration::ZERO,
         }
     }
 
     /// One CamelCase word.
-    pub fn word(&self) -> &'static str {
-        match self.kind {
+    pub fn word(&self) -> &str {
+        match &self.kind {
             NoteKind::Unschedulable { .. } => "Unschedulable",
             NoteKind::NameTaken { .. } => "NameTaken",
             NoteKind::Unreadable { .. } => "Unreadable",
@@ -138,6 +151,7 @@ impl Note {
             NoteKind::AddressesExhausted => "ClusterIPsExhausted",
             NoteKind::NodePortTaken { .. } => "NodePortNotAllocated",
             NoteKind::NodePortsExhausted => "NodePortsExhausted",
+            NoteKind::NotScaled { reason, .. } => reason,
             NoteKind::NodeReady => "NodeReady",
             NoteKind::NodeNotReady => "NodeNotReady",
         }
@@ -147,6 +161,7 @@ impl Note {
     pub fn identity(&self) -> String {
         let detail = match &self.kind {
             NoteKind::Unschedulable { unfit, .. } => unfit.identity(),
+            NoteKind::NotScaled { .. } => String::new(),
             other => other.to_string(),
         };
         format!("{}/{}/{} {} {detail}", self.object_kind, self.namespace, self.name, self.word())
@@ -161,6 +176,9 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         }
         Key::Pod(pod) | Key::Binding(_, pod) | Key::PodStatus(_, pod) => {
             ("Pod", pod.namespace.clone(), pod.name.clone())
+        }
+        Key::Autoscaler(id) => {
+            (Kind::HorizontalPodAutoscaler.as_str(), id.namespace.clone(), id.name.clone())
         }
         Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
         Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
@@ -191,7 +209,7 @@ impl fmt::Display for NoteKind {
             NoteKind::Unreadable { key } => {
                 write!(f, "the value of {key} can't be read; what hangs on it stays as it is")
             }
-            NoteKind::NotWritten { why } => f.write_str(why),
+            NoteKind::NotWritten { why } | NoteKind::NotScaled { why, .. } => f.write_str(why),
             NoteKind::SubnetsExhausted { cluster_cidr, holders } => write!(
                 f,
                 "no /24 of {cluster_cidr} is free, {holders} nodes hold them; use a larger --cluster-cidr"

@@ -98,6 +98,18 @@ pub enum Reason {
     },
     /// This etcd holds all that the node should run.
     Settled,
+    /// An autoscaler changed its target's number of pods.
+    Rescaled {
+        /// From which to which, and why.
+        why: String,
+    },
+    /// An autoscaler says how many pods there are to be.
+    Scaled {
+        /// How many.
+        replicas: u32,
+    },
+    /// No autoscaler says how many pods there are to be any more.
+    ScaleReturned,
     /// Another node, which had it earlier, holds the same range.
     SubnetReassigned {
         /// That node.
@@ -124,6 +136,7 @@ impl Reason {
         match self {
             Reason::Bound { .. } | Reason::Rebound { .. } | Reason::Moved { .. } => Some("Scheduled"),
             Reason::PodReplaced { .. } => Some("Replaced"),
+            Reason::Rescaled { .. } => Some("SuccessfulRescale"),
             Reason::OwnerGone => Some("Removed"),
             Reason::PodLost { .. } => Some("Lost"),
             Reason::ScaledDown { .. } => Some("ScaledDown"),
@@ -145,6 +158,8 @@ impl Reason {
             | Reason::Settled
             | Reason::Published
             | Reason::SettingsPublished
+            | Reason::Scaled { .. }
+            | Reason::ScaleReturned
             | Reason::ClusterCidrChanged { .. } => None,
         }
     }
@@ -185,6 +200,11 @@ impl fmt::Display for Reason {
             Reason::Published => f.write_str("what its object and pods say"),
             Reason::SettingsPublished => {
                 f.write_str("the settings of the Cluster object, defaults filled in")
+            }
+            Reason::Rescaled { why } => write!(f, "from {why}"),
+            Reason::Scaled { replicas } => write!(f, "{replicas} pods, as its autoscaler decided"),
+            Reason::ScaleReturned => {
+                f.write_str("no autoscaler scales it any more; Git's number counts again")
             }
             Reason::SubnetReassigned { holder, cidr } => {
                 write!(f, "{holder} had the same range first; {cidr} is the lowest free one")

@@ -102,9 +102,19 @@ impl Writes {
     /// Like [`Self::delete`], in one transaction with the write before it.
     pub fn delete_joined(&mut self, key: Key, mod_revision: i64, reason: Reason) {
         self.delete(key, mod_revision, reason);
+        self.join_last();
+    }
+
+    /// The last write happens in one transaction with the one before it.
+    pub fn join_last(&mut self) {
         if let Some(last) = self.writes.last_mut() {
             last.joined = true;
         }
+    }
+
+    /// Plans again at that time at the latest.
+    pub fn plan_again_at(&mut self, at: Timestamp) {
+        self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 
     /// Adds a note.

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 mod age;
+mod autoscalers;
 mod deliveries;
 mod events;
 mod nodes;
@@ -21,6 +22,7 @@ mod wait;
 mod workloads;
 
 pub use age::{age, human_duration};
+pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
 pub use deliveries::{DeliveryView, deliveries, delivery};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
@@ -60,6 +62,7 @@ pub enum KindPage {
     Service,
     Host,
     Workload,
+    Autoscaler,
     /// Any object with what Git says of it.
     Object,
 }

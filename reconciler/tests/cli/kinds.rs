@@ -209,3 +209,54 @@ async fn verbs_that_change_something_by_hand_say_how_it_is_done_here() {
         assert!(output.stdout.is_empty() && text.contains("commit the change and push it"), "{text}");
     }
 }
+
+#[tokio::test]
+async fn an_autoscaler_has_kubectls_columns_and_a_page_with_its_conditions() {
+    let mut snapshot = snapshot();
+    let text = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: web}\nspec:\n  \
+                scaleTargetRef: {kind: Pod, name: web}\n  maxReplicas: 4\n  metrics:\n  - type: Resource\n    \
+                resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}\n";
+    let document = load_file("hpa.yaml", text.as_bytes()).documents.remove(0);
+    let (source, commit, author) = ("main".to_owned(), C2.to_owned(), "Ada <a@b>".to_owned());
+    let from = Provenance { source, commit, author, file: "hpa.yaml".to_owned(), line: 1 };
+    let object = Arc::unwrap_or_clone(document.object).into_object(from, 1);
+    let key = Key::Object(object.reference()).to_string();
+    put(&mut snapshot, key.strip_prefix("/minik8s/").unwrap(), &serde_json::to_value(&object).unwrap());
+    let record = json!({
+        "observedGeneration": 1, "decidedAt": "2026-01-01T00:00:00Z",
+        "target": {"kind": "Pod", "namespace": "default", "name": "web"},
+        "status": {
+            "currentReplicas": 1, "desiredReplicas": 2, "lastScaleTime": "2026-01-01T00:00:00Z",
+            "lastScaleReason": "1 to 2: cpu resource utilization (percentage of request) above target",
+            "currentMetrics": [{"name": "cpu", "averageUtilization": 63, "averageValue": "63m"}],
+            "conditions": [{
+                "type": "AbleToScale", "status": "True", "reason": "SucceededRescale", "message": "m",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        },
+    });
+    put(&mut snapshot, "autoscalers/default/web", &record);
+    assert!(snapshot.malformed.is_empty(), "{:?}", snapshot.malformed);
+    let server = format!("http://{}", serve(snapshot).await);
+    let table = "NAME   REFERENCE   TARGETS        MINPODS   MAXPODS   REPLICAS   AGE\n\
+                 web    Pod/web     cpu: 63%/50%   1         4         1          -\n";
+    for arguments in [&["get", "hpa"][..], &["get", "hpa/web"], &["get", "hpa", "-l", "!tier"]] {
+        check(&run(&server, arguments).await, 0, table, "");
+    }
+    check(&run(&server, &["get", "hpa", "-o", "name"]).await, 0, "horizontalpodautoscaler/web\n", "");
+    let page = run(&server, &["describe", "hpa/web"]).await;
+    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    for line in [
+        "Reference:     Pod/web",
+        "Metrics:       cpu: 63%/50%",
+        "Range:         1 to 4 pods",
+        "Replicas:      1 now, 2 wanted",
+        ", 1 to 2: cpu resource utilization (percentage of request) above target",
+        "SucceededRescale",
+        "Events:\n  none in the last hour",
+    ] {
+        assert!(page.contains(line), "{line}\n{page}");
+    }
+    let gone = "minik8s: there is no autoscaler api in namespace default; see 'minik8s get hpa -A'\n";
+    check(&run(&server, &["describe", "hpa/api"]).await, 1, "", gone);
+}

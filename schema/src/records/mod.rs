@@ -1,5 +1,7 @@
-//! Values of the etcd keys that are not desired objects: pods, nodes, services, sources, settings, events.
+//! Values of the etcd keys that are not desired objects: pods, autoscaling, nodes, services, sources, settings,
+//! events.
 
+mod autoscaling;
 mod deliveries;
 mod events;
 mod nodes;
@@ -10,6 +12,7 @@ mod settings;
 mod sources;
 mod usage;
 
+pub use autoscaling::{AutoscalerRecord, Recommendation, ScaleChange, ScaleRecord};
 pub use deliveries::{
     CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, DeliveryAnswer, DeliveryOutcome, Provider,
 };

@@ -5,6 +5,7 @@
 use jiff::Timestamp;
 
 use super::Snapshot;
+use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
 use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
 use crate::kinds::service::ServiceType;
@@ -39,9 +40,18 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         Resource::Node(node) if !snapshot.nodes.contains_key(&object.metadata.name) => {
             node.health(&NodeStatus::default())
         }
+        // What has no pods can't be scaled.
+        Resource::HorizontalPodAutoscaler(spec) if !spec.scale_target_ref.kind.kind().is_run() => {
+            Health::NotRun
+        }
+        Resource::HorizontalPodAutoscaler(spec) => {
+            let record = snapshot.autoscalers.get(&named(object)).map(|found| &found.value);
+            let current = record.filter(|record| record.observed_generation == object.generation);
+            // Without one: it has not looked at its target yet.
+            spec.health(current.map_or(&HorizontalPodAutoscalerStatus::default(), |record| &record.status))
+        }
         Resource::Node(_)
         | Resource::Function(_)
-        | Resource::HorizontalPodAutoscaler(_)
         | Resource::Workflow(_)
         | Resource::Job(_) => Health::NotRun,
     }
@@ -111,11 +121,12 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         Resource::Cluster(_) => snapshot.settings.contains_key(&()),
         Resource::ReplicaSet(_) => rollout_of(snapshot, object)
             .is_some_and(|rollout| rollout.status.replicas >= rollout.status.desired_replicas),
+        // Its first look adopts the number of pods that run, should etcd have been lost.
+        Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
         // Nodes need nothing of these.
         Resource::Node(_)
         | Resource::ConfigMap(_)
         | Resource::Function(_)
-        | Resource::HorizontalPodAutoscaler(_)
         | Resource::Workflow(_)
         | Resource::Job(_) => true,
     }

@@ -2,7 +2,7 @@
 //! message names the field.
 
 use schema::kinds::{Kind, Resource};
-use schema::violation::{Severity, rules as known};
+use schema::violation::rules as known;
 
 use super::cases::check;
 use super::{container, load, rules, with};
@@ -129,17 +129,6 @@ fn a_deployment_is_a_replica_set_that_has_more_time() {
     assert_eq!(spec.progress_deadline_seconds, 600);
     let Resource::HorizontalPodAutoscaler(scaler) = &loaded.documents[3].object.resource else { panic!() };
     assert_eq!(scaler.target(&object.metadata), object.metadata.reference(Kind::ReplicaSet, "front"));
-}
-
-#[test]
-fn a_kind_that_is_not_run_says_so_on_its_kind() {
-    let told = load(SHOP).violations;
-    let on_kind = told
-        .iter()
-        .filter(|note| note.rule == known::NOT_EXECUTED_YET.id && note.message.starts_with("kind:"));
-    let places: Vec<_> = on_kind.map(|note| (note.line, note.column, note.severity)).collect();
-    assert_eq!(places, [63].map(|line| (line, 7, Severity::Note)));
-    assert!(Kind::Service.is_run() && !Kind::HorizontalPodAutoscaler.is_run());
 }
 
 #[test]

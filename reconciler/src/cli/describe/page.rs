@@ -1,8 +1,13 @@
 //! A page as text.
 
+use jiff::Timestamp;
+use schema::condition::Condition;
 use schema::meta::StringMap;
 
-use crate::cli::print::output::Screen;
+use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
+use crate::view::{EventGroup, EventView, age, event_groups};
+
+const EVENTS_MAX: usize = 20;
 
 /// Lines `Key:   value`, further lines indented below.
 #[derive(Default)]
@@ -42,6 +47,34 @@ impl Page {
             self.line(title);
             text.lines().for_each(|line| self.line(&format!("  {line}")));
         }
+    }
+
+    pub(in crate::cli) fn conditions(&mut self, conditions: &[Condition], screen: Screen, now: Timestamp) {
+        let columns =
+            [column("TYPE"), column("STATUS"), column("AGE"), column("REASON"), cuttable("MESSAGE")];
+        let row = |c: &Condition| {
+            let since = age(c.last_transition_time, now);
+            vec![c.kind.clone(), format!("{:?}", c.status), since, c.reason.clone(), c.message.clone()]
+        };
+        let rows: Vec<Vec<String>> = conditions.iter().map(row).collect();
+        if !rows.is_empty() {
+            self.block("Conditions:", &plain(&columns, &rows, indented(screen), &mut Layout::default()));
+        }
+    }
+
+    /// The last events, like ones as one.
+    pub(in crate::cli) fn events(&mut self, events: &[EventView], screen: Screen, now: Timestamp) {
+        let columns = [column("TYPE"), column("REASON"), column("AGE"), column("FROM"), cuttable("MESSAGE")];
+        let rows = event_groups(events, EVENTS_MAX, now).into_iter().map(|group| {
+            let EventGroup { last, age, .. } = group;
+            vec![format!("{:?}", last.kind), last.reason, age, last.reporter, last.message]
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
+        let text = match rows.is_empty() {
+            true => "none in the last hour".to_owned(),
+            false => plain(&columns, &rows, indented(screen), &mut Layout::default()),
+        };
+        self.block("Events:", &text);
     }
 }
 

@@ -2,4 +2,5 @@
 
 pub(super) mod explain;
 pub(super) mod preview;
+pub(super) mod simulate;
 pub(super) mod validate;

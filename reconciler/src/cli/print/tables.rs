@@ -6,8 +6,8 @@ use schema::records::{ChangeCounts, PlanRecord};
 use super::output::{Listed, Row};
 use crate::kinds;
 use crate::view::{
-    DeliveryView, EndpointsView, EventView, KindPage, NodeView, ObjectView, PodView, RevisionView, RouteView,
-    ServiceView, SourceView, WorkloadView, short,
+    AutoscalerView, DeliveryView, EndpointsView, EventView, KindPage, NodeView, ObjectView, PodView,
+    RevisionView, RouteView, ServiceView, SourceView, WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -28,6 +28,10 @@ impl KindView for NodeView {
 
 impl KindView for ServiceView {
     const PAGE: KindPage = KindPage::Service;
+}
+
+impl KindView for AutoscalerView {
+    const PAGE: KindPage = KindPage::Autoscaler;
 }
 
 impl KindView for RouteView {
@@ -160,6 +164,26 @@ impl Listed for RouteView {
             .col("PATHS", or_none(&self.paths.join(", ")))
             .col("HEALTH", &self.health)
             .col("AGE", &self.age)
+            .remark("NOTE", &self.note)
+    }
+}
+
+impl Listed for AutoscalerView {
+    fn id(&self) -> String {
+        format!("horizontalpodautoscaler/{}", self.name)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("REFERENCE", &self.reference)
+            .col("TARGETS", or_none(&self.targets.join(", ")))
+            .col("MINPODS", self.min_replicas)
+            .col("MAXPODS", self.max_replicas)
+            .col("REPLICAS", self.replicas)
+            .col("AGE", &self.age)
+            .wide("WANTED", some(self.desired_replicas))
+            .wide("HEALTH", &self.health)
             .remark("NOTE", &self.note)
     }
 }

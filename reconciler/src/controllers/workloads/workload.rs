@@ -44,8 +44,7 @@ impl<'a> Workload<'a> {
         record: Option<&Rollout>,
     ) -> Self {
         let reference = object.reference();
-        let desired = spec.replicas;
-        let _ = snapshot;
+        let desired = snapshot.scales.get(&reference).map_or(spec.replicas, |scale| scale.value.replicas);
         let known = record.filter(|record| record.object_hash == object.hash);
         let wanted = known.map_or_else(|| template_hash(object, spec), |record| record.wanted.clone());
         Self {

@@ -207,13 +207,22 @@ fn interval(spec: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
+/// Looks are at least so far apart: by the next one, a change is older than a policy of this period.
+const LOOK_SECONDS: i64 = 15;
+
+/// Longest window that there may be.
+const WINDOW_MAX_SECONDS: i64 = 3600;
+
 fn one_per(mark: Mark, seconds: i64) -> Node {
+    // Policies count from the period's start: a turn within a longer one would take back the step before and go
+    // one further, two at once.
+    let window = if seconds > LOOK_SECONDS { seconds.min(WINDOW_MAX_SECONDS) } else { 0 };
     let policy = mapping(
         mark,
         [("type", text(mark, "Pods")), ("value", plain(mark, 1)), ("periodSeconds", plain(mark, seconds))],
     );
     let policies = list(mark, vec![policy]);
-    mapping(mark, [("stabilizationWindowSeconds", plain(mark, 0)), ("policies", policies)])
+    mapping(mark, [("stabilizationWindowSeconds", plain(mark, window)), ("policies", policies)])
 }
 
 /// Seconds of a duration: `15s`, `1m30s`, or a number of seconds. Go's own number of nanoseconds is reported

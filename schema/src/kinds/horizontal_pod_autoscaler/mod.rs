@@ -16,7 +16,7 @@ use super::Kind;
 use crate::meta::{ObjectMeta, ObjectRef};
 pub use behavior::{Behavior, PolicyType, ScalingPolicy, ScalingRules, SelectPolicy};
 pub use metric::{AverageValue, Metric, MetricTarget, MetricType, ResourceMetric, ResourceName, TargetType};
-pub use status::{HorizontalPodAutoscalerStatus, MetricStatus};
+pub use status::{HorizontalPodAutoscalerStatus, MetricStatus, SCALING_DISABLED};
 
 /// Per cent of the requested CPU that an autoscaler without metrics goes by, as in Kubernetes.
 pub const DEFAULT_CPU_UTILIZATION: u32 = 80;

@@ -7,6 +7,9 @@ use super::{HorizontalPodAutoscalerSpec, ResourceName};
 use crate::condition::{Condition, ConditionStatus};
 use crate::kinds::Health;
 
+/// The reason of `ScalingActive` while the target has no pods on purpose.
+pub const SCALING_DISABLED: &str = "ScalingDisabled";
+
 /// What an autoscaler found and decided.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -20,6 +23,9 @@ pub struct HorizontalPodAutoscalerStatus {
     /// When it last changed the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale_time: Option<Timestamp>,
+    /// Why, and from which number to which.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_scale_reason: String,
     /// Use at the last look, one for each metric that could be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub current_metrics: Vec<MetricStatus>,
@@ -46,8 +52,11 @@ impl HorizontalPodAutoscalerSpec {
     pub fn health(&self, status: &HorizontalPodAutoscalerStatus) -> Health {
         let condition = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
         let (able, active) = (condition("AbleToScale"), condition("ScalingActive"));
-        let failed =
-            [able, active].into_iter().flatten().find(|condition| condition.status == ConditionStatus::False);
+        // Git's `replicas: 0` turns it off, which is no failure.
+        let is_failed = |condition: &&Condition| {
+            condition.status == ConditionStatus::False && condition.reason != SCALING_DISABLED
+        };
+        let failed = [able, active].into_iter().flatten().find(is_failed);
         match (failed, able) {
             (Some(condition), _) => {
                 Health::Degraded { why: format!("{}: {}", condition.reason, condition.message) }
@@ -79,5 +88,8 @@ mod tests {
         status.conditions.push(condition("ScalingActive", false));
         let why = "FailedGetResourceMetric: no requests".to_owned();
         assert_eq!(spec.health(&status), Health::Degraded { why });
+        let last = status.conditions.last_mut().unwrap();
+        last.reason = SCALING_DISABLED.to_owned();
+        assert_eq!(spec.health(&status), Health::Healthy, "Git says `replicas: 0`");
     }
 }

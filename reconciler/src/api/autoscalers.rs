@@ -1,0 +1,43 @@
+//! Autoscalers.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use jiff::Timestamp;
+use schema::meta::NamespacedName;
+
+use super::app::App;
+use super::error::ApiError;
+use super::events::{self, Wanted};
+use super::input::{self, Asked};
+use super::read::InNamespace;
+use crate::view::{self, List, Selection};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+pub(super) async fn all(
+    State(app): App,
+    Asked(query): Asked<InNamespace>,
+) -> Answer<List<view::AutoscalerView>> {
+    input::optional_name("namespace", query.namespace.as_deref())?;
+    let labels = input::selector(query.selector.as_deref())?;
+    let which = Selection { namespace: query.namespace.as_deref(), labels, ..Selection::default() };
+    Ok(Json(List { items: view::autoscalers(&*app.snapshot()?, &which, Timestamp::now()) }))
+}
+
+pub(super) async fn one(
+    State(app): App,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Answer<view::AutoscalerDetail> {
+    input::name("namespace", &namespace)?;
+    input::name("autoscaler", &name)?;
+    let id = NamespacedName::new(namespace, name);
+    let (snapshot, now) = (app.snapshot()?, Timestamp::now());
+    let Some(mut detail) = view::autoscaler(&snapshot, &id, Vec::new(), now) else {
+        let NamespacedName { namespace, name } = &id;
+        let message = format!("there is no autoscaler {name} in namespace {namespace}");
+        return Err(ApiError::not_found(message, "see 'minik8s get hpa -A'"));
+    };
+    // Without etcd it is shown without its events.
+    detail.events = events::read(&app, &Wanted::autoscaler(&id), now).await.unwrap_or_default();
+    Ok(Json(detail))
+}

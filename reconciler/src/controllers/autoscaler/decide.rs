@@ -1,0 +1,219 @@
+//! One look of an autoscaler: from what its pods use to how many there should be. The order is that of Kubernetes'
+//! `horizontal.go`: bounds, metrics, windows, policies.
+
+use jiff::Timestamp;
+use schema::condition::{Condition, ConditionStatus, set_condition};
+use schema::kinds::horizontal_pod_autoscaler::SCALING_DISABLED;
+use schema::records::Recommendation;
+
+use super::behavior::Rate;
+use super::model::{Decision, Demand, Input, Limit, Memory, MetricResult};
+use super::replicas::{proposal, word};
+
+const ABLE_TO_SCALE: &str = "AbleToScale";
+const SCALING_ACTIVE: &str = "ScalingActive";
+const SCALING_LIMITED: &str = "ScalingLimited";
+
+/// The reason of a metric that can't be told.
+pub const FAILED_GET_METRIC: &str = "FailedGetResourceMetric";
+
+/// Decides. Total and deterministic.
+pub fn decide(input: &Input<'_>) -> Decision {
+    let memory = with_first_sight(input);
+    let input = &Input { memory: &memory, ..*input };
+    let Input { spec, current, .. } = *input;
+    let mut look = Look { input, conditions: input.memory.conditions.clone(), metrics: Vec::new() };
+    look.able("SucceededGetScale", "the target's number of pods is known");
+    if current == 0 {
+        let why = "the target has no pods on purpose: Git says `replicas: 0`, which turns the autoscaler off";
+        look.set(SCALING_ACTIVE, false, SCALING_DISABLED, why);
+        return look.decided(0, None, Limit::DesiredWithinRange, why.to_owned());
+    }
+    if current > spec.max_replicas {
+        let why = "the present number is above maxReplicas";
+        return look.decided(spec.max_replicas, None, Limit::TooManyReplicas, why.to_owned());
+    }
+    if current < spec.min_replicas {
+        let why = "the present number is below minReplicas";
+        return look.decided(spec.min_replicas, None, Limit::TooFewReplicas, why.to_owned());
+    }
+    let (recommendation, asked_by) = match look.recommended() {
+        Ok(found) => found,
+        Err(why) => return look.decided(current, None, Limit::DesiredWithinRange, why),
+    };
+    let rate = look.rate();
+    let (stable, held) = rate.stabilized(recommendation);
+    let (desired, limit) = rate.limited(stable);
+    match held {
+        Some(held) => look.able(&held.to_string(), held.sentence()),
+        None => look.able("ReadyForNewScale", "no window holds the recommendation up"),
+    }
+    look.set(SCALING_LIMITED, limit != Limit::DesiredWithinRange, &limit.to_string(), limit.sentence());
+    // What holds last is what a person looks for first.
+    let limit = if limit == Limit::DesiredWithinRange { held.unwrap_or(limit) } else { limit };
+    let reason = match desired {
+        _ if desired > current => format!("{asked_by} above target"),
+        _ if desired < current => "All metrics below target".to_owned(),
+        _ if recommendation == current => "the metrics ask for the present number".to_owned(),
+        _ => format!("the metrics ask for {recommendation}, but {}", limit.sentence()),
+    };
+    look.decided(desired, Some(recommendation), limit, reason)
+}
+
+/// The first sight of a target counts as a recommendation of its present size.
+fn with_first_sight(input: &Input<'_>) -> Memory {
+    let mut memory = input.memory.clone();
+    let first = || vec![Recommendation { at: input.now, replicas: input.current }];
+    memory.recommendations.get_or_insert_with(first);
+    memory
+}
+
+/// What an autoscaler says that can't look at its target at all: which condition is false, and why.
+pub(super) fn undecided(memory: &Memory, now: Timestamp, false_condition: Undecided, why: &str) -> Memory {
+    let mut memory = memory.clone();
+    let mut set =
+        |kind, holds, reason, message| condition(&mut memory.conditions, now, (kind, holds, reason, message));
+    match false_condition {
+        Undecided::FailedGetScale => set(ABLE_TO_SCALE, false, "FailedGetScale", why),
+        Undecided::AmbiguousSelector => {
+            set(ABLE_TO_SCALE, true, "SucceededGetScale", "the target's number of pods is known");
+            set(SCALING_ACTIVE, false, "AmbiguousSelector", why);
+        }
+    }
+    memory
+}
+
+/// Why an autoscaler does not look at its target: Kubernetes' words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Undecided {
+    /// There is no such target.
+    FailedGetScale,
+    /// Another autoscaler scales it too.
+    AmbiguousSelector,
+}
+
+/// The conditions that keep an autoscaler from scaling, and why.
+pub(super) fn failures(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
+    conditions.iter().filter(|condition| {
+        condition.status == ConditionStatus::False
+            && [ABLE_TO_SCALE, SCALING_ACTIVE].contains(&condition.kind.as_str())
+            && condition.reason != SCALING_DISABLED
+    })
+}
+
+/// The metrics say how many pods there should be.
+pub(super) fn is_active(conditions: &[Condition]) -> bool {
+    let mut active = conditions.iter().filter(|condition| condition.kind == SCALING_ACTIVE);
+    active.any(|condition| condition.status == ConditionStatus::True)
+}
+
+fn condition(
+    conditions: &mut Vec<Condition>,
+    now: Timestamp,
+    (kind, holds, reason, message): (&str, bool, &str, &str),
+) {
+    set_condition(
+        conditions,
+        Condition {
+            kind: kind.to_owned(),
+            status: holds.into(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            last_transition_time: now,
+        },
+    );
+}
+
+/// A decision on its way.
+struct Look<'a> {
+    input: &'a Input<'a>,
+    conditions: Vec<Condition>,
+    metrics: Vec<MetricResult>,
+}
+
+impl<'a> Look<'a> {
+    fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
+        condition(&mut self.conditions, self.input.now, (kind, holds, reason, message));
+    }
+
+    fn able(&mut self, reason: &str, message: &str) {
+        self.set(ABLE_TO_SCALE, true, reason, message);
+    }
+
+    fn rate(&self) -> Rate<'a> {
+        let Input { spec, current, memory, now, tuning, .. } = *self.input;
+        Rate { spec, current, memory, now, tuning }
+    }
+
+    /// The most that a metric asks for, and which one does.
+    fn recommended(&mut self) -> Result<(u32, String), String> {
+        let Input { spec, current, demand, now, tuning, .. } = *self.input;
+        let pods = match demand {
+            Demand::Given(recommendation) => {
+                self.set(SCALING_ACTIVE, true, "ValidMetricFound", "the recommendation is given");
+                return Ok((recommendation, "the recommendation is".to_owned()));
+            }
+            Demand::Pods(pods) => pods,
+        };
+        let resources = spec.metrics.iter().filter_map(|metric| metric.resource.as_ref());
+        let results = resources.map(|metric| {
+            let outcome = proposal(metric, pods, current, now, tuning);
+            MetricResult { name: metric.name, outcome }
+        });
+        self.metrics = results.collect();
+        let found = self.metrics.iter().filter_map(|result| Some((result, result.outcome.as_ref().ok()?)));
+        // The first of those that ask for the most.
+        let most = found.rev().max_by_key(|(_, proposal)| proposal.desired);
+        let failed =
+            || self.metrics.iter().find_map(|result| Some((result.name, result.outcome.as_ref().err()?)));
+        match (most, failed()) {
+            (None, None) => Err("the autoscaler has no metric".to_owned()),
+            (Some((result, proposal)), None) => {
+                let found = (proposal.desired, named(result));
+                self.set_active(&found.1);
+                Ok(found)
+            }
+            // What is known is enough to grow by, but not to shrink by.
+            (Some((result, proposal)), Some(_)) if proposal.desired >= current => {
+                let found = (proposal.desired, named(result));
+                self.set_active(&found.1);
+                Ok(found)
+            }
+            (_, Some((name, error))) => {
+                let why = format!("{}: {error}", word(name));
+                self.set(SCALING_ACTIVE, false, FAILED_GET_METRIC, &why);
+                Err(why)
+            }
+        }
+    }
+
+    fn set_active(&mut self, metric: &str) {
+        let message = format!("the number of pods follows from {metric}");
+        self.set(SCALING_ACTIVE, true, "ValidMetricFound", &message);
+    }
+
+    fn decided(
+        mut self,
+        desired: u32,
+        recommendation: Option<u32>,
+        limit: Limit,
+        reason: String,
+    ) -> Decision {
+        let current = self.input.current;
+        if desired != current {
+            let message = format!("the target has {desired} pods in place of {current}: {reason}");
+            self.able("SucceededRescale", &message);
+        }
+        let remembered = self.rate().remembered(recommendation, desired);
+        let memory = Memory { conditions: self.conditions, ..remembered };
+        Decision { desired, recommendation, limit, metrics: self.metrics, memory, reason }
+    }
+}
+
+fn named(result: &MetricResult) -> String {
+    let name = word(result.name);
+    match result.outcome.as_ref().is_ok_and(|proposal| proposal.utilization.is_some()) {
+        true => format!("{name} resource utilization (percentage of request)"),
+        false => format!("{name} resource"),
+    }
+}

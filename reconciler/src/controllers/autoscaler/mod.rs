@@ -1,0 +1,35 @@
+//! Autoscalers: how many pods a workload should have, by what its pods use.
+//!
+//! Reads objects, pods, bindings, pod status, usage, `scale/` and `autoscalers/`; writes the last two. [`decide`] knows
+//! no snapshot, so that `minik8s simulate hpa` decides with the same code on a recorded load.
+
+use jiff::Timestamp;
+
+use super::{Controller, Observed, Writes};
+
+mod behavior;
+mod decide;
+mod model;
+mod plan;
+mod replicas;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use decide::{FAILED_GET_METRIC, decide};
+pub use model::{
+    Decision, Demand, Input, Limit, Memory, MetricResult, PerResource, Pod, Proposal, Sample, Tuning,
+};
+pub use plan::LOOK_SECONDS;
+pub use replicas::word;
+
+/// The controller of autoscalers.
+pub struct Autoscaler;
+
+impl Controller for Autoscaler {
+    const NAME: &'static str = "hpa";
+
+    fn plan(seen: &Observed, now: Timestamp) -> Writes {
+        plan::plan(&seen.snapshot, now)
+    }
+}

@@ -1,0 +1,318 @@
+//! Decides on the number of pods of each workload that an autoscaler names.
+//!
+//! An autoscaler looks at its target every [`LOOK_SECONDS`], at most so often: each look may go a step further. What it
+//! remembers is in `autoscalers/`, written only when a look finds something new.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use schema::keys::{Key, prefix};
+use schema::kinds::horizontal_pod_autoscaler::{
+    HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricStatus, ResourceName,
+};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::object::Object;
+use schema::quantity::{Cpu, Memory as Bytes};
+use schema::records::{AutoscalerRecord, Recommendation, ScaleRecord};
+use schema::snapshot::Snapshot;
+
+use super::decide::{Undecided, decide, failures, is_active, undecided};
+use super::model::{Decision, Demand, Input, Memory, MetricResult, Tuning};
+use super::target::Targets;
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::{Expect, Writes};
+
+/// Seconds between two looks at a target, as in Kubernetes.
+pub const LOOK_SECONDS: i64 = 15;
+
+/// What should be written below `scale/` and `autoscalers/`.
+pub(in crate::controllers) fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
+    let autoscalers: Vec<Scaler<'_>> =
+        snapshot.objects.values().filter_map(|o| Scaler::of(&o.value)).collect();
+    let mut of_target: BTreeMap<&ObjectRef, Vec<&str>> = BTreeMap::new();
+    for scaler in &autoscalers {
+        of_target.entry(&scaler.target).or_default().push(&scaler.object.metadata.name);
+    }
+    let wanted: BTreeSet<&ObjectRef> = of_target.keys().copied().collect();
+    let mut out = Writes::default();
+    remove(snapshot, &wanted, &mut out);
+    let targets = Targets::new(snapshot, &wanted);
+    for scaler in &autoscalers {
+        let others = of_target[&scaler.target].iter().filter(|name| **name != scaler.object.metadata.name);
+        let others: Vec<&str> = others.copied().collect();
+        Step { snapshot, targets: &targets, scaler, others, now }.plan(&mut out);
+    }
+    out
+}
+
+/// Takes away what belongs to autoscalers that are gone: Git's number counts again.
+fn remove(snapshot: &Snapshot, wanted: &BTreeSet<&ObjectRef>, out: &mut Writes) {
+    let unreadable = |key: &String| {
+        key.starts_with(prefix::OBJECTS)
+            && matches!(key.parse(), Ok(Key::Object(object)) if object.kind == Kind::HorizontalPodAutoscaler)
+    };
+    // One that can't be read is not gone, and what it scales is not known.
+    if snapshot.malformed.keys().any(unreadable) {
+        return;
+    }
+    for (target, scale) in &snapshot.scales {
+        let is_ours = scale.value.scaler.starts_with(Kind::HorizontalPodAutoscaler.as_str());
+        if is_ours && !wanted.contains(target) {
+            out.delete(Key::Scale(target.clone()), scale.mod_revision, Reason::ScaleReturned);
+        }
+    }
+    for (id, record) in &snapshot.autoscalers {
+        if !snapshot.objects.contains_key(&reference(id)) {
+            out.delete(Key::Autoscaler(id.clone()), record.mod_revision, Reason::OwnerGone);
+        }
+    }
+}
+
+fn reference(id: &NamespacedName) -> ObjectRef {
+    let (namespace, name) = (id.namespace.clone(), id.name.clone());
+    ObjectRef { kind: Kind::HorizontalPodAutoscaler, namespace, name }
+}
+
+/// An autoscaler of Git.
+struct Scaler<'a> {
+    object: &'a Object,
+    spec: &'a HorizontalPodAutoscalerSpec,
+    target: ObjectRef,
+}
+
+impl<'a> Scaler<'a> {
+    fn of(object: &'a Object) -> Option<Self> {
+        match &object.resource {
+            Resource::HorizontalPodAutoscaler(spec) => {
+                Some(Self { object, spec, target: spec.target(&object.metadata) })
+            }
+            _ => None,
+        }
+    }
+
+    fn id(&self) -> NamespacedName {
+        NamespacedName::new(&self.object.metadata.namespace, &self.object.metadata.name)
+    }
+}
+
+/// One autoscaler in one plan.
+struct Step<'a> {
+    snapshot: &'a Snapshot,
+    targets: &'a Targets<'a>,
+    scaler: &'a Scaler<'a>,
+    /// Names of other autoscalers of the same target.
+    others: Vec<&'a str>,
+    now: Timestamp,
+}
+
+impl Step<'_> {
+    fn plan(&self, out: &mut Writes) {
+        let id = self.scaler.id();
+        let key = Key::Autoscaler(id.clone());
+        if self.snapshot.malformed.contains_key(&key.to_string()) {
+            out.note(Note::about_key(&key, NoteKind::Unreadable { key: key.to_string() }));
+            return;
+        }
+        let stored = self.snapshot.autoscalers.get(&id);
+        let record = stored.map(|stored| &stored.value);
+        if let Some(record) = record.filter(|record| self.is_recent(record)) {
+            out.plan_again_at(after_look(record.decided_at));
+            self.note(&record.status, out);
+            return;
+        }
+        out.plan_again_at(after_look(self.now));
+        let (next, scale) = self.look(record);
+        self.note(&next.status, out);
+        let scale_key = Key::Scale(self.scaler.target.clone());
+        let scale_now = self.snapshot.scales.get(&self.scaler.target);
+        let rescales = scale.as_ref().is_some_and(|wanted| wanted.is_other_than(scale_now.map(|s| &s.value)));
+        if !rescales && record.is_some_and(|record| !is_news(record, &next)) {
+            return;
+        }
+        let expect = stored.map_or(Expect::Absent, |stored| Expect::ModRevision(stored.mod_revision));
+        let reason = match next.status.last_scale_time {
+            Some(at) if at == self.now => Reason::Rescaled { why: next.status.last_scale_reason.clone() },
+            _ => Reason::Published,
+        };
+        if !out.put(key, &next, expect, reason) || !rescales {
+            return;
+        }
+        match (scale, scale_now) {
+            (Some(Scale::To(record)), _) => {
+                let expect = scale_now.map_or(Expect::Absent, |now| Expect::ModRevision(now.mod_revision));
+                let reason = Reason::Scaled { replicas: record.replicas };
+                if out.put(scale_key, &record, expect, reason) {
+                    out.join_last();
+                }
+            }
+            (Some(Scale::AsGitSays), Some(now)) => {
+                out.delete_joined(scale_key, now.mod_revision, Reason::ScaleReturned);
+            }
+            (Some(Scale::AsGitSays), None) | (None, _) => {}
+        }
+    }
+
+    /// It was decided on a moment ago, for the same object.
+    fn is_recent(&self, record: &AutoscalerRecord) -> bool {
+        let age = self.now.duration_since(record.decided_at);
+        record.observed_generation == self.scaler.object.generation
+            && record.target == self.scaler.target
+            // A time to come is of a leader whose clock was wrong.
+            && !age.is_negative()
+            && age < look()
+    }
+
+    /// The next record, and what becomes of the target; none: it stays as it is.
+    fn look(&self, record: Option<&AutoscalerRecord>) -> (AutoscalerRecord, Option<Scale>) {
+        let same_target = record.filter(|record| record.target == self.scaler.target);
+        let memory = same_target.map(|record| remembered(record, self.now)).unwrap_or_default();
+        let before = same_target.map(|record| record.status.clone()).unwrap_or_default();
+        let seed = match self.targets.seed(&self.scaler.target) {
+            Ok(seed) => seed,
+            Err(why) => return (self.undecided(&memory, before, Undecided::FailedGetScale, &why), None),
+        };
+        if !self.others.is_empty() {
+            let also = self.others.join(", ");
+            let why = format!("{} is also scaled by {also}: keep one of them", self.scaler.target);
+            return (self.undecided(&memory, before, Undecided::AmbiguousSelector, &why), None);
+        }
+        let current = self.targets.current(&self.scaler.target, seed, same_target);
+        let pods = self.targets.pods(&self.scaler.target, self.now);
+        let decision = decide(&Input {
+            spec: self.scaler.spec,
+            current,
+            demand: Demand::Pods(&pods),
+            memory: &memory,
+            now: self.now,
+            tuning: &Tuning::default(),
+        });
+        let scale = match decision.desired {
+            0 => Scale::AsGitSays,
+            replicas => {
+                let scaler = self.scaler.object.reference().to_string();
+                Scale::To(ScaleRecord { replicas, scaler })
+            }
+        };
+        let pods = u32::try_from(pods.len()).unwrap_or(u32::MAX);
+        (self.decided(decision, before, (current, pods)), Some(scale))
+    }
+
+    fn undecided(
+        &self,
+        memory: &Memory,
+        before: HorizontalPodAutoscalerStatus,
+        false_condition: Undecided,
+        why: &str,
+    ) -> AutoscalerRecord {
+        let memory = undecided(memory, self.now, false_condition, why);
+        let status = HorizontalPodAutoscalerStatus { current_metrics: Vec::new(), ..before };
+        self.record(memory, status)
+    }
+
+    fn decided(
+        &self,
+        decision: Decision,
+        before: HorizontalPodAutoscalerStatus,
+        (current, pods): (u32, u32),
+    ) -> AutoscalerRecord {
+        let Decision { desired, metrics, memory, reason, .. } = decision;
+        let rescaled = (desired != current).then(|| format!("{current} to {desired}: {reason}"));
+        let status = HorizontalPodAutoscalerStatus {
+            current_replicas: pods,
+            desired_replicas: desired,
+            last_scale_time: rescaled.as_ref().map(|_| self.now).or(before.last_scale_time),
+            last_scale_reason: rescaled.unwrap_or(before.last_scale_reason),
+            current_metrics: metrics.iter().filter_map(metric_status).collect(),
+            conditions: Vec::new(),
+        };
+        self.record(memory, status)
+    }
+
+    fn record(&self, memory: Memory, status: HorizontalPodAutoscalerStatus) -> AutoscalerRecord {
+        let Memory { recommendations, scale_ups, scale_downs, conditions } = memory;
+        AutoscalerRecord {
+            observed_generation: self.scaler.object.generation,
+            target: self.scaler.target.clone(),
+            decided_at: self.now,
+            recommendations: recommendations.unwrap_or_default(),
+            scale_ups,
+            scale_downs,
+            status: HorizontalPodAutoscalerStatus { conditions, ..status },
+        }
+    }
+
+    /// What keeps it from scaling, as long as that is so.
+    fn note(&self, status: &HorizontalPodAutoscalerStatus, out: &mut Writes) {
+        let key = Key::Autoscaler(self.scaler.id());
+        for condition in failures(&status.conditions) {
+            let (reason, why) = (condition.reason.clone(), condition.message.clone());
+            out.note(Note::about_key(&key, NoteKind::NotScaled { reason, why }));
+        }
+    }
+}
+
+/// What becomes of a target.
+enum Scale {
+    /// This number.
+    To(ScaleRecord),
+    /// Git's.
+    AsGitSays,
+}
+
+impl Scale {
+    fn is_other_than(&self, now: Option<&ScaleRecord>) -> bool {
+        match self {
+            Self::To(record) => now != Some(record),
+            Self::AsGitSays => now.is_some(),
+        }
+    }
+}
+
+fn look() -> SignedDuration {
+    SignedDuration::from_secs(LOOK_SECONDS)
+}
+
+fn after_look(at: Timestamp) -> Timestamp {
+    at.checked_add(look()).unwrap_or(Timestamp::MAX)
+}
+
+/// What a record says by now. Its last recommendation held until the look before this one, or there would be
+/// another record.
+fn remembered(record: &AutoscalerRecord, now: Timestamp) -> Memory {
+    let mut recommendations = record.recommendations.clone();
+    // Else the look before this one asked for nothing.
+    if let Some(last) = recommendations.last_mut().filter(|_| is_active(&record.status.conditions)) {
+        last.at = last.at.max(now.checked_sub(look()).unwrap_or(last.at));
+    }
+    Memory {
+        // None: it has not seen its target yet.
+        recommendations: (!recommendations.is_empty()).then_some(recommendations),
+        scale_ups: record.scale_ups.clone(),
+        scale_downs: record.scale_downs.clone(),
+        conditions: record.status.conditions.clone(),
+    }
+}
+
+/// There is more in it than that the last recommendation still holds.
+fn is_news(before: &AutoscalerRecord, next: &AutoscalerRecord) -> bool {
+    let mut as_before = AutoscalerRecord { decided_at: before.decided_at, ..next.clone() };
+    if let (Some(last), Some(Recommendation { at, replicas })) =
+        (as_before.recommendations.last_mut(), before.recommendations.last())
+        && last.replicas == *replicas
+    {
+        last.at = *at;
+    }
+    as_before != *before
+}
+
+fn metric_status(result: &MetricResult) -> Option<MetricStatus> {
+    let proposal = result.outcome.as_ref().ok()?;
+    let average_value = match result.name {
+        ResourceName::Cpu => Cpu { millis: proposal.average }.to_string(),
+        // In few digits: a record is not written for each byte.
+        ResourceName::Memory => Bytes { bytes: proposal.average }.readable(),
+    };
+    Some(MetricStatus { name: result.name, average_utilization: proposal.utilization, average_value })
+}

@@ -1,0 +1,209 @@
+//! How many pods one metric asks for: the arithmetic of Kubernetes' `replica_calculator.go`, in its numbers, so that
+//! both round alike.
+
+use jiff::Timestamp;
+use schema::kinds::horizontal_pod_autoscaler::{MetricTarget, ResourceMetric, ResourceName};
+use schema::kinds::pod::PodPhase;
+
+use super::model::{Pod, Proposal, Sample, Tuning};
+
+/// What a ratio may be beside the edge of the tolerance by rounding alone.
+const ROUNDING: f64 = 1e-9;
+
+/// What the metric asks for of a target of `current` pods.
+///
+/// # Errors
+/// Why it can't say, in a sentence.
+pub(super) fn proposal(
+    metric: &ResourceMetric,
+    pods: &[Pod],
+    current: u32,
+    now: Timestamp,
+    tuning: &Tuning,
+) -> Result<Proposal, String> {
+    let resource = metric.name;
+    let target = Target::of(&metric.target, resource)?;
+    let groups = Groups::of(pods, resource, now, tuning);
+    let request = |pod: &Pod| match (target, pod.requests.of(resource)) {
+        // Amounts per pod need no requests.
+        (Target::AverageValue(_), _) => Ok(0),
+        (Target::Utilization(_), Some(request)) => Ok(request),
+        (Target::Utilization(_), None) => Err(format!(
+            "missing request for {}: a container of pod {} has none; set resources.requests.{0}",
+            word(resource),
+            pod.name
+        )),
+    };
+    let entries = |pods: &[&Pod], used: &dyn Fn(&Pod, u64) -> u64| {
+        let entry = |pod: &&Pod| request(pod).map(|request| Entry { used: used(pod, request), request });
+        pods.iter().map(entry).collect::<Result<Vec<Entry>, String>>()
+    };
+    if groups.is_empty() {
+        return Err("the target has no pods yet".to_owned());
+    }
+    if groups.counted.is_empty() {
+        return Err(format!("no {} sample of a pod that counts yet: {}", word(resource), groups.say()));
+    }
+    let as_measured = |pod: &Pod, _| pod.usage.and_then(|usage| usage.used.of(resource)).unwrap_or_default();
+    let counted = entries(&groups.counted, &as_measured)?;
+    // What is missing in one pod is missing in all that would be made of its template.
+    let full = entries(&groups.missing, &|_, request| target.most_of(request))?;
+    let idle = |pods: &[&Pod]| entries(pods, &|_, _| 0);
+    let (missing_idle, unready_idle) = (idle(&groups.missing)?, idle(&groups.unready)?);
+
+    let first = target.measure(&counted)?;
+    let proposal = |desired| Proposal { desired, utilization: first.utilization, average: first.average };
+    let grows_beside_unready = !unready_idle.is_empty() && first.ratio > 1.0;
+    if full.is_empty() && !grows_beside_unready {
+        return Ok(proposal(match is_within(first.ratio, tuning) {
+            true => current,
+            false => pods_for(first.ratio, counted.len()),
+        }));
+    }
+    // The cautious way: who is not known uses all when shrinking and nothing when growing.
+    let mut all = counted;
+    if first.ratio < 1.0 {
+        all.extend(full);
+    } else if first.ratio > 1.0 {
+        all.extend(missing_idle);
+    }
+    if grows_beside_unready {
+        all.extend(unready_idle);
+    }
+    let second = target.measure(&all)?.ratio;
+    let turns = (first.ratio < 1.0 && second > 1.0) || (first.ratio > 1.0 && second < 1.0);
+    let wanted = pods_for(second, all.len());
+    let goes_against_it = (second < 1.0 && wanted > current) || (second > 1.0 && wanted < current);
+    let stays = is_within(second, tuning) || turns || goes_against_it;
+    Ok(proposal(if stays { current } else { wanted }))
+}
+
+/// `cpu` or `memory`.
+pub fn word(resource: ResourceName) -> &'static str {
+    match resource {
+        ResourceName::Cpu => "cpu",
+        ResourceName::Memory => "memory",
+    }
+}
+
+fn is_within(ratio: f64, tuning: &Tuning) -> bool {
+    (ratio - 1.0).abs() <= tuning.tolerance + ROUNDING
+}
+
+fn pods_for(ratio: f64, pods: usize) -> u32 {
+    // `as` saturates; limits come later.
+    (ratio * pods as f64).ceil() as u32
+}
+
+/// What a metric should be.
+#[derive(Clone, Copy)]
+enum Target {
+    /// Per cent of the requests.
+    Utilization(u32),
+    /// Thousandths of a core, or bytes, per pod.
+    AverageValue(u64),
+}
+
+/// A pod in the sum.
+struct Entry {
+    used: u64,
+    request: u64,
+}
+
+/// What pods use beside what they should.
+struct Measure {
+    ratio: f64,
+    utilization: Option<u32>,
+    average: u64,
+}
+
+impl Target {
+    fn of(target: &MetricTarget, resource: ResourceName) -> Result<Self, String> {
+        match (target.average_utilization, &target.average_value) {
+            (Some(percent), _) => Ok(Self::Utilization(percent)),
+            (None, Some(value)) => {
+                value.amount(resource).map(Self::AverageValue).map_err(|error| error.to_string())
+            }
+            (None, None) => Err("neither averageUtilization nor averageValue is set".to_owned()),
+        }
+    }
+
+    /// The most that a pod without a sample may be using.
+    fn most_of(self, request: u64) -> u64 {
+        match self {
+            Self::Utilization(percent) => request.saturating_mul(u64::from(percent.max(100))) / 100,
+            Self::AverageValue(value) => value,
+        }
+    }
+
+    fn measure(self, entries: &[Entry]) -> Result<Measure, String> {
+        let sum = |of: fn(&Entry) -> u64| entries.iter().map(|entry| u128::from(of(entry))).sum::<u128>();
+        let (used, requested) = (sum(|entry| entry.used), sum(|entry| entry.request));
+        let average = used / (entries.len() as u128).max(1);
+        let average = u64::try_from(average).unwrap_or(u64::MAX);
+        let (ratio, utilization) = match self {
+            Self::Utilization(_) if requested == 0 => {
+                return Err("the pods request nothing, so there is no share of it".to_owned());
+            }
+            Self::Utilization(target) => {
+                // Cut to whole per cent before anything else.
+                let utilization = u32::try_from(used * 100 / requested).unwrap_or(u32::MAX);
+                (f64::from(utilization) / f64::from(target), Some(utilization))
+            }
+            Self::AverageValue(target) => (average as f64 / target as f64, None),
+        };
+        Ok(Measure { ratio, utilization, average })
+    }
+}
+
+/// Pods by what they say of the metric. Those that end or have ended are in none.
+#[derive(Default)]
+struct Groups<'a> {
+    /// Their sample counts.
+    counted: Vec<&'a Pod>,
+    /// Not ready, or not for long enough.
+    unready: Vec<&'a Pod>,
+    /// No sample.
+    missing: Vec<&'a Pod>,
+}
+
+impl<'a> Groups<'a> {
+    fn of(pods: &'a [Pod], resource: ResourceName, now: Timestamp, tuning: &Tuning) -> Self {
+        let mut groups = Self::default();
+        for pod in pods {
+            let sample = pod.usage.filter(|usage| usage.used.of(resource).is_some());
+            match (pod.phase, sample) {
+                (PodPhase::Failed | PodPhase::Succeeded, _) => {}
+                _ if pod.is_deleted => {}
+                (PodPhase::Pending, _) => groups.unready.push(pod),
+                (_, None) => groups.missing.push(pod),
+                // The start of a program takes CPU that says nothing of its load; memory says what it is.
+                (_, Some(sample))
+                    if resource == ResourceName::Cpu && is_unready(pod, sample, now, tuning) =>
+                {
+                    groups.unready.push(pod);
+                }
+                (_, Some(_)) => groups.counted.push(pod),
+            }
+        }
+        groups
+    }
+
+    fn is_empty(&self) -> bool {
+        self.counted.is_empty() && self.unready.is_empty() && self.missing.is_empty()
+    }
+
+    fn say(&self) -> String {
+        format!("{} not ready, {} without a sample", self.unready.len(), self.missing.len())
+    }
+}
+
+fn is_unready(pod: &Pod, sample: Sample, now: Timestamp, tuning: &Tuning) -> bool {
+    let (Some(ready), Some(started), Some(since)) = (pod.ready, pod.started, pod.ready_since) else {
+        return true;
+    };
+    if now.duration_since(started) < tuning.cpu_initialization_period {
+        return !ready || sample.at.duration_since(since) < sample.window;
+    }
+    !ready && since.duration_since(started) < tuning.initial_readiness_delay
+}

@@ -1,0 +1,138 @@
+//! What autoscalers scale, as the snapshot has it: Git's number, the number by now, and the pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use schema::condition::ConditionStatus;
+use schema::keys::Key;
+use schema::kinds::Resource;
+use schema::kinds::pod::{PodPhase, PodSpec};
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::records::{AutoscalerRecord, PodInstance};
+use schema::snapshot::Snapshot;
+
+use super::model::{PerResource, Pod, Sample};
+
+/// A sample older than this says nothing of the pod: nodes measure every 15 s.
+const SAMPLE_OLD: SignedDuration = SignedDuration::from_secs(60);
+
+/// What all targets are read from, looked up once.
+pub(super) struct Targets<'a> {
+    snapshot: &'a Snapshot,
+    pods: BTreeMap<ObjectRef, Vec<&'a PodInstance>>,
+    survivors: BTreeMap<NamespacedName, BTreeSet<&'a str>>,
+}
+
+impl<'a> Targets<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot, wanted: &BTreeSet<&ObjectRef>) -> Self {
+        let mut pods: BTreeMap<ObjectRef, Vec<&PodInstance>> = BTreeMap::new();
+        for pod in snapshot.pods.values().map(|pod| &pod.value).filter(|_| !wanted.is_empty()) {
+            let owner = ObjectRef {
+                kind: pod.owner.kind,
+                namespace: pod.namespace.clone(),
+                name: pod.owner.name.clone(),
+            };
+            if wanted.contains(&owner) {
+                pods.entry(owner).or_default().push(pod);
+            }
+        }
+        Self { snapshot, pods, survivors: survivors(snapshot) }
+    }
+
+    /// The number of pods that Git says.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn seed(&self, target: &ObjectRef) -> Result<u32, String> {
+        let keys = [Key::Object(target.clone()), Key::Scale(target.clone())].map(|key| key.to_string());
+        if let Some(key) = keys.iter().find(|key| self.snapshot.malformed.contains_key(*key)) {
+            return Err(format!("the value of {key} can't be read"));
+        }
+        match self.snapshot.objects.get(target).map(|object| &object.value.resource) {
+            Some(Resource::ReplicaSet(set)) => Ok(set.replicas),
+            // The pod that Git names is one of its own copies.
+            Some(Resource::Pod(_)) => Ok(1),
+            Some(_) => Err(format!("a {} can't be scaled", target.kind)),
+            None => Err(format!("there is no {target}")),
+        }
+    }
+
+    /// The number of pods that the target should have by now: what was last decided, else Git's number. While an etcd
+    /// that was lost is filled again, at least the pods that still run: Git alone does not know that there are more.
+    pub(super) fn current(&self, target: &ObjectRef, seed: u32, record: Option<&AutoscalerRecord>) -> u32 {
+        if seed == 0 {
+            return 0;
+        }
+        let decided = self.snapshot.scales.get(target).map(|scale| scale.value.replicas);
+        let has_scaled = record.is_some_and(|record| record.status.last_scale_time.is_some());
+        if decided.is_some() && has_scaled {
+            return decided.unwrap_or(seed);
+        }
+        let id = NamespacedName::new(&target.namespace, &target.name);
+        let survivors = self.survivors.get(&id).map_or(0, BTreeSet::len);
+        decided.unwrap_or(seed).max(u32::try_from(survivors).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn pods(&self, target: &ObjectRef, now: Timestamp) -> Vec<Pod> {
+        let pods = self.pods.get(target).into_iter().flatten();
+        pods.map(|instance| pod(self.snapshot, instance, now)).collect()
+    }
+}
+
+/// Pods that run on nodes which are not settled, by the workload that their name speaks of. On a node that is settled,
+/// what has no binding is being taken away.
+fn survivors(snapshot: &Snapshot) -> BTreeMap<NamespacedName, BTreeSet<&str>> {
+    let mut survivors: BTreeMap<NamespacedName, BTreeSet<&str>> = BTreeMap::new();
+    for node in snapshot.nodes.keys().filter(|node| !snapshot.settled.contains_key(*node)) {
+        for (pod, status) in snapshot.pod_status_of(node) {
+            let runs = matches!(status.value.phase, PodPhase::Pending | PodPhase::Running);
+            if runs && !status.value.is_terminating() {
+                let workload = PodInstance::workload_in_name(&pod.name).unwrap_or(&pod.name);
+                let id = NamespacedName::new(&pod.namespace, workload);
+                survivors.entry(id).or_default().insert(&pod.name);
+            }
+        }
+    }
+    survivors
+}
+
+/// A pod as its node reports it.
+fn pod(snapshot: &Snapshot, instance: &PodInstance, now: Timestamp) -> Pod {
+    let id = instance.reference();
+    let node = snapshot.binding_of(&id).map(|binding| binding.value.node.clone());
+    let status = node.clone().and_then(|node| snapshot.pod_status.get(&(node, id.clone())));
+    let status = status.map(|status| &status.value).filter(|status| status.uid == instance.uid);
+    let ready =
+        status.and_then(|status| status.conditions.iter().find(|condition| condition.kind == "Ready"));
+    let measured = node.and_then(|node| snapshot.usage.get(&node)).map(|usage| &usage.value);
+    let usage =
+        measured.filter(|measured| now.duration_since(measured.at) < SAMPLE_OLD).and_then(|measured| {
+            let used = measured.pod(&id, &instance.uid).filter(|used| !used.containers.is_empty())?.total();
+            Some(Sample {
+                used: PerResource { cpu: Some(used.cpu), memory: Some(used.memory) },
+                at: measured.at,
+                window: SignedDuration::from_secs(i64::try_from(measured.window_seconds).unwrap_or(i64::MAX)),
+            })
+        });
+    Pod {
+        name: instance.name.clone(),
+        phase: status.map_or(PodPhase::Pending, |status| status.phase),
+        ready: ready.map(|condition| condition.status != ConditionStatus::False),
+        started: status.and_then(|status| status.start_time),
+        ready_since: ready.map(|condition| condition.last_transition_time),
+        is_deleted: status.is_some_and(|status| status.is_terminating()),
+        requests: requests(&instance.spec),
+        usage,
+    }
+}
+
+/// What all containers request together; a limit alone is a request, too.
+fn requests(spec: &PodSpec) -> PerResource<Option<u64>> {
+    let resources = || spec.containers.iter().map(|container| &container.resources);
+    PerResource {
+        cpu: resources().map(|of| of.requests.cpu.or(of.limits.cpu).map(|cpu| cpu.millis)).sum(),
+        memory: resources()
+            .map(|of| of.requests.memory.or(of.limits.memory).map(|memory| memory.bytes))
+            .sum(),
+    }
+}

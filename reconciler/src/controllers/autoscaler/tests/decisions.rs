@@ -1,0 +1,110 @@
+//! Whole looks: several metrics, bounds before metrics, conditions and reasons.
+
+use schema::condition::Condition;
+use schema::kinds::horizontal_pod_autoscaler::SCALING_DISABLED;
+
+use super::*;
+
+/// `AbleToScale=True/ReadyForNewScale …`.
+fn words(conditions: &[Condition]) -> String {
+    let word =
+        |condition: &Condition| format!("{}={:?}/{}", condition.kind, condition.status, condition.reason);
+    conditions.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn seen_before() -> Memory {
+    Memory { recommendations: recommendations(&[]), ..Memory::default() }
+}
+
+#[test]
+fn of_several_metrics_the_most_counts_and_a_failing_one_keeps_it_from_shrinking() {
+    let both = [utilization(ResourceName::Cpu, 50), utilization(ResourceName::Memory, 50)];
+    let spec = spec(&both, (1, 20));
+    let used = |cpu: u64, memory: Option<u64>| {
+        let mut pod = pod(cpu);
+        pod.usage.as_mut().unwrap().used.memory = memory.map(|share| share * 1_000_000);
+        vec![pod; 4]
+    };
+    let decided = |pods: &[Pod]| look(&spec, 4, Demand::Pods(pods), &seen_before(), 0);
+    let grows = decided(&used(200, Some(1000)));
+    assert_eq!((grows.desired, grows.recommendation), (8, Some(8)));
+    assert_eq!(grows.reason, "memory resource utilization (percentage of request) above target");
+    let desired: Vec<_> = grows.metrics.iter().map(|one| one.outcome.as_ref().unwrap().desired).collect();
+    assert_eq!(desired, [2, 8]);
+    assert_eq!(decided(&used(200, Some(100))).desired, 2);
+
+    // Seen red with `>= current` left out of `recommended`.
+    let held = decided(&used(200, None));
+    assert_eq!((held.desired, held.recommendation), (4, None));
+    let active = "ScalingActive=False/FailedGetResourceMetric";
+    assert_eq!(words(&held.memory.conditions), format!("AbleToScale=True/SucceededGetScale {active}"));
+    assert!(held.metrics[1].outcome.is_err() && held.reason.starts_with("memory: no memory sample"));
+    let grows = decided(&used(1000, None));
+    assert_eq!((grows.desired, grows.recommendation), (8, Some(8)));
+    assert!(words(&grows.memory.conditions).contains("ScalingActive=True/ValidMetricFound"));
+}
+
+#[test]
+fn a_target_of_no_pods_is_left_alone() {
+    let decision = look(
+        &spec(&[utilization(ResourceName::Cpu, 50)], (3, 5)),
+        0,
+        Demand::Given(4),
+        &Memory::default(),
+        0,
+    );
+    assert_eq!((decision.desired, decision.recommendation), (0, None));
+    let disabled = format!("AbleToScale=True/SucceededGetScale ScalingActive=False/{SCALING_DISABLED}");
+    assert_eq!(words(&decision.memory.conditions), disabled);
+}
+
+#[test]
+fn bounds_come_before_metrics() {
+    let spec = spec(&[utilization(ResourceName::Cpu, 50)], (3, 5));
+    for (current, desired, limit) in [(2, 3, Limit::TooFewReplicas), (10, 5, Limit::TooManyReplicas)] {
+        let decision = look(&spec, current, Demand::Pods(&[]), &Memory::default(), 0);
+        assert_eq!((decision.desired, decision.recommendation, decision.limit), (desired, None, limit));
+        assert_eq!(words(&decision.memory.conditions), "AbleToScale=True/SucceededRescale");
+    }
+}
+
+#[test]
+fn conditions_say_what_holds_it() {
+    let at_target = |spec: &HorizontalPodAutoscalerSpec, current, used, memory: &Memory| {
+        let pods = vec![pod(used); current as usize];
+        look(spec, current, Demand::Pods(&pods), memory, 0)
+    };
+    let spec = spec(&[utilization(ResourceName::Cpu, 50)], (2, 5));
+    let active = "ScalingActive=True/ValidMetricFound";
+    for (current, used, before, able, limited) in [
+        (3, 500, &[][..], "ReadyForNewScale", "False/DesiredWithinRange"),
+        (3, 800, &[], "SucceededRescale", "True/TooManyReplicas"),
+        (2, 4000, &[], "SucceededRescale", "True/ScaleUpLimit"),
+        (3, 1, &[], "SucceededRescale", "True/TooFewReplicas"),
+        (3, 100, &[(-10, 3)], "ScaleDownStabilized", "False/DesiredWithinRange"),
+        (5, 4000, &[], "ReadyForNewScale", "True/TooManyReplicas"),
+    ] {
+        let spec = HorizontalPodAutoscalerSpec {
+            max_replicas: if used == 4000 && current == 2 { 50 } else { 4.max(current) },
+            ..spec.clone()
+        };
+        let memory = Memory { recommendations: recommendations(before), ..Memory::default() };
+        let found = words(&at_target(&spec, current, used, &memory).memory.conditions);
+        assert_eq!(
+            found,
+            format!("AbleToScale=True/{able} {active} ScalingLimited={limited}"),
+            "{current} at {used}"
+        );
+    }
+}
+
+#[test]
+fn a_condition_keeps_its_time_until_it_turns() {
+    let spec = spec(&[utilization(ResourceName::Cpu, 50)], (1, 5));
+    let first = look(&spec, 1, Demand::Pods(&[pod(500)]), &Memory::default(), 0);
+    let second = look(&spec, 1, Demand::Pods(&[pod(500)]), &first.memory, 15);
+    assert_eq!(first.memory.conditions, second.memory.conditions);
+    let third = look(&spec, 1, Demand::Pods(&[]), &second.memory, 30);
+    let active = |decision: &Decision| decision.memory.conditions[1].last_transition_time;
+    assert_eq!((active(&second), active(&third)), (at(0), at(30)));
+}

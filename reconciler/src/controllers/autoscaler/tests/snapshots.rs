@@ -1,0 +1,453 @@
+//! The controller on snapshots: what it reads, what it writes, and what it leaves alone.
+
+use std::sync::Arc;
+
+use schema::codec::decode;
+use schema::condition::ConditionStatus;
+use schema::keys::Key;
+use schema::kinds::pod::{PodSpec, PodStatus};
+use schema::kinds::replica_set::{PodTemplate, ReplicaSetSpec};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::object::Object;
+use schema::records::{
+    AutoscalerRecord, ContainerUsage, NodeUsage, OwnerRef, PodInstance, PodUsage, ScaleRecord, Settled,
+};
+use schema::snapshot::{Change as SnapshotChange, Snapshot};
+
+use super::*;
+use crate::controllers::autoscaler::plan::plan;
+use crate::controllers::testing::{
+    SnapshotBuilder, instance, node_record, object as pod_object, pod_ref, spec as pod_spec,
+};
+use crate::controllers::{Change, Expect, Writes};
+
+/// A snapshot that moves on as the writers would move it.
+#[derive(Clone)]
+struct World {
+    snapshot: Snapshot,
+    seconds: i64,
+}
+
+fn reference(kind: Kind, name: &str) -> ObjectRef {
+    ObjectRef { kind, namespace: "default".to_owned(), name: name.to_owned() }
+}
+
+fn of(resource: Resource, name: &str) -> Object {
+    let mut object = pod_object(name, PodSpec::default());
+    object.hash = Object::hash_of(&resource, &Default::default());
+    object.resource = resource;
+    object
+}
+
+fn replica_set(replicas: u32) -> Object {
+    let template = PodTemplate { spec: pod_spec(1000, 100), ..PodTemplate::default() };
+    of(
+        Resource::ReplicaSet(Arc::new(ReplicaSetSpec { replicas, template, ..ReplicaSetSpec::default() })),
+        "web",
+    )
+}
+
+fn autoscaler(name: &str, kind: Kind, behavior: Option<Behavior>) -> Object {
+    use schema::kinds::horizontal_pod_autoscaler::{ScaleTarget, ScaleTargetKind};
+    let kind = if kind == Kind::Pod { ScaleTargetKind::Pod } else { ScaleTargetKind::ReplicaSet };
+    let scale_target_ref = ScaleTarget { api_version: None, kind, name: "web".to_owned() };
+    let spec = HorizontalPodAutoscalerSpec {
+        scale_target_ref,
+        behavior,
+        ..spec(&[utilization(ResourceName::Cpu, 50)], (1, 8))
+    };
+    of(Resource::HorizontalPodAutoscaler(Arc::new(spec)), name)
+}
+
+impl World {
+    /// A replica set of two, its autoscaler, and a node that is settled.
+    fn new(behavior: Option<Behavior>) -> Self {
+        let mut world = Self { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+        world.put(&Key::Settled("n1".into()), &Settled::default());
+        world.object(&replica_set(2));
+        world.object(&autoscaler("web", Kind::ReplicaSet, behavior));
+        world
+    }
+
+    fn put<T: serde::Serialize>(&mut self, key: &Key, value: &T) {
+        let revision = self.snapshot.revision + 1;
+        self.snapshot.put(key, value, revision);
+    }
+
+    fn delete(&mut self, key: &Key) {
+        self.snapshot.revision += 1;
+        self.snapshot.apply(&SnapshotChange::Delete { key: key.to_string() });
+    }
+
+    fn object(&mut self, object: &Object) {
+        self.put(&Key::Object(object.reference()), object);
+    }
+
+    /// What workloads, scheduler and agent make of the number that there should be; each pod uses `used`.
+    fn run_pods(&mut self, owner: &ObjectRef, used: u64) {
+        let wanted = self.scale(owner).map_or(2, |scale| scale.replicas);
+        let there: Vec<NamespacedName> = self.snapshot.pods.keys().cloned().collect();
+        for pod in there {
+            for key in [
+                Key::Pod(pod.clone()),
+                Key::Binding("n1".into(), pod.clone()),
+                Key::PodStatus("n1".into(), pod),
+            ] {
+                self.delete(&key);
+            }
+        }
+        let mut usage = NodeUsage {
+            at: at(self.seconds),
+            window_seconds: 15,
+            cpu: 0,
+            memory: 0,
+            pods: Default::default(),
+            left_out: String::new(),
+        };
+        for number in 0..wanted {
+            let pod = copy(owner, &format!("web-0a1b2c3d-{number}"));
+            self.run_pod(&pod);
+            let container = ContainerUsage { cpu: used, memory: 1 << 20 };
+            let containers = [("main".to_owned(), container)].into();
+            let pod_usage = PodUsage { uid: pod.uid.clone(), containers, ..PodUsage::default() };
+            usage.pods.insert(pod.reference().to_string(), pod_usage);
+        }
+        self.put(&Key::Usage("n1".into()), &usage);
+    }
+
+    fn run_pod(&mut self, pod: &PodInstance) {
+        let binding =
+            schema::records::Binding { node: "n1".into(), pod: pod.clone(), reason: "a test".into() };
+        self.put(&Key::Pod(pod.reference()), pod);
+        self.put(&Key::Binding("n1".into(), pod.reference()), &binding);
+        self.report(pod);
+    }
+
+    fn report(&mut self, pod: &PodInstance) {
+        let ready = schema::condition::Condition {
+            kind: "Ready".into(),
+            status: ConditionStatus::True,
+            reason: String::new(),
+            message: String::new(),
+            last_transition_time: at(-3600),
+        };
+        let status = PodStatus {
+            uid: pod.uid.clone(),
+            phase: PodPhase::Running,
+            start_time: Some(at(-3600)),
+            conditions: vec![ready],
+            ..PodStatus::default()
+        };
+        self.put(&Key::PodStatus("n1".into(), pod.reference()), &status);
+    }
+
+    fn scale(&self, of: &ObjectRef) -> Option<ScaleRecord> {
+        self.snapshot.scales.get(of).map(|scale| scale.value.clone())
+    }
+
+    fn record(&self, name: &str) -> AutoscalerRecord {
+        self.snapshot.autoscalers[&NamespacedName::new("default", name)].value.clone()
+    }
+
+    /// Plans and carries the writes out, each under its guard.
+    fn look(&mut self) -> Writes {
+        let plan = plan(&self.snapshot, at(self.seconds));
+        for write in &plan.writes {
+            let key = write.key.to_string();
+            let revision = self.snapshot.revision + 1;
+            let found = match &write.key {
+                Key::Scale(id) => self.snapshot.scales.get(id).map(|there| there.mod_revision),
+                Key::Autoscaler(id) => self.snapshot.autoscalers.get(id).map(|there| there.mod_revision),
+                other => panic!("{other} is not its own"),
+            };
+            let expected = match write.expect {
+                Expect::Absent => None,
+                Expect::ModRevision(revision) => Some(revision),
+            };
+            assert_eq!(found, expected, "{plan}");
+            match &write.change {
+                Change::Put(value) => self.snapshot.apply(&SnapshotChange::Put {
+                    key,
+                    value: value.clone(),
+                    create_revision: revision,
+                    mod_revision: revision,
+                }),
+                Change::Delete => self.snapshot.apply(&SnapshotChange::Delete { key }),
+            }
+            self.snapshot.revision = revision;
+        }
+        plan
+    }
+
+    /// Time goes on, the pods use so much, and the autoscaler looks.
+    fn after(&mut self, seconds: i64, used: u64) -> Option<u32> {
+        self.seconds += seconds;
+        let set = reference(Kind::ReplicaSet, "web");
+        self.run_pods(&set, used);
+        self.look();
+        self.scale(&set).map(|scale| scale.replicas)
+    }
+}
+
+fn copy(owner: &ObjectRef, name: &str) -> PodInstance {
+    let owner = OwnerRef { kind: owner.kind, name: owner.name.clone() };
+    PodInstance { owner, ..instance(name, pod_spec(1000, 100)) }
+}
+
+#[test]
+fn the_first_look_writes_down_the_number_that_git_says() {
+    let mut world = World::new(None);
+    let plan = world.look();
+    assert_eq!(
+        plan.to_string(),
+        "put autoscalers/default/web if absent: what its object and pods say\n\
+         + put scale/ReplicaSet/default/web if absent: 2 pods, as its autoscaler decided\n\
+         note HorizontalPodAutoscaler/default/web FailedGetResourceMetric: cpu: the target has no pods yet\n"
+    );
+    assert_eq!(plan.again_at, Some(at(15)));
+    let scaler = "HorizontalPodAutoscaler/default/web".to_owned();
+    assert_eq!(world.scale(&reference(Kind::ReplicaSet, "web")), Some(ScaleRecord { replicas: 2, scaler }));
+}
+
+/// Seen red without `is_recent`: each change of the snapshot would go a step further.
+#[test]
+fn it_looks_every_15_s_and_grows_and_shrinks_by_what_pods_use() {
+    let mut world = World::new(None);
+    assert_eq!(world.after(0, 1000), Some(4));
+    assert_eq!(world.after(5, 1000), Some(4), "too soon");
+    assert_eq!(world.look().again_at, Some(at(15)));
+    assert_eq!(world.after(10, 1000), Some(8));
+    let record = world.record("web");
+    assert_eq!(record.status.last_scale_time, Some(at(15)));
+    assert_eq!(record.status.current_metrics[0].average_utilization, Some(100));
+    let why = "4 to 8: cpu resource utilization (percentage of request) above target";
+    assert_eq!(record.status.last_scale_reason, why);
+    // At its most, and then idle: it waits for five minutes since the last time that more was asked for.
+    assert_eq!(world.after(15, 1000), Some(8));
+    for _ in 0..19 {
+        assert_eq!(world.after(15, 10), Some(8), "{} s", world.seconds);
+    }
+    assert_eq!((world.after(15, 10), world.seconds), (Some(1), 330));
+}
+
+#[test]
+fn the_decision_is_one_transaction_and_an_event_of_the_autoscaler() {
+    let mut world = World::new(None);
+    world.run_pods(&reference(Kind::ReplicaSet, "web"), 1000);
+    let plan = world.look();
+    let why = "from 2 to 4: cpu resource utilization (percentage of request) above target";
+    assert_eq!(
+        plan.to_string(),
+        format!(
+            "put autoscalers/default/web if absent: {why}\n\
+             + put scale/ReplicaSet/default/web if absent: 4 pods, as its autoscaler decided\n"
+        )
+    );
+    assert_eq!(plan.writes[0].reason.event_word(), Some("SuccessfulRescale"));
+}
+
+/// Seen red with the time of the last recommendation taken for news.
+#[test]
+fn a_look_that_finds_the_same_writes_nothing() {
+    let mut world = World::new(None);
+    world.after(0, 500);
+    world.after(15, 500);
+    for _ in 0..100 {
+        world.seconds += 15;
+        world.run_pods(&reference(Kind::ReplicaSet, "web"), 500);
+        let plan = world.look();
+        assert!(plan.writes.is_empty(), "{} s: {plan}", world.seconds);
+    }
+    // Two was asked for until the look before: it counts for five minutes from that, not from the record's time.
+    assert_eq!(world.after(15, 10), Some(2));
+    assert_eq!(world.after(270, 10), Some(2));
+    assert_eq!(world.after(15, 10), Some(1));
+}
+
+/// Nothing but the snapshot goes from look to look, so each of these looks is that of a new leader.
+#[test]
+fn a_new_leader_goes_on_with_windows_and_policies() {
+    let down = rules(120, SelectPolicy::Max, &[policy(PolicyType::Pods, 1, 60)]);
+    let behavior = Behavior { scale_down: Some(down), ..any_step() };
+    let mut world = World::new(Some(behavior));
+    assert_eq!(world.after(0, 1000), Some(4));
+    assert_eq!(world.after(15, 1000), Some(8));
+    let mut numbers = Vec::new();
+    for _ in 0..20 {
+        numbers.extend(world.after(15, 10));
+    }
+    // Two minutes of the window, then one pod a minute.
+    assert_eq!(numbers, [8, 8, 8, 8, 8, 8, 8, 7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4]);
+}
+
+#[test]
+fn two_autoscalers_of_one_workload_scale_neither_and_say_so() {
+    let mut world = World::new(None);
+    world.after(0, 1000);
+    world.object(&autoscaler("other", Kind::ReplicaSet, None));
+    for _ in 0..4 {
+        assert_eq!(world.after(15, 2000), Some(4));
+    }
+    for (name, also) in [("web", "other"), ("other", "web")] {
+        let condition =
+            world.record(name).status.conditions.into_iter().find(|c| c.kind == "ScalingActive").unwrap();
+        assert_eq!(
+            (condition.status, condition.reason.as_str()),
+            (ConditionStatus::False, "AmbiguousSelector")
+        );
+        let why = format!("ReplicaSet/default/web is also scaled by {also}: keep one of them");
+        assert_eq!(condition.message, why);
+    }
+    world.delete(&Key::Object(reference(Kind::HorizontalPodAutoscaler, "other")));
+    assert_eq!(world.after(15, 2000), Some(8));
+    assert!(!world.snapshot.autoscalers.contains_key(&NamespacedName::new("default", "other")));
+}
+
+/// Seen red without `remove`.
+#[test]
+fn without_an_autoscaler_gits_number_counts_again() {
+    let mut world = World::new(None);
+    world.after(0, 1000);
+    world.delete(&Key::Object(reference(Kind::HorizontalPodAutoscaler, "web")));
+    let plan = world.look();
+    assert!(plan.to_string().contains("delete scale/ReplicaSet/default/web"), "{plan}");
+    assert!(world.snapshot.scales.is_empty() && world.snapshot.autoscalers.is_empty());
+}
+
+#[test]
+fn an_autoscaler_that_cannot_be_read_is_not_gone() {
+    let mut world = World::new(None);
+    world.after(0, 1000);
+    let key = Key::Object(reference(Kind::HorizontalPodAutoscaler, "web")).to_string();
+    let value = bytes::Bytes::from_static(b"{");
+    world.snapshot.apply(&SnapshotChange::Put { key, value, create_revision: 9, mod_revision: 9 });
+    assert_eq!(world.look().to_string(), "");
+}
+
+/// Seen red with recommendations held while it is off.
+#[test]
+fn replicas_0_in_git_turns_it_off_and_on_again() {
+    let mut world = World::new(None);
+    world.after(0, 1000);
+    world.object(&replica_set(0));
+    assert_eq!(world.after(15, 1000), None);
+    let status = world.record("web").status;
+    assert!(status.conditions.iter().any(|condition| condition.reason == "ScalingDisabled"), "{status:?}");
+    world.object(&replica_set(3));
+    // What was asked for before it was off has left the window by then.
+    assert_eq!(world.after(300, 500), Some(3));
+}
+
+#[test]
+fn a_target_that_is_not_there_is_said_and_waited_for() {
+    let mut world = World::new(None);
+    world.delete(&Key::Object(reference(Kind::ReplicaSet, "web")));
+    assert_eq!(world.after(0, 1000), None);
+    let condition = world.record("web").status.conditions.remove(0);
+    assert_eq!((condition.kind.as_str(), condition.reason.as_str()), ("AbleToScale", "FailedGetScale"));
+    assert_eq!(condition.message, "there is no ReplicaSet/default/web");
+    world.object(&replica_set(2));
+    assert_eq!(world.after(15, 1000), Some(4));
+}
+
+#[test]
+fn the_pod_that_git_names_is_one_of_its_copies() {
+    let mut world = World { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+    world.put(&Key::Settled("n1".into()), &Settled::default());
+    world.object(&pod_object("web", pod_spec(1000, 100)));
+    world.object(&autoscaler("web", Kind::Pod, None));
+    let pod = reference(Kind::Pod, "web");
+    world.look();
+    assert_eq!(world.scale(&pod).unwrap().replicas, 1);
+    world.seconds = 15;
+    let named = copy(&pod, "web");
+    let other = copy(&reference(Kind::ReplicaSet, "web"), "web-0a1b2c3d-0");
+    world.run_pod(&named);
+    world.run_pod(&other);
+    let used = |pod: &PodInstance, cpu| {
+        let containers = [("main".to_owned(), ContainerUsage { cpu, memory: 0 })].into();
+        (pod.reference().to_string(), PodUsage { uid: pod.uid.clone(), containers, ..PodUsage::default() })
+    };
+    let usage = NodeUsage {
+        at: at(15),
+        window_seconds: 15,
+        cpu: 0,
+        memory: 0,
+        pods: [used(&named, 1000), used(&other, 0)].into(),
+        left_out: String::new(),
+    };
+    world.put(&Key::Usage("n1".into()), &usage);
+    world.look();
+    // A pod of a replica set of the same name is none of its own.
+    assert_eq!(world.scale(&pod).unwrap().replicas, 2);
+}
+
+/// Seen red without `survivors`.
+#[test]
+fn after_etcd_was_lost_a_workload_keeps_the_pods_that_run() {
+    let mut world = World { snapshot: SnapshotBuilder::new().snapshot, seconds: 0 };
+    world.object(&replica_set(2));
+    world.object(&autoscaler("web", Kind::ReplicaSet, None));
+    let set = reference(Kind::ReplicaSet, "web");
+    assert_eq!((world.look().writes.len(), world.scale(&set).unwrap().replicas), (2, 2));
+    // Its node comes, with five pods of the set that no other key knows, and others.
+    let SnapshotBuilder { snapshot } =
+        SnapshotBuilder { snapshot: world.snapshot }.node(&node_record("n1"), "10.244.0.0/24");
+    world.snapshot = snapshot;
+    for number in 0..5 {
+        world.report(&copy(&set, &format!("web-0a1b2c3d-{number}")));
+    }
+    world.report(&copy(&reference(Kind::ReplicaSet, "web-2"), "web-2-0a1b2c3d-0"));
+    let ended = PodStatus { phase: PodPhase::Failed, ..PodStatus::default() };
+    world.put(&Key::PodStatus("n1".into(), pod_ref("web-0a1b2c3d-9")), &ended);
+    world.seconds = 15;
+    world.look();
+    assert_eq!(world.scale(&set).unwrap().replicas, 5);
+    // Once the node is settled, what has no binding goes; the number stays.
+    world.put(&Key::Settled("n1".into()), &Settled::default());
+    world.seconds = 30;
+    world.look();
+    assert_eq!(world.scale(&set).unwrap().replicas, 5);
+}
+
+#[test]
+fn an_old_sample_is_none() {
+    let mut world = World::new(None);
+    world.after(0, 500);
+    // Its node is silent; what it last reported is a minute old.
+    world.seconds += 60;
+    world.look();
+    let active =
+        world.record("web").status.conditions.into_iter().find(|c| c.kind == "ScalingActive").unwrap();
+    assert_eq!(active.reason, "FailedGetResourceMetric");
+}
+
+/// 1,000 oscillations with commits in between: Git never resets the number, and what is remembered stays small.
+#[test]
+fn a_thousand_oscillations_with_commits_in_between() {
+    let mut world = World::new(Some(any_step()));
+    let set = reference(Kind::ReplicaSet, "web");
+    world.after(0, 500);
+    for round in 0..1000u32 {
+        // Others push: another number in the manifest, another label, a new generation.
+        let mut pushed = replica_set(2 + round % 3);
+        pushed.generation = u64::from(round) + 2;
+        pushed.metadata.labels.insert("round".into(), round.to_string());
+        world.object(&pushed);
+        assert_eq!(world.after(15, 5000), Some(8), "round {round}: up");
+        world.object(&replica_set(2 + (round + 1) % 3));
+        assert_eq!(world.look().writes, Vec::new(), "round {round}: a commit alone changes nothing");
+        assert_eq!(world.scale(&set).unwrap().replicas, 8);
+        assert_eq!(world.after(15, 10), Some(1), "round {round}: down");
+        let record = world.record("web");
+        assert!(
+            record.recommendations.len() + record.scale_ups.len() + record.scale_downs.len() <= 6,
+            "{record:?}"
+        );
+    }
+    let writes = plan(&world.snapshot, at(world.seconds));
+    assert!(writes.writes.is_empty(), "{writes}");
+    let value: Vec<u8> = schema::codec::encode(&world.record("web")).unwrap();
+    assert_eq!(decode::<AutoscalerRecord>(&value).unwrap(), world.record("web"));
+}

@@ -1,0 +1,171 @@
+//! Follows a trace: one decision per step, or every 15 s under a load.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::condition::ConditionStatus;
+use schema::kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscalerSpec, ResourceName};
+use schema::quantity::{Cpu, Memory as Bytes};
+use serde_json::Number;
+
+use super::load::Fleet;
+use super::trace::{StepForm, Trace, TraceError, load_of, time};
+use super::{Entry, Metric, Report};
+use crate::controllers::autoscaler::{
+    Decision, Demand, Input, LOOK_SECONDS, Memory, MetricResult, PerResource, Tuning, decide, word,
+};
+
+/// Most looks at a load: a month of them.
+const LOOKS_MAX: i64 = 200_000;
+
+/// Most pods of a trace, as of a manifest.
+const REPLICAS_MAX: u32 = 10_000;
+
+/// Decides on all of `trace` as the autoscaler `spec` would, defaults filled in.
+///
+/// # Errors
+/// The trace can't be followed.
+pub fn run(spec: &HorizontalPodAutoscalerSpec, trace: &Trace) -> Result<Report, TraceError> {
+    let forms: Vec<StepForm> =
+        trace.steps.iter().enumerate().map(|(index, step)| step.form(index)).collect::<Result<_, _>>()?;
+    let mut looks = Looks { spec, tuning: trace.tuning()?, memory: trace.memory()?, entries: Vec::new() };
+    let loads = forms.iter().filter(|form| matches!(form, StepForm::Load(_))).count();
+    match loads {
+        0 => looks.follow(trace, &forms)?,
+        all if all == forms.len() => looks.follow_load(trace, &forms)?,
+        _ => {
+            let why = "some steps are of load and some are not";
+            return Err(TraceError::at("steps", why, "give load to all steps or to none"));
+        }
+    }
+    Ok(Report { steps: looks.entries })
+}
+
+/// Decisions so far, and what they left behind.
+struct Looks<'a> {
+    spec: &'a HorizontalPodAutoscalerSpec,
+    tuning: Tuning,
+    memory: Memory,
+    entries: Vec<Entry>,
+}
+
+impl Looks<'_> {
+    /// Steps that say what there is.
+    fn follow(&mut self, trace: &Trace, forms: &[StepForm]) -> Result<(), TraceError> {
+        let mut before = trace.replicas;
+        for (index, (step, form)) in trace.steps.iter().zip(forms).enumerate() {
+            let Some(current) = step.current.or(before) else {
+                let place = format!("steps[{index}].current");
+                let help = "say how many pods there are, here or as `replicas` beside `steps`";
+                return Err(TraceError::at(place, "it is missing", help));
+            };
+            let demand = match form {
+                StepForm::Pods(pods) => Demand::Pods(pods),
+                StepForm::Recommendation(replicas) => Demand::Given(*replicas),
+                StepForm::Load(_) => continue,
+            };
+            before = Some(self.look(step.at, current, demand));
+        }
+        Ok(())
+    }
+
+    /// A load that meets whatever pods there are then.
+    fn follow_load(&mut self, trace: &Trace, forms: &[StepForm]) -> Result<(), TraceError> {
+        let (Some(first), Some(last)) = (trace.steps.first(), trace.steps.last()) else { return Ok(()) };
+        let looks = ((last.at - first.at) / LOOK_SECONDS as f64).floor() as i64;
+        if looks > LOOKS_MAX {
+            let place = format!("steps[{}].at", forms.len() - 1);
+            let why = format!("that would be {looks} looks, one every {LOOK_SECONDS} s");
+            return Err(TraceError::at(place, why, format!("end within {LOOKS_MAX} of them")));
+        }
+        let replicas = trace.replicas.unwrap_or(self.spec.min_replicas);
+        if replicas > REPLICAS_MAX {
+            return Err(TraceError::at("replicas", "there are too many", format!("{REPLICAS_MAX} at most")));
+        }
+        let ready_after = trace.ready_after_seconds.unwrap_or_default();
+        if !(0.0..=86_400.0).contains(&ready_after) {
+            let why = format!("{ready_after} s is no time that a pod takes");
+            return Err(TraceError::at("readyAfterSeconds", why, "write seconds from 0 to 86400"));
+        }
+        let ready_after = SignedDuration::from_millis((ready_after * 1000.0).round() as i64);
+        let requests = trace.requests.unwrap_or_default().of();
+        let window = SignedDuration::from_secs(LOOK_SECONDS);
+        let mut fleet = Fleet::new(replicas, time(first.at), ready_after, requests, window);
+        let mut load = PerResource::default();
+        let mut coming = trace.steps.iter().zip(forms).peekable();
+        for number in 0..=looks {
+            let at = first.at + (number * LOOK_SECONDS) as f64;
+            while let Some((_, form)) = coming.next_if(|(step, _)| step.at <= at) {
+                if let StepForm::Load(now) = form {
+                    load = *now;
+                }
+            }
+            let now = time(at);
+            let pods = fleet.pods(load, now);
+            let desired = self.look(at, fleet.count(), Demand::Pods(&pods));
+            fleet.scale(desired, now);
+        }
+        Ok(())
+    }
+
+    /// Decides, and gives the number of pods from then on.
+    fn look(&mut self, at: f64, current: u32, demand: Demand<'_>) -> u32 {
+        let now: Timestamp = time(at);
+        let decision = decide(&Input {
+            spec: self.spec,
+            current,
+            demand,
+            memory: &self.memory,
+            now,
+            tuning: &self.tuning,
+        });
+        let first = self.spec.metrics.iter().find_map(|metric| metric.resource.as_ref());
+        let load = match (demand, first) {
+            (Demand::Pods(pods), Some(metric)) => Some(load_of(pods, metric.name)),
+            _ => None,
+        };
+        let Decision { desired, recommendation, limit, metrics, memory, reason } = decision;
+        let conditions = memory.conditions.iter().map(|condition| {
+            let status = match condition.status {
+                ConditionStatus::True => "True",
+                ConditionStatus::False => "False",
+                ConditionStatus::Unknown => "Unknown",
+            };
+            (condition.kind.clone(), format!("{status}/{}", condition.reason))
+        });
+        self.entries.push(Entry {
+            at: number(at),
+            current,
+            recommendation,
+            desired,
+            limit: limit.to_string(),
+            metrics: metrics.iter().map(metric).collect(),
+            conditions: conditions.collect(),
+            reason,
+            load,
+        });
+        self.memory = memory;
+        desired
+    }
+}
+
+/// A whole number as that.
+fn number(at: f64) -> Number {
+    match at.fract() == 0.0 {
+        true => Number::from(at as i64),
+        false => Number::from_f64(at).unwrap_or_else(|| Number::from(at as i64)),
+    }
+}
+
+fn metric(result: &MetricResult) -> Metric {
+    let proposal = result.outcome.as_ref().ok();
+    let quantity = |amount: u64| match result.name {
+        ResourceName::Cpu => Cpu { millis: amount }.to_string(),
+        ResourceName::Memory => Bytes { bytes: amount }.to_string(),
+    };
+    Metric {
+        name: word(result.name),
+        utilization: proposal.and_then(|proposal| proposal.utilization),
+        average_value: proposal.map(|proposal| quantity(proposal.average)),
+        desired: proposal.map(|proposal| proposal.desired),
+        error: result.outcome.as_ref().err().cloned(),
+    }
+}

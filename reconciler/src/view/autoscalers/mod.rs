@@ -1,0 +1,172 @@
+//! Autoscalers as a person sees them: what they scale, by what, between which bounds, and what they last decided.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schema::condition::Condition;
+use schema::kinds::horizontal_pod_autoscaler::{
+    Behavior, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, ResourceMetric, ResourceName,
+};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::object::Object;
+use schema::snapshot::Snapshot;
+use schema::snapshot::health::health;
+use serde::{Deserialize, Serialize};
+
+use super::age::{AppliedAt, age};
+use super::events::EventView;
+use super::objects::Selection;
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoscalerView {
+    pub namespace: String,
+    pub name: String,
+    /// What it scales: `ReplicaSet/web`.
+    pub reference: String,
+    /// `cpu: 63%/50%`, for each metric: what is, and what should be.
+    pub targets: Vec<String>,
+    pub min_replicas: u32,
+    pub max_replicas: u32,
+    /// Pods of the target now.
+    pub replicas: u32,
+    /// Pods that it decided on; none before its first look.
+    pub desired_replicas: Option<u32>,
+    /// Healthy, Progressing or Degraded.
+    pub health: String,
+    pub note: String,
+    /// Time since the commit was applied; empty when that is not known any more.
+    pub age: String,
+    pub labels: StringMap,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoscalerDetail {
+    #[serde(flatten)]
+    pub row: AutoscalerView,
+    /// How fast it may go; Kubernetes' defaults when the manifest says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behavior: Option<Behavior>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_scale_time: Option<Timestamp>,
+    /// Time since then; empty if it never changed the number.
+    pub last_scale_age: String,
+    /// From which number to which, and why.
+    pub last_scale_reason: String,
+    pub conditions: Vec<Condition>,
+    /// Who set it: `apps/web.yaml:1 of source main`.
+    pub set_by: String,
+    pub commit: String,
+    pub annotations: StringMap,
+    pub events: Vec<EventView>,
+}
+
+pub fn autoscalers(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<AutoscalerView> {
+    let context = Context::new(snapshot, now);
+    let all = snapshot.objects.iter().filter(|(id, found)| which.takes(id, &found.value));
+    all.filter_map(|(id, found)| match &found.value.resource {
+        Resource::HorizontalPodAutoscaler(spec) => Some(context.row(id, &found.value, spec)),
+        _ => None,
+    })
+    .collect()
+}
+
+/// One autoscaler in full; `events` are shown as they are given.
+pub fn autoscaler(
+    snapshot: &Snapshot,
+    id: &NamespacedName,
+    events: Vec<EventView>,
+    now: Timestamp,
+) -> Option<AutoscalerDetail> {
+    let (namespace, name) = (id.namespace.clone(), id.name.clone());
+    let key = ObjectRef { kind: Kind::HorizontalPodAutoscaler, namespace, name };
+    let object = &snapshot.objects.get(&key)?.value;
+    let Resource::HorizontalPodAutoscaler(spec) = &object.resource else { return None };
+    let status = status(snapshot, id).cloned().unwrap_or_default();
+    let from = &object.provenance;
+    Some(AutoscalerDetail {
+        row: Context::new(snapshot, now).row(&key, object, spec),
+        behavior: spec.behavior.clone(),
+        last_scale_time: status.last_scale_time,
+        last_scale_age: status.last_scale_time.map(|then| age(then, now)).unwrap_or_default(),
+        last_scale_reason: status.last_scale_reason,
+        conditions: status.conditions,
+        set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
+        commit: format!("{} by {}", from.commit, from.author),
+        annotations: object.metadata.annotations.clone(),
+        events,
+    })
+}
+
+fn status<'a>(snapshot: &'a Snapshot, id: &NamespacedName) -> Option<&'a HorizontalPodAutoscalerStatus> {
+    snapshot.autoscalers.get(id).map(|record| &record.value.status)
+}
+
+/// What several rows need, read once.
+struct Context<'a> {
+    snapshot: &'a Snapshot,
+    now: Timestamp,
+    applied: AppliedAt<'a>,
+    /// How many pods each object has.
+    pods: BTreeMap<(Kind, &'a str, &'a str), u32>,
+}
+
+impl<'a> Context<'a> {
+    fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
+        let mut pods: BTreeMap<(Kind, &str, &str), u32> = BTreeMap::new();
+        for pod in snapshot.pods.values().map(|pod| &pod.value) {
+            *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
+        }
+        Self { snapshot, now, applied: AppliedAt::new(snapshot), pods }
+    }
+
+    fn row(&self, id: &ObjectRef, object: &Object, spec: &HorizontalPodAutoscalerSpec) -> AutoscalerView {
+        let target = spec.target(&object.metadata);
+        let status = status(self.snapshot, &NamespacedName::new(&id.namespace, &id.name));
+        let health = health(self.snapshot, object);
+        let pods = self.pods.get(&(target.kind, target.namespace.as_str(), target.name.as_str()));
+        let metrics = spec.metrics.iter().filter_map(|metric| metric.resource.as_ref());
+        AutoscalerView {
+            namespace: id.namespace.clone(),
+            name: id.name.clone(),
+            reference: format!("{}/{}", target.kind, target.name),
+            targets: metrics.map(|metric| in_words(metric, status)).collect(),
+            min_replicas: spec.min_replicas,
+            max_replicas: spec.max_replicas,
+            replicas: pods.copied().unwrap_or_default(),
+            desired_replicas: status.map(|status| status.desired_replicas),
+            note: health.why().unwrap_or_default().to_owned(),
+            health: health.to_string(),
+            age: self.applied.age(&object.provenance.commit, self.now),
+            labels: object.metadata.labels.clone(),
+        }
+    }
+}
+
+/// `cpu: 63%/50%`, as kubectl writes it.
+fn in_words(metric: &ResourceMetric, status: Option<&HorizontalPodAutoscalerStatus>) -> String {
+    let current = status.into_iter().flat_map(|status| &status.current_metrics);
+    // One of the same type: a spec may name a resource twice.
+    let is_share = metric.target.average_utilization.is_some();
+    let current = current
+        .filter(|found| found.name == metric.name)
+        .find(|found| found.average_utilization.is_some() == is_share);
+    let (found, wanted) = match (metric.target.average_utilization, &metric.target.average_value) {
+        (Some(wanted), _) => {
+            let found = current.and_then(|current| current.average_utilization);
+            (found.map(|found| format!("{found}%")), format!("{wanted}%"))
+        }
+        (None, Some(wanted)) => (current.map(|current| current.average_value.clone()), wanted.0.clone()),
+        (None, None) => (None, String::new()),
+    };
+    let name = match metric.name {
+        ResourceName::Cpu => "cpu",
+        ResourceName::Memory => "memory",
+    };
+    format!("{name}: {}/{wanted}", found.as_deref().unwrap_or("<unknown>"))
+}

@@ -1,0 +1,104 @@
+//! `minik8s simulate` as a person or a CI job runs it.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn simulate(arguments: &[&str]) -> Output {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulate");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s"));
+    command.args(["simulate", "hpa"]).args(arguments).current_dir(folder).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn a_load_becomes_a_chart_of_load_and_replicas() {
+    let output = simulate(&["hpa.yaml", "--trace", "day.json"]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    insta::assert_snapshot!(text(&output.stdout), @r"
+    AT     USE        LOAD                   ASKED   REPLICAS   PODS                   WHY
+    0s     cpu 40%    =====                  1       1          #####                  the metrics ask for the present number
+    15s    cpu 180%   ====================   4       1 -> 4     ####################   cpu resource utilization (percentage of request) above target
+    30s    cpu 45%    ====================   4       4          ####################   the metrics ask for the present number
+    45s    cpu 45%    ====================   4       4          ####################   the metrics ask for the present number
+    60s    cpu 12%    ======                 1       4          ####################   the metrics ask for 1, but a higher recommendation is still within the window for removing pods
+    75s    cpu 12%    ======                 1       4 -> 1     #####                  All metrics below target
+    90s    cpu 48%    ======                 1       1          #####                  the metrics ask for the present number
+    105s   cpu 48%    ======                 1       1          #####                  the metrics ask for the present number
+    2m     cpu 48%    ======                 1       1          #####                  the metrics ask for the present number
+    ");
+}
+
+#[test]
+fn json_has_an_entry_per_look() {
+    let output = simulate(&["hpa.yaml", "--trace", "day.json", "-o", "json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steps = report["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 9);
+    let mut keys: Vec<&String> = steps[0].as_object().unwrap().keys().collect();
+    keys.sort();
+    let wanted = ["at", "conditions", "current", "desired", "limit", "metrics", "reason", "recommendation"];
+    assert_eq!(keys, wanted);
+    assert_eq!(steps[1]["conditions"]["AbleToScale"], "True/SucceededRescale");
+}
+
+#[test]
+fn older_forms_are_read_with_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("hpa.yaml");
+    let older = "apiVersion: v1\nkind: Hpa\nmetadata: {name: busy}\nspec:\n  workload: {kind: Pod, metadata: {name: busy}}\n  \
+                 minReplicas: 1\n  maxReplicas: 3\n  adjustInterval: 15s\n  metrics: {cpuPercent: 0.5}\n";
+    fs::write(&file, older).unwrap();
+    let output = simulate(&[file.to_str().unwrap(), "--trace", "day.json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("`adjustInterval: 15s` is an older spelling"));
+}
+
+#[test]
+fn what_cannot_be_used_ends_with_2_and_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n";
+    let hpa =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulate/hpa.yaml")).unwrap();
+    let two = write("two.yaml", &format!("{hpa}---\n{}", hpa.replace("name: web\nspec", "name: shop\nspec")));
+    let broken = write("broken.yaml", &hpa.replace("maxReplicas: 6", "maxReplicas: 0"));
+    let none = write("pod.yaml", pod);
+    let bad = write("bad.json", "{\"steps\": [{\"at\": 0}]}");
+    for (arguments, says) in [
+        (vec!["hpa.yaml", "--trace", "gone.json"], "gone.json: No such file or directory"),
+        (vec!["gone.yaml", "--trace", "day.json"], "gone.yaml: No such file or directory"),
+        (vec![".", "--trace", "day.json"], "it is a folder; name a file"),
+        (vec![&none, "--trace", "day.json"], "holds no HorizontalPodAutoscaler"),
+        (
+            vec![&two, "--trace", "day.json"],
+            "holds several autoscalers: HorizontalPodAutoscaler/default/web, ",
+        ),
+        (vec![&broken, "--trace", "day.json"], "broken.yaml:10:16: error[out-of-range]"),
+        (vec!["hpa.yaml", "--trace", &bad], "bad.json: steps[0]: a step has exactly one of"),
+        (vec!["hpa.yaml", "--trace", "hpa.yaml"], "hpa.yaml: line 1, column 1: expected value"),
+        (vec!["hpa.yaml"], "--trace <TRACE>"),
+        (vec!["hpa.yaml", "--trace", "day.json", "-o", "xml"], "invalid value 'xml'"),
+    ] {
+        let output = simulate(&arguments);
+        let errors = text(&output.stderr);
+        assert_eq!(
+            (output.status.code(), text(&output.stdout).as_str()),
+            (Some(2), ""),
+            "{arguments:?}: {errors}"
+        );
+        assert!(errors.contains(says), "{arguments:?}: {errors}");
+    }
+}
