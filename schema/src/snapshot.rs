@@ -15,11 +15,13 @@ use crate::kinds::pod::{PodStatus, pool};
 use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
-    Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage,
-    PodInstance, Revision, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
+    Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeConditions,
+    NodeRecord, NodeUsage, PodInstance, Revision, RouteRecord, RulesStatus, ServiceRecord, Settled,
+    SourceStatus, Subnet,
 };
 
 pub mod health;
+mod nodes;
 
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]

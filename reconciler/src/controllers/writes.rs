@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use schema::codec::encode;
 use schema::control::Plan;
 use schema::keys::{Key, ROOT};
@@ -23,6 +24,8 @@ pub struct Writes {
     pub writes: Vec<Write>,
     /// What it found worth telling, also what it does not do and why.
     pub notes: Vec<Note>,
+    /// When to plan again at the latest, although nothing changes before.
+    pub again_at: Option<Timestamp>,
 }
 
 /// One guarded write.
@@ -104,6 +107,11 @@ impl Writes {
         }
     }
 
+    /// Asks for a plan at this time or before.
+    pub fn again_by(&mut self, at: Timestamp) {
+        self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
+    }
+
     /// Adds a note.
     pub fn note(&mut self, note: Note) {
         self.notes.push(note);
@@ -141,6 +149,10 @@ impl Write {
 impl Plan for Writes {
     fn is_empty(&self) -> bool {
         self.writes.is_empty()
+    }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.again_at
     }
 }
 

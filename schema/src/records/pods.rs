@@ -49,6 +49,11 @@ impl PodInstance {
         (is_hash && number.bytes().all(|digit| digit.is_ascii_digit())).then_some(workload)
     }
 
+    /// It is the very pod that a Pod object asks for, and so has its name on whichever node.
+    pub fn is_bare(&self) -> bool {
+        self.owner.kind == Kind::Pod && self.owner.name == self.name
+    }
+
     /// Namespace and name.
     pub fn reference(&self) -> NamespacedName {
         NamespacedName::new(&self.namespace, &self.name)
