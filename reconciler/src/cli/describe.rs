@@ -1,6 +1,7 @@
 //! `minik8s describe`: one object in full, as a page.
 
 use jiff::Timestamp;
+use schema::condition::Condition;
 use schema::kinds::Kind;
 use schema::meta::DEFAULT_NAMESPACE;
 
@@ -66,7 +67,7 @@ async fn object(
         KindPage::Node => {
             let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name];
             let page = match client.get::<NodeDetail>(&["nodes", name], &[]).await {
-                Ok(detail) => node_page(&detail, screen),
+                Ok(detail) => node_page(&detail, screen, now),
                 // No agent of this name has come yet: all there is to show is what Git says of it.
                 Err(error) if error.is_not_found() => match client.get::<ObjectDetail>(&path, &[]).await {
                     Ok(wanted) => object_page(&wanted, screen)?,
@@ -203,7 +204,7 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     page.fields(0, "Annotations", pairs(&pod.annotations));
     containers::containers(&mut page, pod, now);
     containers::volumes(&mut page, pod);
-    conditions(&mut page, pod, screen, now);
+    conditions(&mut page, &pod.conditions, screen, now);
     let text = events(pod, screen, now);
     page.block("Events:", if text.is_empty() { "none in the last hour" } else { &text });
     page.0
@@ -234,10 +235,9 @@ fn uses(pod: &PodDetail) -> String {
     }
 }
 
-fn conditions(page: &mut Page, pod: &PodDetail, screen: Screen, now: Timestamp) {
+fn conditions(page: &mut Page, conditions: &[Condition], screen: Screen, now: Timestamp) {
     let columns = [column("TYPE"), column("STATUS"), column("AGE"), column("REASON"), cuttable("MESSAGE")];
-    let rows: Vec<Vec<String>> = pod
-        .conditions
+    let rows: Vec<Vec<String>> = conditions
         .iter()
         .map(|c| {
             let since = age(c.last_transition_time, now);
@@ -249,7 +249,7 @@ fn conditions(page: &mut Page, pod: &PodDetail, screen: Screen, now: Timestamp) 
     }
 }
 
-pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
+pub(super) fn node_page(node: &NodeDetail, screen: Screen, now: Timestamp) -> String {
     let mut page = Page::default();
     let row = &node.row;
     page.field(0, "Name", &row.name);
@@ -267,6 +267,9 @@ pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
     let (requested, all) = (row.memory_requested.readable(), row.memory.readable());
     page.field(0, "Memory", &format!("{requested} requested of {all}"));
     page.fields(0, "Labels", pairs(&row.labels));
+    page.fields(0, "Taints", row.taints.iter().cloned());
+    page.field(0, "Drain", &row.drain);
+    conditions(&mut page, &node.conditions, screen, now);
     let pods: Vec<&PodView> = node.pod_list.iter().collect();
     let text = table(
         &pods,
