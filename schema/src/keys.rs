@@ -78,6 +78,9 @@ macro_rules! key_table {
                     => "capacity, addresses, versions", Agent, "scheduler", All; nodes: NodeRecord, Plans;
                 Subnet(node: String), SUBNETS, "/minik8s/subnets/<node>"
                     => "pod CIDR of the node", Controller("nodes"), "agents", All; subnets: Subnet, Plans;
+                NodeConditions(node: String), NODESTATE, "/minik8s/nodestate/<node>"
+                    => "whether it is ready and since when, its eviction and drain",
+                    Controller("nodes"), "scheduler, CLI", Nothing; node_conditions: NodeConditions, Plans;
                 Heartbeat(node: String), HEARTBEATS, "/minik8s/heartbeats/<node>"
                     => "alive, on a 15 s lease", Agent, "nodes", All; heartbeats: Heartbeat, Plans;
                 PodStatus(node: String, pod: NamespacedName), STATUS, "/minik8s/status/<node>/pods/<ns>/<name>"

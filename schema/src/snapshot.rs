@@ -16,11 +16,12 @@ use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
     AutoscalerRecord, Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat,
-    NodeRecord, NodeUsage, PodInstance, Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord,
-    ServiceRecord, Settled, SourceStatus, Subnet, Template,
+    NodeConditions, NodeRecord, NodeUsage, PodInstance, Revision, Rollout, RouteRecord, RulesStatus,
+    ScaleRecord, ServiceRecord, Settled, SourceStatus, Subnet, Template,
 };
 
 pub mod health;
+mod nodes;
 
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]
@@ -191,16 +192,6 @@ impl Snapshot {
     /// A heartbeat of the node is there: its lease has not expired.
     pub fn node_is_ready(&self, node: &str) -> bool {
         self.heartbeats.contains_key(node)
-    }
-
-    /// The node is to be emptied.
-    pub fn is_draining(&self, _node: &str) -> bool {
-        false
-    }
-
-    /// The node is gone for so long that its pods are replaced elsewhere.
-    pub fn is_evicted(&self, _node: &str) -> bool {
-        false
     }
 
     /// The binding of a pod, wherever it is; the first by node name should it be bound twice.

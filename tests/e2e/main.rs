@@ -26,6 +26,7 @@ mod heal;
 mod host_ports;
 mod images;
 mod inside;
+mod node_loss;
 mod node_moves;
 mod nodes;
 mod packets;

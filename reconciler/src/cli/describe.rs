@@ -64,7 +64,7 @@ async fn object(
         KindPage::Node => {
             let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name];
             let page = match client.get::<NodeDetail>(&["nodes", name], &[]).await {
-                Ok(detail) => node_page(&detail, screen),
+                Ok(detail) => node_page(&detail, screen, now),
                 // No agent of this name has come yet: all there is to show is what Git says of it.
                 Err(error) if error.is_not_found() => match client.get::<ObjectDetail>(&path, &[]).await {
                     Ok(wanted) => object_page(&wanted, KindPage::Object, (screen, now))?,
@@ -228,7 +228,7 @@ fn uses(pod: &PodDetail) -> String {
     }
 }
 
-pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
+pub(super) fn node_page(node: &NodeDetail, screen: Screen, now: Timestamp) -> String {
     let mut page = Page::default();
     let row = &node.row;
     page.field(0, "Name", &row.name);
@@ -246,6 +246,9 @@ pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
     let (requested, all) = (row.memory_requested.readable(), row.memory.readable());
     page.field(0, "Memory", &format!("{requested} requested of {all}"));
     page.fields(0, "Labels", pairs(&row.labels));
+    page.fields(0, "Taints", row.taints.iter().cloned());
+    page.field(0, "Drain", &row.drain);
+    page.conditions(&node.conditions, screen, now);
     let pods: Vec<&PodView> = node.pod_list.iter().collect();
     let text = table(
         &pods,

@@ -128,9 +128,9 @@ fn nodes_in_a_terminal_of_80_columns_and_wide_in_a_pipe() {
     n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    no heartbeat: the age…
     ");
     insta::assert_snapshot!(drawn(&view::nodes(&snapshot, at(100)), WIDE, PIPE), @r"
-    NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   ADDRESS     POD-CIDR        DOCKER     OS                               KERNEL   ARCH    AGE-RECIPIENT   WHY
-    n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -               -
-    n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -               no heartbeat: the agent is stopped or can't reach etcd
+    NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   TAINTS   ADDRESS     POD-CIDR        DOCKER     OS                               KERNEL   ARCH    AGE-RECIPIENT   WHY
+    n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    -        192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -               -
+    n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    -        192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -               no heartbeat: the agent is stopped or can't reach etcd
     ");
 }
 
@@ -394,7 +394,7 @@ fn a_pod_that_crashes_described() {
 #[test]
 fn a_node_described() {
     let detail = view::node(&two_pods(), "n1", at(100)).unwrap();
-    insta::assert_snapshot!(super::describe::node_page(&detail, NARROW), @r"
+    insta::assert_snapshot!(super::describe::node_page(&detail, NARROW, at(100)), @r"
     Name:          n1
     Status:        Ready
     Age:           100s

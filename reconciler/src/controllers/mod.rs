@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use schema::records::SourceState;
 use schema::snapshot::Snapshot;
 
+mod away;
 mod commit;
 mod note;
 mod reason;
@@ -44,14 +45,13 @@ pub trait Controller: Send + 'static {
     fn plan(seen: &Observed, now: Timestamp) -> Writes;
 }
 
-/// What a controller sees: the snapshot, the one it saw before, and the settings.
+/// What a controller sees: the snapshot and the settings.
 #[derive(Debug, Clone)]
 pub struct Observed {
     /// The snapshot to decide on.
     pub snapshot: Arc<Snapshot>,
-    /// The snapshot of the run before in this term of leadership; none in its first run, so that
-    /// what a restart finds is not mistaken for something that happened.
-    pub previous: Option<Arc<Snapshot>>,
+    /// When this reconciler began to lead. It leads anew after an outage of etcd that outlasted its lease.
+    pub term_began: Timestamp,
     /// The arguments of `minik8s serve`.
     pub settings: Settings,
 }

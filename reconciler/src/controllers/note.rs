@@ -10,7 +10,6 @@ use ipnet::Ipv4Net;
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::kinds::cluster::CLUSTER_NAME;
-use schema::records::EventType;
 
 use super::autoscaler::FAILED_GET_METRIC;
 use super::scheduler::Unfit;
@@ -98,10 +97,22 @@ pub enum NoteKind {
         /// Why.
         why: String,
     },
-    /// The node beats again, or for the first time.
-    NodeReady,
-    /// The node's heartbeat expired.
-    NodeNotReady,
+    /// The node is silent for long enough to be given up, but most nodes are.
+    EvictionHeld {
+        /// Nodes that do not answer.
+        away: usize,
+        /// All nodes.
+        nodes: usize,
+    },
+    /// Git says that the node is gone, and its agent is alive.
+    GoneButAlive,
+    /// The pod is to leave its node and fits on no other.
+    Stranded {
+        /// How many nodes failed which filter.
+        unfit: Arc<Unfit>,
+        /// Its node.
+        node: String,
+    },
 }
 
 impl Note {
@@ -119,14 +130,6 @@ impl Note {
     pub fn about_key(key: &Key, kind: NoteKind) -> Self {
         let (object_kind, namespace, name) = subject(key);
         Self { object_kind, namespace, name, kind }
-    }
-
-    /// Whether someone should look.
-    pub fn event_type(&self) -> EventType {
-        match self.kind {
-            NoteKind::NodeReady => EventType::Normal,
-            _ => EventType::Warning,
-        }
     }
 
     /// How long it must be so before it is reported: what every start brings and ends by itself is no news.
@@ -152,15 +155,16 @@ impl Note {
             NoteKind::NodePortTaken { .. } => "NodePortNotAllocated",
             NoteKind::NodePortsExhausted => "NodePortsExhausted",
             NoteKind::NotScaled { reason, .. } => reason,
-            NoteKind::NodeReady => "NodeReady",
-            NoteKind::NodeNotReady => "NodeNotReady",
+            NoteKind::EvictionHeld { .. } => "EvictionHeld",
+            NoteKind::GoneButAlive => "GoneButAlive",
+            NoteKind::Stranded { .. } => "Unschedulable",
         }
     }
 
     /// Equal for notes that say the same to a user: amounts that move with every other pod don't count.
     pub fn identity(&self) -> String {
         let detail = match &self.kind {
-            NoteKind::Unschedulable { unfit, .. } => unfit.identity(),
+            NoteKind::Unschedulable { unfit, .. } | NoteKind::Stranded { unfit, .. } => unfit.identity(),
             NoteKind::NotScaled { .. } => String::new(),
             other => other.to_string(),
         };
@@ -185,6 +189,7 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         Key::Node(node)
         | Key::Settled(node)
         | Key::Subnet(node)
+        | Key::NodeConditions(node)
         | Key::Heartbeat(node)
         | Key::Usage(node)
         | Key::Rules(node) => ("Node", String::new(), node.clone()),
@@ -234,8 +239,14 @@ impl fmt::Display for NoteKind {
             NoteKind::NodePortsExhausted => {
                 f.write_str("all node ports are given out; remove services of type NodePort")
             }
-            NoteKind::NodeReady => f.write_str("the node is ready"),
-            NoteKind::NodeNotReady => f.write_str("the node's heartbeat expired; its pods stay bound to it"),
+            NoteKind::EvictionHeld { away, nodes } => write!(
+                f,
+                "{away} of {nodes} nodes do not answer: rather this reconciler is cut off, so no pods are replaced"
+            ),
+            NoteKind::GoneButAlive => f.write_str(
+                "Git says that the node is gone, but its agent is alive; stop it, or remove the annotation",
+            ),
+            NoteKind::Stranded { unfit, node } => write!(f, "{unfit}; until then the pod stays on {node}"),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ipnet::Ipv4Net;
+use schema::records::{Drain, EventType};
 
 /// Why a key is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub enum Reason {
     BindingUpdated,
     /// The pod is gone, so its place is.
     PodGone,
+    /// The node is neither registered nor alive.
+    NodeLeft,
     /// The pod has another binding, which stays.
     DuplicateBinding {
         /// The node of the one that stays.
@@ -96,6 +99,24 @@ pub enum Reason {
         /// The range.
         cidr: Ipv4Net,
     },
+    /// The node's agent beats, and the node has its range.
+    NodeReady,
+    /// The node's agent beats, and the node has no range yet.
+    NodeWithoutRange,
+    /// The node's heartbeat expired.
+    NodeSilent,
+    /// The node's pods are given up.
+    NodeEvicted {
+        /// Seconds since its heartbeat expired.
+        silent_seconds: i64,
+    },
+    /// A drain began, went on or is no longer wanted.
+    DrainProgress {
+        /// How far it is.
+        drain: Option<Drain>,
+    },
+    /// Git says that the node is gone.
+    NodeGone,
     /// This etcd holds all that the node should run.
     Settled,
     /// An autoscaler changed its target's number of pods.
@@ -131,6 +152,14 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether someone should look.
+    pub fn event_type(&self) -> EventType {
+        match self {
+            Reason::NodeSilent | Reason::NodeEvicted { .. } => EventType::Warning,
+            _ => EventType::Normal,
+        }
+    }
+
     /// The word of its event, for the decisions that a user waits for.
     pub fn event_word(&self) -> Option<&'static str> {
         match self {
@@ -147,11 +176,19 @@ impl Reason {
             Reason::SubnetAssigned { .. } | Reason::SubnetKept { .. } | Reason::SubnetReassigned { .. } => {
                 Some("SubnetAssigned")
             }
+            Reason::NodeReady => Some("NodeReady"),
+            Reason::NodeSilent => Some("NodeNotReady"),
+            Reason::NodeEvicted { .. } => Some("NodeEvicted"),
+            Reason::DrainProgress { drain: Some(Drain::Drained) } => Some("Drained"),
             Reason::PodWanted { .. }
             | Reason::Counted
             | Reason::TemplateKept
             | Reason::TemplateReplaced
             | Reason::RecordOfGone
+            | Reason::NodeLeft
+            | Reason::NodeWithoutRange
+            | Reason::NodeGone
+            | Reason::DrainProgress { .. }
             | Reason::PodUpdated { .. }
             | Reason::BindingUpdated
             | Reason::PodGone
@@ -192,6 +229,20 @@ impl fmt::Display for Reason {
             Reason::Rebound { node } => write!(f, "replaces the pod before it on {node}"),
             Reason::Moved { from, to, why } => write!(f, "moved from {from}, where {why}, to {to}"),
             Reason::BindingUpdated => f.write_str("pod metadata changed, in place"),
+            Reason::NodeReady => f.write_str("the node is ready"),
+            Reason::NodeWithoutRange => f.write_str("the node waits for its range of pod addresses"),
+            Reason::NodeSilent => f.write_str("the node's heartbeat expired"),
+            Reason::NodeEvicted { silent_seconds } => {
+                write!(f, "the node has been silent for {silent_seconds} s: its pods are replaced elsewhere")
+            }
+            Reason::DrainProgress { drain: Some(Drain::Draining { left }) } => {
+                let plural = if *left == 1 { "" } else { "s" };
+                write!(f, "the node is being drained, {left} pod{plural} left")
+            }
+            Reason::DrainProgress { drain: Some(Drain::Drained) } => f.write_str("the node is drained"),
+            Reason::DrainProgress { drain: None } => f.write_str("the node takes pods again"),
+            Reason::NodeGone => f.write_str("Git says that the node is gone"),
+            Reason::NodeLeft => f.write_str("the node is neither registered nor alive"),
             Reason::PodGone => f.write_str("the pod is gone"),
             Reason::DuplicateBinding { kept } => write!(f, "the pod is bound to {kept} as well, which stays"),
             Reason::SubnetAssigned { cidr } => write!(f, "{cidr} is the lowest free range"),

@@ -25,8 +25,9 @@ use schema::store::{SharedStore, newest_revision};
 use tokio::time::{Instant, timeout};
 
 use super::commit::{Committed, commit};
+use super::nodes::Nodes;
 use super::note::{Note, subject};
-use super::writes::{Write, Writes};
+use super::writes::{Change, Write, Writes};
 use super::{Controller, Observed, Settings};
 
 /// Longest wait within one run for the snapshot to hold this controller's own writes. Seen: a few
@@ -55,12 +56,12 @@ pub struct Shell<C> {
     deps: Deps,
     /// The term in which the fields below were gathered.
     term: Option<Fence>,
+    /// When it began for this controller.
+    term_began: Timestamp,
     /// The snapshot must be at least this new.
     floor: i64,
     /// A write's outcome is not known: etcd is asked how far it is before the next plan.
     unsure: bool,
-    /// The snapshot of the run before.
-    previous: Option<Arc<Snapshot>>,
     /// Notes that the run before held; they are reported once each.
     held: Held,
     controller: PhantomData<fn() -> C>,
@@ -79,9 +80,9 @@ impl<C: Controller> Shell<C> {
         Self {
             deps,
             term: None,
+            term_began: Timestamp::UNIX_EPOCH,
             floor: 0,
             unsure: false,
-            previous: None,
             held: Held::default(),
             controller: PhantomData,
         }
@@ -94,9 +95,9 @@ impl<C: Controller> Shell<C> {
             return;
         }
         self.term = Some(fence);
+        self.term_began = Timestamp::now();
         self.floor = fence.create_revision;
         self.unsure = false;
-        self.previous = None;
         self.held = Held::default();
     }
 
@@ -157,7 +158,7 @@ impl<C: Controller> Shell<C> {
     fn tell_written(&self, write: &Write) {
         // The second half of a move has the words of the first.
         if let Some(word) = write.reason.event_word().filter(|_| !write.joined) {
-            self.tell(subject(&write.key), EventType::Normal, word, write.reason.to_string());
+            self.tell(subject(&write.key), write.reason.event_type(), word, write.reason.to_string());
         }
     }
 
@@ -167,10 +168,16 @@ impl<C: Controller> Shell<C> {
         let (due, next) = self.held.due(notes, Instant::now());
         for note in due {
             let about = (note.object_kind, note.namespace.clone(), note.name.clone());
-            self.tell(about, note.event_type(), note.word(), note.kind.to_string());
+            self.tell(about, EventType::Warning, note.word(), note.kind.to_string());
         }
         next
     }
+}
+
+/// The contract of keys: its own ones, and the nodes controller deletes those of the agents of gone nodes.
+fn may_write(controller: &'static str, write: &Write) -> bool {
+    let deletes_for_agent = write.key.writer() == Writer::Agent && write.change == Change::Delete;
+    write.key.writer() == Writer::Controller(controller) || controller == Nodes::NAME && deletes_for_agent
 }
 
 /// Notes of the run before, each with since when it is so and whether it was reported.
@@ -221,8 +228,11 @@ impl<C: Controller> Loop for Shell<C> {
                 return Ok(Observation::NotReady(why));
             }
         };
-        let previous = self.previous.clone();
-        Ok(Observation::Ready(Observed { snapshot, previous, settings: self.deps.settings.clone() }))
+        Ok(Observation::Ready(Observed {
+            snapshot,
+            term_began: self.term_began,
+            settings: self.deps.settings.clone(),
+        }))
     }
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
@@ -231,7 +241,7 @@ impl<C: Controller> Loop for Shell<C> {
 
     async fn act(&mut self, _seen: &Observed, plan: Writes) -> Outcome {
         debug_assert!(
-            plan.writes.iter().all(|write| write.key.writer() == Writer::Controller(C::NAME)),
+            plan.writes.iter().all(|write| may_write(C::NAME, write)),
             "{} may not write all of\n{plan}",
             C::NAME
         );
@@ -246,10 +256,9 @@ impl<C: Controller> Loop for Shell<C> {
         Outcome { plan, committed }
     }
 
-    async fn report(&mut self, seen: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+    async fn report(&mut self, _seen: Observed, outcome: Outcome) -> Result<Next, LoopError> {
         let Outcome { plan, committed } = outcome;
         self.floor = self.floor.max(committed.revision);
-        self.previous = Some(seen.snapshot);
         for &number in &committed.done {
             self.tell_written(&plan.writes[number]);
         }
@@ -275,13 +284,28 @@ mod tests {
     use crate::controllers::note::NoteKind;
     use crate::controllers::testing::{SnapshotBuilder, instance, spec};
 
+    // Seen red with a `may_write` that looks at the key alone.
+    #[test]
+    fn the_nodes_controller_deletes_what_agents_wrote_and_writes_none_of_it() {
+        let write = |change| Write {
+            key: schema::keys::Key::Rules("n1".to_owned()),
+            change,
+            expect: crate::controllers::Expect::ModRevision(1),
+            reason: crate::controllers::Reason::NodeGone,
+            joined: false,
+        };
+        let put = || write(Change::Put(bytes::Bytes::new()));
+        assert!(may_write("nodes", &write(Change::Delete)) && !may_write("nodes", &put()));
+        assert!(!may_write("scheduler", &write(Change::Delete)));
+    }
+
     // Seen red with a patience of zero: told at once.
     #[test]
     fn a_pod_that_waits_for_the_first_node_is_told_of_only_after_a_while() {
         let snapshot = SnapshotBuilder::new().pod(&instance("web", spec(1, 1))).snapshot;
         let seen = Observed {
             snapshot: Arc::new(snapshot),
-            previous: None,
+            term_began: Timestamp::UNIX_EPOCH,
             settings: crate::controllers::testing::settings(),
         };
         let notes = crate::controllers::scheduler::Scheduler::plan(&seen, Timestamp::UNIX_EPOCH).notes;

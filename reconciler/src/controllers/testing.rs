@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use schema::codec::encode;
 use schema::keys::Key;
+use schema::kinds::cluster::{CLUSTER_NAME, ClusterSpec, cluster_reference};
+use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::{Container, ContainerPort, PodPhase, PodSpec, PodStatus};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{DEFAULT_NAMESPACE, NamespacedName, ObjectMeta, ObjectRef};
@@ -15,7 +18,7 @@ use schema::records::{
 use schema::snapshot::{Change, Snapshot};
 use serde::Serialize;
 
-use super::{Observed, Settings};
+use super::{Observed, Settings, Writes};
 
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub(super) const SERVICE_CIDR: &str = "10.96.0.0/16";
@@ -30,7 +33,7 @@ pub(super) fn settings() -> Settings {
 }
 
 pub(super) fn seen(snapshot: &Snapshot) -> Observed {
-    Observed { snapshot: Arc::new(snapshot.clone()), previous: None, settings: settings() }
+    Observed { snapshot: Arc::new(snapshot.clone()), term_began: Timestamp::UNIX_EPOCH, settings: settings() }
 }
 
 pub(super) fn pod_ref(name: &str) -> NamespacedName {
@@ -99,6 +102,18 @@ pub(super) fn instance(name: &str, spec: PodSpec) -> PodInstance {
     }
 }
 
+/// A pod that a ReplicaSet made.
+pub(super) fn replica(set: &str, name: &str, spec: PodSpec) -> PodInstance {
+    let pod = instance(name, spec);
+    let owner = OwnerRef { kind: Kind::ReplicaSet, name: set.into() };
+    PodInstance { uid: PodInstance::uid_of(&owner, &pod_ref(name), &pod.hash), owner, ..pod }
+}
+
+/// An object of any kind that lies in the default namespace.
+pub(super) fn object_of(name: &str, resource: impl Into<Resource>) -> Object {
+    Object { resource: resource.into(), ..object(name, PodSpec::default()) }
+}
+
 /// A node of 4 cores and 4 GiB that takes 10 pods.
 pub(super) fn node_record(name: &str) -> NodeRecord {
     NodeRecord {
@@ -156,8 +171,36 @@ impl SnapshotBuilder {
         self
     }
 
+    /// As it is once a plan was carried out, in one transaction.
+    pub(super) fn after(mut self, plan: &Writes) -> Self {
+        self.snapshot.revision += 1;
+        let revision = self.snapshot.revision;
+        for write in &plan.writes {
+            let key = write.key.to_string();
+            self.snapshot.apply(&match &write.change {
+                super::Change::Put(value) => {
+                    let value = value.clone();
+                    Change::Put { key, value, create_revision: revision, mod_revision: revision }
+                }
+                super::Change::Delete => Change::Delete { key },
+            });
+        }
+        self
+    }
+
     pub(super) fn object(self, object: &Object) -> Self {
         self.put(&object_key(&object.metadata.name), object)
+    }
+
+    /// The Cluster object.
+    pub(super) fn cluster(self, spec: ClusterSpec) -> Self {
+        self.put(&Key::Object(cluster_reference()), &object_of(CLUSTER_NAME, spec))
+    }
+
+    /// The Node object of a node.
+    pub(super) fn node_object(self, node: &str, spec: NodeSpec) -> Self {
+        let object = object_of(node, spec);
+        self.put(&Key::Object(object.reference()), &object)
     }
 
     pub(super) fn pod(self, pod: &PodInstance) -> Self {

@@ -112,8 +112,8 @@ impl Writes {
         }
     }
 
-    /// Plans again at that time at the latest.
-    pub fn plan_again_at(&mut self, at: Timestamp) {
+    /// Asks for a plan at this time or before.
+    pub fn again_by(&mut self, at: Timestamp) {
         self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use jiff::Timestamp;
+use schema::condition::{Condition, ConditionStatus};
 use schema::meta::StringMap;
 use schema::quantity::{Cpu, Memory};
-use schema::records::NodeRecord;
+use schema::records::{Drain, NodeRecord};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,7 @@ use super::pods::{PodView, pods};
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
     pub name: String,
-    /// Ready or NotReady.
+    /// Ready or NotReady, as kubectl with `,SchedulingDisabled` for a node that takes no new pods.
     pub status: String,
     pub is_ready: bool,
     pub registered_at: Timestamp,
@@ -41,7 +42,14 @@ pub struct NodeView {
     pub cpu_requested: Cpu,
     pub memory: Memory,
     pub memory_requested: Memory,
+    /// Its agent's, with those of its Node object over them.
     pub labels: StringMap,
+    /// `key=value:effect` each.
+    #[serde(default)]
+    pub taints: Vec<String>,
+    /// `draining, 3 pods left` or `drained`; empty when no drain is wanted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub drain: String,
     /// What keeps it from being ready; empty when it is.
     pub why: String,
 }
@@ -54,6 +62,8 @@ pub struct NodeDetail {
     /// All its addresses, the one to use first.
     pub addresses: Vec<IpAddr>,
     pub api: String,
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
     pub pod_list: Vec<PodView>,
 }
 
@@ -69,8 +79,44 @@ pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetai
         row: view(snapshot, record, now),
         addresses: record.addresses.clone(),
         api: record.api.clone(),
+        conditions: conditions(snapshot, name),
         pod_list,
     })
+}
+
+/// As the nodes controller has seen the node fare.
+fn conditions(snapshot: &Snapshot, node: &str) -> Vec<Condition> {
+    let Some(seen) = snapshot.node_conditions.get(node).map(|found| &found.value) else { return Vec::new() };
+    let (reason, message) = match seen.ready {
+        ConditionStatus::True => ("AgentBeats", "its agent beats and it has a range of pod addresses"),
+        ConditionStatus::False => ("NoPodRange", "its agent beats and it waits for a range of pod addresses"),
+        ConditionStatus::Unknown => ("HeartbeatExpired", "its agent is stopped or can't reach etcd"),
+    };
+    let condition = |kind: &str, status, since, reason: &str, message: &str| Condition {
+        kind: kind.to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since,
+    };
+    let evicted = seen.evicted_at.map(|at| {
+        let message = "its pods are replaced on other nodes, but for those that name it";
+        condition("Evicted", ConditionStatus::True, at, "SilentForTooLong", message)
+    });
+    [Some(condition("Ready", seen.ready, seen.since, reason, message)), evicted]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn drain(snapshot: &Snapshot, node: &str) -> String {
+    let drain = snapshot.node_conditions.get(node).and_then(|conditions| conditions.value.drain);
+    match drain {
+        None => String::new(),
+        Some(Drain::Drained) => "drained".to_owned(),
+        Some(Drain::Draining { left: 1 }) => "draining, 1 pod left".to_owned(),
+        Some(Drain::Draining { left }) => format!("draining, {left} pods left"),
+    }
 }
 
 fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
@@ -85,14 +131,18 @@ fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
             memory.bytes = memory.bytes.saturating_add(container.resources.requested_memory().bytes);
         }
     }
+    let wanted = snapshot.node_spec(name);
+    let takes_pods = !wanted.is_some_and(|node| node.unschedulable || node.drain);
+    let status = if is_ready { "Ready" } else { "NotReady" };
     let why = match (is_ready, &subnet) {
+        (false, _) if snapshot.is_evicted(name) => "no heartbeat; its pods are replaced on other nodes",
         (false, _) => "no heartbeat: the agent is stopped or can't reach etcd",
         (true, None) => "waiting for a pod subnet",
         (true, Some(_)) => "",
     };
     NodeView {
         name: name.clone(),
-        status: if is_ready { "Ready" } else { "NotReady" }.to_owned(),
+        status: if takes_pods { status.to_owned() } else { format!("{status},SchedulingDisabled") },
         is_ready,
         registered_at: record.registered_at,
         age: age(record.registered_at, now),
@@ -111,7 +161,9 @@ fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
         cpu_requested: cpu,
         memory: record.memory,
         memory_requested: memory,
-        labels: record.labels.clone(),
+        labels: snapshot.node_labels(name).into_owned(),
+        taints: wanted.map(|node| node.taints.iter().map(ToString::to_string).collect()).unwrap_or_default(),
+        drain: drain(snapshot, name),
         why: why.to_owned(),
     }
 }

@@ -78,6 +78,7 @@ pub(super) fn node(chance: &mut Chance) -> Json {
     let mut node = json!({});
     if chance.one_in(2) {
         node["unschedulable"] = json!(chance.one_in(2));
+        node["drain"] = json!(chance.one_in(4));
     }
     if chance.one_in(2) {
         node["taints"] = json!([{"key": chance.word(), "value": chance.word(), "effect": chance.pick(&["NoSchedule", "PreferNoSchedule", "NoExecute"])}]);
@@ -86,12 +87,16 @@ pub(super) fn node(chance: &mut Chance) -> Json {
 }
 
 pub(super) fn cluster(chance: &mut Chance) -> Json {
-    let mut cluster = json!({"schedulerStrategy": "spread"});
+    let strategies = ["spread", "random", "round-robin", "min-pods", "max-pods", "min-cpu", "min-memory"];
+    let mut cluster = json!({"schedulerStrategy": chance.pick(&strategies)});
     if chance.one_in(2) {
         cluster["prune"] = json!({"maxObjects": chance.below(100), "maxPercent": chance.between(0, 100)});
     }
     if chance.one_in(2) {
         cluster["defaults"] = json!({"progressDeadlineSeconds": chance.between(1, 600)});
+    }
+    if chance.one_in(3) {
+        cluster["nodes"] = json!({"evictAfterSeconds": chance.below(600)});
     }
     if chance.one_in(3) {
         cluster["podSecurity"] = json!({"forbidHostPaths": ["/etc"]});

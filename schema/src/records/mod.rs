@@ -18,8 +18,8 @@ pub use deliveries::{
 };
 pub use events::{Event, EventType};
 pub use nodes::{
-    DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeRecord, NodeVersions, Subnet, Vtep,
-    default_service_cidr, dns_address, gateway_address,
+    DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,
+    Subnet, Vtep, default_service_cidr, dns_address, gateway_address,
 };
 pub use pods::{Binding, OwnerRef, PodInstance, Settled};
 pub use rollouts::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep, Template};

@@ -1,4 +1,4 @@
-//! `nodes/<node>`, `subnets/<node>` and `heartbeats/<node>`.
+//! `nodes/<node>`, `subnets/<node>`, `nodestate/<node>` and `heartbeats/<node>`.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,6 +6,7 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::condition::ConditionStatus;
 use crate::meta::StringMap;
 use crate::quantity::{Cpu, Memory};
 
@@ -118,4 +119,35 @@ fn address_at(range: Ipv4Net, offset: u32) -> Ipv4Addr {
 pub struct Heartbeat {
     /// When this agent process started to beat.
     pub since: Timestamp,
+}
+
+/// How a node fares, with times that survive a change of leader: written by the nodes controller, and only when
+/// something of it changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeConditions {
+    /// True: its agent beats and has a range of pod addresses. False: it beats and has no range yet. Unknown: it does
+    /// not beat.
+    pub ready: ConditionStatus,
+    /// When `ready` last changed.
+    pub since: Timestamp,
+    /// When its pods were given up, after it had been silent for long enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evicted_at: Option<Timestamp>,
+    /// How far its drain is, if its Node object asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+}
+
+/// How far the drain of a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum Drain {
+    /// Pods are still to leave.
+    Draining {
+        /// How many: bound to the node, or not ended there yet.
+        left: u32,
+    },
+    /// All have left but those that stay.
+    Drained,
 }

@@ -36,10 +36,6 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         },
         // Its content is stored with it.
         Resource::ConfigMap(_) => Health::Healthy,
-        // Without a record, all that there is of the node is its manifest.
-        Resource::Node(node) if !snapshot.nodes.contains_key(&object.metadata.name) => {
-            node.health(&NodeStatus::default())
-        }
         // What has no pods can't be scaled.
         Resource::HorizontalPodAutoscaler(spec) if !spec.scale_target_ref.kind.kind().is_run() => {
             Health::NotRun
@@ -50,17 +46,23 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             // Without one: it has not looked at its target yet.
             spec.health(current.map_or(&HorizontalPodAutoscalerStatus::default(), |record| &record.status))
         }
-        Resource::Node(_)
-        | Resource::Function(_)
-        | Resource::Workflow(_)
-        | Resource::Job(_) => Health::NotRun,
+        Resource::Node(node) => node.health(&node_status(snapshot, &object.metadata.name)),
+        Resource::Function(_) | Resource::Workflow(_) | Resource::Job(_) => Health::NotRun,
     }
 }
 
 /// What keeps an object from being healthy, if anything does. Objects of kinds that this version does not run
-/// hold nothing up.
+/// hold nothing up, nor do nodes: machines come and go, and no commit is to blame.
 pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
-    health(snapshot, object).why().filter(|_| object.kind().is_run()).map(str::to_owned)
+    let is_awaited = object.kind().is_run() && object.kind() != Kind::Node;
+    health(snapshot, object).why().filter(|_| is_awaited).map(str::to_owned)
+}
+
+fn node_status(snapshot: &Snapshot, node: &str) -> NodeStatus {
+    let is_registered = snapshot.nodes.contains_key(node);
+    let ready = is_registered && snapshot.node_is_ready(node);
+    let why = if is_registered && !ready { "its agent does not answer" } else { "" };
+    NodeStatus { ready, why: why.to_owned() }
 }
 
 /// Seconds without progress after which an object that is not healthy has failed.

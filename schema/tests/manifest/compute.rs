@@ -119,21 +119,23 @@ responseBodyLimit: 1k
 sandbox: {runAsUser: 1000, readOnlyRootFilesystem: false, tmpSizeLimit: 1Gi, pidsLimit: 8, openFilesLimit: 64}
 ";
 
-const FULL_CLUSTER: &str = "prune: {maxObjects: 0, maxPercent: 100}
+const FULL_CLUSTER: &str = "schedulerStrategy: min-memory
+nodes: {evictAfterSeconds: 0}
+prune: {maxObjects: 0, maxPercent: 100}
 dns: {zone: mini.lan, upstreams: [1.1.1.1, '2606:4700::1111']}
 defaults: {resources: {limits: {memory: 1Gi}}, progressDeadlineSeconds: 60}
 podSecurity: {forbidPrivileged: true, forbidHostNetwork: true, forbidHostPaths: [/, /var/run/docker.sock], allowHostPaths: [/srv]}
 ";
 
-const UNSUPPORTED_SETTINGS: &str = "schedulerStrategy: min-memory
-registry: {address: 'registry.lan:5000/minik8s', insecure: true, loginSecret: {name: registry}}
-nodes: {evictAfterSeconds: 0}
+const UNSUPPORTED_SETTINGS: &str =
+    "registry: {address: 'registry.lan:5000/minik8s', insecure: true, loginSecret: {name: registry}}
 functions: {timeoutSeconds: 5, maxScale: 3, scaleToZeroAfterSeconds: 600, callsPerMinute: 120}
 slurm: {login: {host: login.example.edu, username: alice, password: {name: hpc, key: password}}}
 ";
 
 const FULL_NODE: &str = "spec:
   unschedulable: true
+  drain: true
   taints:
   - {key: dedicated, value: gpu, effect: NoSchedule}
   - {key: dedicated, value: gpu, effect: NoExecute}
@@ -148,7 +150,7 @@ fn every_field_can_be_used() {
     let Resource::Cluster(cluster) = only(&cluster(FULL_CLUSTER)).resource else { panic!("a cluster") };
     assert_eq!((cluster.prune.max_objects, cluster.prune.max_percent), (0, 100));
     let Resource::Node(node) = only(&node(FULL_NODE)).resource else { panic!("a node") };
-    assert!(node.unschedulable && node.taints.len() == 2);
+    assert!(node.unschedulable && node.drain && node.taints.len() == 2);
 }
 
 #[test]
@@ -341,16 +343,7 @@ fn a_setting_that_is_not_in_force_is_refused_unless_it_is_the_default() {
         );
         found.iter().map(|one| one.message.split(':').next().unwrap_or_default().to_owned()).collect()
     };
-    assert_eq!(
-        refused(UNSUPPORTED_SETTINGS),
-        [
-            "spec.schedulerStrategy",
-            "spec.registry",
-            "spec.nodes.evictAfterSeconds",
-            "spec.functions",
-            "spec.slurm"
-        ]
-    );
+    assert_eq!(refused(UNSUPPORTED_SETTINGS), ["spec.registry", "spec.functions", "spec.slurm"]);
     assert_eq!(refused(FULL_CLUSTER), [""; 0]);
     assert_eq!(refused("schedulerStrategy: spread\nnodes: {evictAfterSeconds: 30}\nslurm: {}"), [""; 0]);
 }

@@ -239,7 +239,8 @@ fn cell(text: &str, width: usize) -> Cell {
 
 /// Good, on the way, or bad.
 fn colour_of(word: &str) -> Option<Color> {
-    Some(match word {
+    // Of `Ready,SchedulingDisabled` the first.
+    Some(match word.split(',').next().unwrap_or_default() {
         "Running" | "Ready" | "Synced" | "Completed" | "Applied" | "Good" => Color::Green,
         "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" | "Degraded" | "NotReady"
         | "Warning" => Color::Yellow,

@@ -101,6 +101,7 @@ impl Listed for NodeView {
             .col("PODS", format!("{}/{}", self.pods, self.max_pods))
             .col("CPU", format!("{}/{}", self.cpu_requested, self.cpu))
             .col("MEMORY", format!("{}/{}", self.memory_requested.readable(), self.memory.readable()))
+            .wide("TAINTS", self.taints.join(","))
             .wide("ADDRESS", some(self.address))
             .wide("POD-CIDR", some(self.pod_cidr.as_ref()))
             .wide("DOCKER", &self.docker)
@@ -108,7 +109,7 @@ impl Listed for NodeView {
             .wide_cut("KERNEL", &self.kernel)
             .wide("ARCH", &self.arch)
             .wide("AGE-RECIPIENT", some(self.age_recipient.as_ref()))
-            .remark("WHY", &self.why)
+            .remark("WHY", if self.why.is_empty() { &self.drain } else { &self.why })
     }
 }
 

@@ -118,11 +118,11 @@ impl Step<'_> {
         let stored = self.snapshot.autoscalers.get(&id);
         let record = stored.map(|stored| &stored.value);
         if let Some(record) = record.filter(|record| self.is_recent(record)) {
-            out.plan_again_at(after_look(record.decided_at));
+            out.again_by(after_look(record.decided_at));
             self.note(&record.status, out);
             return;
         }
-        out.plan_again_at(after_look(self.now));
+        out.again_by(after_look(self.now));
         let (next, scale) = self.look(record);
         self.note(&next.status, out);
         let scale_key = Key::Scale(self.scaler.target.clone());

@@ -1,12 +1,16 @@
-//! Nodes: a range of pod addresses for each, and what their heartbeats say.
+//! Nodes: a range of pod addresses for each, how they fare, and the end of those that are gone.
 //!
-//! Reads nodes, subnets and heartbeats; writes `subnets/`.
+//! Reads Node objects, nodes, subnets, heartbeats, bindings and pod status; writes `subnets/` and `nodestate/`, and
+//! deletes the keys of nodes that Git says are gone.
 
 use jiff::Timestamp;
 
 use super::{Controller, Observed, Writes};
 
+mod conditions;
+mod gone;
 mod plan;
+mod subnets;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +20,7 @@ pub struct Nodes;
 impl Controller for Nodes {
     const NAME: &'static str = "nodes";
 
-    fn plan(seen: &Observed, _now: Timestamp) -> Writes {
-        plan::plan(seen)
+    fn plan(seen: &Observed, now: Timestamp) -> Writes {
+        plan::plan(seen, now)
     }
 }

@@ -1,4 +1,5 @@
-//! All nodes with what is taken of them, indexed so that the first node looked at is mostly the one.
+//! All nodes with what is taken of them, in the order of the strategy, so that the first node looked at is mostly
+//! the one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,45 +7,44 @@ use schema::meta::NamespacedName;
 use schema::records::Binding;
 use schema::snapshot::{Snapshot, Versioned};
 
-use super::fit::{Demand, NodeState, Unfit, node_failure, pod_failure};
+use super::demand::{Claim, Demand, Owner};
+use super::fit::{Unfit, is_avoided, node_failure, pod_failure};
+use super::node::NodeLoad;
+use super::strategy::{Order, Rank, Strategy, lot, seed};
 
 /// Nodes and what is taken of them.
 pub(super) struct Cluster<'a> {
     /// In order of name.
-    nodes: Vec<NodeState<'a>>,
+    nodes: Vec<NodeLoad<'a>>,
     by_name: HashMap<&'a str, usize>,
-    /// Nodes that may take pods at all, by number of pods, then by name: the order of the strategy.
-    by_pods: BTreeSet<(u32, usize)>,
+    strategy: Strategy,
+    /// How many pods of each owner are on which nodes.
+    owners: HashMap<Owner<'a>, BTreeMap<usize, u32>>,
+    queue: Queue<'a>,
+    /// Revision of the newest binding: what is bound now is newer, one after the other.
+    revision: i64,
+}
+
+/// The nodes that have room for one more pod, as they rank for pods of one owner. From one owner to the next only
+/// nodes with pods of either change their place. Empty until a pod asks.
+#[derive(Default)]
+struct Queue<'a> {
+    is_filled: bool,
+    owner: Option<Owner<'a>>,
+    order: BTreeSet<(Rank, usize)>,
+    /// The rank in `order` of each node that is there.
+    ranks: Vec<Option<Rank>>,
 }
 
 impl<'a> Cluster<'a> {
     /// All registered nodes, nothing taken.
     pub(super) fn empty(snapshot: &'a Snapshot) -> Self {
-        let nodes: Vec<NodeState<'a>> = snapshot
-            .nodes
-            .iter()
-            .map(|(name, record)| NodeState {
-                record: &record.value,
-                ready: snapshot.node_is_ready(name),
-                has_subnet: snapshot.subnets.contains_key(name),
-                pods: 0,
-                cpu_millis: 0,
-                memory_bytes: 0,
-                host_ports: BTreeMap::new(),
-            })
-            .collect();
+        let records = snapshot.nodes.values().map(|record| &record.value);
+        let nodes: Vec<NodeLoad<'a>> = records.map(|record| NodeLoad::empty(snapshot, record)).collect();
         let by_name = snapshot.nodes.keys().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
-        let nothing = BTreeMap::new();
-        let no_demand = Demand {
-            node_name: None,
-            node_selector: &nothing,
-            cpu_millis: 0,
-            memory_bytes: 0,
-            host_ports: Vec::new(),
-        };
-        let open = |&(_, node): &(usize, &NodeState<'a>)| node_failure(node, &no_demand).is_none();
-        let by_pods = nodes.iter().enumerate().filter(open).map(|(i, _)| (0, i)).collect();
-        Self { nodes, by_name, by_pods }
+        let queue = Queue { ranks: vec![None; nodes.len()], ..Queue::default() };
+        let strategy = Strategy::of(snapshot.cluster().scheduler_strategy);
+        Self { nodes, by_name, strategy, owners: HashMap::new(), queue, revision: snapshot.revision }
     }
 
     /// Number of a node, if it has registered.
@@ -57,91 +57,170 @@ impl<'a> Cluster<'a> {
         &self.nodes[node].record.name
     }
 
-    /// Pods on a node.
-    pub(super) fn pods_on(&self, node: usize) -> u32 {
-        self.nodes[node].pods
-    }
-
-    /// Takes what `pod`, of that name, needs from a node.
-    pub(super) fn charge(&mut self, node: usize, name: &NamespacedName, pod: &Demand<'_>) {
-        let state = &mut self.nodes[node];
-        let before = state.pods;
-        state.pods += 1;
-        state.cpu_millis = state.cpu_millis.saturating_add(pod.cpu_millis);
-        state.memory_bytes = state.memory_bytes.saturating_add(pod.memory_bytes);
-        for port in &pod.host_ports {
-            state.host_ports.entry(*port).or_insert_with(|| name.clone());
-        }
-        self.reorder(node, before);
-    }
-
-    /// Gives back what `pod`, of that name, took from a node.
-    pub(super) fn release(&mut self, node: usize, name: &NamespacedName, pod: &Demand<'_>) {
-        let state = &mut self.nodes[node];
-        let before = state.pods;
-        state.pods = state.pods.saturating_sub(1);
-        state.cpu_millis = state.cpu_millis.saturating_sub(pod.cpu_millis);
-        state.memory_bytes = state.memory_bytes.saturating_sub(pod.memory_bytes);
-        for port in &pod.host_ports {
-            if state.host_ports.get(port) == Some(name) {
-                state.host_ports.remove(port);
-            }
-        }
-        self.reorder(node, before);
-    }
-
-    fn reorder(&mut self, node: usize, pods_before: u32) {
-        if self.by_pods.remove(&(pods_before, node)) {
-            self.by_pods.insert((self.nodes[node].pods, node));
+    /// Takes in a binding that appeared at this revision, and what its pod needs, if anything.
+    pub(super) fn charge_bound(&mut self, node: usize, create_revision: i64, claim: Option<&Claim<'a>>) {
+        self.nodes[node].count_binding(create_revision);
+        match claim {
+            Some(claim) => self.charge(node, claim),
+            None => self.reorder(node),
         }
     }
 
-    /// Why `pod` does not fit on this node, if it does not.
+    /// Gives the node a pod that is new to it.
+    pub(super) fn bind(&mut self, node: usize, claim: &Claim<'a>) {
+        self.revision = self.revision.saturating_add(1);
+        self.charge_bound(node, self.revision, Some(claim));
+    }
+
+    /// Takes what a pod needs from a node.
+    pub(super) fn charge(&mut self, node: usize, claim: &Claim<'a>) {
+        self.nodes[node].take(claim);
+        *self.owners.entry(claim.owner()).or_default().entry(node).or_default() += 1;
+        self.reorder(node);
+    }
+
+    /// Gives back what a pod took from a node.
+    pub(super) fn release(&mut self, node: usize, claim: &Claim<'a>) {
+        self.nodes[node].give_back(claim);
+        if let Some(pods) = self.owners.get_mut(&claim.owner()).and_then(|nodes| nodes.get_mut(&node)) {
+            *pods = pods.saturating_sub(1);
+        }
+        self.reorder(node);
+    }
+
+    fn pods_of(&self, owner: Option<Owner<'a>>, node: usize) -> u32 {
+        let nodes = owner.and_then(|owner| self.owners.get(&owner));
+        nodes.and_then(|nodes| nodes.get(&node)).copied().unwrap_or_default()
+    }
+
+    /// Puts a node where it ranks now.
+    fn reorder(&mut self, node: usize) {
+        let Order::Ranked(rank) = self.strategy.order else { return };
+        if !self.queue.is_filled {
+            return;
+        }
+        let state = &self.nodes[node];
+        // What the node alone decides; a pod of any size fails on the others.
+        let is_open = is_open(state) && state.pods < state.record.max_pods;
+        let rank = is_open.then(|| rank(state, self.pods_of(self.queue.owner, node)));
+        let before = std::mem::replace(&mut self.queue.ranks[node], rank);
+        if before == rank {
+            return;
+        }
+        before.map(|before| self.queue.order.remove(&(before, node)));
+        rank.map(|rank| self.queue.order.insert((rank, node)));
+    }
+
+    /// Ranks the nodes for pods of this owner.
+    fn turn_to(&mut self, owner: Owner<'a>) {
+        if !self.queue.is_filled {
+            (self.queue.is_filled, self.queue.owner) = (true, Some(owner));
+            (0..self.nodes.len()).for_each(|node| self.reorder(node));
+        }
+        if self.queue.owner == Some(owner) {
+            return;
+        }
+        let before = self.queue.owner.replace(owner);
+        let nodes = [before, Some(owner)].into_iter().flatten().filter_map(|owner| self.owners.get(&owner));
+        let moved: Vec<usize> = nodes.flat_map(BTreeMap::keys).copied().collect();
+        moved.into_iter().for_each(|node| self.reorder(node));
+    }
+
+    /// Why the pod does not fit on this node, if it does not.
     pub(super) fn unfit_on(&self, node: usize, pod: &Demand<'_>) -> Option<Unfit> {
         Unfit::on(&self.nodes[node], pod)
     }
 
-    /// The node that the strategy chooses for `pod`: of those that fit the one with fewest pods,
-    /// of equals the first by name.
-    pub(super) fn choose(&self, pod: &Demand<'_>) -> Option<usize> {
-        let fits = |node: usize| pod_failure(&self.nodes[node], pod).is_none();
-        if let Some(name) = pod.node_name {
-            let node = self.find(name)?;
-            return (self.by_pods.contains(&(self.nodes[node].pods, node)) && fits(node)).then_some(node);
-        }
-        self.by_pods.iter().map(|&(_, node)| node).find(|&node| fits(node))
+    fn fits(&self, node: usize, pod: &Demand<'_>) -> bool {
+        is_open(&self.nodes[node]) && pod_failure(&self.nodes[node], pod).is_none()
     }
 
-    /// Why `pod` fits nowhere.
+    /// The node that the strategy chooses: the first that fits, and of all that fit one that the pod need not
+    /// avoid, if there is one.
+    pub(super) fn choose(&mut self, claim: &Claim<'a>) -> Option<usize> {
+        if let Some(name) = claim.demand.node_name {
+            return self.find(name).filter(|&node| self.fits(node, &claim.demand));
+        }
+        match self.strategy.order {
+            Order::Ranked(_) => {
+                self.turn_to(claim.owner());
+                self.first(claim, self.queue.order.iter().map(|&(_, node)| node))
+            }
+            Order::Drawn => self.draw(claim),
+        }
+    }
+
+    /// The least lot of all nodes that fit, or of those that are not avoided.
+    fn draw(&self, claim: &Claim<'a>) -> Option<usize> {
+        let seed = seed(&claim.pod.uid);
+        let mut best = None;
+        for (node, state) in self.nodes.iter().enumerate() {
+            let lot = lot(seed, state.name_hash);
+            // Most nodes are out by their lot alone.
+            if best.is_some_and(|best| best < (false, lot, node)) || !self.fits(node, &claim.demand) {
+                continue;
+            }
+            let drawn = (is_avoided(state, &claim.demand), lot, node);
+            best = Some(best.map_or(drawn, |best| drawn.min(best)));
+        }
+        best.map(|(.., node)| node)
+    }
+
+    /// The first of the nodes that fits and is not avoided, else the first that fits.
+    fn first(&self, claim: &Claim<'a>, nodes: impl Iterator<Item = usize>) -> Option<usize> {
+        let mut avoided = None;
+        for node in nodes.filter(|&node| self.fits(node, &claim.demand)) {
+            if !is_avoided(&self.nodes[node], &claim.demand) {
+                return Some(node);
+            }
+            avoided = avoided.or(Some(node));
+        }
+        avoided
+    }
+
+    /// Why `node` was chosen for the pod, in a sentence.
+    pub(super) fn choice(&self, node: usize, claim: &Claim<'a>) -> String {
+        if claim.demand.node_name.is_some() {
+            return "the pod names it".to_owned();
+        }
+        let pods = self.nodes[node].pods;
+        let lot = match self.strategy.order {
+            Order::Ranked(_) => String::new(),
+            Order::Drawn => format!(" with the seed {:016x}", seed(&claim.pod.uid)),
+        };
+        let plural = if pods == 1 { "" } else { "s" };
+        format!("it {}{lot}, of the nodes that fit; it has {pods} pod{plural}", self.strategy.words)
+    }
+
+    /// Why the pod fits nowhere.
     pub(super) fn unfit(&self, pod: &Demand<'_>) -> Unfit {
         Unfit::count(self.nodes.iter(), pod)
     }
 }
 
-/// What a bound pod takes: also the ports of the node that its agent gave it for `hostPort: 0`.
+/// The node may take pods at all.
+fn is_open(node: &NodeLoad<'_>) -> bool {
+    node_failure(node).is_none()
+}
+
+/// What a bound pod takes: also the ports of the node that its agent gave it for `hostPort: 0`. Nothing once it has
+/// ended for good.
 pub(super) fn taken<'a>(
     snapshot: &Snapshot,
     place: &(String, NamespacedName),
     binding: &'a Versioned<Binding>,
-) -> Demand<'a> {
+) -> Option<Claim<'a>> {
     let pod = &binding.value.pod;
-    let mut demand = Demand::of(&pod.spec);
+    let mut claim = Claim::of(pod);
     let status = snapshot.pod_status.get(place).map(|status| &status.value);
-    let given = status.filter(|status| status.uid == pod.uid).map_or(&[][..], |status| &status.host_ports);
-    demand.host_ports.extend(given.iter().map(|port| (port.host_port, port.protocol)));
-    demand.host_ports.sort_unstable();
-    demand.host_ports.dedup();
-    demand
-}
-
-/// The bound pod has ended for good, so it takes nothing but its place in the list.
-pub(super) fn has_ended(
-    snapshot: &Snapshot,
-    place: &(String, NamespacedName),
-    binding: &Versioned<Binding>,
-) -> bool {
-    snapshot
-        .pod_status
-        .get(place)
-        .is_some_and(|status| status.value.uid == binding.value.pod.uid && status.value.has_ended())
+    if let Some(status) = status.filter(|status| status.uid == pod.uid) {
+        if status.has_ended() {
+            return None;
+        }
+        let ports = &mut claim.demand.host_ports;
+        ports.extend(status.host_ports.iter().map(|port| (port.host_port, port.protocol)));
+        ports.sort_unstable();
+        ports.dedup();
+    }
+    Some(claim)
 }

@@ -2,13 +2,14 @@
 //!
 //! Nothing of this is stored: pod status belongs to the agents, and a pod without a node has none.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 
-use super::cluster::{Cluster, has_ended, taken};
-use super::fit::Demand;
+use super::cluster::{Cluster, taken};
+use super::demand::Claim;
 
 /// Why `pod` is not bound; none when it is, or when there is no such pod. For many pods of one
 /// snapshot make one [`Explainer`].
@@ -19,7 +20,8 @@ pub fn explain(snapshot: &Snapshot, pod: &NamespacedName) -> Option<String> {
 /// Answers [`explain`] for many pods of one snapshot.
 pub struct Explainer<'a> {
     snapshot: &'a Snapshot,
-    cluster: Cluster<'a>,
+    /// Keeps the nodes in order for the pod that was asked for last.
+    cluster: RefCell<Cluster<'a>>,
     /// Node and uid of what is bound.
     bound: BTreeMap<&'a NamespacedName, (&'a str, &'a str)>,
 }
@@ -32,11 +34,12 @@ impl<'a> Explainer<'a> {
         for (place, binding) in &snapshot.bindings {
             let pod = &binding.value.pod;
             bound.insert(&place.1, (place.0.as_str(), pod.uid.as_str()));
-            if let Some(node) = cluster.find(&place.0).filter(|_| !has_ended(snapshot, place, binding)) {
-                cluster.charge(node, &place.1, &taken(snapshot, place, binding));
+            if let Some(node) = cluster.find(&place.0) {
+                let claim = taken(snapshot, place, binding);
+                cluster.charge_bound(node, binding.create_revision, claim.as_ref());
             }
         }
-        Self { snapshot, cluster, bound }
+        Self { snapshot, cluster: RefCell::new(cluster), bound }
     }
 
     /// Why `pod` is not bound; none when it is, or when there is no such pod.
@@ -46,10 +49,11 @@ impl<'a> Explainer<'a> {
         if before.is_some_and(|(_, uid)| *uid == instance.uid) {
             return None;
         }
-        let demand = Demand::of(&instance.spec);
-        let why = match self.cluster.choose(&demand) {
-            Some(node) => format!("fits on {}, waits for the scheduler", self.cluster.name(node)),
-            None => self.cluster.unfit(&demand).to_string(),
+        let claim = Claim::of(instance);
+        let mut cluster = self.cluster.borrow_mut();
+        let why = match cluster.choose(&claim) {
+            Some(node) => format!("fits on {}, waits for the scheduler", cluster.name(node)),
+            None => cluster.unfit(&claim.demand).to_string(),
         };
         Some(match before {
             None => why,

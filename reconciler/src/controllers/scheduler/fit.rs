@@ -5,87 +5,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schema::kinds::pod::{Container, PodSpec, Protocol};
+use schema::kinds::node::Taint;
+use schema::kinds::pod::{Protocol, TaintEffect};
 use schema::meta::{NamespacedName, StringMap};
 use schema::quantity::{Cpu, Memory};
-use schema::records::NodeRecord;
 use schema::selector::matches_or_empty;
 
-/// What a pod needs of a node.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Demand<'a> {
-    /// The only node it may run on.
-    pub node_name: Option<&'a str>,
-    /// Labels that the node must have.
-    pub node_selector: &'a StringMap,
-    /// CPU set aside, in thousandths of a core.
-    pub cpu_millis: u64,
-    /// Memory set aside.
-    pub memory_bytes: u64,
-    /// Ports of the node that it takes.
-    pub host_ports: Vec<(u16, Protocol)>,
-}
-
-impl<'a> Demand<'a> {
-    /// What `spec` needs: the sum over its containers, or the largest init container if that is
-    /// more, as in Kubernetes.
-    pub fn of(spec: &'a PodSpec) -> Self {
-        let total = |amount: fn(&Container) -> u64| {
-            let side_by_side = spec.containers.iter().map(amount).fold(0, u64::saturating_add);
-            let one_by_one = spec.init_containers.iter().map(amount).max().unwrap_or(0);
-            side_by_side.max(one_by_one)
-        };
-        Self {
-            node_name: spec.node_name.as_deref(),
-            node_selector: &spec.node_selector,
-            cpu_millis: total(|c| c.resources.requested_cpu().millis),
-            memory_bytes: total(|c| c.resources.requested_memory().bytes),
-            host_ports: host_ports(spec),
-        }
-    }
-}
-
-/// Ports of the node that the pod takes. On the host's network every container port is one.
-fn host_ports(spec: &PodSpec) -> Vec<(u16, Protocol)> {
-    let mut ports: Vec<_> = spec
-        .containers
-        .iter()
-        .flat_map(|container| &container.ports)
-        .filter_map(|port| {
-            let of_network = spec.host_network.then_some(port.container_port);
-            // 0 asks for any free port; the agent says which it is.
-            port.host_port.filter(|&p| p != 0).or(of_network).map(|p| (p, port.protocol))
-        })
-        .collect();
-    ports.sort_unstable();
-    ports.dedup();
-    ports
-}
-
-/// A node with what is taken of it.
-#[derive(Debug, Clone)]
-pub(super) struct NodeState<'a> {
-    pub(super) record: &'a NodeRecord,
-    /// Its heartbeat has not expired.
-    pub(super) ready: bool,
-    /// It has a range of pod addresses.
-    pub(super) has_subnet: bool,
-    pub(super) pods: u32,
-    pub(super) cpu_millis: u64,
-    pub(super) memory_bytes: u64,
-    /// Ports of the node that are taken, with the pod that has each.
-    pub(super) host_ports: BTreeMap<(u16, Protocol), NamespacedName>,
-}
-
-impl NodeState<'_> {
-    fn free_cpu(&self) -> u64 {
-        self.record.cpu.millis.saturating_sub(self.cpu_millis)
-    }
-
-    fn free_memory(&self) -> u64 {
-        self.record.memory.bytes.saturating_sub(self.memory_bytes)
-    }
-}
+use super::demand::Demand;
+use super::node::NodeLoad;
 
 /// Why a node does not take a pod. Orders as it is printed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +23,12 @@ pub enum Failure {
     NoSubnet,
     /// The pod names another node.
     OtherNode,
+    /// The node takes no new pods.
+    Cordoned,
+    /// The node gives its pods away.
+    Draining,
+    /// A taint of the node, as it is written, that the pod does not tolerate.
+    Taint(String),
     /// A label of the selector is missing.
     SelectorMismatch,
     /// The node has as many pods as it takes.
@@ -108,55 +41,85 @@ pub enum Failure {
     HostPort(u16, Protocol),
 }
 
+/// A filter of the node alone: why it takes no pod, if it takes none.
+type NodeFilter = fn(&NodeLoad<'_>) -> Option<Failure>;
+
 /// A filter: why the node does not take the pod, if it does not.
-type Filter = fn(&NodeState<'_>, &Demand<'_>) -> Option<Failure>;
+type Filter = fn(&NodeLoad<'_>, &Demand<'_>) -> Option<Failure>;
 
 /// Filters that look at the node alone; nodes that fail one are not searched at all.
-const NODE_FILTERS: &[Filter] = &[ready, subnet];
+const NODE_FILTERS: &[NodeFilter] = &[ready, subnet];
 
 /// Filters that look at the pod as well. The first that fails is the one that is counted.
-const POD_FILTERS: &[Filter] = &[node_name, node_selector, max_pods, cpu, memory, free_host_ports];
+const POD_FILTERS: &[Filter] =
+    &[node_name, cordon, drain, taints, node_selector, max_pods, cpu, memory, free_host_ports];
 
-fn ready(node: &NodeState<'_>, _: &Demand<'_>) -> Option<Failure> {
+fn ready(node: &NodeLoad<'_>) -> Option<Failure> {
     (!node.ready).then_some(Failure::NotReady)
 }
 
-fn subnet(node: &NodeState<'_>, _: &Demand<'_>) -> Option<Failure> {
+fn subnet(node: &NodeLoad<'_>) -> Option<Failure> {
     (!node.has_subnet).then_some(Failure::NoSubnet)
 }
 
-fn node_name(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn node_name(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
     pod.node_name.is_some_and(|name| name != node.record.name).then_some(Failure::OtherNode)
 }
 
-fn node_selector(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
-    (!matches_or_empty(pod.node_selector, &node.record.labels)).then_some(Failure::SelectorMismatch)
+/// As in Kubernetes, a pod that names its node is not kept away by cordon, nor by taints but `NoExecute`.
+fn cordon(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+    (node.is_cordoned && pod.node_name.is_none()).then_some(Failure::Cordoned)
 }
 
-fn max_pods(node: &NodeState<'_>, _: &Demand<'_>) -> Option<Failure> {
+fn drain(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+    (node.is_draining && pod.node_name.is_none()).then_some(Failure::Draining)
+}
+
+fn taints(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+    let keeps_away = |taint: &&Taint| match taint.effect {
+        TaintEffect::NoSchedule => pod.node_name.is_none(),
+        TaintEffect::PreferNoSchedule => false,
+        TaintEffect::NoExecute => true,
+    };
+    let mut taints = node.taints.iter().filter(keeps_away);
+    let taint = taints.find(|taint| !taint.is_tolerated_by(pod.tolerations))?;
+    Some(Failure::Taint(taint.to_string()))
+}
+
+/// The node has a `PreferNoSchedule` taint that the pod does not tolerate: it gets the pod only if no other fits.
+pub(super) fn is_avoided(node: &NodeLoad<'_>, pod: &Demand<'_>) -> bool {
+    let mut taints = node.taints.iter().filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
+    taints.any(|taint| !taint.is_tolerated_by(pod.tolerations))
+}
+
+fn node_selector(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+    (!matches_or_empty(pod.node_selector, &node.labels)).then_some(Failure::SelectorMismatch)
+}
+
+fn max_pods(node: &NodeLoad<'_>, _: &Demand<'_>) -> Option<Failure> {
     (node.pods >= node.record.max_pods).then_some(Failure::TooManyPods)
 }
 
-fn cpu(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn cpu(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
     (pod.cpu_millis > node.free_cpu()).then_some(Failure::Cpu)
 }
 
-fn memory(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn memory(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
     (pod.memory_bytes > node.free_memory()).then_some(Failure::Memory)
 }
 
-fn free_host_ports(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn free_host_ports(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
     let taken = pod.host_ports.iter().find(|port| node.host_ports.contains_key(port))?;
     Some(Failure::HostPort(taken.0, taken.1))
 }
 
 /// The first filter of the node itself that fails.
-pub(super) fn node_failure(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
-    NODE_FILTERS.iter().find_map(|filter| filter(node, pod))
+pub(super) fn node_failure(node: &NodeLoad<'_>) -> Option<Failure> {
+    NODE_FILTERS.iter().find_map(|filter| filter(node))
 }
 
 /// The first filter of the pod on a node that passed the others.
-pub(super) fn pod_failure(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
+pub(super) fn pod_failure(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
     POD_FILTERS.iter().find_map(|filter| filter(node, pod))
 }
 
@@ -189,7 +152,7 @@ struct Tally {
 impl Unfit {
     /// Counts the failures of `pod` on all `nodes`.
     pub(super) fn count<'n, 'a: 'n>(
-        nodes: impl ExactSizeIterator<Item = &'n NodeState<'a>>,
+        nodes: impl ExactSizeIterator<Item = &'n NodeLoad<'a>>,
         pod: &Demand<'_>,
     ) -> Self {
         let wants = Wants {
@@ -200,7 +163,7 @@ impl Unfit {
         };
         let mut unfit = Self { nodes: nodes.len(), wants, failures: BTreeMap::new() };
         for node in nodes {
-            if let Some(failure) = node_failure(node, pod).or_else(|| pod_failure(node, pod)) {
+            if let Some(failure) = node_failure(node).or_else(|| pod_failure(node, pod)) {
                 unfit.add(failure, node);
             }
         }
@@ -208,12 +171,12 @@ impl Unfit {
     }
 
     /// Why the pod does not fit on this one node.
-    pub(super) fn on(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Self> {
+    pub(super) fn on(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Self> {
         let unfit = Self::count(std::iter::once(node), pod);
         (!unfit.failures.is_empty()).then_some(unfit)
     }
 
-    fn add(&mut self, failure: Failure, node: &NodeState<'_>) {
+    fn add(&mut self, failure: Failure, node: &NodeLoad<'_>) {
         let free = match failure {
             Failure::Cpu => node.free_cpu(),
             Failure::Memory => node.free_memory(),
@@ -260,6 +223,9 @@ impl Unfit {
                 let name = self.wants.node_name.as_deref().unwrap_or_default();
                 format!("{n} not the node {name} that nodeName wants")
             }
+            Failure::Cordoned => format!("{n} cordoned"),
+            Failure::Draining => format!("{n} being drained"),
+            Failure::Taint(taint) => format!("{n} with the taint {taint} that the pod does not tolerate"),
             Failure::SelectorMismatch => {
                 let pairs: Vec<String> =
                     self.wants.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();

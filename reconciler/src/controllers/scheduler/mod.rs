@@ -1,20 +1,26 @@
 //! Scheduler: gives every pod one node.
 //!
-//! Reads pods, bindings, nodes, subnets, heartbeats and status; writes `bindings/`.
+//! Reads Node objects and the Cluster object, pods, bindings, nodes, subnets, heartbeats, `nodestate/` and status;
+//! writes `bindings/`.
 
 use jiff::Timestamp;
 
 use super::{Controller, Observed, Writes};
 
 mod cluster;
+mod demand;
 mod explain;
 mod fit;
+mod leave;
+mod node;
 mod plan;
+mod strategy;
 #[cfg(test)]
 mod tests;
 
+pub use demand::Demand;
 pub use explain::{Explainer, explain};
-pub use fit::{Demand, Failure, Unfit};
+pub use fit::{Failure, Unfit};
 
 /// The scheduler.
 pub struct Scheduler;

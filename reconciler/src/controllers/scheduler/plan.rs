@@ -2,19 +2,23 @@
 //!
 //! One binding per pod, always: a pod that moves does so in one transaction. A pod stays where it
 //! is as long as it fits; where its new version fits nowhere the old one goes on running. A pod on
-//! a node that is not ready stays bound to it. Last of all it writes for each node, once, that etcd is complete.
+//! a node that is not ready stays bound to it until the node is given up; then bare pods move, as they do from a node
+//! that is drained. Last of all it writes for each node, once, that etcd is complete.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use schema::keys::{Key, prefix};
+use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 use schema::records::{Binding, PodInstance, Settled};
 use schema::snapshot::health;
 use schema::snapshot::{Snapshot, Versioned};
 
-use super::cluster::{Cluster, has_ended, taken};
-use super::fit::{Demand, Unfit};
+use super::cluster::{Cluster, taken};
+use super::demand::{Claim, Demand};
+use super::fit::Unfit;
+use super::leave::{Leave, has_left, is_ending_a_pod, must_leave};
 use crate::controllers::is_applied_whole;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
@@ -27,10 +31,11 @@ struct Bound<'a> {
     binding: &'a Versioned<Binding>,
 }
 
-/// A pod that needs a node, and the binding of the version before it.
+/// A pod that needs a node, and its binding so far: of the version before it, or of itself if it must leave.
 struct Waiting<'a> {
     pod: &'a PodInstance,
     before: Option<Bound<'a>>,
+    leave: Option<Leave>,
 }
 
 struct Planner<'a> {
@@ -40,6 +45,10 @@ struct Planner<'a> {
     unreadable: BTreeMap<NamespacedName, String>,
     /// Demands that fit nowhere, so that a thousand equal pods are counted once.
     unfit: BTreeMap<Demand<'a>, Arc<Unfit>>,
+    /// The node that reports a pod which is bound nowhere.
+    reported: HashMap<&'a NamespacedName, &'a str>,
+    /// Nodes from which a pod was moved in its turn.
+    had_turn: BTreeSet<&'a str>,
     out: Writes,
 }
 
@@ -51,15 +60,21 @@ pub(super) fn plan(snapshot: &Snapshot, sources: &BTreeSet<String>) -> Writes {
         cluster: Cluster::empty(snapshot),
         unreadable,
         unfit: BTreeMap::new(),
+        reported: HashMap::new(),
+        had_turn: BTreeSet::new(),
         out: Writes::default(),
     };
     let waiting = planner.settle_bound();
-    let waiting = planner.replace_in_place(waiting);
+    let mut waiting = planner.replace_in_place(waiting);
+    // Pods of one owner one after the other: the order of the nodes is that of one owner at a time.
+    waiting.sort_by_key(|waiting| (&waiting.pod.namespace, &waiting.pod.owner.name, waiting.pod.owner.kind));
+    planner.reported = reported(snapshot, &waiting);
     for pod in waiting {
         planner.place(&pod);
     }
     planner.note_unreadable();
     let mut out = planner.out;
+    remove_settled(snapshot, &mut out);
     settle(snapshot, sources, &mut out);
     out
 }
@@ -81,6 +96,13 @@ fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
     }
 }
 
+/// A node that comes back is another one.
+fn remove_settled(snapshot: &Snapshot, out: &mut Writes) {
+    for (node, settled) in snapshot.settled.iter().filter(|(node, _)| has_left(snapshot, node)) {
+        out.delete(Key::Settled(node.clone()), settled.mod_revision, Reason::NodeLeft);
+    }
+}
+
 /// All that Git says has its records, pods those of their present version; the caller has seen that pods have
 /// become bindings, as far as nodes fit. A quarantined file, a held prune, an object that waits or a source that was
 /// never read leaves it open: what they hold may run on a node and be in this etcd not at all.
@@ -88,6 +110,21 @@ fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
     is_applied_whole(snapshot, sources)
         && snapshot.malformed.is_empty()
         && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
+}
+
+/// Which of the pods without a binding run on which node, by what nodes report of this very version; of several nodes
+/// the last by name.
+fn reported<'a>(snapshot: &'a Snapshot, waiting: &[Waiting<'a>]) -> HashMap<&'a NamespacedName, &'a str> {
+    let unbound = waiting.iter().filter(|waiting| waiting.before.is_none()).map(|waiting| waiting.pod);
+    let unbound: HashMap<_, _> = unbound.map(|pod| ((&*pod.namespace, &*pod.name), &*pod.uid)).collect();
+    if unbound.is_empty() {
+        return HashMap::new();
+    }
+    let runs = |pod: &NamespacedName, status: &PodStatus| {
+        unbound.get(&(&*pod.namespace, &*pod.name)) == Some(&&*status.uid) && !status.has_ended()
+    };
+    let all = snapshot.pod_status.iter().filter(|((_, pod), status)| runs(pod, &status.value));
+    all.map(|((node, pod), _)| (pod, node.as_str())).collect()
 }
 
 fn unreadable_pods(snapshot: &Snapshot) -> BTreeMap<NamespacedName, String> {
@@ -124,11 +161,16 @@ impl<'a> Planner<'a> {
             }
             match self.keep_one(bindings, &pod.value.uid) {
                 Some(kept) if kept.binding.value.pod.uid == pod.value.uid => {
-                    self.update_metadata(kept, &pod.value);
+                    match must_leave(snapshot, kept.place, kept.binding) {
+                        Some(leave) if bindings.len() == 1 => {
+                            waiting.push(Waiting { pod: &pod.value, before: Some(kept), leave: Some(leave) });
+                        }
+                        _ => self.update_metadata(kept, &pod.value),
+                    }
                 }
                 // One thing at a time: the pod may want the very place that is taken from it now.
                 _ if bindings.len() > 1 => {}
-                before => waiting.push(Waiting { pod: &pod.value, before }),
+                before => waiting.push(Waiting { pod: &pod.value, before, leave: None }),
             }
         }
         for orphans in groups {
@@ -155,20 +197,9 @@ impl<'a> Planner<'a> {
     }
 
     fn charge(&mut self, bound: Bound<'a>) {
-        if has_ended(self.snapshot, bound.place, bound.binding) {
-            return;
-        }
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            self.cluster.charge(node, &bound.place.1, &taken(self.snapshot, bound.place, bound.binding));
-        }
-    }
-
-    fn release(&mut self, bound: Bound<'a>) {
-        if has_ended(self.snapshot, bound.place, bound.binding) {
-            return;
-        }
-        if let Some(node) = self.cluster.find(&bound.place.0) {
-            self.cluster.release(node, &bound.place.1, &taken(self.snapshot, bound.place, bound.binding));
+            let claim = taken(self.snapshot, bound.place, bound.binding);
+            self.cluster.charge_bound(node, bound.binding.create_revision, claim.as_ref());
         }
     }
 
@@ -205,20 +236,20 @@ impl<'a> Planner<'a> {
     fn replace_in_place(&mut self, waiting: Vec<Waiting<'a>>) -> Vec<Waiting<'a>> {
         let mut rest = Vec::new();
         for pod in waiting {
-            let replaced = pod.before.is_some_and(|before| self.replace_on_same_node(pod.pod, before));
-            if !replaced {
+            if !self.replace_on_same_node(&pod) {
                 rest.push(pod);
             }
         }
         rest
     }
 
-    fn replace_on_same_node(&mut self, pod: &'a PodInstance, before: Bound<'a>) -> bool {
+    fn replace_on_same_node(&mut self, waiting: &Waiting<'a>) -> bool {
+        let Waiting { pod, before: Some(before), leave: None } = *waiting else { return false };
         let Some(node) = self.cluster.find(&before.place.0) else { return false };
-        let demand = Demand::of(&pod.spec);
-        self.release(before);
-        if self.cluster.unfit_on(node, &demand).is_some() {
-            self.charge(before);
+        let (claim, old) = (Claim::of(pod), taken(self.snapshot, before.place, before.binding));
+        old.iter().for_each(|old| self.cluster.release(node, old));
+        if self.cluster.unfit_on(node, &claim.demand).is_some() {
+            old.iter().for_each(|old| self.cluster.charge(node, old));
             return false;
         }
         let name = before.place.0.clone();
@@ -226,9 +257,9 @@ impl<'a> Planner<'a> {
             Binding { node: name.clone(), pod: pod.clone(), reason: before.binding.value.reason.clone() };
         let expect = Expect::ModRevision(before.binding.mod_revision);
         if self.out.put(binding_key(before.place), &value, expect, Reason::Rebound { node: name }) {
-            self.cluster.charge(node, &before.place.1, &demand);
+            self.cluster.charge(node, &claim);
         } else {
-            self.charge(before);
+            old.iter().for_each(|old| self.cluster.charge(node, old));
         }
         true
     }
@@ -236,45 +267,68 @@ impl<'a> Planner<'a> {
     /// Finds a node for a pod, or says why there is none.
     fn place(&mut self, waiting: &Waiting<'a>) {
         // Once more: a pod that moved away since may have left the room.
-        if waiting.before.is_some_and(|before| self.replace_on_same_node(waiting.pod, before)) {
+        if self.replace_on_same_node(waiting) || !self.may_move(waiting) {
             return;
         }
-        let demand = Demand::of(&waiting.pod.spec);
-        if let Some(unfit) = self.unfit.get(&demand) {
+        let claim = Claim::of(waiting.pod);
+        if let Some(node) = self.runs_on(waiting, &claim) {
+            return self.bind(waiting, node, &claim, "it runs there already".to_owned());
+        }
+        if let Some(unfit) = self.unfit.get(&claim.demand) {
             let unfit = Arc::clone(unfit);
             self.note_unschedulable(waiting, unfit);
             return;
         }
-        match self.cluster.choose(&demand) {
-            Some(node) => self.bind(waiting, node, &demand),
+        match self.cluster.choose(&claim) {
+            Some(node) => {
+                let choice = self.cluster.choice(node, &claim);
+                self.bind(waiting, node, &claim, choice);
+            }
             None => {
-                let unfit = Arc::new(self.cluster.unfit(&demand));
-                self.unfit.insert(demand, Arc::clone(&unfit));
+                let unfit = Arc::new(self.cluster.unfit(&claim.demand));
+                self.unfit.insert(claim.demand, Arc::clone(&unfit));
                 self.note_unschedulable(waiting, unfit);
             }
         }
     }
 
-    fn bind(&mut self, waiting: &Waiting<'a>, node: usize, demand: &Demand<'a>) {
+    /// A pod of a drained node waits for its turn.
+    fn may_move(&mut self, waiting: &Waiting<'a>) -> bool {
+        let (Some(before), Some(Leave::InTurn)) = (waiting.before, waiting.leave) else { return true };
+        let node = before.place.0.as_str();
+        let is_its_turn = !self.had_turn.contains(node) && !is_ending_a_pod(self.snapshot, node);
+        if !is_its_turn {
+            self.update_metadata(before, waiting.pod);
+        }
+        is_its_turn
+    }
+
+    /// The node that runs the pod and still takes it: etcd was lost, and its bindings with it.
+    fn runs_on(&self, waiting: &Waiting<'a>, claim: &Claim<'a>) -> Option<usize> {
+        let node = self.reported.get(&waiting.pod.reference()).filter(|_| waiting.before.is_none())?;
+        self.cluster.find(node).filter(|&node| self.cluster.unfit_on(node, &claim.demand).is_none())
+    }
+
+    fn bind(&mut self, waiting: &Waiting<'a>, node: usize, claim: &Claim<'a>, choice: String) {
         let name = self.cluster.name(node).to_owned();
-        let choice = match self.cluster.pods_on(node) {
-            0 => "it has no pods yet".to_owned(),
-            pods => format!("it has the fewest pods ({pods}) of the nodes that fit"),
-        };
         let value = Binding { node: name.clone(), pod: waiting.pod.clone(), reason: choice.clone() };
         let place = (name.clone(), waiting.pod.reference());
         let reason = match waiting.before {
             None => Reason::Bound { node: name, choice },
-            Some(before) => self.moved(before, name, demand),
+            Some(before) => self.moved(before, name, &claim.demand),
         };
         let before = waiting.before;
         if !self.out.put(binding_key(&place), &value, Expect::Absent, reason.clone()) {
             return;
         }
-        self.cluster.charge(node, &place.1, demand);
+        self.cluster.bind(node, claim);
         if let Some(before) = before {
+            self.had_turn.extend(waiting.leave.map(|_| before.place.0.as_str()));
             self.out.delete_joined(binding_key(before.place), before.binding.mod_revision, reason);
-            self.release(before);
+            let claim = taken(self.snapshot, before.place, before.binding);
+            if let Some((node, claim)) = self.cluster.find(&before.place.0).zip(claim) {
+                self.cluster.release(node, &claim);
+            }
             // What the old one leaves may be what another pod was refused.
             self.unfit.clear();
         }
@@ -290,8 +344,20 @@ impl<'a> Planner<'a> {
     }
 
     fn note_unschedulable(&mut self, waiting: &Waiting<'a>, unfit: Arc<Unfit>) {
-        let old_stays_on = waiting.before.map(|before| before.place.0.clone());
-        let kind = NoteKind::Unschedulable { unfit, old_stays_on };
+        let kind = match (waiting.before, waiting.leave) {
+            // No node will say that the pod has ended: it waits without a place.
+            (Some(before), Some(_)) if has_left(self.snapshot, &before.place.0) => {
+                self.out.delete(binding_key(before.place), before.binding.mod_revision, Reason::NodeLeft);
+                NoteKind::Unschedulable { unfit, old_stays_on: None }
+            }
+            (Some(before), Some(_)) => {
+                self.update_metadata(before, waiting.pod);
+                NoteKind::Stranded { unfit, node: before.place.0.clone() }
+            }
+            (before, _) => {
+                NoteKind::Unschedulable { unfit, old_stays_on: before.map(|before| before.place.0.clone()) }
+            }
+        };
         self.out.note(Note::about_pod(&waiting.pod.namespace, &waiting.pod.name, kind));
     }
 

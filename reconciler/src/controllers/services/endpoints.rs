@@ -12,9 +12,7 @@ use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOut, PodInstance};
 use schema::selector;
 use schema::snapshot::Snapshot;
 
-/// If this share of the nodes is away, in percent, it is rather us who are cut off: their pods stay
-/// endpoints (design, section 10: no eviction then either).
-const MOST_AWAY_PERCENT: usize = 55;
+use crate::controllers::away::are_most_away;
 
 /// What is behind a service, and what is not and why.
 #[derive(Debug, Default, PartialEq)]
@@ -41,8 +39,6 @@ impl<'a> Lookup<'a> {
         snapshot: &'a Snapshot,
         services: &'a BTreeMap<NamespacedName, &'a ServiceSpec>,
     ) -> Self {
-        let nodes = snapshot.nodes.len();
-        let away = snapshot.nodes.keys().filter(|node| !snapshot.node_is_ready(node)).count();
         let mut pods: HashMap<Labelled<'a>, Vec<_>> = HashMap::new();
         for (service, spec) in services {
             for (key, value) in &spec.selector {
@@ -56,7 +52,7 @@ impl<'a> Lookup<'a> {
                 }
             }
         }
-        Self { snapshot, trust_heartbeats: away * 100 < nodes * MOST_AWAY_PERCENT, pods }
+        Self { snapshot, trust_heartbeats: are_most_away(snapshot).is_none(), pods }
     }
 
     /// The pods that a service selects, in the order of their names.

@@ -38,7 +38,7 @@ pub fn cluster_reference() -> ObjectRef {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct ClusterSpec {
-    /// How the scheduler chooses among the nodes that fit. This version has the default only.
+    /// How the scheduler chooses among the nodes that fit. Another strategy holds for pods that are placed from then on.
     pub scheduler_strategy: SchedulerStrategy,
     /// When a commit that deletes much is held.
     pub prune: PrunePolicy,
@@ -50,7 +50,7 @@ pub struct ClusterSpec {
     pub dns: ClusterDns,
     /// What workloads get that name nothing of their own.
     pub defaults: Defaults,
-    /// What happens to a node that is gone. This version has the default only.
+    /// What happens to a node that is gone.
     pub nodes: NodePolicy,
     /// What no pod of the cluster may ask for.
     pub pod_security: PodSecurity,
@@ -65,12 +65,12 @@ pub struct ClusterSpec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SchedulerStrategy {
-    /// Fewest pods of the same owner, then the least requested.
+    /// Fewest pods of the same owner, then the least share of CPU and memory requested, then fewest pods.
     #[default]
     Spread,
     /// Any of them.
     Random,
-    /// One after the other.
+    /// The one that was given a pod the longest ago.
     RoundRobin,
     /// Fewest pods.
     MinPods,

@@ -1,16 +1,14 @@
 //! Settings that this version does not act on: refused unless they have their default. One table, to be
 //! emptied as they come into force.
 
-use super::{ClusterSpec, FunctionDefaults, NodePolicy, SchedulerStrategy, Slurm};
+use super::{ClusterSpec, FunctionDefaults, Slurm};
 use crate::violation::{Findings, Path, rules};
 
 /// A setting, and whether this object asks for something else than its default.
 type Setting = (&'static [&'static str], fn(&ClusterSpec) -> bool);
 
 const SETTINGS: &[Setting] = &[
-    (&["schedulerStrategy"], |cluster| cluster.scheduler_strategy != SchedulerStrategy::default()),
     (&["registry"], |cluster| cluster.registry.is_some()),
-    (&["nodes", "evictAfterSeconds"], |cluster| cluster.nodes != NodePolicy::default()),
     (&["functions"], |cluster| cluster.functions != FunctionDefaults::default()),
     (&["slurm"], |cluster| cluster.slurm != Slurm::default()),
 ];

@@ -21,7 +21,7 @@ pub fn validate(kind: Kind, metadata: &ObjectMeta, at: &Path<'_>, findings: &mut
     name(kind, &metadata.name, &at.field("name"), findings);
     namespace(kind, &metadata.namespace, &at.field("namespace"), findings);
     labels(&metadata.labels, &at.field("labels"), findings);
-    annotations(&metadata.annotations, &at.field("annotations"), findings);
+    annotations(Some(kind), &metadata.annotations, &at.field("annotations"), findings);
     depends_on::validate(kind, metadata, &at.field("dependsOn"), findings);
 }
 
@@ -82,32 +82,44 @@ and must start and end with an alphanumeric character, at most 63 characters";
 /// Labels and annotations of the pods of a workload, at the template's metadata.
 pub fn template(labels: &StringMap, annotations: &StringMap, at: &Path<'_>, findings: &mut Findings) {
     self::labels(labels, &at.field("labels"), findings);
-    self::annotations(annotations, &at.field("annotations"), findings);
+    self::annotations(None, annotations, &at.field("annotations"), findings);
 }
 
 /// `"false"` keeps an object whatever Git says, `"true"` is as without it.
 pub const PRUNE_ANNOTATION: &str = "minik8s.io/prune";
+/// Of a Node: `"true"` says that its machine will not come back, `"false"` is as without it.
+pub const GONE_ANNOTATION: &str = "minik8s.io/gone";
 /// Annotations that begin so are ours: one that no code reads is misspelt.
 const OWN_PREFIX: &str = "minik8s.io/";
 
-/// A word that is nearly right would protect nothing, and its author would not know before the object is gone.
-fn own_annotation(key: &str, value: &str, at: &Path<'_>, findings: &mut Findings) {
-    if key != PRUNE_ANNOTATION {
-        let message = format!("no annotation `{key}` is known; those of {OWN_PREFIX} are Minik8s' own");
-        findings
-            .add(&rules::UNKNOWN_VALUE, &at.field(key), message)
-            .on_key()
-            .help(format!("did you mean `{PRUNE_ANNOTATION}`?"));
-    } else if !matches!(value, "true" | "false") {
+/// A word that is nearly right would protect nothing, and its author would not know before the object is gone. `kind`: of the
+/// object; none for the pods of a workload.
+fn own_annotation(kind: Option<Kind>, key: &str, value: &str, at: &Path<'_>, findings: &mut Findings) {
+    let help = match key {
+        PRUNE_ANNOTATION => "write \"false\" to keep the object whatever Git says, else leave it out",
+        GONE_ANNOTATION if kind == Some(Kind::Node) => {
+            "write \"true\" if the machine will not come back, else leave it out"
+        }
+        _ => {
+            let message = format!("no annotation `{key}` is known; those of {OWN_PREFIX} are Minik8s' own");
+            let known = if key == GONE_ANNOTATION {
+                format!("`{GONE_ANNOTATION}` is one of Node objects")
+            } else {
+                format!("did you mean `{PRUNE_ANNOTATION}`?")
+            };
+            findings.add(&rules::UNKNOWN_VALUE, &at.field(key), message).on_key().help(known);
+            return;
+        }
+    };
+    if !matches!(value, "true" | "false") {
         let message = format!("`{value}` is none of `true`, `false`");
-        let help = "write \"false\" to keep the object whatever Git says, else leave it out";
         findings.add(&rules::UNKNOWN_VALUE, &at.field(key), message).help(help);
     }
 }
 
-fn annotations(annotations: &StringMap, at: &Path<'_>, findings: &mut Findings) {
+fn annotations(kind: Option<Kind>, annotations: &StringMap, at: &Path<'_>, findings: &mut Findings) {
     for (key, value) in annotations.iter().filter(|(key, _)| key.to_lowercase().starts_with(OWN_PREFIX)) {
-        own_annotation(key, value, at, findings);
+        own_annotation(kind, key, value, at, findings);
     }
     for key in annotations.keys() {
         // As Kubernetes: keys of annotations may be written in any case.

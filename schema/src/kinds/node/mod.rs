@@ -1,7 +1,9 @@
-//! Node: labels, taints and cordon for a node that an agent registered.
+//! Node: labels, taints, cordon and drain for a node that an agent registered.
 //!
 //! Labels and annotations are those of the metadata; they come on top of what the agent reports. The
 //! object's name is the node's. Field names and meaning are Kubernetes' (core/v1).
+
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +12,7 @@ mod descriptor;
 mod dialect;
 
 use super::Health;
-use super::pod::TaintEffect;
+use super::pod::{TaintEffect, Toleration, TolerationOperator};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -23,6 +25,9 @@ pub struct NodeSpec {
     /// Takes no new pods; those that run stay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
+    /// Takes no new pods, and those that run move to other nodes. Pods that name the node stay.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drain: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +42,30 @@ pub struct Taint {
     pub value: Option<String>,
     /// What it does.
     pub effect: TaintEffect,
+}
+
+impl Taint {
+    /// Whether one of the tolerations is of this taint, by the rules of Kubernetes: what a toleration leaves
+    /// out matches anything.
+    pub fn is_tolerated_by(&self, tolerations: &[Toleration]) -> bool {
+        tolerations.iter().any(|toleration| {
+            let value = toleration.value.as_deref().unwrap_or_default();
+            toleration.effect.is_none_or(|effect| effect == self.effect)
+                && toleration.key.as_ref().is_none_or(|key| key.is_empty() || *key == self.key)
+                && match toleration.operator {
+                    TolerationOperator::Exists => true,
+                    TolerationOperator::Equal => value == self.value.as_deref().unwrap_or_default(),
+                }
+        })
+    }
+}
+
+impl fmt::Display for Taint {
+    /// As kubectl writes it: `dedicated=gpu:NoSchedule`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.value.as_deref().map(|value| format!("={value}")).unwrap_or_default();
+        write!(f, "{}{value}:{:?}", self.key, self.effect)
+    }
 }
 
 /// How a node is: what its record and its heartbeat say.
@@ -75,5 +104,42 @@ mod tests {
         let gone = NodeStatus { ready: false, why: "no heartbeat for 20 s".to_owned() };
         assert_eq!(node.health(&gone), Health::Degraded { why: gone.why.clone() });
         assert!(matches!(node.health(&NodeStatus::default()), Health::Unknown { .. }));
+    }
+
+    #[test]
+    fn a_toleration_matches_as_in_kubernetes() {
+        use TaintEffect::{NoExecute, NoSchedule};
+        let taint = Taint { key: "gpu".into(), value: Some("a100".into()), effect: NoSchedule };
+        let toleration = |key: Option<&str>, operator, value: Option<&str>, effect| Toleration {
+            key: key.map(Into::into),
+            operator,
+            value: value.map(Into::into),
+            effect,
+            toleration_seconds: None,
+        };
+        let (equal, exists) = (TolerationOperator::Equal, TolerationOperator::Exists);
+        let table = [
+            (toleration(Some("gpu"), equal, Some("a100"), None), true),
+            (toleration(Some("gpu"), equal, Some("a100"), Some(NoSchedule)), true),
+            (toleration(Some("gpu"), equal, Some("a100"), Some(NoExecute)), false),
+            (toleration(Some("gpu"), equal, Some("h100"), None), false),
+            (toleration(Some("gpu"), equal, None, None), false),
+            (toleration(Some("gpu"), exists, None, None), true),
+            (toleration(Some("disk"), exists, None, None), false),
+            (toleration(None, exists, None, None), true),
+            (toleration(None, exists, None, Some(NoSchedule)), true),
+            (toleration(None, exists, None, Some(NoExecute)), false),
+        ];
+        for (toleration, is_tolerated) in table {
+            assert_eq!(
+                taint.is_tolerated_by(std::slice::from_ref(&toleration)),
+                is_tolerated,
+                "{toleration:?}"
+            );
+        }
+        assert!(!taint.is_tolerated_by(&[]));
+        let bare = Taint { value: None, ..taint.clone() };
+        assert!(bare.is_tolerated_by(&[toleration(Some("gpu"), equal, None, None)]));
+        assert_eq!([taint.to_string(), bare.to_string()], ["gpu=a100:NoSchedule", "gpu:NoSchedule"]);
     }
 }

@@ -188,7 +188,7 @@ pub struct DnsOption {
 }
 
 /// A taint that the pod puts up with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Toleration {
@@ -204,13 +204,14 @@ pub struct Toleration {
     /// The taint's effect; none means every effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
-    /// With `NoExecute`: seconds that the pod stays after the taint appears.
+    /// With `NoExecute`, in Kubernetes: seconds that the pod stays after the taint appears. Accepted, and without
+    /// effect: a pod stays for as long as it tolerates the taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }
 
 /// How a toleration's value is compared.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum TolerationOperator {
     /// The values are equal.
     #[default]
@@ -220,7 +221,7 @@ pub enum TolerationOperator {
 }
 
 /// What a taint does to pods that do not tolerate it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
     /// No new pods.
     NoSchedule,

@@ -57,6 +57,12 @@ pub(crate) fn node(case: &Case<'_>) -> Vec<Effect> {
         (true, false) => says(["the node takes new pods again"]),
         _ => Vec::new(),
     };
+    let drained = |node: Option<&NodeSpec>| node.is_some_and(|node| node.drain);
+    effects.extend(match (drained(before), drained(after)) {
+        (false, true) => says(["the node takes no new pods, and its pods move to other nodes"]),
+        (true, false) => says(["the node takes pods again"]),
+        _ => Vec::new(),
+    });
     let drives_out = |node: Option<&NodeSpec>| {
         let taints = node.map(|node| node.taints.clone()).unwrap_or_default();
         taints.into_iter().filter(|taint| taint.effect == TaintEffect::NoExecute).collect::<Vec<_>>()

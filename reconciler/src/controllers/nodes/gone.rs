@@ -1,0 +1,58 @@
+//! Nodes that Git says are gone, with the annotation `minik8s.io/gone: "true"`: their keys are deleted, never written,
+//! and only while no agent of their name beats. The scheduler takes their bindings away.
+
+use std::sync::Arc;
+
+use schema::keys::Key;
+use schema::kinds::Kind;
+use schema::snapshot::{Snapshot, Versioned};
+
+use crate::controllers::Writes;
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+
+/// Git says that the node is gone, and it does not beat.
+pub(super) fn has_left(snapshot: &Snapshot, node: &str) -> bool {
+    snapshot.is_gone(node) && !snapshot.node_is_ready(node)
+}
+
+/// What is to be deleted of nodes that are gone, and of those that have left by themselves.
+pub(super) fn plan(snapshot: &Snapshot, out: &mut Writes) {
+    let named = snapshot.objects.keys().filter(|object| object.kind == Kind::Node);
+    for node in named.map(|object| &object.name).filter(|node| snapshot.is_gone(node)) {
+        if snapshot.node_is_ready(node) {
+            out.note(Note::about_node(node, NoteKind::GoneButAlive));
+        } else {
+            delete(snapshot, node, out);
+        }
+    }
+    for (node, conditions) in &snapshot.node_conditions {
+        if !snapshot.nodes.contains_key(node) && !snapshot.is_gone(node) && !snapshot.node_is_ready(node) {
+            out.delete(Key::NodeConditions(node.clone()), conditions.mod_revision, Reason::NodeLeft);
+        }
+    }
+}
+
+fn delete(snapshot: &Snapshot, node: &String, out: &mut Writes) {
+    let mut delete = |key: Key, at: Option<i64>| {
+        if let Some(revision) = at {
+            out.delete(key, revision, Reason::NodeGone);
+        }
+    };
+    // The record first: nothing is placed on the node any more.
+    delete(Key::Node(node.clone()), revision(snapshot.nodes.get(node)));
+    delete(Key::NodeConditions(node.clone()), revision(snapshot.node_conditions.get(node)));
+    delete(Key::Usage(node.clone()), revision(snapshot.usage.get(node)));
+    delete(Key::Rules(node.clone()), revision(snapshot.rules.get(node)));
+    for (pod, status) in snapshot.pod_status_of(node) {
+        delete(Key::PodStatus(node.clone(), pod.clone()), Some(status.mod_revision));
+    }
+    // Its range last: until then a pod is bound to the node.
+    if snapshot.bindings_of(node).next().is_none() {
+        delete(Key::Subnet(node.clone()), revision(snapshot.subnets.get(node)));
+    }
+}
+
+fn revision<T>(present: Option<&Arc<Versioned<T>>>) -> Option<i64> {
+    present.map(|present| present.mod_revision)
+}

@@ -1,0 +1,184 @@
+//! Which node gets which pod addresses.
+//!
+//! A node keeps its range for ever, also when its record is gone: the record comes back when the
+//! machine does, and its pods still have their addresses. A range is free again once the node has left
+//! (`minik8s-agent reset --leave`), or Git says that it is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::Ipv4Net;
+use schema::keys::{Key, prefix};
+use schema::records::Subnet;
+use schema::snapshot::Snapshot;
+
+use super::gone::has_left;
+use crate::controllers::Observed;
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::{Expect, Writes};
+
+/// Prefix length of a node's range: 254 addresses, of which the first is the bridge's.
+pub(crate) const NODE_PREFIX_LEN: u8 = 24;
+
+/// What should be written below `subnets/`.
+pub(super) fn plan(seen: &Observed, out: &mut Writes) {
+    let cluster = seen.settings.cluster_cidr;
+    let unreadable = unreadable_subnets(&seen.snapshot);
+    for node in &unreadable {
+        let key = Key::Subnet(node.clone()).to_string();
+        out.note(Note::about_node(node, NoteKind::Unreadable { key }));
+    }
+    let rivals = rivals(&seen.snapshot);
+    follow_cluster(seen, &rivals, out);
+    // A range that can't be read may be any: nothing is given away before that is put right.
+    if unreadable.is_empty() {
+        let mut pool = Pool::new(cluster, seen.snapshot.subnets.values().map(|subnet| subnet.value.cidr));
+        move_rivals(seen, &rivals, &mut pool, out);
+        assign(seen, &mut pool, out);
+    }
+}
+
+/// The free ranges, lowest first.
+struct Pool {
+    cluster: Ipv4Net,
+    taken: BTreeSet<Ipv4Net>,
+    /// Taken ranges of another size, which the set does not find.
+    odd: Vec<Ipv4Net>,
+    next: u32,
+}
+
+impl Pool {
+    fn new(cluster: Ipv4Net, taken: impl Iterator<Item = Ipv4Net>) -> Self {
+        let (taken, odd): (Vec<_>, Vec<_>) = taken.partition(|cidr| cidr.prefix_len() == NODE_PREFIX_LEN);
+        let taken = taken.into_iter().collect();
+        Self { cluster, taken, odd, next: 0 }
+    }
+
+    /// Takes this range, if it is one of the cluster's and free.
+    fn take_exactly(&mut self, cidr: Ipv4Net) -> bool {
+        let fits =
+            cidr.prefix_len() == NODE_PREFIX_LEN && cidr == cidr.trunc() && self.cluster.contains(&cidr);
+        fits && !self.is_odd(&cidr) && self.taken.insert(cidr)
+    }
+
+    /// Overlaps a taken range of another size.
+    fn is_odd(&self, cidr: &Ipv4Net) -> bool {
+        self.odd.iter().any(|other| other.contains(cidr) || cidr.contains(other))
+    }
+
+    /// Takes the lowest free range. Looks at every range once, however many are asked for.
+    fn take(&mut self) -> Option<Ipv4Net> {
+        let ranges = self.cluster.subnets(NODE_PREFIX_LEN).ok()?;
+        let skip = usize::try_from(self.next).ok()?;
+        for cidr in ranges.skip(skip) {
+            self.next += 1;
+            if !self.taken.contains(&cidr) && !self.is_odd(&cidr) {
+                self.taken.insert(cidr);
+                return Some(cidr);
+            }
+        }
+        None
+    }
+}
+
+fn unreadable_subnets(snapshot: &Snapshot) -> Vec<String> {
+    let keys = snapshot.malformed.keys().filter(|text| text.starts_with(prefix::SUBNETS));
+    keys.filter_map(|text| match text.parse() {
+        Ok(Key::Subnet(node)) => Some(node),
+        _ => None,
+    })
+    .collect()
+}
+
+/// Nodes whose range another node had first, with that node. Can only come from a write that was
+/// believed lost, or from a hand; the earlier holder keeps the range.
+fn rivals(snapshot: &Snapshot) -> BTreeMap<&str, &str> {
+    let mut order: Vec<_> = snapshot.subnets.iter().collect();
+    order.sort_by_key(|(node, subnet)| (subnet.create_revision, *node));
+    let mut holders: BTreeMap<Ipv4Net, &str> = BTreeMap::new();
+    let mut rivals = BTreeMap::new();
+    for (node, subnet) in order {
+        match holders.get(&subnet.value.cidr) {
+            Some(holder) => {
+                rivals.insert(node.as_str(), *holder);
+            }
+            None => {
+                holders.insert(subnet.value.cidr, node);
+            }
+        }
+    }
+    rivals
+}
+
+fn move_rivals(seen: &Observed, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out: &mut Writes) {
+    for (node, holder) in rivals {
+        let Some(present) = seen.snapshot.subnets.get(*node) else { continue };
+        let Some(cidr) = pool.take() else {
+            out.note(exhausted(seen, node));
+            continue;
+        };
+        let value = subnet(seen, cidr, pool.cluster);
+        let reason = Reason::SubnetReassigned { holder: (*holder).to_owned(), cidr };
+        let expect = Expect::ModRevision(present.mod_revision);
+        out.put(Key::Subnet((*node).to_owned()), &value, expect, reason);
+    }
+}
+
+/// A node without a range gets the one it says its pods have, if that is free, else the lowest.
+fn assign(seen: &Observed, pool: &mut Pool, out: &mut Writes) {
+    let snapshot = &seen.snapshot;
+    let is_without = |node: &String| !snapshot.subnets.contains_key(node) && !has_left(snapshot, node);
+    let without = || snapshot.nodes.iter().filter(|(node, _)| is_without(node));
+    let mut given: BTreeMap<&str, Ipv4Net> = BTreeMap::new();
+    for (node, record) in without() {
+        if let Some(cidr) = record.value.pod_cidr.filter(|cidr| pool.take_exactly(*cidr)) {
+            given.insert(node, cidr);
+        }
+    }
+    for (node, _) in without() {
+        let (cidr, reason) = match given.get(node.as_str()) {
+            Some(cidr) => (*cidr, Reason::SubnetKept { cidr: *cidr }),
+            None => match pool.take() {
+                Some(cidr) => (cidr, Reason::SubnetAssigned { cidr }),
+                None => {
+                    out.note(exhausted(seen, node));
+                    continue;
+                }
+            },
+        };
+        let value = subnet(seen, cidr, pool.cluster);
+        out.put(Key::Subnet(node.clone()), &value, Expect::Absent, reason);
+    }
+}
+
+fn subnet(seen: &Observed, cidr: Ipv4Net, cluster_cidr: Ipv4Net) -> Subnet {
+    Subnet { cidr, cluster_cidr, service_cidr: seen.settings.service_cidr }
+}
+
+fn exhausted(seen: &Observed, node: &str) -> Note {
+    let holders = seen.snapshot.subnets.len();
+    let cluster_cidr = seen.settings.cluster_cidr;
+    Note::about_node(node, NoteKind::SubnetsExhausted { cluster_cidr, holders })
+}
+
+/// A cluster range that grew, or another range of services, is given to the nodes; one that no longer holds a node's range is not.
+fn follow_cluster(seen: &Observed, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
+    let cluster_cidr = seen.settings.cluster_cidr;
+    for (node, subnet) in &seen.snapshot.subnets {
+        let cidr = subnet.value.cidr;
+        let settled = subnet.value.cluster_cidr == cluster_cidr
+            && subnet.value.service_cidr == seen.settings.service_cidr;
+        if settled || rivals.contains_key(node.as_str()) {
+            continue;
+        }
+        if cluster_cidr.contains(&cidr) {
+            let expect = Expect::ModRevision(subnet.mod_revision);
+            let value = self::subnet(seen, cidr, cluster_cidr);
+            let service_cidr = seen.settings.service_cidr;
+            let reason = Reason::ClusterCidrChanged { cluster_cidr, service_cidr };
+            out.put(Key::Subnet(node.clone()), &value, expect, reason);
+        } else {
+            out.note(Note::about_node(node, NoteKind::SubnetOutside { cidr, cluster_cidr }));
+        }
+    }
+}

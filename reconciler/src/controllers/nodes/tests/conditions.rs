@@ -1,0 +1,198 @@
+//! When a node is ready, when it is given up, and how far its drain is.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::condition::ConditionStatus;
+use schema::keys::Key;
+use schema::kinds::cluster::{ClusterSpec, NodePolicy};
+use schema::kinds::node::NodeSpec;
+use schema::kinds::pod::{PodPhase, PodSpec};
+use schema::records::{Drain, NodeConditions};
+
+use crate::controllers::nodes::conditions;
+use crate::controllers::testing::{SnapshotBuilder, heartbeat, instance, node_record, seen, spec};
+use crate::controllers::{Observed, Writes};
+
+fn second(second: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second)
+}
+
+/// A cluster that is looked at now and then.
+struct Story {
+    builder: SnapshotBuilder,
+    term_began: Timestamp,
+}
+
+impl Story {
+    /// With so many nodes that beat, seen for the first time at second 0.
+    fn of(nodes: u8) -> Self {
+        let mut story = Self { builder: SnapshotBuilder::new().nodes(nodes), term_began: second(-1000) };
+        story.plan(0);
+        story
+    }
+
+    /// Plans at this second, and carries the plan out.
+    fn plan(&mut self, at: i64) -> Writes {
+        let observed = Observed { term_began: self.term_began, ..seen(&self.builder.snapshot) };
+        let mut out = Writes::default();
+        conditions::plan(&observed, second(at), &mut out);
+        self.builder = std::mem::take(&mut self.builder).after(&out);
+        out
+    }
+
+    /// Reasons of what is written, and notes.
+    fn says(&mut self, at: i64) -> Vec<String> {
+        let plan = self.plan(at);
+        let writes = plan.writes.iter().map(|write| format!("{}: {}", about(&write.key), write.reason));
+        writes.chain(plan.notes.iter().map(|note| format!("{}: {}", note.name, note.kind))).collect()
+    }
+
+    fn lose(&mut self, nodes: &[&str]) {
+        for node in nodes {
+            self.builder = std::mem::take(&mut self.builder).delete(&Key::Heartbeat((*node).into()));
+        }
+    }
+
+    fn beat(&mut self, node: &str) {
+        self.builder = std::mem::take(&mut self.builder).put(&Key::Heartbeat(node.into()), &heartbeat());
+    }
+
+    fn of_node(&self, node: &str) -> NodeConditions {
+        self.builder.snapshot.node_conditions[node].value.clone()
+    }
+
+    fn evicted(&self) -> Vec<&str> {
+        let nodes = self.builder.snapshot.nodes.keys().map(String::as_str);
+        nodes.filter(|node| self.builder.snapshot.is_evicted(node)).collect()
+    }
+}
+
+fn about(key: &Key) -> &str {
+    match key {
+        Key::NodeConditions(node) => node,
+        other => panic!("{other} is not how a node fares"),
+    }
+}
+
+const EXPIRED: &str = "the node's heartbeat expired";
+
+// Seen red without the patience, and with an `evicted_at` that outlives the silence.
+#[test]
+fn a_node_is_given_up_after_its_time_and_is_ready_when_it_beats_again() {
+    let mut story = Story::of(4);
+    assert_eq!(story.says(50), [""; 0], "nothing changes, nothing is written");
+    story.lose(&["n2"]);
+    let plan = story.plan(100);
+    assert_eq!(plan.again_at, Some(second(130)));
+    assert_eq!(plan.writes[0].reason.to_string(), EXPIRED);
+    assert_eq!((story.says(129), story.evicted()), (vec![], vec![]));
+    assert_eq!(story.says(130), ["n2: the node has been silent for 30 s: its pods are replaced elsewhere"]);
+    assert_eq!(story.evicted(), ["n2"]);
+    assert_eq!(story.says(500), [""; 0]);
+    story.beat("n2");
+    assert_eq!(story.evicted(), [""; 0], "not for a moment once it beats");
+    assert_eq!(story.says(501), ["n2: the node is ready"]);
+    let back = story.of_node("n2");
+    assert_eq!((back.ready, back.since, back.evicted_at), (ConditionStatus::True, second(501), None));
+}
+
+// Seen red without `are_most_away`.
+#[test]
+fn most_nodes_at_once_are_not_given_up() {
+    let held = |node: &str| {
+        format!(
+            "{node}: 2 of 3 nodes do not answer: rather this reconciler is cut off, so no pods are replaced"
+        )
+    };
+    let mut story = Story::of(3);
+    story.lose(&["n1", "n3"]);
+    story.plan(100);
+    assert_eq!(story.says(200), [held("n1"), held("n3")]);
+    assert_eq!(story.evicted(), [""; 0]);
+    story.beat("n1");
+    story.plan(201);
+    assert_eq!(story.evicted(), ["n3"]);
+    // Of two nodes one is less than 55 %, and a node alone is all of them.
+    for (nodes, evicted) in [(1, vec![]), (2, vec!["n1"])] {
+        let mut story = Story::of(nodes);
+        story.lose(&["n1"]);
+        story.plan(100);
+        story.plan(130);
+        assert_eq!(story.evicted(), evicted, "of {nodes}");
+    }
+}
+
+// Seen red without `LEASE`, and with a `since` that starts anew.
+#[test]
+fn a_new_leader_keeps_the_times_and_gives_up_no_node_within_a_lease() {
+    let mut story = Story::of(3);
+    story.lose(&["n1"]);
+    story.plan(100);
+    story.term_began = second(125);
+    let plan = story.plan(130);
+    assert!(plan.writes.is_empty(), "{plan}");
+    assert_eq!((plan.again_at, story.of_node("n1").since), (Some(second(140)), second(100)));
+    story.plan(140);
+    assert_eq!(story.evicted(), ["n1"]);
+    assert_eq!(story.of_node("n1").since, second(100));
+    story.term_began = second(150);
+    assert_eq!(story.says(151), [""; 0], "what is given up stays so");
+}
+
+#[test]
+fn the_cluster_object_says_how_long_a_node_may_be_silent() {
+    let mut story = Story::of(3);
+    let nodes = NodePolicy { evict_after_seconds: 0 };
+    story.builder = story.builder.cluster(ClusterSpec { nodes, ..ClusterSpec::default() });
+    story.lose(&["n1"]);
+    story.plan(100);
+    assert_eq!(story.evicted(), ["n1"]);
+}
+
+#[test]
+fn a_node_without_a_range_is_not_ready_and_one_that_never_beat_is_unknown() {
+    let mut story = Story { builder: SnapshotBuilder::new(), term_began: second(-1000) };
+    story.builder = story.builder.put(&Key::Node("a".into()), &node_record("a"));
+    story.builder = story.builder.put(&Key::Node("b".into()), &node_record("b"));
+    story.beat("a");
+    assert_eq!(
+        story.says(0),
+        ["a: the node waits for its range of pod addresses".to_owned(), format!("b: {EXPIRED}")]
+    );
+    assert_eq!(story.of_node("a").ready, ConditionStatus::False);
+}
+
+#[test]
+fn conditions_that_cannot_be_read_are_not_written_over() {
+    let mut story = Story::of(1);
+    story.builder = story.builder.garbage(&Key::NodeConditions("n1".into()));
+    let plan = story.plan(1);
+    assert!(plan.writes.is_empty() && plan.notes.len() == 1, "{plan}");
+}
+
+// Seen red with a count of bindings alone.
+#[test]
+fn a_drain_counts_the_pods_that_are_to_leave_and_those_that_end() {
+    let mut story = Story::of(2);
+    let (web, ending) = (instance("web", spec(1, 1)), instance("ending", spec(1, 1)));
+    let pinned = instance("pinned", PodSpec { node_name: Some("n1".into()), ..spec(1, 1) });
+    story.builder = story
+        .builder
+        .node_object("n1", NodeSpec { drain: true, ..NodeSpec::default() })
+        .bound("n1", &web)
+        .bound("n1", &pinned)
+        .status("n1", &web, PodPhase::Running)
+        .status("n1", &ending, PodPhase::Running);
+    assert_eq!(story.says(1), ["n1: the node is being drained, 2 pods left"]);
+    let leave = |story: &mut Story, key: Key| {
+        story.builder = std::mem::take(&mut story.builder).delete(&key);
+    };
+    leave(&mut story, Key::PodStatus("n1".into(), ending.reference()));
+    leave(&mut story, Key::Binding("n1".into(), web.reference()));
+    assert_eq!(story.says(2), ["n1: the node is being drained, 1 pod left"], "web has not ended yet");
+    leave(&mut story, Key::PodStatus("n1".into(), web.reference()));
+    assert_eq!(story.says(3), ["n1: the node is drained"]);
+    assert_eq!(story.of_node("n1").drain, Some(Drain::Drained));
+    story.builder = story.builder.node_object("n1", NodeSpec::default());
+    assert_eq!(story.says(4), ["n1: the node takes pods again"]);
+    assert_eq!((story.of_node("n1").drain, story.of_node("n1").since), (None, second(0)));
+}

@@ -1,0 +1,110 @@
+//! A node as the scheduler sees it: what it is, and what is taken of it.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use schema::kinds::node::Taint;
+use schema::kinds::pod::Protocol;
+use schema::meta::{NamespacedName, StringMap};
+use schema::records::NodeRecord;
+use schema::snapshot::Snapshot;
+
+use super::demand::Claim;
+
+/// A node with what is taken of it.
+#[derive(Debug, Clone)]
+pub(super) struct NodeLoad<'a> {
+    pub(super) record: &'a NodeRecord,
+    /// Its own labels and those of its Node object.
+    pub(super) labels: Cow<'a, StringMap>,
+    pub(super) taints: &'a [Taint],
+    /// Its Node object says `unschedulable`.
+    pub(super) is_cordoned: bool,
+    /// Its Node object says `drain`.
+    pub(super) is_draining: bool,
+    /// Its heartbeat has not expired.
+    pub(super) ready: bool,
+    /// It has a range of pod addresses.
+    pub(super) has_subnet: bool,
+    pub(super) pods: u32,
+    pub(super) cpu_millis: u64,
+    pub(super) memory_bytes: u64,
+    /// Ports of the node that are taken, with the pod that has each.
+    pub(super) host_ports: BTreeMap<(u16, Protocol), NamespacedName>,
+    /// Revision at which its newest binding appeared, and how many bindings appeared with it.
+    pub(super) newest: (i64, u32),
+    /// For drawing lots.
+    pub(super) name_hash: u64,
+}
+
+impl<'a> NodeLoad<'a> {
+    /// A registered node with nothing taken.
+    pub(super) fn empty(snapshot: &'a Snapshot, record: &'a NodeRecord) -> Self {
+        let name = &record.name;
+        let wanted = snapshot.node_spec(name);
+        Self {
+            record,
+            labels: snapshot.node_labels(name),
+            taints: wanted.map_or(&[][..], |node| &node.taints),
+            is_cordoned: wanted.is_some_and(|node| node.unschedulable),
+            is_draining: wanted.is_some_and(|node| node.drain),
+            ready: snapshot.node_is_ready(name),
+            has_subnet: snapshot.subnets.contains_key(name),
+            pods: 0,
+            cpu_millis: 0,
+            memory_bytes: 0,
+            host_ports: BTreeMap::new(),
+            newest: (0, 0),
+            name_hash: name_hash(name),
+        }
+    }
+}
+
+impl NodeLoad<'_> {
+    pub(super) fn free_cpu(&self) -> u64 {
+        self.record.cpu.millis.saturating_sub(self.cpu_millis)
+    }
+
+    pub(super) fn free_memory(&self) -> u64 {
+        self.record.memory.bytes.saturating_sub(self.memory_bytes)
+    }
+
+    /// Takes what a pod needs.
+    pub(super) fn take(&mut self, claim: &Claim<'_>) {
+        let demand = &claim.demand;
+        self.pods += 1;
+        self.cpu_millis = self.cpu_millis.saturating_add(demand.cpu_millis);
+        self.memory_bytes = self.memory_bytes.saturating_add(demand.memory_bytes);
+        for port in &demand.host_ports {
+            self.host_ports.entry(*port).or_insert_with(|| claim.pod.reference());
+        }
+    }
+
+    /// Gives back what a pod took.
+    pub(super) fn give_back(&mut self, claim: &Claim<'_>) {
+        let demand = &claim.demand;
+        self.pods = self.pods.saturating_sub(1);
+        self.cpu_millis = self.cpu_millis.saturating_sub(demand.cpu_millis);
+        self.memory_bytes = self.memory_bytes.saturating_sub(demand.memory_bytes);
+        if !demand.host_ports.is_empty() {
+            let name = claim.pod.reference();
+            self.host_ports.retain(|port, holder| *holder != name || !demand.host_ports.contains(port));
+        }
+    }
+
+    /// Counts a binding that appeared at this revision.
+    pub(super) fn count_binding(&mut self, create_revision: i64) {
+        match create_revision.cmp(&self.newest.0) {
+            Ordering::Greater => self.newest = (create_revision, 1),
+            Ordering::Equal => self.newest.1 += 1,
+            Ordering::Less => {}
+        }
+    }
+}
+
+/// A number for a node's name that is the same everywhere (FNV-1a).
+fn name_hash(node: &str) -> u64 {
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    node.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}

@@ -1,0 +1,100 @@
+//! Which of the nodes that fit gets a pod: the strategies of the Cluster object.
+//!
+//! A new strategy is one function and one line in [`Strategy::of`].
+
+use schema::kinds::cluster::SchedulerStrategy;
+
+use super::node::NodeLoad;
+
+/// Where a node comes among those that fit: the least is the best. Nodes of equal rank come by name.
+pub(super) type Rank = [u64; 3];
+
+/// How nodes are put in order for a pod.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Order {
+    /// By what is on the node, of which so many pods have the owner of the pod.
+    Ranked(fn(&NodeLoad<'_>, u32) -> Rank),
+    /// By lot, from the uid of the pod: the same pod draws the same node.
+    Drawn,
+}
+
+/// A strategy.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Strategy {
+    pub(super) order: Order,
+    /// Why the first node comes first, as the rest of the sentence "it …".
+    pub(super) words: &'static str,
+}
+
+impl Strategy {
+    /// The strategy that a cluster asks for.
+    pub(super) fn of(wanted: SchedulerStrategy) -> Self {
+        use SchedulerStrategy as S;
+        let (order, words) = match wanted {
+            S::Spread => {
+                (Order::Ranked(spread), "has the fewest pods of this owner, then the least requested")
+            }
+            S::Random => (Order::Drawn, "was drawn"),
+            S::RoundRobin => (Order::Ranked(round_robin), "was given a pod the longest ago"),
+            S::MinPods => (Order::Ranked(min_pods), "has the fewest pods"),
+            S::MaxPods => (Order::Ranked(max_pods), "has the most pods"),
+            S::MinCpu => (Order::Ranked(min_cpu), "has the least CPU requested"),
+            S::MinMemory => (Order::Ranked(min_memory), "has the least memory requested"),
+        };
+        Self { order, words }
+    }
+}
+
+fn spread(node: &NodeLoad<'_>, of_owner: u32) -> Rank {
+    [of_owner.into(), requested_share(node), node.pods.into()]
+}
+
+/// From the bindings alone, so that a new leader goes on in turn: the node whose newest binding appeared first.
+/// Bindings of one transaction appear at one revision; of these nodes the one with the fewest of them.
+fn round_robin(node: &NodeLoad<'_>, _: u32) -> Rank {
+    let (revision, bindings) = node.newest;
+    [u64::try_from(revision).unwrap_or_default(), bindings.into(), 0]
+}
+
+fn min_pods(node: &NodeLoad<'_>, _: u32) -> Rank {
+    [node.pods.into(), 0, 0]
+}
+
+fn max_pods(node: &NodeLoad<'_>, _: u32) -> Rank {
+    [u64::from(u32::MAX - node.pods), 0, 0]
+}
+
+fn min_cpu(node: &NodeLoad<'_>, _: u32) -> Rank {
+    [node.cpu_millis, node.pods.into(), 0]
+}
+
+fn min_memory(node: &NodeLoad<'_>, _: u32) -> Rank {
+    [node.memory_bytes, node.pods.into(), 0]
+}
+
+/// The mean of the shares of CPU and memory that are requested, in millionths.
+fn requested_share(node: &NodeLoad<'_>) -> u64 {
+    const WHOLE: u128 = 1_000_000;
+    let share = |taken: u64, all: u64| match all {
+        0 => WHOLE,
+        all => u128::from(taken) * WHOLE / u128::from(all),
+    };
+    let cpu = share(node.cpu_millis, node.record.cpu.millis);
+    let memory = share(node.memory_bytes, node.record.memory.bytes);
+    u64::try_from(u128::midpoint(cpu, memory)).unwrap_or(u64::MAX)
+}
+
+/// The seed of a pod's lot: the first 16 digits of its uid.
+pub(super) fn seed(uid: &str) -> u64 {
+    uid.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
+}
+
+/// The lot that a node draws with this seed. The least lot of all nodes that fit is any of them with equal chance,
+/// and the same one whichever other nodes there are.
+pub(super) fn lot(seed: u64, name_hash: u64) -> u64 {
+    // The finalizer of SplitMix64 spreads every bit over all others.
+    let hash = seed ^ name_hash;
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}

@@ -1,0 +1,128 @@
+//! Pods that leave their node: it is lost, gone, drained or tainted.
+
+use jiff::Timestamp;
+use schema::condition::ConditionStatus;
+use schema::kinds::node::{NodeSpec, Taint};
+use schema::kinds::pod::TaintEffect;
+use schema::records::{NodeConditions, PodInstance, Settled};
+
+use super::strategies::applied;
+use super::*;
+use crate::controllers::testing::{heartbeat, replica};
+
+fn named(name: &str, node: &str) -> PodInstance {
+    instance(name, PodSpec { node_name: Some(node.into()), ..spec(1, 1) })
+}
+
+/// The node is silent and given up.
+fn evicted(builder: SnapshotBuilder, node: &str) -> SnapshotBuilder {
+    let since = Timestamp::UNIX_EPOCH;
+    let conditions =
+        NodeConditions { ready: ConditionStatus::Unknown, since, evicted_at: Some(since), drain: None };
+    builder.put(&Key::NodeConditions(node.into()), &conditions).delete(&Key::Heartbeat(node.into()))
+}
+
+fn drained(builder: SnapshotBuilder, node: &str) -> SnapshotBuilder {
+    builder.node_object(node, NodeSpec { drain: true, ..NodeSpec::default() })
+}
+
+/// Runs there.
+fn with(builder: SnapshotBuilder, node: &str, pod: &PodInstance) -> SnapshotBuilder {
+    builder.pod(pod).bound(node, pod).status(node, pod, PodPhase::Running)
+}
+
+/// `node/pod` of what is bound.
+fn bound(builder: &SnapshotBuilder) -> Vec<String> {
+    builder.snapshot.bindings.keys().map(|(node, pod)| format!("{node}/{}", pod.name)).collect()
+}
+
+// Seen red with a `must_leave` that does not look at the owner, or at the end.
+#[test]
+fn bare_pods_of_a_lost_node_move_and_others_stay() {
+    let (web, done) = (instance("web", spec(1, 1)), instance("done", spec(1, 1)));
+    let builder = with(SnapshotBuilder::new().nodes(2), "n1", &web);
+    let builder = with(builder, "n1", &replica("set", "set-0badcafe-0", spec(1, 1)));
+    let builder = with(builder, "n1", &named("pinned", "n1"));
+    let builder = with(builder, "n1", &done).status("n1", &done, PodPhase::Succeeded);
+    let silent = builder.clone().delete(&Key::Heartbeat("n1".into()));
+    assert_eq!(planned(&silent.snapshot), "", "it is not given up yet");
+    let builder = evicted(builder, "n1");
+    let plan = planned(&builder.snapshot);
+    assert!(
+        plan.starts_with("put bindings/n2/default/web if absent: moved from n1, where 1 not ready, to n2\n")
+    );
+    assert!(!plan.contains("note"), "{plan}");
+    let builder = applied(builder);
+    assert_eq!(bound(&builder), ["n1/done", "n1/pinned", "n1/set-0badcafe-0", "n2/web"]);
+    // The node comes back: nothing is undone, and nothing is started anew.
+    let back = builder.put(&Key::Heartbeat("n1".into()), &heartbeat());
+    assert_eq!(planned(&back.snapshot), "");
+}
+
+#[test]
+fn a_pod_that_was_not_moved_when_its_node_comes_back_stays() {
+    let big = instance("big", spec(3000, 1));
+    let neighbour = instance("neighbour", spec(3000, 1));
+    let builder = with(SnapshotBuilder::new().nodes(2), "n1", &big);
+    let builder = evicted(with(builder, "n2", &neighbour), "n1");
+    let why =
+        "0/2 nodes fit: 1 not ready, 1 not enough cpu (wants 3, free 1); until then the pod stays on n1";
+    assert_eq!(planned(&builder.snapshot), format!("note Pod/default/big Unschedulable: {why}\n"));
+    let back = builder.put(&Key::Heartbeat("n1".into()), &heartbeat());
+    assert_eq!(planned(&back.snapshot), "");
+}
+
+// Seen red without `had_turn`, and without `is_ending_a_pod`.
+#[test]
+fn a_drained_node_gives_its_bare_pods_away_one_after_the_other() {
+    let pods = ["a", "b"].map(|name| instance(name, spec(1, 1)));
+    let builder = pods.iter().fold(SnapshotBuilder::new().nodes(2), |builder, pod| with(builder, "n1", pod));
+    let builder = with(builder, "n1", &named("pinned", "n1"));
+    let builder = with(builder, "n1", &replica("set", "set-0badcafe-0", spec(1, 1)));
+    let builder = applied(drained(builder, "n1"));
+    assert_eq!(bound(&builder), ["n1/b", "n1/pinned", "n1/set-0badcafe-0", "n2/a"]);
+    assert_eq!(planned(&builder.snapshot), "", "n1 still ends a");
+    let builder = applied(builder.delete(&Key::PodStatus("n1".into(), pods[0].reference())));
+    assert_eq!(bound(&builder), ["n1/pinned", "n1/set-0badcafe-0", "n2/a", "n2/b"]);
+}
+
+#[test]
+fn a_taint_with_no_execute_drives_out_what_does_not_tolerate_it() {
+    let taint = Taint { key: "k".into(), value: None, effect: TaintEffect::NoExecute };
+    let web = instance("web", spec(1, 1));
+    let builder = with(SnapshotBuilder::new().nodes(2), "n1", &web);
+    let builder = builder.node_object("n1", NodeSpec { taints: vec![taint], ..NodeSpec::default() });
+    assert_eq!(bound(&applied(builder.clone())), ["n2/web"]);
+    assert_eq!(planned(&builder.delete(&Key::Heartbeat("n1".into())).snapshot), "", "it may be lost");
+}
+
+// Seen red without `has_left` in `must_leave`.
+#[test]
+fn a_node_that_is_neither_registered_nor_alive_has_no_pods() {
+    let (web, pinned) = (instance("web", spec(1, 1)), named("pinned", "n1"));
+    let builder = with(with(SnapshotBuilder::new().nodes(2), "n1", &web), "n1", &pinned);
+    let builder = builder.put(&Key::Settled("n1".into()), &Settled::default());
+    let builder = builder.delete(&Key::Node("n1".into()));
+    assert_eq!(planned(&builder.snapshot), "", "its agent is alive and registers again");
+    let builder = builder.delete(&Key::Heartbeat("n1".into()));
+    let plan = planned(&builder.snapshot);
+    assert!(plan.contains("moved from n1, where the node is not registered, to n2"), "{plan}");
+    assert!(
+        plan.contains("note Pod/default/pinned Unschedulable: 0/1 nodes fit: 1 not the node n1"),
+        "{plan}"
+    );
+    let builder = applied(builder);
+    assert_eq!((bound(&builder), builder.snapshot.settled.len()), (vec!["n2/web".to_owned()], 0));
+}
+
+// Seen red without `runs_on`.
+#[test]
+fn after_etcd_was_lost_a_pod_is_bound_to_the_node_that_runs_it() {
+    let (web, old) = (instance("web", spec(1, 1)), instance("old", spec(1, 1)));
+    let builder = SnapshotBuilder::new().nodes(3).pod(&web).status("n2", &web, PodPhase::Running);
+    let builder = builder.pod(&instance("old", spec(2, 2))).status("n3", &old, PodPhase::Running);
+    assert_eq!(bound(&applied(builder.clone())), ["n1/old", "n2/web"], "of another version nothing follows");
+    assert_eq!(put_bindings(&builder.snapshot)[1].reason, "it runs there already");
+    let builder = builder.delete(&Key::Heartbeat("n2".into()));
+    assert_eq!(bound(&applied(builder)).len(), 2);
+}

@@ -1,0 +1,103 @@
+//! What Git says of a node, joined with what its agent registered under the same name.
+
+use std::borrow::Cow;
+
+use super::{Snapshot, Versioned};
+use crate::kinds::metadata::GONE_ANNOTATION;
+use crate::kinds::node::NodeSpec;
+use crate::kinds::pod::{PodSpec, TaintEffect};
+use crate::kinds::{Kind, Resource};
+use crate::meta::{DEFAULT_NAMESPACE, ObjectRef, StringMap};
+use crate::object::Object;
+
+impl Snapshot {
+    /// The Node object of this name, if Git has one.
+    pub fn node_object(&self, node: &str) -> Option<&Versioned<Object>> {
+        let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), node.to_owned());
+        self.objects.get(&ObjectRef { kind: Kind::Node, namespace, name }).map(|object| &**object)
+    }
+
+    /// What Git wants of a node, if it says anything.
+    pub fn node_spec(&self, node: &str) -> Option<&NodeSpec> {
+        match &self.node_object(node)?.value.resource {
+            Resource::Node(spec) => Some(spec),
+            _ => None,
+        }
+    }
+
+    /// The labels of a node: its agent's, with those of the Node object over them.
+    pub fn node_labels(&self, node: &str) -> Cow<'_, StringMap> {
+        static NONE: StringMap = StringMap::new();
+        let registered = self.nodes.get(node).map_or(&NONE, |record| &record.value.labels);
+        let object = self.node_object(node).map(|object| &object.value.metadata.labels);
+        match object.filter(|labels| !labels.is_empty()) {
+            None => Cow::Borrowed(registered),
+            Some(wanted) => {
+                let all = registered.iter().chain(wanted);
+                Cow::Owned(all.map(|(key, value)| (key.clone(), value.clone())).collect())
+            }
+        }
+    }
+
+    /// The pods of the node are lost and to be replaced elsewhere: it has been silent for as long as the Cluster
+    /// object says, or it is neither registered nor alive. Not from the moment on in which it beats again.
+    pub fn is_evicted(&self, node: &str) -> bool {
+        let is_given_up = || {
+            let conditions = self.node_conditions.get(node);
+            conditions.is_some_and(|conditions| conditions.value.evicted_at.is_some())
+        };
+        !self.node_is_ready(node) && (!self.nodes.contains_key(node) || is_given_up())
+    }
+
+    /// Pods are to leave the node while it runs: its Node object says `drain`.
+    pub fn is_draining(&self, node: &str) -> bool {
+        self.node_spec(node).is_some_and(|node| node.drain)
+    }
+
+    /// A running pod must leave the node: a `NoExecute` taint that it does not tolerate, or a drain, which leaves pods
+    /// alone that name the node.
+    pub fn drives_out(&self, node: &str, pod: &PodSpec) -> bool {
+        let Some(spec) = self.node_spec(node) else { return false };
+        let mut taints = spec.taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute);
+        spec.drain && pod.node_name.is_none() || taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations))
+    }
+
+    /// Git says that the machine will not come back.
+    pub fn is_gone(&self, node: &str) -> bool {
+        let annotations = self.node_object(node).map(|object| &object.value.metadata.annotations);
+        annotations
+            .and_then(|annotations| annotations.get(GONE_ANNOTATION))
+            .is_some_and(|value| value == "true")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::condition::ConditionStatus;
+    use crate::keys::Key;
+    use crate::records::{Heartbeat, NodeConditions};
+
+    #[test]
+    fn a_node_is_evicted_once_it_was_given_up_and_until_it_beats_again() {
+        let node = || "n1".to_owned();
+        let mut snapshot = Snapshot::default();
+        assert!(snapshot.is_evicted("n1"), "neither registered nor alive");
+        let record = serde_json::json!({
+            "name": "n1", "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 1, "api": "",
+            "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
+            "registeredAt": Timestamp::UNIX_EPOCH,
+        });
+        snapshot.put(&Key::Node(node()), &record, 1);
+        assert!(!snapshot.is_evicted("n1"), "{:?}", snapshot.malformed);
+        let since = Timestamp::UNIX_EPOCH;
+        let conditions =
+            NodeConditions { ready: ConditionStatus::Unknown, since, evicted_at: Some(since), drain: None };
+        snapshot.put(&Key::NodeConditions(node()), &conditions, 2);
+        assert!(snapshot.is_evicted("n1"));
+        snapshot.put(&Key::Heartbeat(node()), &Heartbeat { since }, 3);
+        assert!(!snapshot.is_evicted("n1"));
+    }
+}
