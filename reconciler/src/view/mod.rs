@@ -19,14 +19,15 @@ mod status;
 pub(crate) mod testing;
 mod usage;
 mod wait;
-mod workloads;
 
 pub use age::{age, human_duration};
 pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
 pub use deliveries::{DeliveryView, deliveries, delivery};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
-pub use objects::{ObjectDetail, ObjectView, Selection, StoredObject, object, objects, stored_objects};
+pub use objects::{
+    ObjectDetail, ObjectView, Selection, StoredObject, WorkloadView, object, objects, stored_objects,
+};
 pub use pods::{PodDetail, PodView, pod, pods};
 pub use problem::{Problem, root_cause};
 pub use selector::Selector;
@@ -41,7 +42,6 @@ pub use status::{
 };
 pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
-pub use workloads::WorkloadView;
 
 /// A list as the API sends it and `-o json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

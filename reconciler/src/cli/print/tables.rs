@@ -1,10 +1,10 @@
 //! The columns of each kind: kubectl's, and what only Minik8s knows.
 
+use schema::kinds::Kind;
 use schema::kinds::pod::HostPortStatus;
 use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Listed, Row};
-use crate::kinds;
 use crate::view::{
     AutoscalerView, DeliveryView, EndpointsView, EventView, KindPage, NodeView, ObjectView, PodView,
     RevisionView, RouteView, ServiceView, SourceView, WorkloadView, short,
@@ -195,7 +195,7 @@ impl Listed for ObjectView {
     }
 
     fn row(&self, row: Row) -> Row {
-        if kinds::of(self.kind).page == KindPage::Workload && !row.shape.kinds {
+        if self.kind == Kind::ReplicaSet && !row.shape.kinds {
             return workload(self, row);
         }
         let name = if row.shape.kinds { self.id() } else { self.name.clone() };

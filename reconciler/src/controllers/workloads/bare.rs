@@ -11,7 +11,7 @@ use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance};
 use schema::snapshot::Snapshot;
 
-use super::plan::Unreadable;
+use super::unreadable::Unreadable;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};

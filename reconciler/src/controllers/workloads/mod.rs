@@ -15,6 +15,7 @@ mod replica_set;
 mod rollout;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 mod victims;
 mod workload;
 

@@ -1,17 +1,16 @@
 //! Decides which pods should exist. Reads `objects/`, `pods/`, bindings and status; writes `pods/`, `rollouts/` and
 //! `templates/`.
 
-use std::collections::BTreeSet;
-
 use jiff::Timestamp;
-use schema::keys::{Key, prefix};
-use schema::kinds::{Kind, Resource};
-use schema::meta::{NamespacedName, ObjectRef};
+use schema::keys::Key;
+use schema::kinds::Resource;
+use schema::meta::ObjectRef;
 use schema::snapshot::Snapshot;
 
 use super::bare::bare_pod;
 use super::owned::{Names, by_owner};
 use super::replica_set::Planned;
+use super::unreadable::Unreadable;
 use super::workload::Workload;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
@@ -73,46 +72,5 @@ fn remove_orphans(snapshot: &Snapshot, unreadable: &Unreadable, out: &mut Writes
     for ((workload, hash), template) in snapshot.templates.iter().filter(|((of, _), _)| is_gone(of)) {
         let key = Key::Template(workload.clone(), hash.clone());
         out.delete(key, template.mod_revision, Reason::RecordOfGone);
-    }
-}
-
-/// Values that can't be read. They are not gone: what hangs on them stays as it is.
-pub(super) struct Unreadable {
-    keys: Vec<Key>,
-    objects: BTreeSet<ObjectRef>,
-    pub(super) pods: BTreeSet<NamespacedName>,
-    /// Workloads one of whose pods or records can't be read.
-    workloads: BTreeSet<ObjectRef>,
-}
-
-impl Unreadable {
-    fn of(snapshot: &Snapshot) -> Self {
-        let prefixes = [prefix::OBJECTS, prefix::PODS, prefix::ROLLOUTS, prefix::TEMPLATES];
-        let below = |text: &&String| prefixes.iter().any(|prefix| text.starts_with(prefix));
-        let keys: Vec<Key> =
-            snapshot.malformed.keys().filter(below).filter_map(|text| text.parse().ok()).collect();
-        let (mut objects, mut pods, mut workloads) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        for key in &keys {
-            match key {
-                Key::Object(object) => {
-                    objects.insert(object.clone());
-                }
-                Key::Pod(pod) => {
-                    pods.insert(pod.clone());
-                    // Its owner is in the record; its name says as much.
-                    let owner = schema::records::PodInstance::workload_in_name(&pod.name);
-                    workloads.extend(owner.map(|name| ObjectRef {
-                        kind: Kind::ReplicaSet,
-                        namespace: pod.namespace.clone(),
-                        name: name.to_owned(),
-                    }));
-                }
-                Key::Rollout(workload) | Key::Template(workload, _) => {
-                    workloads.insert(workload.clone());
-                }
-                _ => {}
-            }
-        }
-        Self { keys, objects, pods, workloads }
     }
 }

@@ -14,7 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::Selector;
 use super::age::AppliedAt;
 use super::pods::{PodView, pods};
-use super::workloads::WorkloadView;
+
+mod workloads;
+
+pub use workloads::WorkloadView;
 
 /// One object as it lies in etcd, with its revisions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

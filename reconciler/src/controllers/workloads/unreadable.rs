@@ -1,0 +1,50 @@
+//! Values in etcd that can't be read, as workloads meet them. Pure.
+
+use std::collections::BTreeSet;
+
+use schema::keys::{Key, prefix};
+use schema::kinds::Kind;
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::records::PodInstance;
+use schema::snapshot::Snapshot;
+
+/// Values that can't be read. They are not gone: what hangs on them stays as it is.
+pub(super) struct Unreadable {
+    pub(super) keys: Vec<Key>,
+    pub(super) objects: BTreeSet<ObjectRef>,
+    pub(super) pods: BTreeSet<NamespacedName>,
+    /// Workloads one of whose pods or records can't be read.
+    pub(super) workloads: BTreeSet<ObjectRef>,
+}
+
+impl Unreadable {
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let prefixes = [prefix::OBJECTS, prefix::PODS, prefix::ROLLOUTS, prefix::TEMPLATES];
+        let below = |text: &&String| prefixes.iter().any(|prefix| text.starts_with(prefix));
+        let keys: Vec<Key> =
+            snapshot.malformed.keys().filter(below).filter_map(|text| text.parse().ok()).collect();
+        let (mut objects, mut pods, mut workloads) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for key in &keys {
+            match key {
+                Key::Object(object) => {
+                    objects.insert(object.clone());
+                }
+                Key::Pod(pod) => {
+                    pods.insert(pod.clone());
+                    // Its owner is in the record; its name says as much.
+                    let owner = PodInstance::workload_in_name(&pod.name);
+                    workloads.extend(owner.map(|name| ObjectRef {
+                        kind: Kind::ReplicaSet,
+                        namespace: pod.namespace.clone(),
+                        name: name.to_owned(),
+                    }));
+                }
+                Key::Rollout(workload) | Key::Template(workload, _) => {
+                    workloads.insert(workload.clone());
+                }
+                _ => {}
+            }
+        }
+        Self { keys, objects, pods, workloads }
+    }
+}
