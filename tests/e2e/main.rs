@@ -3,6 +3,7 @@
 
 mod a_long;
 mod agent_offline;
+mod autoscales;
 mod broken_file;
 mod change_pod;
 mod churn;

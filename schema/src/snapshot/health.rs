@@ -36,8 +36,8 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         },
         // Its content is stored with it.
         Resource::ConfigMap(_) => Health::Healthy,
-        // What has no pods can't be scaled.
-        Resource::HorizontalPodAutoscaler(spec) if !spec.scale_target_ref.kind.kind().is_run() => {
+        // Copies of a pod that Git names are not made yet.
+        Resource::HorizontalPodAutoscaler(spec) if spec.scale_target_ref.kind.kind() == Kind::Pod => {
             Health::NotRun
         }
         Resource::HorizontalPodAutoscaler(spec) => {
@@ -121,10 +121,14 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         }
         Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
         Resource::Cluster(_) => snapshot.settings.contains_key(&()),
-        Resource::ReplicaSet(_) => rollout_of(snapshot, object)
-            .is_some_and(|rollout| rollout.status.replicas >= rollout.status.desired_replicas),
+        // A paused one may have no pods at all.
+        Resource::ReplicaSet(spec) => rollout_of(snapshot, object)
+            .is_some_and(|rollout| spec.paused || rollout.status.replicas >= rollout.status.desired_replicas),
         // Its first look adopts the number of pods that run, should etcd have been lost.
-        Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
+        Resource::HorizontalPodAutoscaler(spec) => {
+            let is_run = spec.scale_target_ref.kind.kind() != Kind::Pod;
+            !is_run || snapshot.autoscalers.contains_key(&named(object))
+        }
         // Nodes need nothing of these.
         Resource::Node(_)
         | Resource::ConfigMap(_)

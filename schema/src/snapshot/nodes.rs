@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::{Snapshot, Versioned};
+use crate::keys::Key;
 use crate::kinds::metadata::GONE_ANNOTATION;
 use crate::kinds::node::NodeSpec;
 use crate::kinds::pod::{PodSpec, TaintEffect};
@@ -46,7 +47,12 @@ impl Snapshot {
             let conditions = self.node_conditions.get(node);
             conditions.is_some_and(|conditions| conditions.value.evicted_at.is_some())
         };
-        !self.node_is_ready(node) && (!self.nodes.contains_key(node) || is_given_up())
+        // A record that can't be read is not one that is gone.
+        let is_known = || {
+            let key = Key::Node(node.to_owned()).to_string();
+            self.nodes.contains_key(node) || self.malformed.contains_key(&key)
+        };
+        !self.node_is_ready(node) && (!is_known() || is_given_up())
     }
 
     /// Pods are to leave the node while it runs: its Node object says `drain`.
@@ -77,7 +83,6 @@ mod tests {
 
     use super::*;
     use crate::condition::ConditionStatus;
-    use crate::keys::Key;
     use crate::records::{Heartbeat, NodeConditions};
 
     #[test]

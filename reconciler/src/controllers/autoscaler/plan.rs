@@ -85,7 +85,8 @@ struct Scaler<'a> {
 impl<'a> Scaler<'a> {
     fn of(object: &'a Object) -> Option<Self> {
         match &object.resource {
-            Resource::HorizontalPodAutoscaler(spec) => {
+            // Copies of a pod that Git names are not made yet.
+            Resource::HorizontalPodAutoscaler(spec) if spec.scale_target_ref.kind.kind() != Kind::Pod => {
                 Some(Self { object, spec, target: spec.target(&object.metadata) })
             }
             _ => None,

@@ -9,17 +9,21 @@ use crate::controllers::scheduler::explain;
 
 /// What keeps the first of `pods`, which are not available, from it.
 pub(super) fn cause<'p, 'a: 'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p OwnedPod<'a>>) -> Cause {
-    let mut found: Vec<(u8, Cause)> = pods.map(|pod| of_pod(snapshot, pod)).collect();
     // What a container says of itself says more than that a pod waits.
-    found.sort_by_key(|(rank, _)| *rank);
+    let rank = |pod: &&OwnedPod<'_>| match (pod.node, pod.status.filter(|_| pod.node_is_ready)) {
+        (Some(_), Some(status)) if of_status(status).is_some() => 0,
+        (None, _) => 1,
+        (Some(_), None) => 2,
+        (Some(_), Some(_)) => 3,
+    };
     let none = || Cause {
         reason: "ProgressDeadlineExceeded".to_owned(),
         message: "its pods are not made yet".to_owned(),
     };
-    found.into_iter().next().map_or_else(none, |(_, cause)| cause)
+    pods.min_by_key(rank).map_or_else(none, |pod| of_pod(snapshot, pod))
 }
 
-fn of_pod(snapshot: &Snapshot, pod: &OwnedPod<'_>) -> (u8, Cause) {
+fn of_pod(snapshot: &Snapshot, pod: &OwnedPod<'_>) -> Cause {
     let name = &pod.pod().name;
     let cause = |reason: &str, why: String| Cause {
         reason: reason.to_owned(),
@@ -27,14 +31,14 @@ fn of_pod(snapshot: &Snapshot, pod: &OwnedPod<'_>) -> (u8, Cause) {
     };
     let Some(node) = pod.node else {
         let why = explain(snapshot, &pod.pod().reference()).unwrap_or_else(|| "it has no node".to_owned());
-        return (1, cause("Unschedulable", why));
+        return cause("Unschedulable", why);
     };
     let Some(status) = pod.status.filter(|_| pod.node_is_ready) else {
-        return (2, cause("ProgressDeadlineExceeded", format!("node {node} does not report it")));
+        return cause("ProgressDeadlineExceeded", format!("node {node} does not report it"));
     };
     match of_status(status) {
-        Some((reason, why)) => (0, cause(&reason, why)),
-        None => (3, cause("ProgressDeadlineExceeded", "it is not available yet".to_owned())),
+        Some((reason, why)) => cause(&reason, why),
+        None => cause("ProgressDeadlineExceeded", "it is not available yet".to_owned()),
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct OwnedPod<'a> {
     pub(super) status: Option<&'a PodStatus>,
     /// Its node beats.
     pub(super) node_is_ready: bool,
-    /// Its node is to be emptied.
+    /// It must leave its node: a drain, or a taint that it does not tolerate.
     pub(super) is_to_move: bool,
     /// Its node is gone for good, or it ended by itself.
     pub(super) is_lost: bool,
@@ -36,7 +36,7 @@ impl<'a> OwnedPod<'a> {
             node,
             status,
             node_is_ready: node.is_some_and(|node| snapshot.node_is_ready(node)),
-            is_to_move: node.is_some_and(|node| snapshot.is_draining(node)),
+            is_to_move: node.is_some_and(|node| snapshot.drives_out(node, &pod.spec)),
             is_lost: node.is_some_and(|node| snapshot.is_evicted(node))
                 || status.is_some_and(PodStatus::has_ended),
         }
@@ -44,6 +44,11 @@ impl<'a> OwnedPod<'a> {
 
     pub(super) fn pod(&self) -> &'a PodInstance {
         &self.record.value
+    }
+
+    /// Nothing is known of it, because its node does not answer.
+    pub(super) fn is_silent(&self) -> bool {
+        self.node.is_some() && !self.node_is_ready
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -61,7 +66,8 @@ impl<'a> OwnedPod<'a> {
     /// has no probe has run for long enough to say that it runs.
     pub(super) fn available_at(&self, min_ready_seconds: u32, now: Timestamp) -> Option<Timestamp> {
         let needs = SignedDuration::from_secs(min_ready_seconds.into());
-        let ready = self.ready_since()?.checked_add(needs).unwrap_or(Timestamp::MAX);
+        // A time to come is of a node whose clock is wrong.
+        let ready = self.ready_since()?.min(now).checked_add(needs).unwrap_or(Timestamp::MAX);
         let steady = self.status?.unsteady(&self.pod().spec, now).map(|unsteady| unsteady.steady_at);
         Some(steady.map_or(ready, |steady| steady.max(ready)))
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use schema::keys::Key;
 use schema::kinds::Kind;
+use schema::kinds::pod::PodStatus;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{PodInstance, Rollout, Template};
 use schema::snapshot::Snapshot;
@@ -45,7 +46,7 @@ impl Planned<'_, '_> {
             workload,
             record.map(|record| &record.value),
             self.counts(),
-            || cause(snapshot, unavailable()),
+            || (!unavailable().any(OwnedPod::is_silent)).then(|| cause(snapshot, unavailable())),
             self.now,
         );
         self.end_lost(out);
@@ -103,7 +104,11 @@ impl Planned<'_, '_> {
     /// The wanted template; after a failure the last good one, whose pods then replace the others.
     fn target(&self, rollout: &Rollout) -> Option<Target> {
         let workload = &self.workload;
-        let good = rollout.good.as_ref().filter(|good| self.template(good).is_some());
+        let is_known = |hash: &String| {
+            let key = (workload.reference.clone(), hash.clone());
+            *hash == workload.wanted || self.snapshot.templates.contains_key(&key)
+        };
+        let good = rollout.good.as_ref().filter(|good| is_known(good));
         if workload.paused && !rollout.is_complete() {
             // Nothing was rolled out before: nothing is made until the pause is over.
             return good.map(|good| Target { hash: good.clone(), keeps_others: true });
@@ -123,7 +128,7 @@ impl Planned<'_, '_> {
 
     fn move_to(&self, target: &Target, out: &mut Writes) {
         let is_new =
-            |pod: &OwnedPod<'_>| target.keeps_others || pod.pod().hash == target.hash && !pod.is_to_move;
+            |pod: &OwnedPod<'_>| (target.keeps_others || pod.pod().hash == target.hash) && !pod.is_to_move;
         let (new, old): (Vec<_>, Vec<_>) = self.living().partition(|pod| is_new(pod));
         let group = |pods: &[&OwnedPod<'_>]| Group {
             count: count(pods.len()),
@@ -170,7 +175,10 @@ impl Planned<'_, '_> {
     /// Pods of the workload that were ended still run on a live node.
     fn is_left_over(&self) -> bool {
         self.names.of_workload(&self.workload.reference).iter().any(|trace| {
-            !self.snapshot.pods.contains_key(trace.pod) && self.snapshot.node_is_ready(trace.node)
+            // Where etcd is not settled, nothing is ended: what runs there is taken in again.
+            !self.snapshot.pods.contains_key(trace.pod)
+                && self.snapshot.node_is_ready(trace.node)
+                && self.snapshot.settled.contains_key(trace.node)
         })
     }
 
@@ -220,10 +228,12 @@ impl Planned<'_, '_> {
         let is_usable = snapshot.node_is_ready(trace.node)
             && !snapshot.is_draining(trace.node)
             && !snapshot.is_evicted(trace.node);
-        let runs = trace
-            .status
-            .is_some_and(|status| !status.is_terminating() && !status.has_ended() && status.uid == uid());
-        is_usable && runs && !self.is_taken(trace.pod)
+        let runs = || {
+            let is_it =
+                |status: &PodStatus| !status.is_terminating() && !status.has_ended() && status.uid == uid();
+            trace.status.is_some_and(is_it)
+        };
+        is_usable && !self.is_taken(trace.pod) && runs()
     }
 
     /// A pod has the name, or Git gives it to one.

@@ -40,12 +40,13 @@ pub(super) struct Cause {
     pub(super) message: String,
 }
 
-/// The record as it should be now. `cause` is asked when the rollout has failed.
+/// The record as it should be now. `cause` is asked at the deadline; without one, because a node is silent, the
+/// rollout gets its time again.
 pub(super) fn advance(
     workload: &Workload<'_>,
     before: Option<&Rollout>,
     counts: Counts,
-    cause: impl FnOnce() -> Cause,
+    cause: impl FnOnce() -> Option<Cause>,
     now: Timestamp,
 ) -> Rollout {
     let mut rollout = begin(workload, before, counts, now);
@@ -69,8 +70,15 @@ pub(super) fn advance(
             old: best.old.min(progress.old),
         };
         if deadline(workload, &rollout).is_some_and(|deadline| deadline <= now) {
-            fail(workload, &mut rollout, cause(), now);
+            match cause() {
+                Some(cause) => fail(workload, &mut rollout, cause, now),
+                None => rollout.progressed_at = now,
+            }
         }
+    }
+    if rollout.is_complete() && counts.available > rollout.status.available_replicas {
+        // More pods of the same template, which a commit asked for.
+        rollout.progressed_at = now;
     }
     rollout.status = status(workload, &rollout, counts, now);
     rollout

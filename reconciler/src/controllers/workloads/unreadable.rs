@@ -19,7 +19,7 @@ pub(super) struct Unreadable {
 
 impl Unreadable {
     pub(super) fn of(snapshot: &Snapshot) -> Self {
-        let prefixes = [prefix::OBJECTS, prefix::PODS, prefix::ROLLOUTS, prefix::TEMPLATES];
+        let prefixes = [prefix::OBJECTS, prefix::PODS, prefix::ROLLOUTS, prefix::TEMPLATES, prefix::SCALE];
         let below = |text: &&String| prefixes.iter().any(|prefix| text.starts_with(prefix));
         let keys: Vec<Key> =
             snapshot.malformed.keys().filter(below).filter_map(|text| text.parse().ok()).collect();
@@ -39,7 +39,7 @@ impl Unreadable {
                         name: name.to_owned(),
                     }));
                 }
-                Key::Rollout(workload) | Key::Template(workload, _) => {
+                Key::Rollout(workload) | Key::Template(workload, _) | Key::Scale(workload) => {
                     workloads.insert(workload.clone());
                 }
                 _ => {}

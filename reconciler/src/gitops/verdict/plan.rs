@@ -68,12 +68,20 @@ pub fn plan(snapshot: &Snapshot, configured: &BTreeSet<String>, now: Timestamp) 
     let mut out = Verdicts::default();
     let newest: BTreeMap<&str, u64> =
         snapshot.revisions.keys().map(|(source, sequence)| (source.as_str(), *sequence)).collect();
-    for ((source, sequence), revision) in &snapshot.revisions {
-        if revision.value.decided_at.is_some() {
-            continue;
-        }
+    let undecided = || snapshot.revisions.iter().filter(|(_, revision)| revision.value.decided_at.is_none());
+    // Many sources with as many objects each: all objects are looked at once, and not for each of them.
+    let mut objects: BTreeMap<(&str, &str), Vec<&Object>> = BTreeMap::new();
+    for object in
+        snapshot.objects.values().map(|object| &object.value).filter(|_| undecided().next().is_some())
+    {
+        let from = &object.provenance;
+        objects.entry((&from.source, &from.commit)).or_default().push(object);
+    }
+    for ((source, sequence), revision) in undecided() {
         let is_newest = newest.get(source.as_str()) == Some(sequence);
-        if let Some(verdict) = judge(snapshot, &revision.value, is_newest, now, &mut out.again_at) {
+        let own = objects.get(&(source.as_str(), revision.value.commit.as_str()));
+        let own = own.map_or(&[][..], Vec::as_slice);
+        if let Some(verdict) = judge(snapshot, &revision.value, (own, is_newest), now, &mut out.again_at) {
             let decided = Revision { verdict, decided_at: Some(now), ..revision.value.clone() };
             out.decided.push((decided, revision.mod_revision));
         }
@@ -92,18 +100,13 @@ pub fn plan(snapshot: &Snapshot, configured: &BTreeSet<String>, now: Timestamp) 
 fn judge(
     snapshot: &Snapshot,
     revision: &Revision,
-    is_newest: bool,
+    (objects, is_newest): (&[&Object], bool),
     now: Timestamp,
     again_at: &mut Option<Timestamp>,
 ) -> Option<Verdict> {
     let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
-    let is_own = |object: &&Object| {
-        object.provenance.source == revision.source && object.provenance.commit == revision.commit
-    };
-    let objects: Vec<&Object> =
-        snapshot.objects.values().map(|object| &object.value).filter(is_own).collect();
     let released_at = status.and_then(|status| status.released_at);
-    let (mut troubles, is_open) = troubles(snapshot, revision, &objects, released_at, now);
+    let (mut troubles, is_open) = troubles(snapshot, revision, objects, released_at, now);
     // Only what the newest commit wants waits. What waits for one that waits itself has no deadline yet.
     let waiting = || status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
     troubles.extend(waiting().filter_map(|waiting| {

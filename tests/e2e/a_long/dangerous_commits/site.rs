@@ -54,8 +54,9 @@ impl Site {
         for name in ["front", "back"] {
             let head = format!("apiVersion: apps/v1\nkind: ReplicaSet\n{}", meta(name));
             let labels = format!("{{app: {name}}}");
+            // No node takes their pods, so there are none to make.
             let spec = format!(
-                "spec:\n  replicas: 2\n  selector:\n    matchLabels: {labels}\n  template:\n    metadata:\n      \
+                "spec:\n  replicas: 0\n  selector:\n    matchLabels: {labels}\n  template:\n    metadata:\n      \
                  labels: {labels}\n    spec:\n      containers:\n      - name: main\n        image: example.test/{name}:1\n"
             );
             add(&format!("sets/{name}.yaml"), head + &spec);
