@@ -25,7 +25,7 @@ fn snapshot() -> Snapshot {
         "metadata": {"name": "web", "namespace": "default"}, "hash": "00", "generation": 3,
         "provenance": {"source": "main", "commit": "c0ffee", "author": "Ada", "file": "a.yaml", "line": 3},
         "spec": {
-            "scaleTargetRef": {"kind": "Pod", "name": "web"}, "minReplicas": 1, "maxReplicas": 4,
+            "scaleTargetRef": {"kind": "ReplicaSet", "name": "web"}, "minReplicas": 1, "maxReplicas": 4,
             "metrics": [
                 {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}},
                 {"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "100Mi"}}},
@@ -33,10 +33,10 @@ fn snapshot() -> Snapshot {
         },
     });
     put(&mut snapshot, "objects/HorizontalPodAutoscaler/default/web", &object);
-    for (name, owner) in [("web", "web"), ("web-0a1b2c3d-0", "web"), ("db", "db")] {
+    for (name, owner) in [("web-0a1b2c3d-1", "web"), ("web-0a1b2c3d-0", "web"), ("db-0a1b2c3d-0", "db")] {
         let pod = json!({
             "namespace": "default", "name": name, "uid": name, "hash": "h", "commit": "c0ffee",
-            "spec": {"containers": []}, "owner": {"kind": "Pod", "name": owner},
+            "spec": {"containers": []}, "owner": {"kind": "ReplicaSet", "name": owner},
         });
         put(&mut snapshot, &format!("pods/default/{name}"), &pod);
     }
@@ -48,7 +48,7 @@ fn with_record(generation: u64) -> Snapshot {
     let mut snapshot = snapshot();
     let record = json!({
         "observedGeneration": generation, "decidedAt": "2026-01-01T00:00:00Z",
-        "target": {"kind": "Pod", "namespace": "default", "name": "web"},
+        "target": {"kind": "ReplicaSet", "namespace": "default", "name": "web"},
         "status": {
             "currentReplicas": 2, "desiredReplicas": 3, "lastScaleTime": "2026-01-01T00:00:00Z",
             "lastScaleReason": "2 to 3: cpu resource utilization (percentage of request) above target",
@@ -68,7 +68,7 @@ fn a_row_says_what_is_and_what_should_be() {
     assert_eq!(before.targets, ["cpu: <unknown>/50%", "memory: <unknown>/100Mi"]);
     assert_eq!((before.replicas, before.desired_replicas, before.health.as_str()), (2, None, "Progressing"));
     let after = row(&with_record(3));
-    assert_eq!(after.reference, "Pod/web");
+    assert_eq!(after.reference, "ReplicaSet/web");
     assert_eq!(after.targets, ["cpu: 63%/50%", "memory: <unknown>/100Mi"]);
     assert_eq!((after.min_replicas, after.max_replicas, after.replicas), (1, 4, 2));
     assert_eq!((after.desired_replicas, after.health.as_str()), (Some(3), "Healthy"));

@@ -352,35 +352,12 @@ fn a_target_that_is_not_there_is_said_and_waited_for() {
 }
 
 #[test]
-fn the_pod_that_git_names_is_one_of_its_copies() {
+fn an_autoscaler_of_a_pod_changes_nothing_as_long_as_no_copies_are_made() {
     let mut world = World { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
-    world.put(&Key::Settled("n1".into()), &Settled::default());
     world.object(&pod_object("web", pod_spec(1000, 100)));
     world.object(&autoscaler("web", Kind::Pod, None));
-    let pod = reference(Kind::Pod, "web");
-    world.look();
-    assert_eq!(world.scale(&pod).unwrap().replicas, 1);
-    world.seconds = 15;
-    let named = copy(&pod, "web");
-    let other = copy(&reference(Kind::ReplicaSet, "web"), "web-0a1b2c3d-0");
-    world.run_pod(&named);
-    world.run_pod(&other);
-    let used = |pod: &PodInstance, cpu| {
-        let containers = [("main".to_owned(), ContainerUsage { cpu, memory: 0 })].into();
-        (pod.reference().to_string(), PodUsage { uid: pod.uid.clone(), containers, ..PodUsage::default() })
-    };
-    let usage = NodeUsage {
-        at: at(15),
-        window_seconds: 15,
-        cpu: 0,
-        memory: 0,
-        pods: [used(&named, 1000), used(&other, 0)].into(),
-        left_out: String::new(),
-    };
-    world.put(&Key::Usage("n1".into()), &usage);
-    world.look();
-    // A pod of a replica set of the same name is none of its own.
-    assert_eq!(world.scale(&pod).unwrap().replicas, 2);
+    assert!(world.look().writes.is_empty());
+    assert!(world.scale(&reference(Kind::Pod, "web")).is_none());
 }
 
 /// Seen red without `survivors`.
