@@ -1,6 +1,6 @@
 //! Autoscalers: how many pods a workload should have, by what its pods use.
 //!
-//! Reads objects, pods, bindings, pod status, usage, `scale/` and `autoscalers/`; writes the last two. [`decide`] knows
+//! Reads objects, pods, bindings, pod status, usage, `scale/` and `autoscalers/`; writes the last two. `decide.rs` knows
 //! no snapshot, so that `minik8s simulate hpa` decides with the same code on a recorded load.
 
 use jiff::Timestamp;

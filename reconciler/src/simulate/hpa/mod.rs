@@ -1,6 +1,6 @@
 //! `minik8s simulate hpa`: what an autoscaler would have done. Pure: text in, entries out.
 //!
-//! [`trace`] says what was, [`run`] decides on it with the controller's own code, and gives an [`Entry`] per look.
+//! `trace.rs` says what was, [`run()`] decides on it with the controller's own code, and gives an [`Entry`] per look.
 
 use std::collections::BTreeMap;
 
