@@ -56,8 +56,7 @@ fn break_one(field: &mut Field, number: usize) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Seen red with `end_unhealthy` not bounded by the pods that new ones are waited for, and with `room` that
-    /// leaves the old pods out.
+    /// Seen red with `room` that leaves the old pods out, and with `end_old` that leaves the least number out.
     #[test]
     fn a_rollout_keeps_its_bounds_and_ends(
         (surge, unavailable) in (0u32..3, 0u32..3).prop_filter("one of both", |(s, u)| s + u > 0),
