@@ -1,5 +1,5 @@
 //! A node is lost: after the time that the Cluster object gives, its bare pods start on other nodes, and what names the
-//! node waits for it. When it is back it ends what runs elsewhere by then, and starts nothing anew.
+//! node waits for it. When it is back it ends what now runs elsewhere, and starts nothing anew.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, Where, ensure, eventually, secs};

@@ -32,7 +32,7 @@ impl Template<'_> {
         Self { image: IMAGE, command: SERVES, version }
     }
 
-    /// As a Deployment of Kubernetes, with so many pods.
+    /// As a Deployment of Kubernetes, with `replicas` pods.
     fn push(&self, replicas: usize) -> Change {
         let Self { image, command, version } = self;
         let text = format!(
@@ -70,7 +70,7 @@ fn running(cluster: &Cluster) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// Waits until exactly so many pods run, all of this version, and all are behind the service.
+/// Waits until exactly `replicas` pods run, all of this version, and all are behind the service.
 fn serves(cluster: &Cluster, replicas: usize, version: usize) -> Result<()> {
     eventually(&format!("{replicas} pods of version {version} run and serve"), secs(120), || {
         let running = running(cluster)?;

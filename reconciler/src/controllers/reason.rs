@@ -40,7 +40,7 @@ pub enum Reason {
         /// The first digits of that template's hash.
         to: String,
     },
-    /// The pod's node is drained, and another pod takes its place.
+    /// The pod must leave its node, for a drain or a taint, and another pod takes its place.
     PodMoved {
         /// The node.
         from: String,
@@ -219,7 +219,7 @@ impl fmt::Display for Reason {
             Reason::PodLost { why } => write!(f, "{why}; another pod takes its place"),
             Reason::ScaledDown { to } => write!(f, "the workload is to have {to} pods"),
             Reason::RolledOut { to } => write!(f, "pods of template {to} take its place"),
-            Reason::PodMoved { from } => write!(f, "node {from} is drained; another pod takes its place"),
+            Reason::PodMoved { from } => write!(f, "it must leave node {from}; another pod takes its place"),
             Reason::Rollout(step) => f.write_str(step),
             Reason::Counted => f.write_str("its pods changed"),
             Reason::TemplateKept => f.write_str("the template is wanted"),

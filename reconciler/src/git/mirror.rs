@@ -295,7 +295,7 @@ impl Mirror {
     fn not_found(&self, names: Option<&[String]>) -> GitError {
         let config = &*self.config;
         let (url, reference) = (config.shown_url(), config.reference.to_string());
-        // Whoever creates a repository pushes later; a name beside others is mistyped.
+        // The owner of a new repository pushes later; a name beside others is mistyped.
         if names.is_some_and(<[String]>::is_empty) {
             return GitError::NoCommit { url, reference };
         }

@@ -12,7 +12,7 @@ pub(super) type Rank = [u64; 3];
 /// How nodes are put in order for a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
-    /// By what is on the node, of which so many pods have the owner of the pod.
+    /// By what is on the node, and how many pods there have the same owner.
     Ranked(fn(&NodeLoad<'_>, u32) -> Rank),
     /// By lot, from the uid of the pod: the same pod draws the same node.
     Drawn,

@@ -225,9 +225,7 @@ impl Planned<'_, '_> {
     fn runs_without_record(&self, trace: &Trace<'_>, hash: &str) -> bool {
         let snapshot = self.snapshot;
         let uid = || PodInstance::uid_of(&self.workload.owner(), trace.pod, hash);
-        let is_usable = snapshot.node_is_ready(trace.node)
-            && !snapshot.is_draining(trace.node)
-            && !snapshot.is_evicted(trace.node);
+        let is_usable = snapshot.node_is_ready(trace.node) && !snapshot.is_draining(trace.node);
         let runs = || {
             let is_it =
                 |status: &PodStatus| !status.is_terminating() && !status.has_ended() && status.uid == uid();

@@ -311,7 +311,7 @@ pub(super) fn load_of(pods: &[Pod], resource: ResourceName) -> u64 {
     pods.iter().filter_map(|pod| pod.usage?.used.of(resource)).sum()
 }
 
-/// The time of so many seconds.
+/// The time this number of seconds after the beginning.
 pub(super) fn time(seconds: f64) -> Timestamp {
     // Within the bounds that `read` checks.
     Timestamp::from_millisecond((seconds * 1000.0).round() as i64).unwrap_or(Timestamp::UNIX_EPOCH)

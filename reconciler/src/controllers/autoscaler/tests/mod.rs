@@ -39,7 +39,7 @@ fn average(name: ResourceName, value: &str) -> ResourceMetric {
     ResourceMetric { name, target }
 }
 
-/// A pod that is ready and has long been, requests a core and a GB, and uses so many thousandths of both.
+/// A pod that is ready and has long been, requests a core and a GB, and uses this number of thousandths of both.
 fn pod(used: u64) -> Pod {
     Pod {
         name: "web".to_owned(),

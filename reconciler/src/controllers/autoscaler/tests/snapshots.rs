@@ -335,7 +335,7 @@ fn replicas_0_in_git_turns_it_off_and_on_again() {
     let status = world.record("web").status;
     assert!(status.conditions.iter().any(|condition| condition.reason == "ScalingDisabled"), "{status:?}");
     world.object(&replica_set(3));
-    // What was asked for before it was off has left the window by then.
+    // What was asked for before it was off has left the window.
     assert_eq!(world.after(300, 500), Some(3));
 }
 

@@ -23,7 +23,7 @@ struct Story {
 }
 
 impl Story {
-    /// With so many nodes that beat, seen for the first time at second 0.
+    /// With this number of nodes that beat, seen for the first time at second 0.
     fn of(nodes: u8) -> Self {
         let mut story = Self { builder: SnapshotBuilder::new().nodes(nodes), term_began: second(-1000) };
         story.plan(0);

@@ -41,7 +41,7 @@ pub(super) struct Field {
     nodes: u8,
 }
 
-/// A replica set of so many pods with this image.
+/// A replica set of `replicas` pods with this image.
 pub(super) fn replica_set(replicas: u32, image: &str) -> ReplicaSetSpec {
     let mut set = ReplicaSetSpec { replicas, progress_deadline_seconds: 60, ..ReplicaSetSpec::default() };
     set.template.spec = spec(10, 1);

@@ -16,7 +16,7 @@ enum Act {
         replicas: u32,
         image: u8,
     },
-    /// So many pods lose their records.
+    /// This number of pods lose their records.
     Forget(usize),
     /// A pod is not ready any more.
     Break(usize),
