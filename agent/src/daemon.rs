@@ -26,6 +26,7 @@ use crate::catalog::{self, CatalogDisk, CatalogStore};
 use crate::config::Config;
 use crate::converge::image_book::ImageBook;
 use crate::converge::node::HEARTBEAT_INTERVAL;
+use crate::converge::pods::publish_reported;
 use crate::converge::usage;
 use crate::desired;
 use crate::locks::instance_lock::{self, RUN_DIR};
@@ -143,13 +144,17 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let row = every(PODS_INTERVAL).wake_on(base.address.changes());
     let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules_follow)?;
     helpers.into_iter().for_each(|(name, helper)| runtime.task(name, helper));
+    let (statuses, (reports, reported)) = (pods.statuses(), watch::channel(false));
     runtime.drive(row, pods);
+    let row = Row::when_woken().wake_on(statuses.clone()).wake_on(base.snapshot.clone());
+    let publish = publish_reported(node.clone(), statuses, base.snapshot.clone(), reports);
+    runtime.follow("reported pods", row, publish);
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));
     runtime.drive(every(IMAGES_INTERVAL), base.images());
 
     let row = every(HEARTBEAT_INTERVAL).wake_on(vtep.clone()).wake_on(base.address.changes());
-    runtime.drive(row, base.node(vtep));
+    runtime.drive(row, base.node(vtep, reported));
 
     let row = every(NETWORK_INTERVAL).wake_on(base.catalog.clone()).wake_on(base.subnet.clone());
     let row = wake_on_addresses(row.wake_on(pod_table.clone()), &base.netlink);

@@ -2,6 +2,7 @@
 //! critical: the end of one ends the process.
 
 mod advertise;
+mod keep;
 mod lead;
 mod prepare;
 
@@ -117,10 +118,12 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     }
     let wakes = targets.iter().map(|target| (target.source.clone(), target.nudge.clone())).collect();
 
+    let keep = keep::KeepLoop::open(&config.own_dir(), snapshot.clone());
     let deps = Deps {
         store: Arc::clone(&store),
         snapshot: snapshot.clone(),
         fence: fence.clone(),
+        last_known: keep.newest(),
         events,
         settings: config.settings.clone(),
     };
@@ -135,6 +138,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     runtime.drive(row(), Shell::<Scheduler>::new(deps));
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
+    runtime.drive(keep.row(), keep);
 
     let intake = Intake::new(targets, snapshot.clone(), Arc::clone(&store), config.name.clone());
     let intake = Arc::new(intake);

@@ -89,7 +89,8 @@ fn unscheduled(nodes: usize, pods: usize, strategy: SchedulerStrategy) -> Observ
         service_cidr: schema::records::default_service_cidr(),
         sources: ["main".to_owned()].into(),
     };
-    Observed { snapshot: Arc::new(snapshot), term_began: Timestamp::UNIX_EPOCH, settings }
+    let last_known = Arc::default();
+    Observed { snapshot: Arc::new(snapshot), last_known, term_began: Timestamp::UNIX_EPOCH, settings }
 }
 
 fn plans(scale: Scale, table: &mut Table, folder: &std::path::Path) -> Result<()> {

@@ -5,8 +5,11 @@
 //! Red without the agent's wait for a settled etcd (`Desired::is_settled`): every pod goes at once.
 
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Result, ensure, eventually, secs};
-use schema::keys::Key;
+use harness::{Change, Cluster, ClusterOptions, IMAGE, Node, Result, Where, ensure, eventually, secs};
+use schema::keys::{Key, prefix};
+use schema::kinds::Kind;
+use schema::meta::ObjectRef;
+use schema::records::Rollout;
 
 #[test]
 fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
@@ -53,6 +56,87 @@ fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
         cluster.push(&[Change::remove("blog.yaml")], "Drop blog")?;
         cluster.gone("blog")?;
         Ok(())
+    })
+}
+
+const SHOP: &str = "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: shop}\nspec:\n  replicas: 4\n  \
+                    progressDeadlineSeconds: 8\n  selector: {matchLabels: {app: shop}}\n  template:\n    \
+                    metadata: {labels: {app: shop}}\n    spec:\n      containers:\n      - name: web\n        \
+                    image: IMAGE\n        command: [sleep, infinity]\n";
+
+fn shop(image: &str) -> Change {
+    Change::write("shop.yaml", SHOP.replace("IMAGE", image))
+}
+
+/// A template that failed stays so, the last good one runs on from the disk of the reconciler, and the pods of a node
+/// that registers late are waited for. Seen red without what `LastKnown` gives to the workloads controller, and to the
+/// scheduler.
+#[test]
+fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -> Result<()> {
+    let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        cluster.push(&[shop(IMAGE)], "Open")?;
+        let workload =
+            ObjectRef { kind: Kind::ReplicaSet, namespace: "default".to_owned(), name: "shop".to_owned() };
+        let rollout = |cluster: &Cluster| cluster.etcd.value::<Rollout>(Key::Rollout(workload.clone()));
+        eventually("the first template runs", secs(60), || {
+            ensure!(rollout(cluster)?.complete, "not yet");
+            Ok(())
+        })?;
+        cluster.push(&[shop("127.0.0.1:9/absent:1")], "Break")?;
+        eventually("the second one fails and is gone", secs(60), || {
+            let rollout = rollout(cluster)?;
+            ensure!(rollout.failure.is_some() && rollout.status.available_replicas == 4, "{rollout:?}");
+            // Each with its pause container.
+            ensure!(cluster.lives()?.len() == 8, "{:?}", cluster.lives()?);
+            Ok(())
+        })?;
+        let before = cluster.lives()?;
+        let failed = rollout(cluster)?.failure;
+        eventually("the reconciler's disk has its pods", secs(10), || {
+            let kept = std::fs::read_to_string(cluster.dir("state-r0/reconciler/last-known.json"))?;
+            for pod in cluster.etcd.list(prefix::PODS)? {
+                let name = pod.key.trim_start_matches(prefix::PODS);
+                ensure!(kept.contains(&format!("\"{name}\"")), "{name} is not in {kept}");
+            }
+            Ok(())
+        })?;
+
+        cluster.nodes[2].agent.kill()?;
+        cluster.reconcilers[0].kill()?;
+        cluster.etcd.daemon.kill()?;
+        std::fs::remove_dir_all(cluster.etcd.data_dir())?;
+        cluster.etcd.start()?;
+        cluster.reconcilers[0].start()?;
+        cluster.wait_reconciler(0)?;
+        let bound = |node: &Node| cluster.etcd.list(&prefix::bindings_of(&node.name));
+        eventually("the other nodes have their pods", secs(30), || {
+            let bound = [bound(&cluster.nodes[0])?.len(), bound(&cluster.nodes[1])?.len()];
+            ensure!(bound.iter().all(|pods| *pods > 0), "{bound:?}");
+            Ok(())
+        })?;
+        let etcd = cluster.etcd_for_nodes();
+        cluster.nodes[2].start_agent(&etcd)?;
+        eventually("etcd is settled", secs(60), || {
+            for node in &cluster.nodes {
+                let settled = Key::Settled(node.name.clone());
+                ensure!(cluster.etcd.key(&settled)?.is_some(), "no {settled}");
+            }
+            Ok(())
+        })?;
+        ensure!(cluster.lives()? == before, "{before:?} became {:?}", cluster.lives()?);
+        let after = rollout(cluster)?;
+        ensure!(after.failure == failed, "{after:?}");
+        let templates = cluster.etcd.list(prefix::TEMPLATES)?;
+        ensure!(templates.len() == 2, "{templates:?}");
+
+        // And it is no dead letter: the next good commit rolls.
+        cluster.push(&[shop(IMAGE), Change::write("blog.yaml", web("blog").to_string())], "Mend")?;
+        cluster.running("blog", &["web"])?;
+        eventually("the workload is well", secs(60), || {
+            ensure!(rollout(cluster)?.complete, "{:?}", rollout(cluster)?);
+            Ok(())
+        })
     })
 }
 

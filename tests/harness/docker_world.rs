@@ -114,7 +114,11 @@ impl DockerWorld {
         let inspected = self.outcome(&args)?;
         // One that went between the two is just not there: Docker shows the others, and exits with an error.
         let went = |line: &str| line.contains("No such container");
-        ensure!(inspected.code == 0 || inspected.stderr.lines().all(went), "docker inspect: {}", inspected.stderr);
+        ensure!(
+            inspected.code == 0 || inspected.stderr.lines().all(went),
+            "docker inspect: {}",
+            inspected.stderr
+        );
         let shown: Vec<Inspected> = serde_json::from_str(&inspected.stdout)?;
         let mut views: Vec<ContainerView> = shown.into_iter().map(view).collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));

@@ -133,7 +133,11 @@ impl Base<'_> {
         })
     }
 
-    pub(super) fn node(&self, vtep: watch::Receiver<Option<Vtep>>) -> NodeLoop {
+    pub(super) fn node(
+        &self,
+        vtep: watch::Receiver<Option<Vtep>>,
+        reported: watch::Receiver<bool>,
+    ) -> NodeLoop {
         NodeLoop::new(NodeDeps {
             node: self.node_name(),
             listen: self.config.listen,
@@ -143,6 +147,7 @@ impl Base<'_> {
             machine: Arc::new(RealMachine::new(Arc::clone(&self.docker), self.address.clone())),
             subnet: self.subnet.clone(),
             vtep,
+            reported,
             since: Timestamp::now(),
         })
     }

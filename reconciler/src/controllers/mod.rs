@@ -13,6 +13,7 @@ use schema::snapshot::Snapshot;
 
 mod away;
 mod commit;
+mod last_known;
 mod note;
 mod reason;
 mod shell;
@@ -30,6 +31,7 @@ mod simulation;
 #[cfg(test)]
 mod testing;
 
+pub use last_known::{LastKnown, OnDisk};
 pub use note::{Note, NoteKind};
 pub use reason::Reason;
 pub use shell::{Deps, Shell};
@@ -50,6 +52,8 @@ pub trait Controller: Send + 'static {
 pub struct Observed {
     /// The snapshot to decide on.
     pub snapshot: Arc<Snapshot>,
+    /// What etcd knew before it was lost, until it is settled.
+    pub last_known: Arc<LastKnown>,
     /// When this reconciler began to lead. It leads anew after an outage of etcd that outlasted its lease.
     pub term_began: Timestamp,
     /// The arguments of `minik8s serve`.

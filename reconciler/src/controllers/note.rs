@@ -43,6 +43,11 @@ pub enum NoteKind {
         /// The node where the former pod keeps running.
         old_stays_on: Option<String>,
     },
+    /// The pod ran on a node that has not registered again since etcd was lost, or may have.
+    WaitsForNode {
+        /// The node, if it is known.
+        node: Option<String>,
+    },
     /// The name belongs to a pod of another owner, which is left alone.
     NameTaken {
         /// `Kind/name` of that owner.
@@ -145,6 +150,7 @@ impl Note {
     pub fn word(&self) -> &str {
         match &self.kind {
             NoteKind::Unschedulable { .. } => "Unschedulable",
+            NoteKind::WaitsForNode { .. } => "WaitsForNode",
             NoteKind::NameTaken { .. } => "NameTaken",
             NoteKind::Unreadable { .. } => "Unreadable",
             NoteKind::NotWritten { .. } => "NotWritten",
@@ -207,6 +213,15 @@ impl fmt::Display for NoteKind {
             NoteKind::Unschedulable { unfit, old_stays_on: None } => write!(f, "{unfit}"),
             NoteKind::Unschedulable { unfit, old_stays_on: Some(node) } => {
                 write!(f, "{unfit}; the former pod keeps running on {node}")
+            }
+            NoteKind::WaitsForNode { node: None } => f.write_str(
+                "etcd was lost, and a node that has not registered again may run it; waiting for the nodes",
+            ),
+            NoteKind::WaitsForNode { node: Some(node) } => {
+                write!(
+                    f,
+                    "node {node} ran it before etcd was lost and has not registered again; waiting for it"
+                )
             }
             NoteKind::NameTaken { owner } => {
                 write!(f, "a pod of {owner} has this name and is left alone; rename one of the two")

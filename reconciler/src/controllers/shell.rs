@@ -22,9 +22,11 @@ use schema::store::election::{Fence, FenceReader};
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::commit::{Committed, commit};
+use super::last_known::LastKnown;
 use super::nodes::Nodes;
 use super::note::{Note, subject};
 use super::writes::{Change, Write, Writes};
@@ -45,6 +47,8 @@ pub struct Deps {
     pub snapshot: SnapshotReader,
     /// Whether this process leads.
     pub fence: FenceReader,
+    /// What etcd held when it was last settled.
+    pub last_known: watch::Receiver<Arc<LastKnown>>,
     /// Where events go.
     pub events: EventRecorder,
     /// What controllers need to know besides.
@@ -228,8 +232,11 @@ impl<C: Controller> Loop for Shell<C> {
                 return Ok(Observation::NotReady(why));
             }
         };
+        let is_whole = !snapshot.settled.is_empty();
+        let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
         Ok(Observation::Ready(Observed {
             snapshot,
+            last_known,
             term_began: self.term_began,
             settings: self.deps.settings.clone(),
         }))
@@ -305,6 +312,7 @@ mod tests {
         let snapshot = SnapshotBuilder::new().pod(&instance("web", spec(1, 1))).snapshot;
         let seen = Observed {
             snapshot: Arc::new(snapshot),
+            last_known: Arc::default(),
             term_began: Timestamp::UNIX_EPOCH,
             settings: crate::controllers::testing::settings(),
         };

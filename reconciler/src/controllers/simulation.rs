@@ -20,16 +20,22 @@ use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{Op, Store, TxnOutcome};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::nodes::Nodes;
 use super::scheduler::{Scheduler, explain};
 use super::testing::{heartbeat, instance, node_record, object, object_key, pod_ref, settings, spec};
 use super::workloads::Workloads;
-use super::{Controller, Deps, Observed, Shell, Writes};
+use super::{Controller, Deps, LastKnown, Observed, Shell, Writes};
 
 /// Rounds within which everything must come to rest.
 const ROUNDS_MAX: usize = 30;
+
+/// Etcd was never lost.
+fn no_last_known() -> watch::Receiver<Arc<LastKnown>> {
+    watch::channel(Arc::default()).1
+}
 
 /// A reconciler's controllers.
 struct Reconciler {
@@ -152,6 +158,7 @@ impl Reconciler {
             store: Arc::new(store.clone()),
             snapshot: snapshot.clone(),
             fence: FenceReader::fixed(Some(fence)),
+            last_known: no_last_known(),
             events: EventRecorder::disabled(),
             settings: settings(),
         };
@@ -293,6 +300,7 @@ async fn who_lost_the_lead_between_plan_and_act_writes_nothing() {
         snapshot: sim.snapshot.clone(),
         // Believes to lead for ever, as a process that was stopped past its lease does.
         fence: FenceReader::fixed(Some(take_lead(&sim.store).await)),
+        last_known: no_last_known(),
         events: EventRecorder::disabled(),
         settings: settings(),
     });
@@ -316,6 +324,7 @@ async fn who_does_not_lead_does_not_plan() {
         store: Arc::new(sim.store.clone()),
         snapshot: sim.snapshot.clone(),
         fence: FenceReader::fixed(None),
+        last_known: no_last_known(),
         events: EventRecorder::disabled(),
         settings: settings(),
     });
@@ -333,6 +342,7 @@ async fn nothing_is_planned_on_a_snapshot_older_than_ones_own_writes() {
         store: Arc::new(sim.store.clone()),
         snapshot: stale,
         fence: FenceReader::fixed(Some(take_lead(&sim.store).await)),
+        last_known: no_last_known(),
         events: EventRecorder::disabled(),
         settings: settings(),
     });

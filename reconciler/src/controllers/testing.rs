@@ -33,7 +33,12 @@ pub(super) fn settings() -> Settings {
 }
 
 pub(super) fn seen(snapshot: &Snapshot) -> Observed {
-    Observed { snapshot: Arc::new(snapshot.clone()), term_began: Timestamp::UNIX_EPOCH, settings: settings() }
+    Observed {
+        snapshot: Arc::new(snapshot.clone()),
+        last_known: Arc::default(),
+        term_began: Timestamp::UNIX_EPOCH,
+        settings: settings(),
+    }
 }
 
 pub(super) fn pod_ref(name: &str) -> NamespacedName {

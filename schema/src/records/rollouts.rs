@@ -26,6 +26,9 @@ pub struct Rollout {
     /// Hash of the last template that all pods had and were available with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub good: Option<String>,
+    /// All pods have had the wanted template and were available with it since the object asked for it.
+    #[serde(default)]
+    pub complete: bool,
     /// Why the wanted template is not rolled out any further.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<RolloutFailure>,
@@ -43,11 +46,6 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// All pods have the wanted template and were available with it.
-    pub fn is_complete(&self) -> bool {
-        self.good.as_ref() == Some(&self.wanted)
-    }
-
     /// The first eight digits of a template's hash, as in the names of its pods.
     pub fn short(hash: &str) -> &str {
         hash.get(..8).unwrap_or(hash)

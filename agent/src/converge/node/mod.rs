@@ -42,6 +42,8 @@ pub struct NodeDeps {
     pub machine: Arc<dyn Machine>,
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub vtep: watch::Receiver<Option<Vtep>>,
+    /// Etcd has the statuses of all pods that run here.
+    pub reported: watch::Receiver<bool>,
     /// When this process begins to beat.
     pub since: Timestamp,
 }

@@ -18,11 +18,18 @@ use crate::worlds::host::MachineFacts;
 /// cost the heartbeat.
 const FACTS_MAX: Duration = Duration::from_secs(3);
 
+/// Longest wait for statuses of pods before this node registers. Their writer takes up to 10 s to find that etcd was lost.
+const REPORTED_MAX: Duration = Duration::from_secs(15);
+
 impl NodeLoop {
     pub(super) async fn look(&mut self) -> Result<Observed, LoopError> {
         let read = |error| LoopError::new("cannot read this node's record", error);
         let record =
             self.deps.store.get(&Key::Node(self.deps.node.clone()).to_string()).await.map_err(read)?;
+        if record.is_none() {
+            // A node that registers in an etcd that was lost gets pods from then on: what runs here must be there first.
+            let _ = tokio::time::timeout(REPORTED_MAX, self.deps.reported.wait_for(|all| *all)).await;
+        }
         let heartbeat =
             self.deps.store.get(&Key::Heartbeat(self.deps.node.clone()).to_string()).await.map_err(read)?;
         Ok(Observed {

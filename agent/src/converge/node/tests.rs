@@ -32,6 +32,7 @@ struct Rig {
     machine: Arc<FakeMachine>,
     moves: watch::Sender<Option<IpAddr>>,
     address: NodeAddress,
+    reported: watch::Sender<bool>,
 }
 
 impl Rig {
@@ -44,7 +45,8 @@ impl Rig {
         };
         let (moves, address) = NodeAddress::channel(Some([192, 0, 2, 7].into()));
         let machine = Arc::new(FakeMachine(Mutex::new(facts)));
-        Self { store: Arc::new(MemoryStore::new()), machine, moves, address }
+        let reported = watch::Sender::new(true);
+        Self { store: Arc::new(MemoryStore::new()), machine, moves, address, reported }
     }
 
     fn agent(&self, since: &str) -> NodeLoop {
@@ -59,6 +61,7 @@ impl Rig {
             machine,
             subnet: watch::channel(None).1,
             vtep: watch::channel(None).1,
+            reported: self.reported.subscribe(),
             since: since.parse().unwrap(),
         })
     }
@@ -95,6 +98,25 @@ async fn a_new_node_registers_and_beats() {
     assert_eq!(record.max_pods, 110);
     assert_eq!(record.labels["kubernetes.io/hostname"], "n1");
     assert_eq!(rig.heartbeat().await.unwrap().since, FIRST.parse().unwrap());
+}
+
+/// Seen red without the wait: the record is there before the statuses are.
+#[tokio::test(start_paused = true)]
+async fn a_node_registers_after_etcd_has_what_runs_on_it() {
+    let rig = Rig::new();
+    rig.reported.send_replace(false);
+    let mut agent = rig.agent(FIRST);
+    let registers = run(&mut agent, FIRST);
+    let is_early = tokio::time::timeout(Duration::from_secs(1), registers).await.is_ok();
+    assert!(!is_early, "it registered");
+    rig.reported.send_replace(true);
+    run(&mut agent, FIRST).await.unwrap();
+    rig.record().await;
+    // What was not written within its time holds nothing up for good.
+    let rig = Rig::new();
+    rig.reported.send_replace(false);
+    run(&mut rig.agent(FIRST), FIRST).await.unwrap();
+    rig.record().await;
 }
 
 // Seen red with the URL of the agent's start.

@@ -58,7 +58,7 @@ pub use facts::{ContainerLimits, NodeFacts, Observed};
 pub use image::credentials::Credentials;
 #[cfg(any(test, feature = "fakes"))]
 pub use image::credentials::NoCredentials;
-pub use status::statuses::Statuses;
+pub use status::statuses::{Statuses, publish_reported};
 pub use steps::PodsPlan;
 pub use worker::PauseArchive;
 

@@ -28,7 +28,8 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
     let node = &observed.node;
     let nothing = PodFacts::default();
     let last = |pod: &NamespacedName, uid: &str| last(&observed.last_reported, pod, uid);
-    let mut statuses = Statuses { complete: observed.desired.source == Source::Etcd, ..Statuses::default() };
+    let complete = observed.desired.source == Source::Etcd;
+    let mut statuses = Statuses { complete, looked: true, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
         let Some(pod) = &facts.pod else { continue };
         let stays =

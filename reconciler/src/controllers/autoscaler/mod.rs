@@ -30,6 +30,6 @@ impl Controller for Autoscaler {
     const NAME: &'static str = "hpa";
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
-        plan::plan(&seen.snapshot, now)
+        plan::plan(&seen.snapshot, &seen.last_known, now)
     }
 }

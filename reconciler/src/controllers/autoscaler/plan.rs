@@ -20,6 +20,7 @@ use schema::snapshot::Snapshot;
 use super::decide::{Undecided, decide, failures, is_active, undecided};
 use super::model::{Decision, Demand, Input, Memory, MetricResult, Tuning};
 use super::target::Targets;
+use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
@@ -28,7 +29,7 @@ use crate::controllers::writes::{Expect, Writes};
 pub const LOOK_SECONDS: i64 = 15;
 
 /// What should be written below `scale/` and `autoscalers/`.
-pub(in crate::controllers) fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
+pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let autoscalers: Vec<Scaler<'_>> =
         snapshot.objects.values().filter_map(|o| Scaler::of(&o.value)).collect();
     let mut of_target: BTreeMap<&ObjectRef, Vec<&str>> = BTreeMap::new();
@@ -38,11 +39,11 @@ pub(in crate::controllers) fn plan(snapshot: &Snapshot, now: Timestamp) -> Write
     let wanted: BTreeSet<&ObjectRef> = of_target.keys().copied().collect();
     let mut out = Writes::default();
     remove(snapshot, &wanted, &mut out);
-    let targets = Targets::new(snapshot, &wanted);
+    let targets = Targets::new(snapshot, last_known, &wanted);
     for scaler in &autoscalers {
         let others = of_target[&scaler.target].iter().filter(|name| **name != scaler.object.metadata.name);
         let others: Vec<&str> = others.copied().collect();
-        Step { snapshot, targets: &targets, scaler, others, now }.plan(&mut out);
+        Step { snapshot, last_known, targets: &targets, scaler, others, now }.plan(&mut out);
     }
     out
 }
@@ -101,6 +102,7 @@ impl<'a> Scaler<'a> {
 /// One autoscaler in one plan.
 struct Step<'a> {
     snapshot: &'a Snapshot,
+    last_known: &'a LastKnown,
     targets: &'a Targets<'a>,
     scaler: &'a Scaler<'a>,
     /// Names of other autoscalers of the same target.
@@ -117,8 +119,9 @@ impl Step<'_> {
             return;
         }
         let stored = self.snapshot.autoscalers.get(&id);
-        let record = stored.map(|stored| &stored.value);
-        if let Some(record) = record.filter(|record| self.is_recent(record)) {
+        let written = stored.map(|stored| &stored.value);
+        let record = written.or_else(|| self.last_known.autoscaler(&id));
+        if let Some(record) = written.filter(|record| self.is_recent(record) && !self.found_more(record)) {
             out.again_by(after_look(record.decided_at));
             self.note(&record.status, out);
             return;
@@ -129,7 +132,7 @@ impl Step<'_> {
         let scale_key = Key::Scale(self.scaler.target.clone());
         let scale_now = self.snapshot.scales.get(&self.scaler.target);
         let rescales = scale.as_ref().is_some_and(|wanted| wanted.is_other_than(scale_now.map(|s| &s.value)));
-        if !rescales && record.is_some_and(|record| !is_news(record, &next)) {
+        if !rescales && written.is_some_and(|record| !is_news(record, &next)) {
             return;
         }
         let expect = stored.map_or(Expect::Absent, |stored| Expect::ModRevision(stored.mod_revision));
@@ -163,6 +166,13 @@ impl Step<'_> {
             // A time to come is of a leader whose clock was wrong.
             && !age.is_negative()
             && age < look()
+    }
+
+    /// Nodes that registered since run more pods than that: etcd was lost.
+    fn found_more(&self, record: &AutoscalerRecord) -> bool {
+        let seed = self.targets.seed(&self.scaler.target);
+        let current = seed.map(|seed| self.targets.current(&self.scaler.target, seed, Some(record)));
+        current.is_ok_and(|current| current > record.status.desired_replicas)
     }
 
     /// The next record, and what becomes of the target; none: it stays as it is.

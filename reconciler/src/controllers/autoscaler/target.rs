@@ -12,6 +12,7 @@ use schema::records::{AutoscalerRecord, PodInstance};
 use schema::snapshot::Snapshot;
 
 use super::model::{PerResource, Pod, Sample};
+use crate::controllers::last_known::LastKnown;
 
 /// A sample older than this says nothing of the pod: nodes measure every 15 s.
 const SAMPLE_OLD: SignedDuration = SignedDuration::from_secs(60);
@@ -19,12 +20,17 @@ const SAMPLE_OLD: SignedDuration = SignedDuration::from_secs(60);
 /// What all targets are read from, looked up once.
 pub(super) struct Targets<'a> {
     snapshot: &'a Snapshot,
+    last_known: &'a LastKnown,
     pods: BTreeMap<ObjectRef, Vec<&'a PodInstance>>,
     survivors: BTreeMap<NamespacedName, BTreeSet<&'a str>>,
 }
 
 impl<'a> Targets<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, wanted: &BTreeSet<&ObjectRef>) -> Self {
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        last_known: &'a LastKnown,
+        wanted: &BTreeSet<&ObjectRef>,
+    ) -> Self {
         let mut pods: BTreeMap<ObjectRef, Vec<&PodInstance>> = BTreeMap::new();
         for pod in snapshot.pods.values().map(|pod| &pod.value).filter(|_| !wanted.is_empty()) {
             let owner = ObjectRef {
@@ -36,7 +42,7 @@ impl<'a> Targets<'a> {
                 pods.entry(owner).or_default().push(pod);
             }
         }
-        Self { snapshot, pods, survivors: survivors(snapshot) }
+        Self { snapshot, last_known, pods, survivors: survivors(snapshot) }
     }
 
     /// The number of pods that Git says.
@@ -63,7 +69,8 @@ impl<'a> Targets<'a> {
         if seed == 0 {
             return 0;
         }
-        let decided = self.snapshot.scales.get(target).map(|scale| scale.value.replicas);
+        let stored = self.snapshot.scales.get(target).map(|scale| scale.value.replicas);
+        let decided = stored.or_else(|| self.last_known.replicas(target));
         let has_scaled = record.is_some_and(|record| record.status.last_scale_time.is_some());
         if decided.is_some() && has_scaled {
             return decided.unwrap_or(seed);

@@ -28,7 +28,7 @@ pub struct Scheduler;
 impl Controller for Scheduler {
     const NAME: &'static str = "scheduler";
 
-    fn plan(seen: &Observed, _now: Timestamp) -> Writes {
-        plan::plan(&seen.snapshot, &seen.settings.sources)
+    fn plan(seen: &Observed, now: Timestamp) -> Writes {
+        plan::plan(seen, now)
     }
 }

@@ -8,9 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use schema::keys::{Key, prefix};
 use schema::kinds::pod::PodStatus;
-use schema::meta::NamespacedName;
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{Binding, PodInstance, Settled};
 use schema::snapshot::health;
 use schema::snapshot::{Snapshot, Versioned};
@@ -19,10 +20,14 @@ use super::cluster::{Cluster, taken};
 use super::demand::{Claim, Demand};
 use super::fit::Unfit;
 use super::leave::{Leave, has_left, is_ending_a_pod, must_leave};
-use crate::controllers::is_applied_whole;
+use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::{Observed, is_applied_whole};
+
+/// How long the other controllers may take to find what a node runs that registers.
+const NEWS: SignedDuration = SignedDuration::from_secs(3);
 
 /// A binding with its place in the store.
 #[derive(Clone, Copy)]
@@ -49,11 +54,17 @@ struct Planner<'a> {
     reported: HashMap<&'a NamespacedName, &'a str>,
     /// Nodes from which a pod was moved in its turn.
     had_turn: BTreeSet<&'a str>,
+    last_known: &'a LastKnown,
+    /// Until when a pod waits for the node that ran it before etcd was lost; none once that is over.
+    waits_until: Option<Timestamp>,
+    /// Etcd is not settled, and nodes run what it knows nothing of.
+    was_lost: bool,
     out: Writes,
 }
 
-/// What should be written below `bindings/`. `sources`: names of all configured sources.
-pub(super) fn plan(snapshot: &Snapshot, sources: &BTreeSet<String>) -> Writes {
+/// What should be written below `bindings/`.
+pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
+    let (snapshot, sources) = (&*seen.snapshot, &seen.settings.sources);
     let unreadable = unreadable_pods(snapshot);
     let mut planner = Planner {
         snapshot,
@@ -62,6 +73,9 @@ pub(super) fn plan(snapshot: &Snapshot, sources: &BTreeSet<String>) -> Writes {
         unfit: BTreeMap::new(),
         reported: HashMap::new(),
         had_turn: BTreeSet::new(),
+        last_known: &seen.last_known,
+        waits_until: patience(seen).filter(|until| *until > now),
+        was_lost: snapshot.settled.is_empty() && strays(snapshot).next().is_some(),
         out: Writes::default(),
     };
     let waiting = planner.settle_bound();
@@ -75,17 +89,24 @@ pub(super) fn plan(snapshot: &Snapshot, sources: &BTreeSet<String>) -> Writes {
     planner.note_unreadable();
     let mut out = planner.out;
     remove_settled(snapshot, &mut out);
-    settle(snapshot, sources, &mut out);
+    settle(snapshot, sources, now, &mut out);
     out
 }
 
 /// Writes for every node, once, that this etcd is complete. Waits for a run that binds no new pod: a pod that moves or is
 /// removed leaves nothing open.
-fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
+fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, now: Timestamp, out: &mut Writes) {
     let unsettled = || snapshot.nodes.keys().filter(|node| !snapshot.settled.contains_key(*node));
     let binds = out.writes.iter().any(|write| matches!(write.reason, Reason::Bound { .. }));
-    if binds || unsettled().next().is_none() || !is_complete(snapshot, sources) {
+    let waits = out.notes.iter().any(|note| matches!(note.kind, NoteKind::WaitsForNode { .. }));
+    if binds || waits || unsettled().next().is_none() || !is_complete(snapshot, sources) {
         return;
+    }
+    // What runs there may be news to the others.
+    let youngest = unsettled().map(|node| snapshot.nodes[node].value.registered_at).max();
+    if let Some(young) = youngest.filter(|at| (SignedDuration::ZERO..NEWS).contains(&now.duration_since(*at)))
+    {
+        return out.again_by(young + NEWS);
     }
     let commits = snapshot.sources.iter().filter_map(|(source, status)| {
         status.value.applied_commit.clone().map(|commit| (source.clone(), commit))
@@ -94,6 +115,12 @@ fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
     for node in unsettled() {
         out.put(Key::Settled(node.clone()), &value, Expect::Absent, Reason::Settled);
     }
+}
+
+/// Nodes get as long to come back to an etcd that was lost as silent nodes get.
+fn patience(seen: &Observed) -> Option<Timestamp> {
+    let seconds = seen.snapshot.cluster().nodes.evict_after_seconds;
+    seen.term_began.checked_add(SignedDuration::from_secs(seconds.into())).ok()
 }
 
 /// A node that comes back is another one.
@@ -107,9 +134,32 @@ fn remove_settled(snapshot: &Snapshot, out: &mut Writes) {
 /// become bindings, as far as nodes fit. A quarantined file, a held prune, an object that waits or a source that was
 /// never read leaves it open: what they hold may run on a node and be in this etcd not at all.
 fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
-    is_applied_whole(snapshot, sources)
-        && snapshot.malformed.is_empty()
-        && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
+    if !is_applied_whole(snapshot, sources) || !snapshot.malformed.is_empty() {
+        return false;
+    }
+    let strays: BTreeSet<(&str, &str)> = strays(snapshot)
+        .filter_map(|pod| Some((pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?)))
+        .collect();
+    // What serves in place of new pods, by a template that nobody knows any more, goes only after these serve.
+    let is_replaced = |object: &ObjectRef| {
+        let rollout = snapshot.rollouts.get(object).map(|rollout| &rollout.value);
+        !strays.contains(&(object.namespace.as_str(), object.name.as_str()))
+            || rollout.is_none_or(|rollout| {
+                let status = &rollout.status;
+                rollout.failure.is_some() || status.available_replicas >= status.desired_replicas
+            })
+    };
+    let mut objects = snapshot.objects.iter();
+    objects.all(|(id, object)| health::is_complete(snapshot, &object.value) && is_replaced(id))
+}
+
+/// Pods that run on nodes which are not settled, and are bound there to nothing.
+fn strays(snapshot: &Snapshot) -> impl Iterator<Item = &NamespacedName> {
+    let reported = snapshot.pod_status.iter().filter(|(place, status)| {
+        let runs = !status.value.has_ended() && !status.value.is_terminating();
+        runs && !snapshot.settled.contains_key(&place.0) && !snapshot.bindings.contains_key(*place)
+    });
+    reported.map(|((_, pod), _)| pod)
 }
 
 /// Which of the pods without a binding run on which node, by what nodes report of this very version; of several nodes
@@ -271,6 +321,9 @@ impl<'a> Planner<'a> {
             return;
         }
         let claim = Claim::of(waiting.pod);
+        if self.waits_for_node(waiting) {
+            return;
+        }
         if let Some(node) = self.runs_on(waiting, &claim) {
             return self.bind(waiting, node, &claim, "it runs there already".to_owned());
         }
@@ -303,9 +356,32 @@ impl<'a> Planner<'a> {
         is_its_turn
     }
 
+    /// The pod ran on a node that has not come back since etcd was lost, or may have: it would run twice elsewhere.
+    fn waits_for_node(&mut self, waiting: &Waiting<'a>) -> bool {
+        let Some(until) = self.waits_until.filter(|_| waiting.before.is_none()) else { return false };
+        let pod = waiting.pod.reference();
+        let node = self.last_known.node_of(&pod, &waiting.pod.uid);
+        let waits = match node {
+            Some(node) => !self.snapshot.node_is_ready(node),
+            None => self.was_lost && self.last_known.is_empty() && !self.reported.contains_key(&pod),
+        };
+        if !waits {
+            return false;
+        }
+        let kind = NoteKind::WaitsForNode { node: node.map(str::to_owned) };
+        self.out.note(Note::about_pod(&pod.namespace, &pod.name, kind));
+        self.out.again_by(until);
+        true
+    }
+
     /// The node that runs the pod and still takes it: etcd was lost, and its bindings with it.
     fn runs_on(&self, waiting: &Waiting<'a>, claim: &Claim<'a>) -> Option<usize> {
-        let node = self.reported.get(&waiting.pod.reference()).filter(|_| waiting.before.is_none())?;
+        if waiting.before.is_some() {
+            return None;
+        }
+        let pod = waiting.pod.reference();
+        let reported = self.reported.get(&pod).copied();
+        let node = reported.or_else(|| self.last_known.node_of(&pod, &waiting.pod.uid))?;
         self.cluster.find(node).filter(|&node| self.cluster.unfit_on(node, &claim.demand).is_none())
     }
 

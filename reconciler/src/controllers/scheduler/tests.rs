@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use jiff::Timestamp;
 use schema::keys::Key;
 use schema::kinds::cluster::ClusterSpec;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
@@ -10,9 +11,9 @@ use schema::snapshot::Snapshot;
 
 use super::explain;
 use crate::controllers::testing::{
-    SnapshotBuilder, instance, node_record, pod_ref, settings, spec, with_host_port,
+    SnapshotBuilder, instance, node_record, pod_ref, seen, settings, spec, with_host_port,
 };
-use crate::controllers::{Change, Writes};
+use crate::controllers::{Change, Observed, Settings, Writes};
 
 mod filters;
 mod leaving;
@@ -23,7 +24,7 @@ const SPREAD: &str = "it has the fewest pods of this owner, then the least reque
 
 /// With the one source `main` configured.
 fn plan(snapshot: &Snapshot) -> Writes {
-    super::plan::plan(snapshot, &settings().sources)
+    super::plan::plan(&seen(snapshot), Timestamp::UNIX_EPOCH)
 }
 
 fn planned(snapshot: &Snapshot) -> String {
@@ -452,7 +453,10 @@ mod settling {
         let there = builder(SourceState::Synced).snapshot;
         let settles = |names: &[&str], snapshot: &Snapshot| {
             let sources = names.iter().map(|name| (*name).to_owned()).collect();
-            super::super::plan::plan(snapshot, &sources).to_string().contains("bindings/n1/settled")
+            let settings = Settings { sources, ..settings() };
+            let seen = Observed { settings, ..seen(snapshot) };
+            let plan = super::super::plan::plan(&seen, Timestamp::UNIX_EPOCH);
+            plan.to_string().contains("bindings/n1/settled")
         };
         assert!(settles(&["main"], &there));
         assert!(!settles(&["main", "second"], &there), "the second was never read");

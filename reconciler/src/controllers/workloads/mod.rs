@@ -28,6 +28,6 @@ impl Controller for Workloads {
     const NAME: &'static str = "workloads";
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
-        plan(&seen.snapshot, now)
+        plan(&seen.snapshot, &seen.last_known, now)
     }
 }

@@ -12,12 +12,13 @@ use super::owned::{Names, by_owner};
 use super::replica_set::Planned;
 use super::unreadable::Unreadable;
 use super::workload::Workload;
+use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
 /// What should be written.
-pub(in crate::controllers) fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
+pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let unreadable = Unreadable::of(snapshot);
     let mut out = Writes::default();
     // Removals first: what they free is free for the others.
@@ -33,9 +34,11 @@ pub(in crate::controllers) fn plan(snapshot: &Snapshot, now: Timestamp) -> Write
                     continue;
                 }
                 let record = snapshot.rollouts.get(&reference).map(|record| &record.value);
-                let workload = Workload::of_replica_set(snapshot, object, spec, record);
+                let scale = snapshot.scales.get(&reference).map(|scale| scale.value.replicas);
+                let scale = scale.or_else(|| last_known.replicas(&reference));
+                let workload = Workload::of_replica_set(object, spec, scale, record);
                 let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
-                Planned { snapshot, workload, pods, names: &names, now }.plan(&mut out);
+                Planned { snapshot, last_known, workload, pods, names: &names, now }.plan(&mut out);
             }
             // They have no pods of their own.
             Resource::Cluster(_)

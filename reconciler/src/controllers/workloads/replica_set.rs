@@ -1,7 +1,7 @@
 //! The pods of one workload: which to make, which to end, and what to write down of it. Pure.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use schema::keys::Key;
@@ -17,12 +17,14 @@ use super::owned::{Names, OwnedPod, Trace};
 use super::rollout::{self, Counts};
 use super::victims;
 use super::workload::Workload;
+use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
 /// A workload with its pods.
 pub(super) struct Planned<'p, 'a> {
     pub(super) snapshot: &'a Snapshot,
+    pub(super) last_known: &'a LastKnown,
     pub(super) workload: Workload<'a>,
     pub(super) pods: &'p [OwnedPod<'a>],
     pub(super) names: &'p Names<'a>,
@@ -41,16 +43,18 @@ impl Planned<'_, '_> {
     pub(super) fn plan(&self, out: &mut Writes) {
         let (snapshot, workload) = (self.snapshot, &self.workload);
         let record = snapshot.rollouts.get(&workload.reference);
+        let before = record.map(|record| Cow::Borrowed(&record.value)).or_else(|| self.last_rollout());
         let unavailable = || self.living().filter(|pod| self.is_wanted(pod) && !self.is_available(pod));
         let rollout = rollout::advance(
             workload,
-            record.map(|record| &record.value),
+            before.as_deref(),
             self.counts(),
             || (!unavailable().any(OwnedPod::is_silent)).then(|| cause(snapshot, unavailable())),
             self.now,
         );
         self.end_lost(out);
-        if let Some(target) = self.target(&rollout) {
+        let takes_back = record.is_none() && self.take_back(&rollout, out);
+        if let Some(target) = self.target(&rollout).filter(|_| !takes_back) {
             self.move_to(&target, out);
         }
         self.keep_templates(&rollout, out);
@@ -63,6 +67,33 @@ impl Planned<'_, '_> {
         let matures = self.living().filter_map(|pod| pod.available_at(workload.min_ready_seconds, self.now));
         let next = matures.filter(|at| *at > self.now).chain(rollout::deadline(workload, &rollout)).min();
         out.again_at = out.again_at.into_iter().chain(next).min();
+    }
+
+    /// The rollout where it stood when etcd was lost. The commit that an object was filled in by again is not one that
+    /// touched it, and the time without etcd is not the rollout's.
+    fn last_rollout(&self) -> Option<Cow<'_, Rollout>> {
+        let last = self.last_known.rollout(&self.workload.reference)?;
+        let mut rollout = Rollout { progressed_at: self.now, ..last.clone() };
+        if last.object_hash == self.workload.object.hash {
+            rollout.commit.clone_from(&self.workload.object.provenance.commit);
+        }
+        Some(Cow::Owned(rollout))
+    }
+
+    /// Makes the pods that there were when etcd was lost, of both templates should a rollout have been under way: the
+    /// next plan goes on with them. `false`: there were none.
+    fn take_back(&self, rollout: &Rollout, out: &mut Writes) -> bool {
+        let owner = self.workload.owner();
+        let mut found = false;
+        for hash in [Some(&rollout.wanted), rollout.good.as_ref()].into_iter().flatten() {
+            let Some(template) = self.template(hash) else { continue };
+            for (id, last) in self.last_known.pods_of(&self.workload.reference) {
+                if last.uid == PodInstance::uid_of(&owner, id, hash) && !self.is_taken(id) {
+                    found |= self.make(id.clone(), hash, &template, out);
+                }
+            }
+        }
+        found
     }
 
     fn living(&self) -> impl Iterator<Item = &OwnedPod<'_>> {
@@ -106,10 +137,12 @@ impl Planned<'_, '_> {
         let workload = &self.workload;
         let is_known = |hash: &String| {
             let key = (workload.reference.clone(), hash.clone());
-            *hash == workload.wanted || self.snapshot.templates.contains_key(&key)
+            *hash == workload.wanted
+                || self.snapshot.templates.contains_key(&key)
+                || self.last_known.template(&workload.reference, hash).is_some()
         };
         let good = rollout.good.as_ref().filter(|good| is_known(good));
-        if workload.paused && !rollout.is_complete() {
+        if workload.paused && !rollout.complete {
             // Nothing was rolled out before: nothing is made until the pause is over.
             return good.map(|good| Target { hash: good.clone(), keeps_others: true });
         }
@@ -119,11 +152,13 @@ impl Planned<'_, '_> {
     }
 
     fn template(&self, hash: &str) -> Option<Template> {
+        let workload = &self.workload.reference;
         if hash == self.workload.wanted {
             return self.workload.template();
         }
-        let key = (self.workload.reference.clone(), hash.to_owned());
-        self.snapshot.templates.get(&key).map(|template| template.value.clone())
+        let stored = self.snapshot.templates.get(&(workload.clone(), hash.to_owned()));
+        let stored = stored.map(|template| &template.value);
+        stored.or_else(|| self.last_known.template(workload, hash)).cloned()
     }
 
     fn move_to(&self, target: &Target, out: &mut Writes) {
@@ -184,24 +219,27 @@ impl Planned<'_, '_> {
 
     fn create(&self, target: &Target, number: u32, out: &mut Writes) {
         let Some(template) = self.template(&target.hash).filter(|_| number > 0) else { return };
-        let spec = self.snapshot.cluster().defaults.of_pod(&template.spec);
         for id in self.free_names(&target.hash).take(number as usize) {
-            let owner = self.workload.owner();
-            let pod = PodInstance {
-                namespace: id.namespace.clone(),
-                name: id.name.clone(),
-                uid: PodInstance::uid_of(&owner, &id, &target.hash),
-                hash: target.hash.clone(),
-                labels: template.labels.clone(),
-                annotations: template.annotations.clone(),
-                owner,
-                commit: template.commit.clone(),
-                spec: Arc::clone(&spec),
-                files: template.files.clone(),
-            };
-            let reason = Reason::PodWanted { commit: template.commit.clone() };
-            out.put(Key::Pod(id), &pod, Expect::Absent, reason);
+            self.make(id, &target.hash, &template, out);
         }
+    }
+
+    fn make(&self, id: NamespacedName, hash: &str, template: &Template, out: &mut Writes) -> bool {
+        let owner = self.workload.owner();
+        let pod = PodInstance {
+            namespace: id.namespace.clone(),
+            name: id.name.clone(),
+            uid: PodInstance::uid_of(&owner, &id, hash),
+            hash: hash.to_owned(),
+            labels: template.labels.clone(),
+            annotations: template.annotations.clone(),
+            owner,
+            commit: template.commit.clone(),
+            spec: self.snapshot.cluster().defaults.of_pod(&template.spec),
+            files: template.files.clone(),
+        };
+        let reason = Reason::PodWanted { commit: template.commit.clone() };
+        out.put(Key::Pod(id), &pod, Expect::Absent, reason)
     }
 
     /// Names for new pods: first of those that run already and lack only their record, as after a loss of
@@ -244,16 +282,18 @@ impl Planned<'_, '_> {
     fn keep_templates(&self, rollout: &Rollout, out: &mut Writes) {
         let workload = &self.workload.reference;
         let key = |hash: &String| Key::Template(workload.clone(), hash.clone());
-        let wanted = &rollout.wanted;
-        if !self.snapshot.templates.contains_key(&(workload.clone(), wanted.clone()))
-            && let Some(template) = self.workload.template()
-        {
-            out.put(key(wanted), &template, Expect::Absent, Reason::TemplateKept);
+        let kept = [Some(&rollout.wanted), rollout.good.as_ref()];
+        for hash in kept.into_iter().flatten() {
+            if !self.snapshot.templates.contains_key(&(workload.clone(), hash.clone()))
+                && let Some(template) = self.template(hash)
+            {
+                out.put(key(hash), &template, Expect::Absent, Reason::TemplateKept);
+            }
         }
         let all = (workload.clone(), String::new())..;
-        let kept = self.snapshot.templates.range(all).take_while(|((of, _), _)| of == workload);
-        for ((_, hash), template) in kept {
-            if hash != wanted && Some(hash) != rollout.good.as_ref() {
+        let stored = self.snapshot.templates.range(all).take_while(|((of, _), _)| of == workload);
+        for ((_, hash), template) in stored {
+            if !kept.contains(&Some(hash)) {
                 out.delete(key(hash), template.mod_revision, Reason::TemplateReplaced);
             }
         }

@@ -51,11 +51,12 @@ pub(super) fn advance(
 ) -> Rollout {
     let mut rollout = begin(workload, before, counts, now);
     if counts.is_complete(workload.desired) {
-        if !rollout.is_complete() || rollout.failure.is_some() {
+        if !rollout.complete || rollout.failure.is_some() {
             let message = format!("complete: {} pods available", counts.updated_available);
             step(&mut rollout, message, now);
         }
         rollout.good = Some(rollout.wanted.clone());
+        rollout.complete = true;
         rollout.failure = None;
     }
     if is_under_way(workload, &rollout) {
@@ -76,7 +77,7 @@ pub(super) fn advance(
             }
         }
     }
-    if rollout.is_complete() && counts.available > rollout.status.available_replicas {
+    if rollout.complete && counts.available > rollout.status.available_replicas {
         // More pods of the same template, which a commit asked for.
         rollout.progressed_at = now;
     }
@@ -91,7 +92,7 @@ pub(super) fn deadline(workload: &Workload<'_>, rollout: &Rollout) -> Option<Tim
 }
 
 fn is_under_way(workload: &Workload<'_>, rollout: &Rollout) -> bool {
-    !rollout.is_complete() && rollout.failure.is_none() && !workload.paused && workload.desired > 0
+    !rollout.complete && rollout.failure.is_none() && !workload.paused && workload.desired > 0
 }
 
 /// Takes in what the object asks for. Another template, or another commit after a failure, begins anew.
@@ -103,6 +104,7 @@ fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now:
         commit: commit.clone(),
         wanted: workload.wanted.clone(),
         good: None,
+        complete: false,
         failure: None,
         started_at: now,
         progressed_at: now,
@@ -113,7 +115,7 @@ fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now:
     let mut rollout = before.cloned().unwrap_or_else(fresh);
     let is_new = before.is_none() || rollout.wanted != workload.wanted;
     let is_touched = rollout.commit != *commit || rollout.object_hash != object.hash;
-    if is_new || is_touched && !rollout.is_complete() {
+    if is_new || is_touched && !rollout.complete {
         let again = rollout.failure.is_some() && !is_new;
         rollout = Rollout { good: rollout.good, steps: rollout.steps, status: rollout.status, ..fresh() };
         let again = if again { "tried again" } else { "began" };
@@ -128,7 +130,7 @@ fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now:
 
 fn fail(workload: &Workload<'_>, rollout: &mut Rollout, cause: Cause, now: Timestamp) {
     let Cause { reason, message } = cause;
-    let back = match &rollout.good {
+    let back = match rollout.good.as_ref().filter(|good| **good != rollout.wanted) {
         Some(good) => format!("template {} serves again", Rollout::short(good)),
         None => "there is no template before it to go back to".to_owned(),
     };
@@ -158,7 +160,7 @@ fn status(workload: &Workload<'_>, rollout: &Rollout, counts: Counts, now: Times
         Some(failure) => {
             set("Progressing", ConditionStatus::False, &failure.reason, failure.message.clone());
         }
-        None if rollout.is_complete() => {
+        None if rollout.complete => {
             set("Progressing", ConditionStatus::True, "NewReplicaSetAvailable", String::new());
         }
         None if workload.paused => {

@@ -9,7 +9,6 @@ use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec, StrategyType};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{OwnerRef, Rollout, Template};
-use schema::snapshot::Snapshot;
 
 /// An object that makes equal pods.
 pub(super) struct Workload<'a> {
@@ -36,15 +35,16 @@ pub(super) enum Strategy {
 }
 
 impl<'a> Workload<'a> {
-    /// What a replica set asks for. `record` spares the hash of an object that did not change.
+    /// What a replica set asks for. `scale`: the number that an autoscaler gave it. `record` spares the hash of an
+    /// object that did not change.
     pub(super) fn of_replica_set(
-        snapshot: &Snapshot,
         object: &'a Object,
         spec: &'a ReplicaSetSpec,
+        scale: Option<u32>,
         record: Option<&Rollout>,
     ) -> Self {
         let reference = object.reference();
-        let desired = snapshot.scales.get(&reference).map_or(spec.replicas, |scale| scale.value.replicas);
+        let desired = scale.unwrap_or(spec.replicas);
         let known = record.filter(|record| record.object_hash == object.hash);
         let wanted = known.map_or_else(|| template_hash(object, spec), |record| record.wanted.clone());
         Self {

@@ -7,10 +7,13 @@ use std::time::Duration;
 use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::finished::is_end;
 use crate::converge::pods::facts::LastReported;
+use crate::converge::publish;
 
 /// What the status keys of this node should hold.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,6 +21,26 @@ pub struct Statuses {
     pub pods: BTreeMap<NamespacedName, Arc<PodStatus>>,
     /// Keys of other pods are to be removed: everything of this node is known.
     pub complete: bool,
+    /// Docker was asked what runs here.
+    pub looked: bool,
+}
+
+/// Publishes whether etcd has the statuses of all pods that run here.
+pub fn publish_reported(
+    node: String,
+    statuses: watch::Receiver<Statuses>,
+    snapshot: SnapshotReader,
+    reported: watch::Sender<bool>,
+) -> impl FnMut() + Send {
+    move || {
+        let (statuses, snapshot) = (statuses.borrow(), snapshot.current());
+        let is_stored = |(pod, status): (&NamespacedName, &Arc<PodStatus>)| {
+            let stored = snapshot.pod_status.get(&(node.clone(), pod.clone()));
+            stored.is_some_and(|stored| stored.value.uid == status.uid)
+        };
+        let all = snapshot.synced && statuses.looked && statuses.pods.iter().all(is_stored);
+        publish(&reported, all);
+    }
 }
 
 /// What was said last of the pods of this node: by this agent, or else by the one before.

@@ -261,6 +261,7 @@ async fn the_last_value_of_the_key_is_the_end_and_then_it_goes() {
         WatchEvent::Put(put) => Some(schema::codec::decode::<PodStatus>(&put.value).unwrap()),
         WatchEvent::Delete { .. } => None,
     });
-    let last = Statuses { pods: [(web.pod.reference(), Arc::new(last.unwrap()))].into(), complete: true };
+    let pods = [(web.pod.reference(), Arc::new(last.unwrap()))].into();
+    let last = Statuses { pods, complete: true, looked: true };
     assert_eq!(words(&last, &web), "Terminating Failed false Error:143 Completed:0");
 }

@@ -20,7 +20,7 @@ use crate::controllers::autoscaler::plan::plan;
 use crate::controllers::testing::{
     SnapshotBuilder, instance, node_record, object as pod_object, pod_ref, spec as pod_spec,
 };
-use crate::controllers::{Change, Expect, Writes};
+use crate::controllers::{Change, Expect, LastKnown, Writes};
 
 /// A snapshot that moves on as the writers would move it.
 #[derive(Clone)]
@@ -152,7 +152,7 @@ impl World {
 
     /// Plans and carries the writes out, each under its guard.
     fn look(&mut self) -> Writes {
-        let plan = plan(&self.snapshot, at(self.seconds));
+        let plan = plan(&self.snapshot, &LastKnown::default(), at(self.seconds));
         for write in &plan.writes {
             let key = write.key.to_string();
             let revision = self.snapshot.revision + 1;
@@ -423,7 +423,7 @@ fn a_thousand_oscillations_with_commits_in_between() {
             "{record:?}"
         );
     }
-    let writes = plan(&world.snapshot, at(world.seconds));
+    let writes = plan(&world.snapshot, &LastKnown::default(), at(world.seconds));
     assert!(writes.writes.is_empty(), "{writes}");
     let value: Vec<u8> = schema::codec::encode(&world.record("web")).unwrap();
     assert_eq!(decode::<AutoscalerRecord>(&value).unwrap(), world.record("web"));

@@ -15,12 +15,12 @@ use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec, RollingUpdate};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::{Binding, PodInstance, Rollout};
+use schema::records::{Binding, PodInstance, Rollout, Settled};
 use schema::snapshot::Snapshot;
 
 use super::super::plan::plan;
 use crate::controllers::testing::{SnapshotBuilder, object, pod_ref, spec};
-use crate::controllers::{Change, Writes};
+use crate::controllers::{Change, LastKnown, Writes};
 
 /// How pods of a template turn out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,7 @@ pub(super) struct Field {
     pub(super) object: Object,
     /// By the image of the template; those that are not here are ready at once.
     pub(super) fates: BTreeMap<String, Fate>,
+    pub(super) last_known: LastKnown,
     nodes: u8,
 }
 
@@ -63,7 +64,8 @@ impl Field {
         let object = object("web", PodSpec::default());
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let builder = SnapshotBuilder::new().nodes(nodes);
-        let mut field = Self { builder, now, object, fates: BTreeMap::new(), nodes };
+        let mut field =
+            Self { builder, now, object, fates: BTreeMap::new(), last_known: LastKnown::default(), nodes };
         field.push(set, 1);
         field
     }
@@ -91,7 +93,7 @@ impl Field {
 
     /// The controller's plan, carried out.
     pub(super) fn plan(&mut self) -> Writes {
-        let plan = plan(self.snapshot(), self.now);
+        let plan = plan(self.snapshot(), &self.last_known, self.now);
         for write in &plan.writes {
             let builder = std::mem::take(&mut self.builder);
             self.builder = match &write.change {
@@ -170,6 +172,19 @@ impl Field {
         let mut images: Vec<String> = self.pods().into_values().collect();
         images.sort();
         images
+    }
+
+    /// Etcd is lost, and filled with what Git says by another commit; nodes report nothing yet. What the reconciler
+    /// has on its disk is `last_known`.
+    pub(super) fn lose_etcd(&mut self) {
+        let settled = Key::Settled("n1".to_owned());
+        let whole = std::mem::take(&mut self.builder).put(&settled, &Settled::default()).snapshot;
+        let disk = serde_json::to_string(&LastKnown::of(&whole).unwrap().to_disk()).unwrap();
+        self.last_known = LastKnown::from_disk(&serde_json::from_str(&disk).unwrap());
+        self.object.provenance.commit = "f".repeat(40);
+        self.object.generation = 1;
+        let key = Key::Object(self.object.reference());
+        self.builder = SnapshotBuilder::new().nodes(self.nodes).put(&key, &self.object);
     }
 
     pub(super) fn forget_pods(&mut self, names: &BTreeSet<String>) {

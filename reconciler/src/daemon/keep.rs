@@ -1,0 +1,91 @@
+//! Keeps on the disk what etcd alone knows, so that an etcd that was lost can be filled again. Reads the snapshot,
+//! writes `<state>/reconciler/last-known.json`; controllers read the newest in memory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{DiskRecord, Loop, LoopError, Next, Observation, Row};
+use schema::snapshot::Snapshot;
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
+
+use crate::controllers::{LastKnown, OnDisk};
+
+/// Written again at the latest after this, should it have gone from the disk.
+const INTERVAL: Duration = Duration::from_secs(3600);
+/// Least time between two writes: what changed within it before a loss is not kept.
+const GAP: Duration = Duration::from_millis(500);
+
+/// The loop. Every reconciler has one: each may have to fill etcd again.
+pub(super) struct KeepLoop {
+    disk: DiskRecord,
+    snapshot: SnapshotReader,
+    newest: watch::Sender<Arc<LastKnown>>,
+}
+
+impl KeepLoop {
+    /// Reads what the last process kept in the reconciler's own directory.
+    pub(super) fn open(dir: &Path, snapshot: SnapshotReader) -> Self {
+        let disk = DiskRecord::new(dir.join("last-known.json"));
+        let kept = disk.read_or_warn::<OnDisk>("what etcd held last").as_ref().map(LastKnown::from_disk);
+        Self { disk, snapshot, newest: watch::Sender::new(Arc::new(kept.unwrap_or_default())) }
+    }
+
+    pub(super) fn newest(&self) -> watch::Receiver<Arc<LastKnown>> {
+        self.newest.subscribe()
+    }
+
+    pub(super) fn row(&self) -> Row {
+        let is_news = |before: &Snapshot, now: &Snapshot| !LastKnown::is_same(before, now);
+        Row::every(INTERVAL).wake_if(self.snapshot.clone(), GAP, is_news)
+    }
+}
+
+/// What to keep; none while etcd is not whole.
+#[derive(Debug)]
+pub(super) struct Keep(Option<LastKnown>);
+
+impl schema::control::Plan for Keep {
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+#[async_trait]
+impl Loop for KeepLoop {
+    type Observed = Arc<Snapshot>;
+    type Plan = Keep;
+    type Outcome = std::io::Result<()>;
+
+    fn name(&self) -> &'static str {
+        "last-known"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError> {
+        let snapshot = self.snapshot.current();
+        if !snapshot.synced {
+            return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
+        }
+        Ok(Observation::Ready(snapshot))
+    }
+
+    fn plan(snapshot: &Self::Observed, _: Timestamp) -> Keep {
+        Keep(LastKnown::of(snapshot))
+    }
+
+    async fn act(&mut self, _: &Self::Observed, plan: Keep) -> std::io::Result<()> {
+        let Some(newest) = plan.0.map(Arc::new) else { return Ok(()) };
+        self.newest.send_replace(Arc::clone(&newest));
+        let disk = self.disk.clone();
+        let written = tokio::task::spawn_blocking(move || disk.write(&newest.to_disk())).await;
+        written.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+    }
+
+    async fn report(&mut self, _: Self::Observed, written: std::io::Result<()>) -> Result<Next, LoopError> {
+        let what = || format!("writing {}", self.disk.path().display());
+        written.map_err(|error| LoopError::new(what(), error)).map(|()| Next::Interval)
+    }
+}
