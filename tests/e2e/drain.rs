@@ -19,14 +19,16 @@ use schema::records::ServiceRecord;
 const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n";
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec:\n  \
                        selector: {group: shop}\n  ports: [{port: 80, targetPort: 8080}]\n";
+/// As Kubernetes advises for servers that end at once: what was led to the pod before is answered.
+const ANSWERS_ON: &str = "    lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
 /// What is asked between two changes, so that each is met by requests.
 const ANSWERS: u64 = 20;
 
 /// A pod of the service on one of the nodes; of another `version` it is another pod.
-fn pod(cluster: &Cluster, index: usize, version: usize) -> Result<Change> {
+fn pod(cluster: &Cluster, index: usize, version: usize, fields: &str) -> Result<Change> {
     let node = &cluster.numbered(index % cluster.nodes.len() + 1)?.name;
     let name = format!("shop-{index}");
-    let versioned = format!("{READY}    workingDir: /{}\n", "./".repeat(version));
+    let versioned = format!("{READY}{fields}    workingDir: /{}\n", "./".repeat(version));
     let text = web(&name).greeting("open").label("group", "shop").on(node).container_fields(&versioned);
     Ok(Change::write(format!("{name}.yaml"), text.to_string()))
 }
@@ -50,7 +52,7 @@ fn nobody_notices_that_the_pods_of_a_service_are_replaced_and_removed() -> Resul
     Cluster::run(options, |cluster| {
         let mut changes = vec![Change::write("service.yaml", SERVICE)];
         for index in 0..3 {
-            changes.push(pod(cluster, index, 0)?);
+            changes.push(pod(cluster, index, 0, ANSWERS_ON)?);
         }
         cluster.push(&changes, "Open")?;
         let address = behind(cluster, 3, &[])?.cluster_ip.context("no address")?;
@@ -67,7 +69,7 @@ fn nobody_notices_that_the_pods_of_a_service_are_replaced_and_removed() -> Resul
             for index in 0..3 {
                 let name = format!("shop-{index}");
                 let former = cluster.pod(&name)?.address()?.to_owned();
-                cluster.push(&[pod(cluster, index, version)?], "Replace")?;
+                cluster.push(&[pod(cluster, index, version, ANSWERS_ON)?], "Replace")?;
                 behind(cluster, 3, &[former])?;
                 answered(&clients)?;
             }
@@ -77,7 +79,7 @@ fn nobody_notices_that_the_pods_of_a_service_are_replaced_and_removed() -> Resul
             cluster.push(&[Change::remove(format!("shop-{index}.yaml"))], "Remove")?;
             cluster.gone(&format!("shop-{index}"))?;
             answered(&clients)?;
-            cluster.push(&[pod(cluster, index, replacements + removal)?], "And back")?;
+            cluster.push(&[pod(cluster, index, replacements + removal, ANSWERS_ON)?], "And back")?;
             behind(cluster, 3, &[])?;
             answered(&clients)?;
         }
@@ -96,8 +98,8 @@ const HELD_BACK: u64 = 1;
 fn a_pod_is_not_told_to_end_while_a_node_still_leads_clients_to_it() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
-        let goes = pod(cluster, 0, 0)?;
-        cluster.push(&[Change::write("service.yaml", SERVICE), goes, pod(cluster, 1, 0)?], "Open")?;
+        let goes = pod(cluster, 0, 0, "")?;
+        cluster.push(&[Change::write("service.yaml", SERVICE), goes, pod(cluster, 1, 0, "")?], "Open")?;
         let address = behind(cluster, 2, &[])?.cluster_ip.context("no address")?;
         let url = format!("http://{address}/");
         for node in &cluster.nodes {

@@ -41,7 +41,8 @@ impl Template<'_> {
              metadata: {{labels: {{app: shop}}}}\n    spec:\n      terminationGracePeriodSeconds: 2\n      \
              containers:\n      - name: web\n        image: {image}\n        command: [sh, -c, {command:?}]\n        \
              env: [{{name: VERSION, value: \"{version}\"}}]\n        \
-             readinessProbe: {{httpGet: {{path: /index.html, port: 8080}}, periodSeconds: 1}}\n"
+             readinessProbe: {{httpGet: {{path: /index.html, port: 8080}}, periodSeconds: 1}}\n        \
+             lifecycle: {{preStop: {{exec: {{command: [sleep, \"1\"]}}}}}}\n"
         );
         Change::write("shop.yaml", text)
     }

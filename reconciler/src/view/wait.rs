@@ -218,7 +218,10 @@ fn unknown_commit<'a>(sources: impl Iterator<Item = &'a SourceStatus>, commit: O
         seen.push(format!("source {} has shown {newest}", source.name));
     }
     match commit {
-        Some(commit) => waiting(format!("commit {} is not seen yet: {}", short(commit), seen.join(", "))),
+        Some(commit) => {
+            let (commit, seen) = (short(commit), seen.join(", "));
+            waiting(format!("commit {commit} is not seen yet: {seen}; is it pushed?"))
+        }
         None => waiting(seen.join(", ")),
     }
 }

@@ -17,7 +17,8 @@ Made from the Rust types in `schema/src/kinds/` by `schema/tests/published.rs`; 
 
 A manifest is a YAML or JSON file of the repository; several documents in a YAML file are separated by `---`.
 Kinds whose apiVersion is not `minik8s.io/v1` are written as for Kubernetes. Fields that are not below are errors.
-Older spellings are read as well, with a note that names today's.
+Older spellings are read as well, with a note that names today's. A `kind: Deployment` is read as a ReplicaSet, which
+rolls by itself; messages and the CLI call it so.
 
 ## In an editor
 

@@ -8,7 +8,8 @@ pub(crate) struct ForeignField {
 
 const REMOVE: &str = "remove it";
 const BY_SERVER: &str = "a Kubernetes server sets it; remove it";
-const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations";
+const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations; pods of a workload are spread over the nodes anyway";
+const SPREAD: &str = "pods of a workload are spread over the nodes anyway; remove it";
 const NO_ACCOUNTS: &str = "Minik8s has no service accounts; remove it";
 const PLAIN_ENV: &str = "list each variable under env, with valueFrom.secretKeyRef";
 const VOLUMES: &str =
@@ -40,7 +41,8 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("ObjectMeta", &["generateName"], "objects of a repository have fixed names: write name"),
     ("ObjectMeta", &["finalizers", "ownerReferences", "clusterName"], REMOVE),
     ("PodSpec", &["serviceAccount", "serviceAccountName", "automountServiceAccountToken"], NO_ACCOUNTS),
-    ("PodSpec", &["affinity", "topologySpreadConstraints", "schedulerName", "schedulingGates"], BY_NODE),
+    ("PodSpec", &["affinity", "schedulerName", "schedulingGates"], BY_NODE),
+    ("PodSpec", &["topologySpreadConstraints"], SPREAD),
     (
         "PodSpec",
         &["priority", "priorityClassName", "preemptionPolicy", "overhead", "runtimeClassName"],

@@ -31,6 +31,12 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
         }
         let present = snapshot.node_conditions.get(node);
         let before = present.map(|present| &present.value);
+        // It has registered a moment ago, and its first heartbeat follows.
+        let age = now.duration_since(snapshot.nodes[node].value.registered_at);
+        if before.is_none() && !snapshot.node_is_ready(node) && (SignedDuration::ZERO..LEASE).contains(&age) {
+            out.again_by(now + (LEASE - age));
+            continue;
+        }
         let mut wanted = next(snapshot, node, before, now);
         if wanted.ready == ConditionStatus::Unknown && wanted.evicted_at.is_none() {
             let due = (wanted.since + patience).max(seen.term_began + LEASE);

@@ -22,9 +22,9 @@ mod strategies;
 
 const SPREAD: &str = "it has the fewest pods of this owner, then the least requested, of the nodes that fit";
 
-/// With the one source `main` configured.
+/// With the one source `main` configured, a minute into the term.
 fn plan(snapshot: &Snapshot) -> Writes {
-    super::plan::plan(&seen(snapshot), Timestamp::UNIX_EPOCH)
+    super::plan::plan(&seen(snapshot), Timestamp::from_second(60).unwrap())
 }
 
 fn planned(snapshot: &Snapshot) -> String {

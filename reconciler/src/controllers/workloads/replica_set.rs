@@ -52,6 +52,7 @@ impl Planned<'_, '_> {
             || (!unavailable().any(OwnedPod::is_silent)).then(|| cause(snapshot, unavailable())),
             self.now,
         );
+        let rollout = self.with_trouble(rollout);
         self.end_lost(out);
         let takes_back = record.is_none() && self.take_back(&rollout, out);
         if let Some(target) = self.target(&rollout).filter(|_| !takes_back) {
@@ -94,6 +95,21 @@ impl Planned<'_, '_> {
             }
         }
         found
+    }
+
+    /// Says what keeps new pods from running, as long as the rollout is under way.
+    fn with_trouble(&self, mut rollout: Rollout) -> Rollout {
+        let mut broken =
+            self.living().filter(|pod| self.is_wanted(pod) && !self.is_available(pod)).peekable();
+        if rollout.complete || rollout.failure.is_some() || broken.peek().is_none() {
+            return rollout;
+        }
+        let found = cause(self.snapshot, broken);
+        let progressing = rollout.status.conditions.iter_mut().find(|one| one.kind == "Progressing");
+        if let Some(condition) = progressing.filter(|_| found.is_trouble()) {
+            condition.message = found.message;
+        }
+        rollout
     }
 
     fn living(&self) -> impl Iterator<Item = &OwnedPod<'_>> {

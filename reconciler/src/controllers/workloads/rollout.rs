@@ -40,6 +40,15 @@ pub(super) struct Cause {
     pub(super) message: String,
 }
 
+impl Cause {
+    /// Not just what every pod passes through on its way up.
+    pub(super) fn is_trouble(&self) -> bool {
+        const ON_THE_WAY: [&str; 4] =
+            ["ContainerCreating", "PodInitializing", "ContainersNotReady", "ProgressDeadlineExceeded"];
+        !ON_THE_WAY.contains(&self.reason.as_str())
+    }
+}
+
 /// The record as it should be now. `cause` is asked at the deadline; without one, because a node is silent, the
 /// rollout gets its time again.
 pub(super) fn advance(

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::Health;
+use schema::kinds::{Health, Kind};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{
@@ -150,7 +150,8 @@ fn troubles(
     now: Timestamp,
 ) -> (Vec<Trouble>, bool) {
     let is_silent = |object: &Object| {
-        object.kind().is_run() && matches!(health(snapshot, object), Health::Unknown { .. })
+        let is_awaited = object.kind().is_run() && object.kind() != Kind::Node;
+        is_awaited && matches!(health(snapshot, object), Health::Unknown { .. })
     };
     let is_open = objects.iter().any(|object| is_silent(object));
     // What has no pods of its own, such as a service, gets on as the commit's pods do.

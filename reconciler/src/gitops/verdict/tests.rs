@@ -110,6 +110,17 @@ async fn a_node_that_does_not_answer_leaves_the_verdict_open() {
     assert!(matches!(judged(&silent, 300)[..], [(1, Verdict::Bad { .. })]));
 }
 
+// Seen red with a Node object whose machine nobody has started: no verdict, ever.
+#[tokio::test]
+async fn a_node_that_never_registered_holds_no_verdict_up() {
+    let mut repo = Repo::new(pods(["a"]));
+    repo.set("node.yaml", "apiVersion: v1\nkind: Node\nmetadata: {name: gpu-1}\n").commit("A node to come");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Succeeded, false).await;
+    assert_eq!(verdicts(&decided(&mut cluster, 1).await), [(1, Verdict::Good)]);
+}
+
 #[tokio::test]
 async fn a_newer_commit_supersedes_only_the_objects_that_it_changes() {
     let mut repo = Repo::new(pods(["a", "b"]));

@@ -73,9 +73,19 @@ fn a_commit_that_is_seen_but_not_applied_is_waited_for() {
 
 #[test]
 fn a_commit_that_nobody_has_seen_names_what_is_seen() {
-    check(&good(), Some(C3), "---", "commit 3333333 is not seen yet: source main has shown 2222222");
+    check(
+        &good(),
+        Some(C3),
+        "---",
+        "commit 3333333 is not seen yet: source main has shown 2222222; is it pushed?",
+    );
     // Six digits are too few to stand for a commit.
-    check(&good(), Some(&C2[..6]), "---", "commit 222222 is not seen yet: source main has shown 2222222");
+    check(
+        &good(),
+        Some(&C2[..6]),
+        "---",
+        "commit 222222 is not seen yet: source main has shown 2222222; is it pushed?",
+    );
 }
 
 #[test]

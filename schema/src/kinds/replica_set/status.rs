@@ -41,11 +41,10 @@ impl ReplicaSetSpec {
         if status.observed_generation < generation {
             return progressing("its change has not been seen yet".to_owned());
         }
-        let failed = status
-            .conditions
-            .iter()
-            .find(|condition| condition.kind == "Progressing" && condition.status == ConditionStatus::False);
-        if let Some(condition) = failed {
+        let rollout = status.conditions.iter().find(|condition| condition.kind == "Progressing");
+        let trouble = rollout.map_or("", |condition| &condition.message);
+        let trouble = if trouble.is_empty() { String::new() } else { format!("; {trouble}") };
+        if let Some(condition) = rollout.filter(|condition| condition.status == ConditionStatus::False) {
             let why = if condition.message.is_empty() { &condition.reason } else { &condition.message };
             return Health::Degraded { why: why.clone() };
         }
@@ -53,11 +52,11 @@ impl ReplicaSetSpec {
             return Health::Healthy;
         }
         if updated < wanted {
-            progressing(format!("{updated} of {wanted} pods are updated"))
+            progressing(format!("{updated} of {wanted} pods are updated{trouble}"))
         } else if replicas > updated {
-            progressing(format!("{} old pods are to go", replicas - updated))
+            progressing(format!("{} old pods are to go{trouble}", replicas - updated))
         } else if status.available_replicas < wanted {
-            progressing(format!("{} of {wanted} pods are available", status.available_replicas))
+            progressing(format!("{} of {wanted} pods are available{trouble}", status.available_replicas))
         } else {
             Health::Healthy
         }

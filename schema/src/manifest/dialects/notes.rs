@@ -31,7 +31,7 @@ impl<'a> Notes<'a> {
 
     /// `old`, found at `mark`, says nothing today: `why`.
     pub(crate) fn dropped(&mut self, mark: Mark, old: &str, why: &str) {
-        let message = format!("`{old}` is an older spelling and is left out: {why}");
+        let message = format!("`{old}` has no effect here and is left out: {why}");
         self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
     }
 

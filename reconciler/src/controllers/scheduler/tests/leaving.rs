@@ -1,5 +1,7 @@
 //! Pods that leave their node: it is lost, gone, drained or tainted.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use schema::condition::ConditionStatus;
 use schema::kinds::node::{NodeSpec, Taint};
@@ -8,6 +10,7 @@ use schema::records::{NodeConditions, PodInstance, Settled};
 
 use super::strategies::applied;
 use super::*;
+use crate::controllers::LastKnown;
 use crate::controllers::testing::{heartbeat, replica};
 
 fn named(name: &str, node: &str) -> PodInstance {
@@ -123,6 +126,27 @@ fn after_etcd_was_lost_a_pod_is_bound_to_the_node_that_runs_it() {
     let builder = builder.pod(&instance("old", spec(2, 2))).status("n3", &old, PodPhase::Running);
     assert_eq!(bound(&applied(builder.clone())), ["n1/old", "n2/web"], "of another version nothing follows");
     assert_eq!(put_bindings(&builder.snapshot)[1].reason, "it runs there already");
+    // One that may run on a node which has not registered yet waits for the nodes.
+    let early = super::super::plan::plan(&seen(&builder.snapshot), Timestamp::UNIX_EPOCH);
+    assert_eq!((early.writes.len(), early.again_at), (1, Timestamp::from_second(30).ok()));
+    assert!(early.to_string().contains("WaitsForNode"), "{early}");
     let builder = builder.delete(&Key::Heartbeat("n2".into()));
     assert_eq!(bound(&applied(builder)).len(), 2);
+}
+
+// Seen red without `waits_for_node`: bound to n1 at once.
+#[test]
+fn after_etcd_was_lost_a_pod_waits_for_the_node_that_ran_it() {
+    let web = instance("web", spec(1, 1));
+    let whole = SnapshotBuilder::new().nodes(3).pod(&web).bound("n3", &web);
+    let whole = whole.put(&Key::Settled("n3".into()), &Settled::default());
+    let last_known = Arc::new(LastKnown::of(&whole.snapshot).unwrap());
+    let placed = |nodes: u8, seconds: i64| {
+        let builder = SnapshotBuilder::new().nodes(nodes).pod(&web);
+        let seen = Observed { last_known: Arc::clone(&last_known), ..seen(&builder.snapshot) };
+        super::super::plan::plan(&seen, Timestamp::from_second(seconds).unwrap()).to_string()
+    };
+    assert!(!placed(2, 29).contains("put"), "{}", placed(2, 29));
+    assert!(placed(2, 30).contains("put bindings/n1/default/web"), "{}", placed(2, 30));
+    assert!(placed(3, 1).contains("put bindings/n3/default/web"), "{}", placed(3, 1));
 }

@@ -110,7 +110,10 @@ fn a_template_that_does_not_work_goes_and_the_last_good_one_serves() {
     field.push(rolling(replica_set(4, BAD), 1, 0), 2);
     field.run(10);
     assert_eq!(field.images(), ["web:1", "web:1", "web:1", "web:1", BAD], "no old pod goes for a bad one");
-    assert!(matches!(health(field.snapshot(), &field.object), Health::Progressing { .. }));
+    let Health::Progressing { why } = health(field.snapshot(), &field.object) else {
+        panic!("not under way")
+    };
+    assert!(why.contains("pod web-") && why.contains("ErrImagePull"), "{why}");
     field.after(60);
     field.run(5);
     assert_eq!(field.images(), ["web:1"; 4]);

@@ -75,6 +75,11 @@ impl<'a> PlannedObjects<'a> {
         if keeps { self.count_before(object, in_git) } else { in_git }
     }
 
+    /// An autoscaler sets the workload's number of pods once all is applied.
+    pub(super) fn is_scaled(&self, object: &ObjectRef) -> bool {
+        self.scaled.contains(object)
+    }
+
     pub(crate) fn before(&self, object: &ObjectRef) -> Option<&'a Object> {
         self.live.get(object).map(|live| &live.value)
     }

@@ -51,6 +51,11 @@ pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
         }
         (None, None) => {}
     }
+    let is_changed = before.zip(after).is_some_and(|(before, after)| before.replicas != after.replicas);
+    if case.planned.is_scaled(case.object) && (is_changed || !effects.is_empty()) {
+        effects
+            .push(Effect::Says("its autoscaler decides how many pods there are, not `replicas`".to_owned()));
+    }
     let pod = |set: Option<&'_ ReplicaSetSpec>| {
         set.filter(|set| set.replicas > 0).map(|set| set.template.spec.clone())
     };
