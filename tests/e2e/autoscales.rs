@@ -1,36 +1,27 @@
 //! An autoscaler on real containers: a load brings pods up to the most that it may have, its end takes them down
 //! again, and commits in between never reset the number.
 
-use harness::{Change, Cluster, ClusterOptions, ContainerView, IMAGE, Result, ensure, eventually, secs};
+use std::collections::BTreeSet;
+
+use harness::{
+    Change, Cluster, ClusterOptions, ContainerView, Context as _, IMAGE, Result, Where, ensure, eventually,
+    secs,
+};
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::records::{AutoscalerRecord, ScaleRecord};
+use schema::records::{AutoscalerRecord, ScaleRecord, ServiceRecord};
 
-/// Burns what it may, 100 millicores, until `/tmp/idle` is there.
-fn workload() -> Change {
-    let burn = "trap 'exit 0' TERM; while :; do [ -e /tmp/idle ] && sleep 0.2; done";
-    let text = format!(
-        "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: burner}}\nspec:\n  replicas: 1\n  \
-         selector: {{matchLabels: {{app: burner}}}}\n  template:\n    metadata: {{labels: {{app: burner}}}}\n    \
-         spec:\n      terminationGracePeriodSeconds: 1\n      containers:\n      - name: main\n        \
-         image: {IMAGE}\n        command: [sh, -c, {burn:?}]\n        resources: {{requests: {{cpu: 50m}}, \
-         limits: {{cpu: 100m}}}}\n"
-    );
-    Change::write("burner.yaml", text)
-}
+const SAMPLE_IMAGE: &str = "minik8s-sample/busybox:1";
 
-fn autoscaler() -> Change {
-    let text = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: burner}\nspec:\n  \
-                scaleTargetRef: {kind: ReplicaSet, name: burner}\n  minReplicas: 1\n  maxReplicas: 4\n  \
-                metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, \
-                averageUtilization: 50}}}]\n  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}\n";
-    Change::write("hpa.yaml", text)
+/// The sample's load, whose pods use what they are asked for over HTTP, and the autoscaler of 1 to 4 of them.
+fn load() -> String {
+    include_str!("../../sample-repo/apps/load.yaml").replace(SAMPLE_IMAGE, IMAGE)
 }
 
 fn running(cluster: &Cluster) -> Result<Vec<ContainerView>> {
-    let all = cluster.node().docker.containers(&cluster.slot().instance())?;
-    Ok(all.into_iter().filter(|one| one.running && one.label("container") == "main").collect())
+    let all = cluster.containers()?;
+    Ok(all.into_iter().filter(|one| one.running && one.label("container") == "load").collect())
 }
 
 fn count(cluster: &Cluster, wanted: usize) -> Result<Vec<ContainerView>> {
@@ -39,33 +30,63 @@ fn count(cluster: &Cluster, wanted: usize) -> Result<Vec<ContainerView>> {
     Ok(running)
 }
 
+/// Sets what the pod uses, as `cpu=300` does.
+fn ask(cluster: &Cluster, container: &ContainerView, what: &str) -> Result<String> {
+    let pod = cluster.pod(container.label("pod"))?;
+    let url = format!("http://{}:8080/cgi-bin/load?{what}", pod.address()?);
+    cluster.node().net.run("curl", &["-sf", "-m", "2", &url])
+}
+
+/// Which pods answer at the address of the Service, of 100 requests.
+fn answering(cluster: &Cluster) -> Result<BTreeSet<String>> {
+    let record: ServiceRecord = cluster.etcd.value(Key::Service(NamespacedName::new("default", "load")))?;
+    let url = format!("http://{}/", record.cluster_ip.context("no address")?);
+    let ask = "for i in $(seq 100); do curl -sf -m 2 $0; done";
+    let said = cluster.node().net.run("sh", &["-c", ask, &url])?;
+    Ok(said.lines().map(str::to_owned).collect())
+}
+
 #[test]
 fn a_load_brings_pods_and_its_end_takes_them_and_git_resets_nothing() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
-        cluster.push(&[workload(), autoscaler()], "Open")?;
-        eventually("one container runs", secs(60), || count(cluster, 1))?;
-        let burning = eventually("four containers run", secs(120), || count(cluster, 4))?;
+    let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        cluster.push(&[Change::write("load.yaml", load())], "Open")?;
+        let first = eventually("one container runs", secs(60), || count(cluster, 1))?;
+        eventually("it is asked for more", secs(20), || ask(cluster, &first[0], "cpu=400&memory=20"))?;
+        let all = eventually("four containers run", secs(120), || count(cluster, 4))?;
+        let at = |container: &ContainerView| {
+            let pod = cluster.pod(container.label("pod"))?;
+            cluster.node_of(&pod).map(|node| node.name.clone())
+        };
+        let nodes = all.iter().map(at).collect::<Result<BTreeSet<_>>>()?;
+        ensure!(nodes.len() == 3, "all of them are on {nodes:?}");
+        let names: BTreeSet<_> = all.iter().map(|container| container.label("pod").to_owned()).collect();
+        eventually("all are reached through the Service", secs(30), || {
+            let answering = answering(cluster)?;
+            ensure!(answering == names, "{answering:?} of {names:?}");
+            Ok(())
+        })?;
         let target =
-            ObjectRef { kind: Kind::ReplicaSet, namespace: "default".to_owned(), name: "burner".to_owned() };
+            ObjectRef { kind: Kind::ReplicaSet, namespace: "default".to_owned(), name: "load".to_owned() };
         let scale: ScaleRecord = cluster.etcd.value(Key::Scale(target.clone()))?;
         ensure!(scale.replicas == 4, "{scale:?}");
 
-        // Git still says one. A commit elsewhere, and one that touches the workload, leave the number alone.
+        // Git still says one. A commit elsewhere leaves the number alone.
         let other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n";
         cluster.push(&[Change::write("other.yaml", other)], "Elsewhere")?;
         let same = count(cluster, 4)?;
-        let ids = |all: &[ContainerView]| all.iter().map(|one| one.id.clone()).collect::<Vec<_>>();
-        ensure!(ids(&same) == ids(&burning), "containers were replaced");
+        let ids = |all: &[ContainerView]| all.iter().map(|one| one.id.clone()).collect::<BTreeSet<_>>();
+        ensure!(ids(&same) == ids(&all), "containers were replaced");
 
-        for container in &burning {
-            cluster.node().docker.exec(container, &["touch", "/tmp/idle"])?;
-        }
+        ask(cluster, &first[0], "cpu=0&memory=0")?;
         eventually("one container is left", secs(150), || count(cluster, 1))?;
         let record: AutoscalerRecord =
-            cluster.etcd.value(Key::Autoscaler(NamespacedName::new("default", "burner")))?;
+            cluster.etcd.value(Key::Autoscaler(NamespacedName::new("default", "load")))?;
         ensure!(record.status.desired_replicas == 1, "{record:?}");
 
-        cluster.push(&[Change::remove("hpa.yaml")], "Close")?;
+        let text = load();
+        let (without, _) = text.rsplit_once("---").context("the autoscaler is the last document")?;
+        cluster.push(&[Change::write("load.yaml", without)], "Close")?;
         eventually("the number is Git's again", secs(30), || {
             ensure!(cluster.etcd.key(Key::Scale(target.clone()))?.is_none(), "it is still scaled");
             count(cluster, 1)

@@ -236,9 +236,13 @@ impl Cluster {
         }
     }
 
-    /// Address of reconciler `index`'s API.
+    /// Address of reconciler `index`'s API, which nodes reach, too: they fetch content there.
     pub fn api(&self, index: u16) -> String {
-        format!("127.0.0.1:{}", self.slot.port(index))
+        let port = self.slot.port(index);
+        match self.options.place {
+            Where::Host => format!("127.0.0.1:{port}"),
+            Where::Namespaces(_) => format!("{}:{port}", self.slot.underlay(1)),
+        }
     }
 
     /// The node of that number, from 1, as its name says.
@@ -303,7 +307,7 @@ impl Cluster {
 
     /// Waits until reconciler `index` answers.
     pub fn wait_reconciler(&self, index: usize) -> Result<()> {
-        let api = format!("127.0.0.1:{}", self.slot.port(u16::try_from(index)?));
+        let api = self.api(u16::try_from(index)?);
         eventually("the reconciler answers", PATIENCE, || {
             let (code, body) = http_get(&api, "/v1/healthz")?;
             ensure!(code == 200, "{code} {body}");

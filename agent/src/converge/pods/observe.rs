@@ -17,7 +17,9 @@ use super::probe::book::{FailingOf, HealthOf};
 use super::probe::machine::Health;
 use crate::converge::names;
 use crate::worlds::docker::reference::repo_digest;
-use crate::worlds::docker::{ContainerDetails, Docker, DockerError, EngineState, ListedContainer};
+use crate::worlds::docker::{
+    ContainerDetails, Docker, DockerError, EngineState, ListedContainer, LogOptions,
+};
 
 /// Inspects under way at once.
 const INSPECTS: usize = 8;
@@ -33,6 +35,11 @@ const LISTING_PAUSE_MAX: Duration = Duration::from_millis(250);
 const INSPECT_AGAIN: Duration = Duration::from_secs(10);
 
 const INSPECT_AGAIN_MAX: Duration = Duration::from_secs(300);
+
+/// Lines that are kept of what a failed container wrote, characters of them, and how long they are waited for.
+const LINES: u64 = 5;
+const CHARS_MAX: usize = 500;
+const LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Containers whose cached details are not to be trusted any more.
 #[derive(Debug, Clone, Default)]
@@ -66,6 +73,8 @@ pub struct Looker {
     instance: String,
     stale: Stale,
     known: BTreeMap<String, (EngineState, ContainerDetails)>,
+    /// What containers wrote last that failed.
+    wrote: BTreeMap<String, String>,
     /// Containers that could not be inspected: how often in a row, and when it is tried again.
     failing: BTreeMap<String, (u32, Instant)>,
     digests: BTreeMap<(String, String), String>,
@@ -75,8 +84,9 @@ pub struct Looker {
 impl Looker {
     /// A fresh one.
     pub fn new(docker: Arc<dyn Docker>, instance: String, stale: Stale) -> Self {
-        let (known, failing, digests) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { docker, instance, stale, known, failing, digests, next_listing: None }
+        let (known, wrote) = (BTreeMap::new(), BTreeMap::new());
+        let (failing, digests) = (BTreeMap::new(), BTreeMap::new());
+        Self { docker, instance, stale, known, wrote, failing, digests, next_listing: None }
     }
 
     /// All containers of the instance, by pod uid.
@@ -125,6 +135,7 @@ impl Looker {
         let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         self.known.retain(|id, _| here.contains(id.as_str()));
         self.failing.retain(|id, _| here.contains(id.as_str()));
+        self.wrote.retain(|id, _| here.contains(id.as_str()));
         let now = Instant::now();
         let unknown = rows.iter().filter(|row| {
             let waits = self.failing.get(&row.id).is_some_and(|(_, again)| *again > now);
@@ -137,12 +148,21 @@ impl Looker {
         let answers: Vec<_> = stream::iter(requests)
             .map(|(id, state)| async move {
                 let details = docker.inspect(&id).await;
-                (id, state, details)
+                let wrote = match &details {
+                    Ok(details) if failed_by_itself(details) => last_lines(docker.as_ref(), &id).await,
+                    _ => String::new(),
+                };
+                (id, state, details, wrote)
             })
             .buffer_unordered(INSPECTS)
             .collect()
             .await;
-        for (id, state, details) in answers {
+        for (id, state, details, wrote) in answers {
+            if wrote.is_empty() {
+                self.wrote.remove(&id);
+            } else {
+                self.wrote.insert(id.clone(), wrote);
+            }
             let failures = self.failing.remove(&id).map_or(0, |(failures, _)| failures);
             match details {
                 // Made containers are looked at again each time: a failed start shows only there.
@@ -176,6 +196,9 @@ impl Looker {
             if let Some(name) = self.digests.get(&(row.image_id.clone(), row.image.clone())) {
                 container.image_id.clone_from(name);
             }
+            if let (State::Exited(end), Some(wrote)) = (&mut container.state, self.wrote.get(&row.id)) {
+                end.wrote.clone_from(wrote);
+            }
             // How it ended, and whether it was ever started, is not known: it must not pass for a success.
             if details.is_none() && !container.is_running() && container.state != State::Dead {
                 container.state = State::Removing;
@@ -197,6 +220,33 @@ impl Looker {
         }
         pods
     }
+}
+
+/// It ended with an error, and not by a signal to stop it.
+fn failed_by_itself(details: &ContainerDetails) -> bool {
+    const STOPPED: [i64; 2] = [128 + 9, 128 + 15];
+    let has_run = details.pid == 0 && details.started_at.is_some() && details.finished_at.is_some();
+    has_run && details.exit_code != 0 && !STOPPED.contains(&details.exit_code)
+}
+
+/// The end of what a container wrote, its lines in one; empty if that can't be read.
+async fn last_lines(docker: &dyn Docker, id: &str) -> String {
+    let mut bytes = Vec::new();
+    let read = async {
+        let options = LogOptions { tail: Some(LINES), ..LogOptions::default() };
+        let Ok(mut pieces) = docker.logs(id, &options).await else { return };
+        while let Some(Ok(piece)) = pieces.next().await {
+            bytes.extend_from_slice(&piece);
+        }
+    };
+    let _ = tokio::time::timeout(LINES_TIMEOUT, read).await;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = text.lines().map(|line| line.replace(char::is_control, " ").trim().to_owned());
+    let mut all = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ");
+    if let Some((cut, _)) = all.char_indices().rev().nth(CHARS_MAX) {
+        all = format!("…{}", &all[cut..]);
+    }
+    all
 }
 
 /// The row, with the end that the details know first: Docker reports an end before its listing shows it (seen

@@ -102,8 +102,10 @@ fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, now: Timestamp, out: 
     if binds || waits || unsettled().next().is_none() || !is_complete(snapshot, sources) {
         return;
     }
-    // What runs there may be news to the others.
-    let youngest = unsettled().map(|node| snapshot.nodes[node].value.registered_at).max();
+    // What runs there, and this etcd did not know, may be news to the others.
+    let holders: BTreeSet<&str> = strays(snapshot).map(|(node, _)| node).collect();
+    let holders = unsettled().filter(|node| holders.contains(node.as_str()));
+    let youngest = holders.map(|node| snapshot.nodes[node].value.registered_at).max();
     if let Some(young) = youngest.filter(|at| (SignedDuration::ZERO..NEWS).contains(&now.duration_since(*at)))
     {
         return out.again_by(young + NEWS);
@@ -138,7 +140,7 @@ fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
         return false;
     }
     let strays: BTreeSet<(&str, &str)> = strays(snapshot)
-        .filter_map(|pod| Some((pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?)))
+        .filter_map(|(_, pod)| Some((pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?)))
         .collect();
     // What serves in place of new pods, by a template that nobody knows any more, goes only after these serve.
     let is_replaced = |object: &ObjectRef| {
@@ -153,13 +155,13 @@ fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
     objects.all(|(id, object)| health::is_complete(snapshot, &object.value) && is_replaced(id))
 }
 
-/// Pods that run on nodes which are not settled, and are bound there to nothing.
-fn strays(snapshot: &Snapshot) -> impl Iterator<Item = &NamespacedName> {
+/// Pods that run on nodes which are not settled and have no binding for them, each with its node.
+fn strays(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &NamespacedName)> {
     let reported = snapshot.pod_status.iter().filter(|(place, status)| {
         let runs = !status.value.has_ended() && !status.value.is_terminating();
         runs && !snapshot.settled.contains_key(&place.0) && !snapshot.bindings.contains_key(*place)
     });
-    reported.map(|((_, pod), _)| pod)
+    reported.map(|((node, pod), _)| (node.as_str(), pod))
 }
 
 /// Which of the pods without a binding run on which node, by what nodes report of this very version; of several nodes

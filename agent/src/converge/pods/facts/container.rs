@@ -98,6 +98,8 @@ pub struct Exited {
     pub oom_killed: bool,
     /// Why it could not be started, in Docker's words; empty when it was.
     pub error: String,
+    /// The last lines that it wrote, in one, if it failed by itself.
+    pub wrote: String,
     /// When it started; none if it never did.
     pub started_at: Option<Timestamp>,
     pub finished_at: Timestamp,
@@ -110,6 +112,7 @@ impl Exited {
             code: details.exit_code,
             oom_killed: details.oom_killed,
             error: details.error.clone(),
+            wrote: String::new(),
             started_at: details.started_at,
             finished_at,
         }

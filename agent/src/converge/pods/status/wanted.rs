@@ -175,12 +175,17 @@ fn terminated(container: &Container) -> Option<TerminatedState> {
     }
 }
 
-/// Hides the engine's words about a start that failed: they may quote a secret.
+/// Hides the engine's words about a start that failed, and what the container wrote: they may quote a secret.
 pub(super) fn redact(end: &mut TerminatedState) {
     if end.reason == START_ERROR && !end.message.is_empty() {
         UNSHOWN.clone_into(&mut end.message);
+    } else if end.message.starts_with(WROTE) {
+        end.message.clear();
     }
 }
+
+/// Before what a container wrote last.
+const WROTE: &str = "it wrote: ";
 
 /// The engine could not start it.
 const START_ERROR: &str = "StartError";
@@ -200,6 +205,7 @@ pub(super) fn ended(end: &Exited, failed_probe: Option<ProbeKind>) -> Terminated
         reason: reason.to_owned(),
         message: match failed_probe {
             Some(probe) if end.error.is_empty() => format!("stopped: it failed its {} probe", probe.word()),
+            None if end.error.is_empty() && !end.wrote.is_empty() => format!("{WROTE}{}", end.wrote),
             _ => end.error.clone(),
         },
         started_at: end.started_at,

@@ -122,6 +122,12 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
     world.pods.insert(binding.pod.uid.clone(), super::facts(&binding, Vec::new(), vec![failed]));
     let hidden = shown(&world, &binding);
     assert!(!hidden.contains("hunter2") && hidden.contains(UNSHOWN), "{hidden}");
+    let State::Exited(end) = super::exited(1, 0, 0) else { panic!("it is exited") };
+    let wrote = "login hunter2 refused".to_owned();
+    let crashed = super::container("main", 0, State::Exited(Exited { wrote, ..end }));
+    world.pods.insert(binding.pod.uid.clone(), super::facts(&binding, Vec::new(), vec![crashed]));
+    let hidden = shown(&world, &binding);
+    assert!(!hidden.contains("hunter2"), "{hidden}");
     let mut spec = (*binding.pod.spec).clone();
     spec.containers[0].env.clear();
     binding.pod.spec = spec.into();

@@ -128,6 +128,7 @@ fn exited(code: i64, ran: i64, finished: i64) -> State {
         code,
         oom_killed: false,
         error: String::new(),
+        wrote: String::new(),
         started_at: Some(at(finished - ran)),
         finished_at: at(finished),
     })

@@ -53,12 +53,35 @@ async fn an_end_that_the_listing_does_not_show_yet_is_seen() {
     assert!(matches!(&pods["web"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
 }
 
+// Seen red with the log of every container that ended.
+#[tokio::test]
+async fn the_last_lines_of_a_container_that_failed_are_kept() {
+    let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
+    let long = format!("{}\nline\tone\n\n\u{1b}[31mred\n", "x".repeat(600));
+    for (name, code) in [("crashed", 1), ("stopped", 143), ("well", 0)] {
+        ended_with(&docker, name, Exit { code, ..Exit::default() }).await;
+        docker.engine().written.insert(name.into(), vec![long.clone().into()]);
+    }
+    let mut looker = Looker::new(docker, "mk8s".into(), Stale::default());
+    let pods = looker.look().await.unwrap();
+    let wrote = |pod: &str| match &pods[pod].containers["a"][0].state {
+        State::Exited(end) => end.wrote.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert!(wrote("crashed").starts_with("…xxx") && wrote("crashed").ends_with("xxx | line one | [31mred"));
+    assert_eq!((wrote("stopped").as_str(), wrote("well").as_str()), ("", ""));
+}
+
 /// A container of the pod `name` that was started and ended.
 async fn ended(docker: &FakeDocker, name: &str) {
+    ended_with(docker, name, Exit::default()).await;
+}
+
+async fn ended_with(docker: &FakeDocker, name: &str, exit: Exit) {
     let labels = [(names::INSTANCE, "mk8s"), (names::UID, name), (names::CONTAINER, "a"), (names::POD, name)];
     let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     let new = NewContainer { name: name.into(), image: "app:1".into(), labels, ..NewContainer::default() };
     let id = docker.create(&new).await.unwrap();
     docker.start(&id).await.unwrap();
-    docker.end(name, Exit::default());
+    docker.end(name, exit);
 }

@@ -197,6 +197,7 @@ fn the_engines_words_about_a_start_are_shown_only_if_they_were() {
         code: 127,
         oom_killed: false,
         error: error.to_owned(),
+        wrote: String::new(),
         started_at: None,
         finished_at: at(9),
     };
