@@ -2,6 +2,7 @@
 
 mod drains;
 mod master_killed;
+mod older_autoscalers;
 mod partitions;
 mod replacing;
 mod scheduling;

@@ -91,7 +91,7 @@ fn a_pause_holds_a_changed_template_while_the_number_follows() -> Result<()> {
         eventually("the record is back", secs(20), || cluster.etcd.key(&lost)?.context("not yet"))?;
         ensure!(held.serves(cluster)? == scaled, "the pods were replaced");
         let page = cluster.cli(&["describe", "replicaset/shop"])?.ok()?;
-        ensure!(page.contains("DeploymentPaused"), "{page}");
+        ensure!(page.contains("waits until `paused` is taken away"), "{page}");
         shop.more = String::new();
         cluster.push(&[shop.file()], "End the pause")?;
         shop.serves(cluster).map(drop)
