@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -75,12 +76,14 @@ impl Timeline {
     /// Begins to follow. One for each cluster, made before its first container.
     pub fn begin(cluster: &Cluster) -> Result<Self> {
         let instance = cluster.slot().instance();
+        // None is lost until Docker begins to tell, and none is of the cluster that had the slot before.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let since = format!("{}.{:09}", now.as_secs(), now.subsec_nanos());
         let mut nodes = Vec::new();
         for node in &cluster.nodes {
             let mut command: Vec<String> =
                 ["docker", "--host", node.docker.host(), "events"].map(str::to_owned).into();
-            // From a moment ago, so that none is lost until it follows.
-            command.extend(["--since", "10s", "--format", "{{json .}}"].map(str::to_owned));
+            command.extend(["--since", &since, "--format", "{{json .}}"].map(str::to_owned));
             let label = format!("label=minik8s.io/instance={instance}");
             for filter in ["type=container", "event=start", "event=kill", "event=die", &label] {
                 command.extend(["--filter".to_owned(), filter.to_owned()]);

@@ -68,6 +68,7 @@ fn is_clean(cluster: &Cluster, shop: &Workload, running: &[Runs]) -> Result<()> 
     })
 }
 
+// Seen red with pods that have no node yet not counted in `Planned::living`: 7 pods at once, not 5.
 #[test]
 fn a_leader_killed_during_rollouts_and_scalings_leaves_no_pod_too_many() -> Result<()> {
     let (rounds, mut chance) = (rounds(3, 20), Chance::of("master killed"));

@@ -2,7 +2,6 @@
 
 mod drains;
 mod master_killed;
-mod older_autoscalers;
 mod partitions;
 mod replacing;
 mod scheduling;
@@ -32,13 +31,14 @@ pub(crate) struct Workload {
     /// Another one is another template.
     pub(crate) version: usize,
     pub(crate) command: &'static str,
+    pub(crate) grace_seconds: u32,
     /// More lines of its spec, indented by 2.
     pub(crate) more: String,
 }
 
 impl Workload {
     pub(crate) fn new(name: &'static str, replicas: usize) -> Self {
-        Self { name, replicas, version: 0, command: SERVES, more: String::new() }
+        Self { name, replicas, version: 0, command: SERVES, grace_seconds: 2, more: String::new() }
     }
 
     /// With this count from now on.
@@ -54,11 +54,11 @@ impl Workload {
     }
 
     pub(crate) fn file(&self) -> Change {
-        let Self { name, replicas, version, command, more } = self;
+        let Self { name, replicas, version, command, grace_seconds, more } = self;
         let text = format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n{more}  \
              selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    \
-             metadata: {{labels: {{app: {name}}}}}\n    spec:\n      terminationGracePeriodSeconds: 2\n      \
+             metadata: {{labels: {{app: {name}}}}}\n    spec:\n      terminationGracePeriodSeconds: {grace_seconds}\n      \
              containers:\n      - name: web\n        image: {IMAGE}\n        command: [sh, -c, {command:?}]\n        \
              env: [{{name: VERSION, value: \"{version}\"}}]\n        \
              readinessProbe: {{httpGet: {{path: /index.html, port: 8080}}, periodSeconds: 1}}\n"

@@ -10,7 +10,7 @@ use harness::{
 use schema::keys::prefix;
 use schema::records::ScaleRecord;
 
-use super::{Runs, Workload, per_node};
+use crate::workloads::{Runs, Workload, per_node};
 
 const MOST: usize = 3;
 /// A step is due this much earlier at most: it is measured where containers begin and end, not where it is decided.
@@ -58,6 +58,7 @@ fn are_apart(moments: &[&Moment], happened: Happened, interval: u64) -> Result<(
     Ok(())
 }
 
+// Seen red with `Rate::step_limit` that allows one pod more: two began within 215 ms.
 #[test]
 fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
