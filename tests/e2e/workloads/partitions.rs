@@ -70,7 +70,7 @@ fn a_node_that_was_cut_off_is_adopted_without_a_restart_and_nothing_is_there_twi
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let timeline = Timeline::begin(cluster)?;
-        let shop = Workload::new("shop", REPLICAS);
+        let mut shop = Workload::new("shop", REPLICAS);
         let (mut before, stays) = open(cluster, &shop)?;
         let away = cluster.numbered(AWAY)?;
         for cut in cuts() {
@@ -97,6 +97,11 @@ fn a_node_that_was_cut_off_is_adopted_without_a_restart_and_nothing_is_there_twi
             shop.serves(cluster)?;
             println!("cut off for {cut} s: {} pods had been replaced", during.len() - before.len());
             before = after;
+            if is_evicted {
+                // Nothing moves back by itself: new pods are on all nodes again.
+                cluster.push(&[shop.roll()], "Roll")?;
+                before = shop.serves(cluster)?;
+            }
         }
         started_once(&shop.moments(&timeline.moments()?))?;
         Ok(())
