@@ -18,9 +18,13 @@ use super::{Runs, Workload, cluster_file, started_once};
 
 /// The node that is cut off alone.
 const AWAY: usize = 3;
+/// Short, so that the stories are.
 const EVICT_AFTER: u64 = 5;
-/// How long a heartbeat lasts (design, section 10). What is silent for shorter than this and [`EVICT_AFTER`] together
-/// keeps its pods: its last beat may have been a third of it earlier.
+/// So long for nodes that are away for shorter than [`EVICTED_FROM`].
+const EVICT_LATE: u64 = 30;
+/// A cut of so many seconds ends after the lease of the heartbeat and [`EVICT_AFTER`].
+const EVICTED_FROM: u64 = 30;
+/// How long a heartbeat lasts (design, section 10).
 const LEASE: u64 = 15;
 /// So soon after the return all is as it should be.
 const RIGHT_WITHIN: Duration = Duration::from_secs(10);
@@ -30,11 +34,15 @@ fn cuts() -> &'static [u64] {
     if rounds(1, 100) >= 100 { &[5, 15, 30, 120] } else { &[5, 15] }
 }
 
+fn evict_after(seconds: u64) -> Change {
+    cluster_file(&format!("nodes: {{evictAfterSeconds: {seconds}}}"))
+}
+
 /// A workload on three nodes, and on the third a pod that names it.
 fn open(cluster: &Cluster, shop: &Workload) -> Result<(Vec<Runs>, PodView)> {
     let away = &cluster.numbered(AWAY)?.name;
     let files = [
-        cluster_file(&format!("nodes: {{evictAfterSeconds: {EVICT_AFTER}}}")),
+        evict_after(EVICT_AFTER),
         shop.service(),
         shop.file(),
         Change::write("stays.yaml", web("stays").on(away).to_string()),
@@ -73,8 +81,14 @@ fn a_node_that_was_cut_off_is_adopted_without_a_restart_and_nothing_is_there_twi
         let mut shop = Workload::new("shop", REPLICAS);
         let (mut before, stays) = open(cluster, &shop)?;
         let away = cluster.numbered(AWAY)?;
+        let mut patience = EVICT_AFTER;
         for cut in cuts() {
-            let is_evicted = *cut > LEASE + EVICT_AFTER;
+            let is_evicted = *cut >= EVICTED_FROM;
+            let wanted = if is_evicted { EVICT_AFTER } else { EVICT_LATE };
+            if wanted != patience {
+                cluster.push(&[evict_after(wanted)], "More or less patience")?;
+                patience = wanted;
+            }
             away.cut_off()?;
             holds("what runs goes on", secs(*cut), || {
                 let running = shop.running(cluster)?;
@@ -108,7 +122,8 @@ fn a_node_that_was_cut_off_is_adopted_without_a_restart_and_nothing_is_there_twi
     })
 }
 
-// Seen red with `MOST_AWAY_PERCENT` above 100.
+// Seen red with `MOST_AWAY_PERCENT` above 100, and, on a busy machine, with a guard that ended with the return of the
+// first node: the pods of the second, which came back a second later, were replaced.
 #[test]
 fn nothing_is_evicted_while_two_of_three_nodes_are_silent() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
