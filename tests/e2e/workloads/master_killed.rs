@@ -33,7 +33,7 @@ fn kill_leader(cluster: &mut Cluster, round: usize) -> Result<()> {
     let index = (0..cluster.reconcilers.len()).find(|index| former.value.contains(&format!("\"r{index}\"")));
     let index = index.with_context(|| former.value.clone())?;
     cluster.reconcilers[index].kill()?;
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         cluster.etcd.end_lease_of(&former)?;
     }
     let next = leader(cluster, Some(&former))?;
