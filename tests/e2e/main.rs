@@ -50,4 +50,5 @@ mod up_down;
 mod usage;
 mod wait;
 mod webhook;
+mod workloads;
 mod wrong_inputs;

@@ -26,6 +26,9 @@ pub struct Etcd {
 /// User and password of all that etcd knows.
 const ROOT_USER: &str = "root:secret-of-root";
 
+/// Key of the tests' own, just before the product's.
+const MARKER: &str = "/minik8s-tests";
+
 /// A key as etcd keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdKey {
@@ -39,6 +42,32 @@ pub struct EtcdKey {
     pub mod_revision: i64,
     /// The lease that it lies on; 0 is none.
     pub lease: i64,
+}
+
+/// One change of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdChange {
+    /// Of the transaction: changes of one have the same.
+    pub revision: i64,
+    /// Full key.
+    pub key: String,
+    /// Its value since then; none if it was deleted.
+    pub value: Option<String>,
+}
+
+/// What etcdctl tells of a watch.
+#[derive(Deserialize)]
+struct Watched {
+    #[serde(rename = "Events", default)]
+    events: Vec<WatchedEvent>,
+}
+
+#[derive(Deserialize)]
+struct WatchedEvent {
+    /// 0 or left out: a put.
+    #[serde(default, rename = "type")]
+    kind: u8,
+    kv: RawKey,
 }
 
 #[derive(Deserialize)]
@@ -58,6 +87,7 @@ struct RawKey {
     key: String,
     #[serde(default)]
     value: String,
+    #[serde(default)]
     create_revision: i64,
     mod_revision: i64,
     #[serde(default)]
@@ -143,6 +173,37 @@ impl Etcd {
         self.ask(&["get", "--prefix", prefix])?.kvs.iter().map(decode).collect()
     }
 
+    /// All changes of the product's keys below a prefix after revision `since`, in their order.
+    pub fn changes(&self, prefix: &str, since: i64) -> Result<Vec<EtcdChange>> {
+        // A watch does not say that it has told all: it has once it tells of a key that is written last.
+        let last = self.revision()?;
+        self.etcdctl(self.user, &["put", MARKER, &last.to_string()])?;
+        let words = ["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", &self.client, "watch", "-w", "json"];
+        let mut command: Vec<String> = words.map(str::to_owned).into();
+        command.extend([
+            "--rev".to_owned(),
+            (since + 1).to_string(),
+            MARKER.to_owned(),
+            "/minik8s0".to_owned(),
+        ]);
+        let dir = self.data_dir.parent().context("etcd's data lies in no folder")?;
+        let mut watch = Daemon::new(format!("etcd-watch-{last}"), dir, command);
+        watch.start()?;
+        let told = eventually("etcd has told all", secs(20), || {
+            let text = std::fs::read_to_string(watch.log_path())?;
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let mut changes = Vec::new();
+            for line in whole.lines() {
+                let told: Watched =
+                    serde_json::from_str(line).with_context(|| format!("etcdctl says {line}"))?;
+                changes.extend(told.events.iter().map(change).collect::<Result<Vec<_>>>()?);
+            }
+            let end = changes.iter().any(|change| change.key == MARKER && change.revision > last);
+            end.then_some(changes).context("the last one is missing")
+        })?;
+        Ok(told.into_iter().filter(|change| change.key.starts_with(prefix)).collect())
+    }
+
     /// Ends the lease that a key lies on, as if its owner had been away for its whole length.
     pub fn end_lease_of(&self, key: &EtcdKey) -> Result<()> {
         let lease = format!("{:x}", key.lease);
@@ -185,6 +246,11 @@ impl Etcd {
         ensure!(!text.trim().is_empty(), "etcdctl said nothing");
         Ok(serde_json::from_str(&text)?)
     }
+}
+
+fn change(event: &WatchedEvent) -> Result<EtcdChange> {
+    let EtcdKey { key, value, mod_revision, .. } = decode(&event.kv)?;
+    Ok(EtcdChange { revision: mod_revision, key, value: (event.kind == 0).then_some(value) })
 }
 
 fn decode(raw: &RawKey) -> Result<EtcdKey> {

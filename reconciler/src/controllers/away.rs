@@ -17,5 +17,10 @@ pub(super) struct Away {
 pub(super) fn are_most_away(snapshot: &Snapshot) -> Option<Away> {
     let nodes = snapshot.nodes.len();
     let away = snapshot.nodes.keys().filter(|node| !snapshot.node_is_ready(node)).count();
-    (away * 100 >= nodes * MOST_AWAY_PERCENT).then_some(Away { away, nodes })
+    is_most(away, nodes).then_some(Away { away, nodes })
+}
+
+/// So many are most of the nodes.
+pub(super) fn is_most(away: usize, nodes: usize) -> bool {
+    away * 100 >= nodes * MOST_AWAY_PERCENT
 }

@@ -4,3 +4,4 @@
 mod dangerous_commits;
 mod dns;
 mod node_leaves;
+mod older_autoscalers;

@@ -9,46 +9,65 @@ use schema::records::{Drain, NodeConditions};
 use schema::snapshot::Snapshot;
 
 use super::gone::has_left;
-use crate::controllers::away::{Away, are_most_away};
+use crate::controllers::away::{Away, are_most_away, is_most};
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::{Observed, Writes};
 
 /// One lease of a heartbeat. So long after the start of a term no node is given up: after an outage of etcd, which
-/// ends the term, agents need this time to beat again.
+/// ends the term, agents need this time to beat again. The same holds when most nodes were away: they do not come back at
+/// the same moment.
 const LEASE: SignedDuration = SignedDuration::from_secs(15);
 
 /// What should be written below `nodestate/`.
 pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
     let snapshot = &seen.snapshot;
     let patience = SignedDuration::from_secs(snapshot.cluster().nodes.evict_after_seconds.into());
-    let most_away = are_most_away(snapshot);
+    let mut fare = Vec::new();
     for node in snapshot.nodes.keys().filter(|node| !has_left(snapshot, node)) {
         let key = Key::NodeConditions(node.clone());
         if snapshot.malformed.contains_key(&key.to_string()) {
             out.note(Note::about_node(node, NoteKind::Unreadable { key: key.to_string() }));
             continue;
         }
-        let present = snapshot.node_conditions.get(node);
-        let before = present.map(|present| &present.value);
+        let before = snapshot.node_conditions.get(node).map(|present| &present.value);
         // It has registered a moment ago, and its first heartbeat follows.
         let age = now.duration_since(snapshot.nodes[node].value.registered_at);
         if before.is_none() && !snapshot.node_is_ready(node) && (SignedDuration::ZERO..LEASE).contains(&age) {
             out.again_by(now + (LEASE - age));
             continue;
         }
-        let mut wanted = next(snapshot, node, before, now);
+        fare.push((node, next(snapshot, node, before, now)));
+    }
+    let most_away = are_most_away(snapshot);
+    let returns = returns_until(snapshot, fare.iter().map(|(_, conditions)| conditions), now);
+    for (node, mut wanted) in fare {
+        let present = snapshot.node_conditions.get(node);
         if wanted.ready == ConditionStatus::Unknown && wanted.evicted_at.is_none() {
             let due = (wanted.since + patience).max(seen.term_began + LEASE);
+            let due = returns.map_or(due, |returns| returns.max(due));
             match &most_away {
                 _ if due > now => out.again_by(due),
                 Some(away) => out.note(held(node, away)),
                 None => wanted.evicted_at = Some(now),
             }
         }
-        let reason = reason(before, &wanted, now);
-        out.put_if_other(key, present, &wanted, reason);
+        let reason = reason(present.map(|present| &present.value), &wanted, now);
+        out.put_if_other(Key::NodeConditions(node.clone()), present, &wanted, reason);
     }
+}
+
+/// Most nodes were away within the last lease and some are back: until when the others may take to follow them.
+fn returns_until<'a>(
+    snapshot: &Snapshot,
+    nodes: impl Iterator<Item = &'a NodeConditions>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let away = snapshot.nodes.keys().filter(|node| !snapshot.node_is_ready(node)).count();
+    let back = nodes.filter(|conditions| conditions.ready != ConditionStatus::Unknown);
+    let back: Vec<Timestamp> =
+        back.map(|conditions| conditions.since + LEASE).filter(|until| *until > now).collect();
+    is_most(away + back.len(), snapshot.nodes.len()).then(|| back.into_iter().min()).flatten()
 }
 
 /// What is to be seen of a node; whether it is given up is decided elsewhere.

@@ -5,7 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::{Condition, ConditionStatus, set_condition};
-use schema::kinds::replica_set::ReplicaSetStatus;
+use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
 use schema::records::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep};
 
 use super::workload::Workload;
@@ -127,7 +127,11 @@ fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now:
     if is_new || is_touched && !rollout.complete {
         let again = rollout.failure.is_some() && !is_new;
         rollout = Rollout { good: rollout.good, steps: rollout.steps, status: rollout.status, ..fresh() };
-        let again = if again { "tried again" } else { "began" };
+        let again = match (workload.paused, again) {
+            (true, _) => "waits until `paused` is taken away",
+            (false, true) => "tried again",
+            (false, false) => "began",
+        };
         let (hash, commit) = (Rollout::short(&rollout.wanted), short(commit));
         let message = format!("rollout of template {hash} {again}, by commit {commit}");
         step(&mut rollout, message, now);
@@ -173,7 +177,7 @@ fn status(workload: &Workload<'_>, rollout: &Rollout, counts: Counts, now: Times
             set("Progressing", ConditionStatus::True, "NewReplicaSetAvailable", String::new());
         }
         None if workload.paused => {
-            set("Progressing", ConditionStatus::Unknown, "DeploymentPaused", String::new());
+            set("Progressing", ConditionStatus::Unknown, DEPLOYMENT_PAUSED, String::new());
         }
         None => set("Progressing", ConditionStatus::True, "ReplicaSetUpdated", String::new()),
     }

@@ -1,7 +1,7 @@
 //! What is reported of a workload: its pods, and how far its template is rolled out.
 
 use jiff::Timestamp;
-use schema::kinds::replica_set::ReplicaSetStatus;
+use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
 use schema::records::{Rollout, RolloutFailure, RolloutStep};
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,34 @@ impl WorkloadView {
             (Some(failure), _) => format!("failed: {}: {}", failure.reason, failure.message),
             (None, Some(good)) if *good == self.wanted_template => "complete".to_owned(),
             (None, _) if self.wanted_template.is_empty() => "not begun".to_owned(),
+            (None, _) if self.is_paused() => "waits until `paused` is taken away".to_owned(),
             (None, _) => "under way".to_owned(),
         }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.status.conditions.iter().any(|condition| condition.reason == DEPLOYMENT_PAUSED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::condition::{Condition, ConditionStatus};
+
+    use super::*;
+
+    // Seen red without `is_paused`: a paused workload was said to be under way.
+    #[test]
+    fn a_pause_is_not_said_to_be_under_way() {
+        let mut view = WorkloadView { wanted_template: "0123abcd".to_owned(), ..WorkloadView::default() };
+        assert_eq!(view.rollout(), "under way");
+        view.status.conditions.push(Condition {
+            kind: "Progressing".to_owned(),
+            status: ConditionStatus::Unknown,
+            reason: DEPLOYMENT_PAUSED.to_owned(),
+            message: String::new(),
+            last_transition_time: Timestamp::UNIX_EPOCH,
+        });
+        assert_eq!(view.rollout(), "waits until `paused` is taken away");
     }
 }

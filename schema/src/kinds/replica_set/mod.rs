@@ -17,7 +17,7 @@ mod validate;
 use super::pod::PodSpec;
 pub use rollout::{IntOrPercent, RollingUpdate, Strategy, StrategyType};
 pub use selector::{LabelRequirement, LabelSelector, SelectorOperator};
-pub use status::ReplicaSetStatus;
+pub use status::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
 
 /// What a replica set should be.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,6 +6,9 @@ use super::ReplicaSetSpec;
 use crate::condition::{Condition, ConditionStatus};
 use crate::kinds::Health;
 
+/// Reason of `Progressing` while a changed template waits for the end of a pause, as in Kubernetes.
+pub const DEPLOYMENT_PAUSED: &str = "DeploymentPaused";
+
 /// What a replica set is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -95,7 +95,7 @@ fn a_node_is_given_up_after_its_time_and_is_ready_when_it_beats_again() {
     assert_eq!((back.ready, back.since, back.evicted_at), (ConditionStatus::True, second(501), None));
 }
 
-// Seen red without `are_most_away`.
+// Seen red without `are_most_away`, and without `returns_until`.
 #[test]
 fn most_nodes_at_once_are_not_given_up() {
     let held = |node: &str| {
@@ -109,7 +109,13 @@ fn most_nodes_at_once_are_not_given_up() {
     assert_eq!(story.says(200), [held("n1"), held("n3")]);
     assert_eq!(story.evicted(), [""; 0]);
     story.beat("n1");
-    story.plan(201);
+    let plan = story.plan(201);
+    assert_eq!(
+        (plan.again_at, story.evicted()),
+        (Some(second(216)), vec![]),
+        "it may be on its way back too"
+    );
+    story.plan(216);
     assert_eq!(story.evicted(), ["n3"]);
     // Of two nodes one is less than 55 %, and a node alone is all of them.
     for (nodes, evicted) in [(1, vec![]), (2, vec!["n1"])] {
