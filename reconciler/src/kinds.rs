@@ -3,7 +3,7 @@
 use schema::kinds::Kind;
 
 use crate::cli::print::tables::KindView;
-use crate::gitops::review::effects::{Case, Effect, other, service, workload};
+use crate::gitops::review::effects::{Case, Effect, daemon_set, other, service, workload};
 use crate::view::{AutoscalerView, KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView};
 
 /// One row.
@@ -26,6 +26,7 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
         Kind::Pod => row::<PodView>(workload::pod),
         // An object with what is reported of its pods.
         Kind::ReplicaSet => Descriptor { page: KindPage::Workload, effects: workload::replica_set },
+        Kind::DaemonSet => Descriptor { page: KindPage::Workload, effects: daemon_set::daemon_set },
         Kind::HorizontalPodAutoscaler => row::<AutoscalerView>(workload::autoscaler),
         Kind::Dns => row::<RouteView>(service::dns),
         Kind::Workflow => row::<ObjectView>(other::workflow),

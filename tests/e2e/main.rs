@@ -13,6 +13,7 @@ mod config_maps;
 mod crash_moments;
 mod crash_rounds;
 mod cut_off;
+mod daemon_sets;
 mod docker_restart;
 mod drain;
 mod etcd_lost;

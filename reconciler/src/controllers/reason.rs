@@ -45,6 +45,11 @@ pub enum Reason {
         /// The node.
         from: String,
     },
+    /// The daemon set has no pod on this node any more.
+    NodeUnfit {
+        /// Why not, with the node.
+        why: String,
+    },
     /// A rollout began, is complete or failed.
     Rollout(String),
     /// Pods of a workload came, went or became ready.
@@ -166,7 +171,7 @@ impl Reason {
             Reason::Bound { .. } | Reason::Rebound { .. } | Reason::Moved { .. } => Some("Scheduled"),
             Reason::PodReplaced { .. } => Some("Replaced"),
             Reason::Rescaled { .. } => Some("SuccessfulRescale"),
-            Reason::OwnerGone => Some("Removed"),
+            Reason::OwnerGone | Reason::NodeUnfit { .. } => Some("Removed"),
             Reason::PodLost { .. } => Some("Lost"),
             Reason::ScaledDown { .. } => Some("ScaledDown"),
             Reason::RolledOut { .. } => Some("RolledOut"),
@@ -220,6 +225,7 @@ impl fmt::Display for Reason {
             Reason::ScaledDown { to } => write!(f, "the workload is to have {to} pods"),
             Reason::RolledOut { to } => write!(f, "pods of template {to} take its place"),
             Reason::PodMoved { from } => write!(f, "it must leave node {from}; another pod takes its place"),
+            Reason::NodeUnfit { why } => f.write_str(why),
             Reason::Rollout(step) => f.write_str(step),
             Reason::Counted => f.write_str("its pods changed"),
             Reason::TemplateKept => f.write_str("the template is wanted"),

@@ -285,9 +285,12 @@ fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
     let on_nodes = || unprogrammed(snapshot, &id).filter(|_| object.kind() == Kind::Service);
     let why = trouble(snapshot, object).or_else(on_nodes)?;
     let why = format!("{} {id}: {why}", object.kind().as_str().to_lowercase());
-    let has_failed =
-        object.kind() == Kind::ReplicaSet && matches!(health(snapshot, object), Health::Degraded { .. });
+    let has_failed = rolls_out(object.kind()) && matches!(health(snapshot, object), Health::Degraded { .. });
     Some(if has_failed { failed(why) } else { waiting(why) })
+}
+
+fn rolls_out(kind: Kind) -> bool {
+    matches!(kind, Kind::ReplicaSet | Kind::DaemonSet)
 }
 
 /// A pod of a removed object on a live node. Pods that a workload removes are not waited for.

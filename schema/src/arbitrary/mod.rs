@@ -40,6 +40,7 @@ pub fn arbitrary_object_of(kind: Kind, name: &str, seed: u64) -> String {
         Kind::Job => vec![object(kind, name, compute::job(&mut chance), &mut chance)],
         Kind::Pod => vec![object(kind, name, workloads::pod(&mut chance), &mut chance)],
         Kind::ReplicaSet => vec![object(kind, name, workloads::replica_set(name, &mut chance), &mut chance)],
+        Kind::DaemonSet => vec![object(kind, name, workloads::daemon_set(name, &mut chance), &mut chance)],
         Kind::Service => vec![object(kind, name, network::service(name, &mut chance), &mut chance)],
         Kind::HorizontalPodAutoscaler => {
             let target =

@@ -85,6 +85,18 @@ pub(super) fn replica_set(name: &str, chance: &mut Chance) -> Json {
     set
 }
 
+pub(super) fn daemon_set(name: &str, chance: &mut Chance) -> Json {
+    let mut set = replica_set(name, chance);
+    if let Some(fields) = set.as_object_mut() {
+        fields.remove("replicas");
+    }
+    if chance.one_in(2) {
+        let most = chance.pick(&["1%", "20%", "100%"]);
+        set["updateStrategy"] = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}});
+    }
+    set
+}
+
 pub(super) fn autoscaler(name: &str, chance: &mut Chance) -> Json {
     let least = chance.between(1, 3);
     json!({

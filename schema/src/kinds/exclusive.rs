@@ -49,7 +49,7 @@ impl Exclusive {
             Exclusive::External(..) => "choose another port, or take the address out of one of the two",
             Exclusive::Route(..) => "keep one of the two paths",
             Exclusive::Scale(_) => "keep one of the two autoscalers",
-            Exclusive::Selector(..) => "give each replica set a unique label in selector and template",
+            Exclusive::Selector(..) => "give each workload a unique label in selector and template",
         }
     }
 }

@@ -31,6 +31,8 @@ macro_rules! kinds {
             Pod pod::PodSpec,
             /// A number of equal pods.
             ReplicaSet replica_set::ReplicaSetSpec,
+            /// One pod on every node that fits.
+            DaemonSet daemon_set::DaemonSetSpec,
             /// Scales a workload by its use.
             HorizontalPodAutoscaler horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec,
             /// Host and paths to services.
@@ -46,6 +48,7 @@ macro_rules! kinds {
 pub mod cluster;
 pub mod config_map;
 pub mod content;
+pub mod daemon_set;
 pub mod dns;
 pub mod exclusive;
 pub mod function;

@@ -81,8 +81,10 @@ pub struct PodOf<'a> {
     pub at: &'static [&'static str],
     /// Its labels.
     pub labels: &'a StringMap,
-    /// How many of it there are to be.
+    /// How many of it there are to be, on each node that fits if `is_per_node`.
     pub count: u32,
+    /// It is one of each node.
+    pub is_per_node: bool,
 }
 
 /// What an object has to do with others.

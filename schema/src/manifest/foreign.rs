@@ -142,6 +142,9 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("ReplicaSetSpec", &["revisionHistoryLimit"], "the history is that of the repository; remove it"),
     ("ReplicaSetSpec", &["serviceName", "volumeClaimTemplates", "podManagementPolicy"], REMOVE),
     ("ReplicaSetSpec", &["updateStrategy"], "write it as strategy"),
+    ("DaemonSetSpec", &["replicas"], "a DaemonSet has one pod on each node that fits; remove it"),
+    ("DaemonSetSpec", &["strategy"], "write it as updateStrategy"),
+    ("DaemonSetSpec", &["paused", "templateGeneration"], REMOVE),
     (
         "TemplateMeta",
         &["creationTimestamp", "deletionTimestamp", "generation", "managedFields", "resourceVersion", "uid"],
@@ -169,12 +172,13 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("AverageValue", "Value", "use AverageValue: it is per pod"),
     ("ReplicaSet", "StatefulSet", "autoscalers scale a ReplicaSet or a Pod"),
     ("ReplicaSet", "ReplicationController", "use a ReplicaSet"),
+    ("ReplicaSet", "DaemonSet", "a DaemonSet has one pod on each node that fits; use a ReplicaSet"),
+    ("RollingUpdate", "OnDelete", "use RollingUpdate: a push replaces pods, maxUnavailable of them at once"),
 ];
 
 /// Kinds of Kubernetes that people try, and what to use.
 const KINDS: &[(&str, &str)] = &[
     ("CronJob", "use a Workflow"),
-    ("DaemonSet", "write one Pod with nodeName for each node"),
     ("Ingress", "use a Dns object"),
     ("List", "give it `items` that are objects, or separate the objects with `---`"),
     ("Namespace", "namespaces need no object: write metadata.namespace"),
@@ -200,7 +204,7 @@ pub(crate) fn value(words: &[String], value: &str) -> Option<&'static str> {
 
 /// What to use instead of a kind of Kubernetes, named as on a command line: in any case, also several.
 pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
-    let (name, short) = (name.to_ascii_lowercase(), [("ds", "daemonset"), ("ing", "ingress")]);
+    let (name, short) = (name.to_ascii_lowercase(), [("sts", "statefulset"), ("ing", "ingress")]);
     let name = short.iter().find(|(short, _)| *short == name).map_or(name.as_str(), |(_, long)| long);
     let is_it = |kind: &str| {
         let kind = kind.to_ascii_lowercase();

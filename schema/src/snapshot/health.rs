@@ -30,10 +30,8 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             let published = snapshot.settings.get(&()).map(|found| &found.value);
             ClusterSettings::health(published, object.generation)
         }
-        Resource::ReplicaSet(spec) => match rollout_of(snapshot, object) {
-            Some(rollout) => spec.health(object.generation, &rollout.status),
-            None => Health::Progressing { why: "its pods are not made yet".to_owned() },
-        },
+        Resource::ReplicaSet(spec) => workload(snapshot, object, spec.paused),
+        Resource::DaemonSet(_) => workload(snapshot, object, false),
         // Its content is stored with it.
         Resource::ConfigMap(_) => Health::Healthy,
         // Copies of a pod that Git names are not made yet.
@@ -69,6 +67,7 @@ fn node_status(snapshot: &Snapshot, node: &str) -> NodeStatus {
 pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
     match &object.resource {
         Resource::ReplicaSet(set) => set.progress_deadline_seconds,
+        Resource::DaemonSet(set) => set.progress_deadline_seconds,
         Resource::Pod(_)
         | Resource::Service(_)
         | Resource::Dns(_)
@@ -84,7 +83,7 @@ pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
 
 /// When the object last came closer to being healthy. A restart is no progress, so a crash loop meets its deadline.
 pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Option<Timestamp> {
-    if let Resource::ReplicaSet(_) = &object.resource {
+    if let Resource::ReplicaSet(_) | Resource::DaemonSet(_) = &object.resource {
         return rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
     }
     let Resource::Pod(_) = &object.resource else { return None };
@@ -122,8 +121,8 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
         Resource::Cluster(_) => snapshot.settings.contains_key(&()),
         // A paused one may have no pods at all.
-        Resource::ReplicaSet(spec) => rollout_of(snapshot, object)
-            .is_some_and(|rollout| spec.paused || rollout.status.replicas >= rollout.status.desired_replicas),
+        Resource::ReplicaSet(spec) => has_its_pods(snapshot, object, spec.paused),
+        Resource::DaemonSet(_) => has_its_pods(snapshot, object, false),
         // Its first look adopts the number of pods that run, should etcd have been lost.
         Resource::HorizontalPodAutoscaler(spec) => {
             let is_run = spec.scale_target_ref.kind.kind() != Kind::Pod;
@@ -136,6 +135,18 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         | Resource::Workflow(_)
         | Resource::Job(_) => true,
     }
+}
+
+fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
+    match rollout_of(snapshot, object) {
+        Some(rollout) => rollout.status.health(object.generation, paused),
+        None => Health::Progressing { why: "its pods are not made yet".to_owned() },
+    }
+}
+
+fn has_its_pods(snapshot: &Snapshot, object: &Object, paused: bool) -> bool {
+    let has_all = |rollout: &Rollout| rollout.status.replicas >= rollout.status.desired_replicas;
+    rollout_of(snapshot, object).is_some_and(|rollout| paused || has_all(rollout))
 }
 
 /// The record of a workload, once it speaks of the object as it is.

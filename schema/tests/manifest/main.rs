@@ -7,6 +7,7 @@ mod cases;
 mod compute;
 mod compute_bad;
 mod config_maps;
+mod daemon_sets;
 mod dns;
 mod files;
 mod good;

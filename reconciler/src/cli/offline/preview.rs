@@ -161,6 +161,7 @@ async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live
         nodes: ready
             .map(|node| Room {
                 name: node.name,
+                labels: node.labels,
                 cpu: node.cpu,
                 memory: node.memory,
                 max_pods: u64::from(node.max_pods),

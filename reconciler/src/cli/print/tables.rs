@@ -195,8 +195,10 @@ impl Listed for ObjectView {
     }
 
     fn row(&self, row: Row) -> Row {
-        if self.kind == Kind::ReplicaSet && !row.shape.kinds {
-            return workload(self, row);
+        match self.kind {
+            Kind::ReplicaSet if !row.shape.kinds => return workload(self, row),
+            Kind::DaemonSet if !row.shape.kinds => return daemon_set(self, row),
+            _ => {}
         }
         let name = if row.shape.kinds { self.id() } else { self.name.clone() };
         let labels = self.labels.iter().map(|(key, value)| format!("{key}={value}"));
@@ -221,6 +223,26 @@ fn workload(object: &ObjectView, row: Row) -> Row {
         .col("READY", format!("{}/{}", status.ready_replicas, status.desired_replicas))
         .col("UP-TO-DATE", status.updated_replicas)
         .col("AVAILABLE", status.available_replicas)
+        .col("HEALTH", &object.health)
+        .col("AGE", &object.age)
+        .wide("SOURCE", &object.source)
+        .wide("COMMIT", short(&object.commit))
+        .wide_cut("FILE", format!("{}:{}", object.file, object.line))
+        .remark("NOTE", &object.note)
+}
+
+/// As kubectl shows a DaemonSet, with its health.
+fn daemon_set(object: &ObjectView, row: Row) -> Row {
+    let WorkloadView { status, node_selector, .. } = WorkloadView::of(&object.status);
+    let labels: Vec<String> = node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    row.namespace(&object.namespace)
+        .col("NAME", &object.name)
+        .col("DESIRED", status.desired_replicas)
+        .col("CURRENT", status.replicas)
+        .col("READY", status.ready_replicas)
+        .col("UP-TO-DATE", status.updated_replicas)
+        .col("AVAILABLE", status.available_replicas)
+        .col("NODE SELECTOR", or_none(&labels.join(",")))
         .col("HEALTH", &object.health)
         .col("AGE", &object.age)
         .wide("SOURCE", &object.source)

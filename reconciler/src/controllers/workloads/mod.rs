@@ -8,6 +8,8 @@ use super::{Controller, Observed, Writes};
 
 mod bare;
 mod cause;
+mod daemon_nodes;
+mod daemon_set;
 mod moves;
 mod owned;
 mod plan;

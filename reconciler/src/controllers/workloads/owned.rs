@@ -10,6 +10,7 @@ use schema::records::PodInstance;
 use schema::snapshot::{Snapshot, Versioned};
 
 /// A pod of a workload.
+#[derive(Clone, Copy)]
 pub(super) struct OwnedPod<'a> {
     pub(super) record: &'a Arc<Versioned<PodInstance>>,
     /// Its node, once it has one.

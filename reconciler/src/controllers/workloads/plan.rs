@@ -8,6 +8,7 @@ use schema::meta::ObjectRef;
 use schema::snapshot::Snapshot;
 
 use super::bare::bare_pod;
+use super::daemon_set::Daemons;
 use super::owned::{Names, by_owner};
 use super::replica_set::Planned;
 use super::unreadable::Unreadable;
@@ -39,6 +40,14 @@ pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, 
                 let workload = Workload::of_replica_set(object, spec, scale, record);
                 let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
                 Planned { snapshot, last_known, workload, pods, names: &names, now }.plan(&mut out);
+            }
+            Resource::DaemonSet(spec) => {
+                let reference = object.reference();
+                if unreadable.workloads.contains(&reference) {
+                    continue;
+                }
+                let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
+                Daemons { snapshot, last_known, object, spec, pods, names: &names, now }.plan(&mut out);
             }
             // They have no pods of their own.
             Resource::Cluster(_)

@@ -32,8 +32,8 @@ pub(super) struct Planned<'p, 'a> {
 }
 
 /// The template whose pods there are to be.
-struct Target {
-    hash: String,
+pub(super) struct Target {
+    pub(super) hash: String,
     /// Nothing else is replaced by it.
     keeps_others: bool,
 }
@@ -41,6 +41,18 @@ struct Target {
 impl Planned<'_, '_> {
     /// Adds what is to be written, and when to look again.
     pub(super) fn plan(&self, out: &mut Writes) {
+        let rollout = self.advance();
+        self.end_lost(out);
+        let is_recorded = self.snapshot.rollouts.contains_key(&self.workload.reference);
+        let takes_back = !is_recorded && self.take_back(&rollout, out);
+        if let Some(target) = self.target(&rollout).filter(|_| !takes_back) {
+            self.move_to(&target, out);
+        }
+        self.record(&rollout, out);
+    }
+
+    /// The workload's record as it should be now.
+    pub(super) fn advance(&self) -> Rollout {
         let (snapshot, workload) = (self.snapshot, &self.workload);
         let record = snapshot.rollouts.get(&workload.reference);
         let before = record.map(|record| Cow::Borrowed(&record.value)).or_else(|| self.last_rollout());
@@ -52,21 +64,22 @@ impl Planned<'_, '_> {
             || (!unavailable().any(OwnedPod::is_silent)).then(|| cause(snapshot, unavailable())),
             self.now,
         );
-        let rollout = self.with_trouble(rollout);
-        self.end_lost(out);
-        let takes_back = record.is_none() && self.take_back(&rollout, out);
-        if let Some(target) = self.target(&rollout).filter(|_| !takes_back) {
-            self.move_to(&target, out);
-        }
-        self.keep_templates(&rollout, out);
+        self.with_trouble(rollout)
+    }
+
+    /// Adds the record and its templates, and when to look again.
+    pub(super) fn record(&self, rollout: &Rollout, out: &mut Writes) {
+        let workload = &self.workload;
+        let record = self.snapshot.rollouts.get(&workload.reference);
+        self.keep_templates(rollout, out);
         let reason =
             Reason::Rollout(rollout.steps.last().map(|step| step.message.clone()).unwrap_or_default());
         let key = Key::Rollout(workload.reference.clone());
         let changed_step = record.is_none_or(|record| record.value.steps != rollout.steps);
         let reason = if changed_step { reason } else { Reason::Counted };
-        out.put_if_other(key, record, &rollout, reason);
+        out.put_if_other(key, record, rollout, reason);
         let matures = self.living().filter_map(|pod| pod.available_at(workload.min_ready_seconds, self.now));
-        let next = matures.filter(|at| *at > self.now).chain(rollout::deadline(workload, &rollout)).min();
+        let next = matures.filter(|at| *at > self.now).chain(rollout::deadline(workload, rollout)).min();
         out.again_at = out.again_at.into_iter().chain(next).min();
     }
 
@@ -120,7 +133,7 @@ impl Planned<'_, '_> {
         pod.pod().hash == self.workload.wanted
     }
 
-    fn is_available(&self, pod: &OwnedPod<'_>) -> bool {
+    pub(super) fn is_available(&self, pod: &OwnedPod<'_>) -> bool {
         pod.available_at(self.workload.min_ready_seconds, self.now).is_some_and(|at| at <= self.now)
     }
 
@@ -149,7 +162,7 @@ impl Planned<'_, '_> {
     }
 
     /// The wanted template; after a failure the last good one, whose pods then replace the others.
-    fn target(&self, rollout: &Rollout) -> Option<Target> {
+    pub(super) fn target(&self, rollout: &Rollout) -> Option<Target> {
         let workload = &self.workload;
         let is_known = |hash: &String| {
             let key = (workload.reference.clone(), hash.clone());
@@ -167,7 +180,7 @@ impl Planned<'_, '_> {
         Some(Target { hash, keeps_others: false })
     }
 
-    fn template(&self, hash: &str) -> Option<Template> {
+    pub(super) fn template(&self, hash: &str) -> Option<Template> {
         let workload = &self.workload.reference;
         if hash == self.workload.wanted {
             return self.workload.template();
@@ -219,7 +232,7 @@ impl Planned<'_, '_> {
         pods.iter().take(number as usize).for_each(|pod| self.end(pod, reason.clone(), out));
     }
 
-    fn end(&self, pod: &OwnedPod<'_>, reason: Reason, out: &mut Writes) {
+    pub(super) fn end(&self, pod: &OwnedPod<'_>, reason: Reason, out: &mut Writes) {
         out.delete(Key::Pod(pod.pod().reference()), pod.record.mod_revision, reason);
     }
 
@@ -240,7 +253,8 @@ impl Planned<'_, '_> {
         }
     }
 
-    fn make(&self, id: NamespacedName, hash: &str, template: &Template, out: &mut Writes) -> bool {
+    /// Makes a pod of this template.
+    pub(super) fn make(&self, id: NamespacedName, hash: &str, template: &Template, out: &mut Writes) -> bool {
         let owner = self.workload.owner();
         let pod = PodInstance {
             namespace: id.namespace.clone(),
@@ -289,7 +303,7 @@ impl Planned<'_, '_> {
     }
 
     /// A pod has the name, or Git gives it to one.
-    fn is_taken(&self, id: &NamespacedName) -> bool {
+    pub(super) fn is_taken(&self, id: &NamespacedName) -> bool {
         let named = ObjectRef { kind: Kind::Pod, namespace: id.namespace.clone(), name: id.name.clone() };
         self.snapshot.pods.contains_key(id) || self.snapshot.objects.contains_key(&named)
     }
@@ -316,6 +330,7 @@ impl Planned<'_, '_> {
     }
 }
 
-fn count(number: usize) -> u32 {
+/// As many as a record can hold.
+pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -33,11 +33,13 @@ impl Unreadable {
                     pods.insert(pod.clone());
                     // Its owner is in the record; its name says as much.
                     let owner = PodInstance::workload_in_name(&pod.name);
-                    workloads.extend(owner.map(|name| ObjectRef {
-                        kind: Kind::ReplicaSet,
-                        namespace: pod.namespace.clone(),
-                        name: name.to_owned(),
-                    }));
+                    for kind in [Kind::ReplicaSet, Kind::DaemonSet] {
+                        workloads.extend(owner.map(|name| ObjectRef {
+                            kind,
+                            namespace: pod.namespace.clone(),
+                            name: name.to_owned(),
+                        }));
+                    }
                 }
                 Key::Rollout(workload) | Key::Template(workload, _) | Key::Scale(workload) => {
                     workloads.insert(workload.clone());

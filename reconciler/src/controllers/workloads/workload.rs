@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use schema::codec::content_hash;
 use schema::kinds::Resource;
+use schema::kinds::daemon_set::DaemonSetSpec;
 use schema::kinds::links::in_hash;
-use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec, StrategyType};
+use schema::kinds::replica_set::{IntOrPercent, PodTemplate, ReplicaSetSpec, StrategyType};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{OwnerRef, Rollout, Template};
@@ -45,17 +46,34 @@ impl<'a> Workload<'a> {
     ) -> Self {
         let reference = object.reference();
         let desired = scale.unwrap_or(spec.replicas);
-        let known = record.filter(|record| record.object_hash == object.hash);
-        let wanted = known.map_or_else(|| template_hash(object, spec), |record| record.wanted.clone());
         Self {
             reference,
             object,
             desired,
-            wanted,
+            wanted: wanted(object, &spec.template, record),
             min_ready_seconds: spec.min_ready_seconds,
             deadline_seconds: spec.progress_deadline_seconds,
             strategy: Strategy::of(spec, desired),
             paused: spec.paused,
+        }
+    }
+
+    /// What a daemon set asks for where `nodes` nodes are to have a pod.
+    pub(super) fn of_daemon_set(
+        object: &'a Object,
+        spec: &'a DaemonSetSpec,
+        record: Option<&Rollout>,
+        nodes: u32,
+    ) -> Self {
+        Self {
+            reference: object.reference(),
+            object,
+            desired: nodes,
+            wanted: wanted(object, &spec.template, record),
+            min_ready_seconds: spec.min_ready_seconds,
+            deadline_seconds: spec.progress_deadline_seconds,
+            strategy: Strategy::Rolling { surge: 0, unavailable: spec.max_unavailable(nodes) },
+            paused: false,
         }
     }
 
@@ -75,16 +93,18 @@ impl<'a> Workload<'a> {
     pub(super) fn template(&self) -> Option<Template> {
         let commit = self.object.provenance.commit.clone();
         let files = self.object.files.clone();
-        match &self.object.resource {
-            Resource::ReplicaSet(spec) => Some(Template {
-                commit,
-                labels: spec.template.metadata.labels.clone(),
-                annotations: spec.template.metadata.annotations.clone(),
-                spec: Arc::new(spec.template.spec.clone()),
-                files,
-            }),
-            _ => None,
-        }
+        let template = match &self.object.resource {
+            Resource::ReplicaSet(spec) => &spec.template,
+            Resource::DaemonSet(spec) => &spec.template,
+            _ => return None,
+        };
+        Some(Template {
+            commit,
+            labels: template.metadata.labels.clone(),
+            annotations: template.metadata.annotations.clone(),
+            spec: Arc::new(template.spec.clone()),
+            files,
+        })
     }
 }
 
@@ -106,7 +126,13 @@ impl Strategy {
     }
 }
 
+/// The hash of the template that the object asks for. `record` spares it of an object that did not change.
+fn wanted(object: &Object, template: &PodTemplate, record: Option<&Rollout>) -> String {
+    let known = record.filter(|record| record.object_hash == object.hash);
+    known.map_or_else(|| template_hash(object, template), |record| record.wanted.clone())
+}
+
 /// What makes a pod another one: its template, and what it needs of the repository's files.
-fn template_hash(object: &Object, spec: &ReplicaSetSpec) -> String {
-    content_hash(&(&spec.template, in_hash(&object.resource, &object.files)))
+fn template_hash(object: &Object, template: &PodTemplate) -> String {
+    content_hash(&(template, in_hash(&object.resource, &object.files)))
 }

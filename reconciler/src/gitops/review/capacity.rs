@@ -4,19 +4,7 @@ use schema::kinds::pod::{Container, PodSpec, ResourceRequirements};
 use schema::quantity::{Cpu, Memory};
 
 use super::effects::PlannedObjects;
-
-/// What one node has for pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room {
-    /// Its name.
-    pub name: String,
-    /// CPU for pods.
-    pub cpu: Cpu,
-    /// Memory for pods.
-    pub memory: Memory,
-    /// Most pods at once.
-    pub max_pods: u64,
-}
+use super::room::Room;
 
 #[derive(Default)]
 struct Need {
@@ -35,7 +23,9 @@ pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[Room]) -> Vec<Strin
     let (largest_cpu, largest_memory) = (largest(|node| node.cpu.millis), largest(|node| node.memory.bytes));
     for (object, after) in planned.after() {
         let Some(pod) = after.resource.pod(&after.metadata) else { continue };
-        let (spec, count) = (pod.spec, u64::from(planned.count_after(object, pod.count)));
+        let nodes_with_one = planned.count_nodes(pod.spec).filter(|_| pod.is_per_node);
+        let count = nodes_with_one.unwrap_or_else(|| planned.count_after(object, pod.count));
+        let (spec, count) = (pod.spec, u64::from(count));
         let (millis, bytes) = request(spec, &defaults.resources);
         if count > 0 && !nodes.is_empty() && (millis > largest_cpu || bytes > largest_memory) {
             lines.push(format!("{object}: a pod requests more than the largest node has"));

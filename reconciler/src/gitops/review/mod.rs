@@ -19,15 +19,16 @@ mod digest;
 pub(crate) mod effects;
 mod escape;
 mod markdown;
+mod room;
 #[cfg(test)]
 mod tests;
 mod text;
 
-pub use capacity::Room;
 pub use change::{Action, Change, Field};
 pub use digest::{Digest, same_hash, short_hash};
 pub use effects::Effect;
 pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
+pub use room::Room;
 pub use text::text;
 
 /// Most held removals that are named.
@@ -106,7 +107,7 @@ pub struct Frame<'a> {
 
 /// The plan as a person reads it.
 pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
-    let planned = effects::PlannedObjects::new(&situation.live, &plan.steps, frame.running);
+    let planned = effects::PlannedObjects::new(&situation.live, &plan.steps, frame.running, frame.nodes);
     let mut endpoints = effects::endpoints::lost(&planned, &plan.steps);
     let changes = plan.steps.iter().map(|step| change(situation, &planned, step, &mut endpoints)).collect();
     let counts = plan.counts();

@@ -216,6 +216,7 @@ fn effects_and_capacity_count_the_pods_that_run() {
     let running = BTreeMap::from([(set, 7)]);
     let room = Room {
         name: "n1".into(),
+        labels: Default::default(),
         cpu: schema::quantity::Cpu { millis: 8_000 },
         memory: schema::quantity::Memory { bytes: 1 << 34 },
         max_pods: 7,
@@ -240,6 +241,65 @@ fn effects_and_capacity_count_the_pods_that_run() {
     let scaled = |replicas| set(replicas, "api:1") + scaler;
     let decides = vec!["its autoscaler decides how many pods there are, not `replicas`".to_owned()];
     assert_eq!(review(&scaled(3), &scaled(4)), (decides, too_many));
+}
+
+/// Seen red with a count that leaves the taints out.
+#[test]
+fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
+    let daemon = |image: &str, more: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {{name: log}}\nspec:\n  selector: {{matchLabels: {{app: log}}}}\n  \
+             template:\n    metadata: {{labels: {{app: log}}}}\n    spec:\n      containers: [{{name: main, image: '{image}'}}]\n{more}"
+        )
+    };
+    let node = |name: &str| Room {
+        name: name.into(),
+        labels: [("disk".to_owned(), if name == "n1" { "ssd" } else { "hdd" }.to_owned())].into(),
+        cpu: "8".parse().unwrap(),
+        memory: "16Gi".parse().unwrap(),
+        max_pods: 1,
+    };
+    let rooms = [node("n1"), node("n2"), node("n3")];
+    let set = ObjectRef { kind: Kind::DaemonSet, namespace: "default".into(), name: "log".into() };
+    let told = |base: &str, head: &str, rooms: Option<&[Room]>, running: Option<u32>| {
+        let file = |text: &str| match text {
+            "" => files([("keep.yaml", POD_KEEP)]),
+            text => files([("a.yaml", text), ("keep.yaml", POD_KEEP)]),
+        };
+        let running = running.map(|pods| (set.clone(), pods)).into_iter().collect();
+        let review = reviewed_while(&file(base), &file(head), rooms, &running);
+        let effects = review.changes.iter().flat_map(|change| &change.effects).map(ToString::to_string);
+        (effects.filter(|effect| effect.contains("node")).collect::<Vec<_>>(), review.capacity)
+    };
+    let one = |effect: &str| vec![effect.to_owned()];
+    let new = daemon("log:1", "");
+    assert_eq!(told("", &new, None, None).0, one("starts one pod on each node that fits (container main)"));
+    let (effects, capacity) = told("", &new, Some(&rooms), None);
+    assert_eq!(effects, one("starts one pod on each of 3 nodes (container main)"));
+    assert_eq!(capacity, ["pods: 4 wanted, live nodes take 3; 1 would wait"]);
+    let taint = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nspec: {taints: [{key: gpu, effect: NoSchedule}]}\n";
+    let (effects, _) = told("", &daemon("log:1", taint), Some(&rooms), None);
+    assert!(
+        effects.contains(&"starts one pod on each of 2 nodes (container main)".to_owned()),
+        "{effects:?}"
+    );
+    let because = "because of spec.template.spec.containers[0].image";
+    assert_eq!(
+        told(&new, &daemon("log:2", ""), Some(&rooms), Some(3)).0,
+        [format!("restarts one pod on each of 3 nodes (container main), {because}")]
+    );
+    let picky = daemon("log:1", "      nodeSelector: {disk: ssd}\n");
+    assert_eq!(
+        told(&new, &picky, Some(&rooms), Some(3)).0,
+        [
+            "restarts one pod on 1 node (container main), because of spec.template.spec.nodeSelector",
+            "nodes with a pod 3 -> 1"
+        ]
+    );
+    assert_eq!(
+        told(&new, "", Some(&rooms), Some(3)).0,
+        one("stops one pod on each of 3 nodes (container main)")
+    );
 }
 
 /// Seen red with all of them told one by one.
@@ -282,6 +342,7 @@ fn what_does_not_fit_on_the_nodes_is_said() {
     let head = files([("a.yaml", &replica_set(5, "api:1"))]);
     let room = Room {
         name: "n1".into(),
+        labels: Default::default(),
         cpu: "2".parse().unwrap(),
         memory: "4194000Ki".parse().unwrap(),
         max_pods: 110,

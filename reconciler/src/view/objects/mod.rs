@@ -144,9 +144,9 @@ fn users(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
 /// What is reported of an object besides its health.
 fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
     let found = match object.kind() {
-        Kind::ReplicaSet => {
+        Kind::ReplicaSet | Kind::DaemonSet => {
             let rollout = snapshot.rollouts.get(&object.reference());
-            rollout.map(|rollout| serde_json::to_value(WorkloadView::from(&rollout.value)))
+            rollout.map(|rollout| serde_json::to_value(WorkloadView::new(&rollout.value, &object.resource)))
         }
         _ => None,
     };

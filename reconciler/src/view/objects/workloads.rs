@@ -1,7 +1,9 @@
 //! What is reported of a workload: its pods, and how far its template is rolled out.
 
 use jiff::Timestamp;
+use schema::kinds::Resource;
 use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
+use schema::meta::StringMap;
 use schema::records::{Rollout, RolloutFailure, RolloutStep};
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +24,20 @@ pub struct WorkloadView {
     /// The newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<RolloutStep>,
+    /// Labels of the nodes that have a pod of a DaemonSet; empty for all nodes, and for other kinds.
+    #[serde(skip_serializing_if = "StringMap::is_empty")]
+    pub node_selector: StringMap,
 }
 
-impl From<&Rollout> for WorkloadView {
-    fn from(rollout: &Rollout) -> Self {
+impl WorkloadView {
+    pub fn new(rollout: &Rollout, resource: &Resource) -> Self {
         let short = |hash: &String| Rollout::short(hash).to_owned();
+        let node_selector = match resource {
+            Resource::DaemonSet(spec) => spec.template.spec.node_selector.clone(),
+            _ => StringMap::new(),
+        };
         Self {
+            node_selector,
             status: rollout.status.clone(),
             wanted_template: short(&rollout.wanted),
             good_template: rollout.good.as_ref().map(short),
@@ -36,9 +46,7 @@ impl From<&Rollout> for WorkloadView {
             steps: rollout.steps.clone(),
         }
     }
-}
 
-impl WorkloadView {
     /// What the status of an object of a workload's kind says; nothing if none is reported yet.
     pub fn of(status: &serde_json::Value) -> Self {
         serde_json::from_value(status.clone()).unwrap_or_default()

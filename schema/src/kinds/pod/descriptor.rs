@@ -56,6 +56,6 @@ impl PodSpec {
     }
 
     fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        Some(PodOf { spec: self, at: &["spec"], labels: &metadata.labels, count: 1 })
+        Some(PodOf { spec: self, at: &["spec"], labels: &metadata.labels, count: 1, is_per_node: false })
     }
 }

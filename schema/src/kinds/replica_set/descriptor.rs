@@ -71,6 +71,6 @@ impl ReplicaSetSpec {
 
     fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
         let (spec, labels) = (&self.template.spec, &self.template.metadata.labels);
-        Some(PodOf { spec, at: POD_AT, labels, count: self.replicas })
+        Some(PodOf { spec, at: POD_AT, labels, count: self.replicas, is_per_node: false })
     }
 }

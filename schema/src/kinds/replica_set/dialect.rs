@@ -1,14 +1,20 @@
 //! ReplicaSet: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
 
 use super::DEPLOYMENT_DEADLINE_SECONDS;
+use crate::kinds::Kind;
 use crate::kinds::kind::DEPLOYMENT;
 use crate::manifest::dialects::tree::{below, entry, items_mut, plain, put, rename, take};
 use crate::manifest::dialects::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
+    workload(Kind::ReplicaSet, document, notes);
+}
+
+/// What workloads of every kind have.
+pub(in crate::kinds) fn workload(kind: Kind, document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
     flat_selector(spec, notes);
-    template_name(spec, notes);
+    template_name(kind, spec, notes);
     for field in ["initContainers", "containers"] {
         let list = below(spec, &["template", "spec", field]).and_then(items_mut);
         for container in list.into_iter().flatten() {
@@ -26,10 +32,15 @@ pub(crate) fn deployment(document: &mut Node, notes: &mut Notes<'_>) {
     if text != DEPLOYMENT {
         return;
     }
-    super::super::Kind::ReplicaSet.as_str().clone_into(text);
+    Kind::ReplicaSet.as_str().clone_into(text);
     let Some(spec) = below(document, &["spec"]) else { return };
     let mark = spec.first_mark();
     put(spec, entry("progressDeadlineSeconds", mark, plain(mark, DEPLOYMENT_DEADLINE_SECONDS)));
+    without_history(spec, notes);
+}
+
+/// Git has the former templates.
+pub(in crate::kinds) fn without_history(spec: &mut Node, notes: &mut Notes<'_>) {
     if let Some(limit) = take(spec, "revisionHistoryLimit") {
         let why = "the last good template is kept, and Git has all others";
         notes.dropped(limit.mark, "revisionHistoryLimit", why);
@@ -52,12 +63,12 @@ fn flat_selector(spec: &mut Node, notes: &mut Notes<'_>) {
 }
 
 /// A template's own name says nothing, in Kubernetes neither.
-fn template_name(spec: &mut Node, notes: &mut Notes<'_>) {
+fn template_name(kind: Kind, spec: &mut Node, notes: &mut Notes<'_>) {
     let Some(metadata) = below(spec, &["template", "metadata"]) else { return };
     for field in ["name", "namespace"] {
         if let Some(name) = take(metadata, field) {
-            let why = "pods have the namespace of their ReplicaSet, and names after its name";
-            notes.dropped(name.mark, &format!("template.metadata.{field}"), why);
+            let why = format!("pods have the namespace of their {kind}, and names after its name");
+            notes.dropped(name.mark, &format!("template.metadata.{field}"), &why);
         }
     }
 }

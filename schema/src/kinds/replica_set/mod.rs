@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-mod defaults;
+pub(super) mod defaults;
 mod descriptor;
 pub(crate) mod dialect;
 mod rollout;
 mod selector;
 mod status;
-mod validate;
+pub(super) mod validate;
 
 use super::pod::PodSpec;
 pub use rollout::{IntOrPercent, RollingUpdate, Strategy, StrategyType};

@@ -64,7 +64,7 @@ impl LabelSelector {
     }
 
     /// One spelling for selectors that ask for the same: the order says nothing.
-    pub(super) fn normalize(&mut self) {
+    pub(in crate::kinds) fn normalize(&mut self) {
         for requirement in &mut self.match_expressions {
             requirement.values.sort_unstable();
             requirement.values.dedup();
@@ -75,7 +75,7 @@ impl LabelSelector {
     }
 
     /// Checks keys, operators and values at `at`.
-    pub(super) fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+    pub(in crate::kinds) fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         metadata::labels(&self.match_labels, &at.field("matchLabels"), findings);
         let list = at.field("matchExpressions");
         for (index, requirement) in self.match_expressions.iter().enumerate() {

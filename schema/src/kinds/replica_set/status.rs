@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ReplicaSetSpec;
 use crate::condition::{Condition, ConditionStatus};
 use crate::kinds::Health;
 
@@ -36,9 +35,11 @@ pub struct ReplicaSetStatus {
     pub conditions: Vec<Condition>,
 }
 
-impl ReplicaSetSpec {
-    /// How well the object of generation `generation` is, as `kubectl rollout status` decides it.
-    pub fn health(&self, generation: u64, status: &ReplicaSetStatus) -> Health {
+impl ReplicaSetStatus {
+    /// How well the workload of generation `generation` is, as `kubectl rollout status` decides it. `paused`: no
+    /// template is rolled out for the time being.
+    pub fn health(&self, generation: u64, paused: bool) -> Health {
+        let status = self;
         let ReplicaSetStatus { desired_replicas: wanted, replicas, updated_replicas: updated, .. } = *status;
         let progressing = |why: String| Health::Progressing { why };
         if status.observed_generation < generation {
@@ -51,7 +52,7 @@ impl ReplicaSetSpec {
             let why = if condition.message.is_empty() { &condition.reason } else { &condition.message };
             return Health::Degraded { why: why.clone() };
         }
-        if self.paused && status.available_replicas >= wanted {
+        if paused && status.available_replicas >= wanted {
             return Health::Healthy;
         }
         if updated < wanted {
@@ -73,23 +74,22 @@ mod tests {
 
     #[test]
     fn health_follows_the_rollout() {
-        let spec = ReplicaSetSpec::default();
         let mut status =
             ReplicaSetStatus { observed_generation: 1, desired_replicas: 3, ..Default::default() };
         let why = |health: Health| match health {
             Health::Progressing { why } => why,
             other => other.to_string(),
         };
-        assert_eq!(why(spec.health(2, &status)), "its change has not been seen yet");
+        assert_eq!(why(status.health(2, false)), "its change has not been seen yet");
         status.observed_generation = 2;
         (status.updated_replicas, status.replicas) = (2, 4);
-        assert_eq!(why(spec.health(2, &status)), "2 of 3 pods are updated");
+        assert_eq!(why(status.health(2, false)), "2 of 3 pods are updated");
         status.updated_replicas = 3;
-        assert_eq!(why(spec.health(2, &status)), "1 old pods are to go");
+        assert_eq!(why(status.health(2, false)), "1 old pods are to go");
         (status.replicas, status.available_replicas) = (3, 2);
-        assert_eq!(why(spec.health(2, &status)), "2 of 3 pods are available");
+        assert_eq!(why(status.health(2, false)), "2 of 3 pods are available");
         status.available_replicas = 3;
-        assert_eq!(spec.health(2, &status), Health::Healthy);
+        assert_eq!(status.health(2, false), Health::Healthy);
         status.conditions.push(Condition {
             kind: "Progressing".to_owned(),
             status: ConditionStatus::False,
@@ -97,6 +97,6 @@ mod tests {
             message: String::new(),
             last_transition_time: Timestamp::UNIX_EPOCH,
         });
-        assert_eq!(spec.health(2, &status), Health::Degraded { why: "ProgressDeadlineExceeded".to_owned() });
+        assert_eq!(status.health(2, false), Health::Degraded { why: "ProgressDeadlineExceeded".to_owned() });
     }
 }

@@ -1,65 +1,89 @@
 //! What the schema can't say about a replica set, in Kubernetes' words where people search for them.
 
 use super::defaults::has_short_default_deadline;
-use super::{IntOrPercent, ReplicaSetSpec, StrategyType};
-use crate::kinds::metadata;
+use super::{IntOrPercent, LabelSelector, PodTemplate, ReplicaSetSpec, StrategyType};
 use crate::kinds::pod::RestartPolicy;
+use crate::kinds::{Kind, metadata};
 use crate::violation::{Findings, Path, rules};
 
 /// Checks a spec as it is written, before the defaults, at the path `at`.
 pub(super) fn validate(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
-    let template = at.field("template");
-    selector(spec, at, findings);
-    metadata::template(
-        &spec.template.metadata.labels,
-        &spec.template.metadata.annotations,
-        &template.field("metadata"),
-        findings,
-    );
-    let pod = template.field("spec");
-    spec.template.spec.validate(&pod, findings);
-    let policy = spec.template.spec.restart_policy;
-    if policy != RestartPolicy::Always {
-        let message = format!("Unsupported value: `{policy:?}`: supported values: `Always`");
-        findings
-            .add(&rules::RESTART_POLICY, &pod.field("restartPolicy"), message)
-            .help("the pods of a ReplicaSet are meant to run on");
-    }
+    let shared = Shared {
+        kind: Kind::ReplicaSet,
+        selector: &spec.selector,
+        template: &spec.template,
+        min_ready_seconds: spec.min_ready_seconds,
+        progress_deadline_seconds: spec.progress_deadline_seconds,
+    };
+    shared.validate_template(at, findings);
     one_per_node(spec, &at.field("replicas"), findings);
     strategy(spec, &at.field("strategy"), findings);
-    if has_short_default_deadline(spec) {
-        // Raised with the defaults.
-    } else if spec.min_ready_seconds > 0 && spec.progress_deadline_seconds <= spec.min_ready_seconds {
-        let message = format!(
-            "Invalid value: {}: must be greater than minReadySeconds, which is {}",
-            spec.progress_deadline_seconds, spec.min_ready_seconds
-        );
-        findings.add(&rules::ROLLOUT, &at.field("progressDeadlineSeconds"), message);
-    } else if spec.progress_deadline_seconds == 0 {
-        let message = "Invalid value: 0: must be greater than 0";
-        findings.add(&rules::ROLLOUT, &at.field("progressDeadlineSeconds"), message);
-    }
+    shared.validate_times(at, findings);
 }
 
-fn selector(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
-    let here = at.field("selector");
-    if spec.selector.is_empty() {
-        let message = "Invalid value: empty selector is invalid for ReplicaSet";
-        findings
-            .add(&rules::SELECTOR, &here, message)
-            .help("write matchLabels with the labels of the template");
-        return;
+/// What every kind of workload has.
+pub(in crate::kinds) struct Shared<'a> {
+    pub(in crate::kinds) kind: Kind,
+    pub(in crate::kinds) selector: &'a LabelSelector,
+    pub(in crate::kinds) template: &'a PodTemplate,
+    pub(in crate::kinds) min_ready_seconds: u32,
+    pub(in crate::kinds) progress_deadline_seconds: u32,
+}
+
+impl Shared<'_> {
+    /// Checks the selector and the template.
+    pub(in crate::kinds) fn validate_template(&self, at: &Path<'_>, findings: &mut Findings) {
+        let Self { kind, template, .. } = self;
+        let here = at.field("template");
+        self.selector(at, findings);
+        let metadata = here.field("metadata");
+        metadata::template(&template.metadata.labels, &template.metadata.annotations, &metadata, findings);
+        let pod = here.field("spec");
+        template.spec.validate(&pod, findings);
+        let policy = template.spec.restart_policy;
+        if policy != RestartPolicy::Always {
+            let message = format!("Unsupported value: `{policy:?}`: supported values: `Always`");
+            findings
+                .add(&rules::RESTART_POLICY, &pod.field("restartPolicy"), message)
+                .help(format!("the pods of a {kind} are meant to run on"));
+        }
     }
-    let before = findings.count();
-    spec.selector.validate(&here, findings);
-    let is_well_formed = findings.count() == before;
-    if is_well_formed && !spec.selector.matches(&spec.template.metadata.labels) {
-        let template = at.field("template");
-        let metadata = template.field("metadata");
-        let message = "Invalid value: `selector` does not match template `labels`";
-        findings
-            .add(&rules::SELECTOR, &metadata.field("labels"), message)
-            .help("give the template the labels that the selector asks for");
+
+    fn selector(&self, at: &Path<'_>, findings: &mut Findings) {
+        let here = at.field("selector");
+        if self.selector.is_empty() {
+            let message = format!("Invalid value: empty selector is invalid for {}", self.kind);
+            findings
+                .add(&rules::SELECTOR, &here, message)
+                .help("write matchLabels with the labels of the template");
+            return;
+        }
+        let before = findings.count();
+        self.selector.validate(&here, findings);
+        let is_well_formed = findings.count() == before;
+        if is_well_formed && !self.selector.matches(&self.template.metadata.labels) {
+            let template = at.field("template");
+            let metadata = template.field("metadata");
+            let message = "Invalid value: `selector` does not match template `labels`";
+            findings
+                .add(&rules::SELECTOR, &metadata.field("labels"), message)
+                .help("give the template the labels that the selector asks for");
+        }
+    }
+
+    /// Checks that a rollout has time to get anywhere.
+    pub(in crate::kinds) fn validate_times(&self, at: &Path<'_>, findings: &mut Findings) {
+        let (ready, deadline) = (self.min_ready_seconds, self.progress_deadline_seconds);
+        if has_short_default_deadline(ready, deadline) {
+            // Raised with the defaults.
+        } else if ready > 0 && deadline <= ready {
+            let message =
+                format!("Invalid value: {deadline}: must be greater than minReadySeconds, which is {ready}");
+            findings.add(&rules::ROLLOUT, &at.field("progressDeadlineSeconds"), message);
+        } else if deadline == 0 {
+            let message = "Invalid value: 0: must be greater than 0";
+            findings.add(&rules::ROLLOUT, &at.field("progressDeadlineSeconds"), message);
+        }
     }
 }
 
@@ -108,7 +132,11 @@ fn strategy(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
 }
 
 /// The per cent, if it is a share; a share that can't be read is reported.
-fn percent(amount: Option<&IntOrPercent>, at: &Path<'_>, findings: &mut Findings) -> Option<u32> {
+pub(in crate::kinds) fn percent(
+    amount: Option<&IntOrPercent>,
+    at: &Path<'_>,
+    findings: &mut Findings,
+) -> Option<u32> {
     let IntOrPercent::Percent(text) = amount? else { return None };
     let percent = amount?.percent();
     if percent.is_none() {

@@ -1,8 +1,7 @@
-//! A cluster on which replica sets can be tried: the controller's own writes are carried out, pods get nodes, and
+//! A cluster on which workloads can be tried: the controller's own writes are carried out, pods get nodes, and
 //! nodes report what the test says. Time is the test's.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
@@ -31,7 +30,7 @@ pub(super) enum Fate {
     Waits(&'static str),
 }
 
-/// A replica set `web`, and all that becomes of it.
+/// A workload `web`, and all that becomes of it.
 pub(super) struct Field {
     pub(super) builder: SnapshotBuilder,
     pub(super) now: Timestamp,
@@ -59,7 +58,7 @@ pub(super) fn rolling(mut set: ReplicaSetSpec, surge: u32, unavailable: u32) -> 
 }
 
 impl Field {
-    pub(super) fn new(set: ReplicaSetSpec) -> Self {
+    pub(super) fn new(set: impl Into<Resource>) -> Self {
         let nodes = 3;
         let object = object("web", PodSpec::default());
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -74,9 +73,9 @@ impl Field {
         &self.builder.snapshot
     }
 
-    /// Git's next commit says this of the replica set.
-    pub(super) fn push(&mut self, set: ReplicaSetSpec, commit: u32) {
-        let resource = Resource::ReplicaSet(Arc::new(set));
+    /// Git's next commit says this of the workload.
+    pub(super) fn push(&mut self, set: impl Into<Resource>, commit: u32) {
+        let resource = set.into();
         let hash = Object::hash_of(&resource, &self.object.files);
         if hash != self.object.hash {
             self.object.generation += 1;
@@ -107,7 +106,7 @@ impl Field {
         plan
     }
 
-    /// Pods that are gone give up their nodes, new ones get one each in turn.
+    /// Pods that are gone give up their nodes, new ones get the one that they name once it is ready, else one in turn.
     pub(super) fn bind(&mut self) {
         let snapshot = self.snapshot().clone();
         for (node, pod) in snapshot.bindings.keys() {
@@ -124,17 +123,23 @@ impl Field {
                 continue;
             }
             number += 1;
-            let node = format!("n{}", number % usize::from(self.nodes) + 1);
+            let named = pod.value.spec.node_name.clone();
+            if named.as_ref().is_some_and(|node| !snapshot.node_is_ready(node)) {
+                continue;
+            }
+            let node = named.unwrap_or_else(|| format!("n{}", number % usize::from(self.nodes) + 1));
             let binding = Binding { node: node.clone(), pod: pod.value.clone(), reason: String::new() };
             let builder = std::mem::take(&mut self.builder);
             self.builder = builder.put(&Key::Binding(node, id.clone()), &binding);
         }
     }
 
-    /// Nodes report all pods that are bound to them, each as its image's fate says.
+    /// Live nodes report all pods that are bound to them, each as its image's fate says.
     pub(super) fn report(&mut self) {
         let snapshot = self.snapshot().clone();
-        for ((node, id), binding) in &snapshot.bindings {
+        for ((node, id), binding) in
+            snapshot.bindings.iter().filter(|((node, _), _)| snapshot.node_is_ready(node))
+        {
             let reported = snapshot.pod_status.get(&(node.clone(), id.clone()));
             let pod = &binding.value.pod;
             if reported.is_some_and(|status| status.value.uid == pod.uid && status.value.is_ready()) {

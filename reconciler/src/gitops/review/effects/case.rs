@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schema::kinds::Resource;
 use schema::kinds::cluster::{ClusterSpec, DEFAULT_ZONE, Defaults};
-use schema::meta::ObjectRef;
+use schema::kinds::pod::PodSpec;
+use schema::kinds::{Kind, Resource};
+use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
 use schema::object::Object;
 use schema::snapshot::Table;
 use schema::violation::OwnedStep;
@@ -12,6 +13,7 @@ use schema::violation::OwnedStep;
 use crate::gitops::diff::FILES;
 use crate::gitops::plan::{Act, Step};
 use crate::gitops::review::change::{Action, Field};
+use crate::gitops::review::room::Room;
 
 /// Live objects, and what of them the plan changes.
 pub(crate) struct PlannedObjects<'a> {
@@ -19,6 +21,8 @@ pub(crate) struct PlannedObjects<'a> {
     pub(super) changed: BTreeMap<&'a ObjectRef, Option<&'a Object>>,
     /// Pods that run of each workload.
     running: &'a BTreeMap<ObjectRef, u32>,
+    /// Nodes that live; none without a server.
+    nodes: Option<&'a [Room]>,
     /// Workloads whose number of pods an autoscaler sets once all is applied.
     scaled: BTreeSet<ObjectRef>,
     /// The Cluster object once all is applied.
@@ -30,6 +34,7 @@ impl<'a> PlannedObjects<'a> {
         live: &'a Table<ObjectRef, Object>,
         steps: &'a [Step],
         running: &'a BTreeMap<ObjectRef, u32>,
+        nodes: Option<&'a [Room]>,
     ) -> Self {
         let changed = steps.iter().map(|step| {
             let after = match &step.act {
@@ -39,7 +44,7 @@ impl<'a> PlannedObjects<'a> {
             (&step.object, after)
         });
         let changed = changed.collect();
-        let planned = Self { live, changed, running, scaled: BTreeSet::new(), cluster: None };
+        let planned = Self { live, changed, running, nodes, scaled: BTreeSet::new(), cluster: None };
         let (mut scaled, mut cluster) = (BTreeSet::new(), None);
         for (_, object) in planned.after() {
             if let Resource::Cluster(found) = &object.resource {
@@ -62,9 +67,28 @@ impl<'a> PlannedObjects<'a> {
         self.cluster.map(|cluster| cluster.defaults.clone()).unwrap_or_default()
     }
 
+    /// How many pods run of a workload, if that is known.
+    pub(super) fn running(&self, object: &ObjectRef) -> Option<u32> {
+        self.running.get(object).copied()
+    }
+
+    /// How many of the nodes that live have a pod of a daemon set with this template, if they are known.
+    pub(crate) fn count_nodes(&self, pod: &PodSpec) -> Option<u32> {
+        let fit = self.nodes?.iter().filter(|node| {
+            let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), node.name.clone());
+            let object = self.now(&ObjectRef { kind: Kind::Node, namespace, name });
+            let spec = object.and_then(|object| match &object.resource {
+                Resource::Node(spec) => Some(&**spec),
+                _ => None,
+            });
+            node.has_daemon(pod, spec)
+        });
+        u32::try_from(fit.count()).ok()
+    }
+
     /// How many pods a workload has before anything is applied.
     pub(super) fn count_before(&self, object: &ObjectRef, in_git: u32) -> u32 {
-        self.running.get(object).copied().unwrap_or(in_git)
+        self.running(object).unwrap_or(in_git)
     }
 
     /// How many pods a workload has once all is applied, if Git then asks for `in_git`. A number that Git does not

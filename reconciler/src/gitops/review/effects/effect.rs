@@ -34,6 +34,17 @@ pub enum Effect {
         /// Their containers.
         containers: Vec<String>,
     },
+    /// One pod on each node that fits.
+    OnNodes {
+        /// What becomes of them.
+        act: NodesAct,
+        /// How many nodes; not known without a server.
+        nodes: Option<u32>,
+        /// Their containers.
+        containers: Vec<String>,
+        /// Fields that cause it.
+        because: Vec<String>,
+    },
     /// Nothing that runs is touched.
     InPlace,
     /// Only where the object stands in the repository changes.
@@ -66,6 +77,17 @@ pub enum Effect {
     Says(String),
 }
 
+/// What becomes of the pods of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodesAct {
+    /// They start.
+    Starts,
+    /// They are stopped and started anew.
+    Restarts,
+    /// They are stopped for good.
+    Stops,
+}
+
 /// A port and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Port {
@@ -95,8 +117,21 @@ impl fmt::Display for Effect {
         match self {
             Effect::Start { pods, containers } => write!(f, "starts {}", many(*pods, containers)),
             Effect::Restart { pods, containers, because } => {
-                write!(f, "restarts {}", many(*pods, containers))?;
-                if because.is_empty() { Ok(()) } else { write!(f, ", because of {}", because.join(", ")) }
+                write!(f, "restarts {}{}", many(*pods, containers), Because(because))
+            }
+            Effect::OnNodes { act, nodes, containers, because } => {
+                let act = match act {
+                    NodesAct::Starts => "starts",
+                    NodesAct::Restarts => "restarts",
+                    NodesAct::Stops => "stops",
+                };
+                let nodes = match nodes {
+                    Some(1) => "1 node".to_owned(),
+                    Some(nodes) => format!("each of {nodes} nodes"),
+                    None => "each node that fits".to_owned(),
+                };
+                let (containers, because) = (Containers(containers), Because(because));
+                write!(f, "{act} one pod on {nodes} ({containers}){because}")
             }
             Effect::Stop { pods, containers } => write!(f, "stops {}", many(*pods, containers)),
             Effect::InPlace => f.write_str("changed in place, nothing restarts"),
@@ -134,8 +169,24 @@ fn plural(count: u32, word: &str) -> String {
 }
 
 fn many(pods: u32, containers: &[String]) -> String {
-    let word = if containers.len() == 1 { "container" } else { "containers" };
-    format!("{} ({word} {})", plural(pods, "pod"), containers.join(", "))
+    format!("{} ({})", plural(pods, "pod"), Containers(containers))
+}
+
+struct Containers<'a>(&'a [String]);
+
+impl fmt::Display for Containers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.0.len() == 1 { "container" } else { "containers" };
+        write!(f, "{word} {}", self.0.join(", "))
+    }
+}
+
+struct Because<'a>(&'a [String]);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, ", because of {}", self.0.join(", ")) }
+    }
 }
 
 /// What is only in `after` appears, what is only in `before` goes: first those that go.

@@ -64,7 +64,7 @@ pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
 }
 
 /// Only the template's fields restart pods.
-fn template(case: &Case<'_>) -> Vec<String> {
+pub(super) fn template(case: &Case<'_>) -> Vec<String> {
     let mut because = case.because();
     because.retain(|path| !path.starts_with("spec.") || path.starts_with("spec.template"));
     because
@@ -109,11 +109,11 @@ pub(crate) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
     says.into_iter().map(Effect::Says).collect()
 }
 
-fn containers(pod: &PodSpec) -> Vec<String> {
+pub(super) fn containers(pod: &PodSpec) -> Vec<String> {
     pod.containers.iter().map(|container| container.name.clone()).collect()
 }
 
-fn host_ports(before: Option<&PodSpec>, after: Option<&PodSpec>) -> Vec<Effect> {
+pub(super) fn host_ports(before: Option<&PodSpec>, after: Option<&PodSpec>) -> Vec<Effect> {
     let ports = |pod: Option<&PodSpec>| -> Vec<Port> {
         let containers = pod.into_iter().flat_map(|pod| &pod.containers);
         let ports = containers.flat_map(|container| &container.ports);

@@ -1,0 +1,110 @@
+//! Which nodes have a pod of a daemon set, as Kubernetes' DaemonSet controller decides it. Pure.
+//!
+//! Room and host ports are not asked for: such a pod waits for its node, and the scheduler says why.
+
+use std::collections::BTreeSet;
+
+use schema::keys::Key;
+use schema::kinds::Kind;
+use schema::kinds::pod::{PodSpec, TaintEffect, Toleration, TolerationOperator};
+use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
+use schema::selector::matches_or_empty;
+use schema::snapshot::Snapshot;
+
+/// Taints that pods of a daemon set always put up with, as in Kubernetes: a node that is cordoned, not ready or short of
+/// something keeps its pod.
+const TOLERATED: [(&str, TaintEffect); 6] = [
+    ("node.kubernetes.io/not-ready", TaintEffect::NoExecute),
+    ("node.kubernetes.io/unreachable", TaintEffect::NoExecute),
+    ("node.kubernetes.io/unschedulable", TaintEffect::NoSchedule),
+    ("node.kubernetes.io/disk-pressure", TaintEffect::NoSchedule),
+    ("node.kubernetes.io/memory-pressure", TaintEffect::NoSchedule),
+    ("node.kubernetes.io/pid-pressure", TaintEffect::NoSchedule),
+];
+
+/// The pod's own tolerations, and those of every pod of a daemon set.
+pub(super) fn tolerations(pod: &PodSpec) -> Vec<Toleration> {
+    let always = TOLERATED.iter().map(|(key, effect)| Toleration {
+        key: Some((*key).to_owned()),
+        operator: TolerationOperator::Exists,
+        value: None,
+        effect: Some(*effect),
+        toleration_seconds: None,
+    });
+    pod.tolerations.iter().cloned().chain(always).collect()
+}
+
+/// Nodes, by what becomes of the daemon set's pod there.
+#[derive(Debug, Default)]
+pub(super) struct Nodes<'a> {
+    /// They are to have a pod.
+    pub(super) wanted: BTreeSet<&'a str>,
+    /// What they have stays as it is and counts for nothing: nodes that are given up, until they beat again, and those
+    /// of which something can't be read.
+    pub(super) left_alone: BTreeSet<&'a str>,
+}
+
+impl<'a> Nodes<'a> {
+    /// By the template `pod`. `has_one`: whether the node has a pod of the daemon set already.
+    pub(super) fn of(snapshot: &'a Snapshot, pod: &PodSpec, has_one: impl Fn(&str) -> bool) -> Self {
+        let tolerations = tolerations(pod);
+        let mut nodes = Self::default();
+        for node in snapshot.nodes.keys() {
+            if is_unreadable(snapshot, node) {
+                nodes.left_alone.insert(node);
+            } else if unfit(snapshot, node, pod, &tolerations, has_one(node)).is_none() {
+                let given_up = snapshot.is_evicted(node);
+                if given_up {
+                    nodes.left_alone.insert(node)
+                } else {
+                    nodes.wanted.insert(node)
+                };
+            }
+        }
+        nodes
+    }
+}
+
+/// Why the pod on `node` must go, if it must.
+pub(super) fn must_go(snapshot: &Snapshot, node: &str, pod: &PodSpec) -> Option<String> {
+    if !snapshot.nodes.contains_key(node) {
+        // One that only lost its record still beats, and registers again.
+        return snapshot.is_evicted(node).then(|| format!("node {node} is gone"));
+    }
+    if is_unreadable(snapshot, node) {
+        return None;
+    }
+    unfit(snapshot, node, pod, &tolerations(pod), true)
+}
+
+/// Why a node that is registered has no pod of this template. As in Kubernetes, a `NoSchedule` taint keeps new pods
+/// away and lets those stay that are there.
+fn unfit(
+    snapshot: &Snapshot,
+    node: &str,
+    pod: &PodSpec,
+    tolerations: &[Toleration],
+    has_one: bool,
+) -> Option<String> {
+    if let Some(named) = pod.node_name.as_ref().filter(|named| *named != node) {
+        return Some(format!("the template names node {named}, not {node}"));
+    }
+    if !matches_or_empty(&pod.node_selector, &snapshot.node_labels(node)) {
+        return Some(format!("node {node} lacks labels that nodeSelector asks for"));
+    }
+    let keeps_away = |effect: TaintEffect| match effect {
+        TaintEffect::NoSchedule => !has_one,
+        TaintEffect::PreferNoSchedule => false,
+        TaintEffect::NoExecute => true,
+    };
+    let mut taints = snapshot.node_spec(node)?.taints.iter().filter(|taint| keeps_away(taint.effect));
+    let taint = taints.find(|taint| !taint.is_tolerated_by(tolerations))?;
+    Some(format!("node {node} has the taint {taint} that the template does not tolerate"))
+}
+
+/// What Git says of the node can't be read.
+fn is_unreadable(snapshot: &Snapshot, node: &str) -> bool {
+    let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), node.to_owned());
+    let key = Key::Object(ObjectRef { kind: Kind::Node, namespace, name });
+    !snapshot.malformed.is_empty() && snapshot.malformed.contains_key(&key.to_string())
+}

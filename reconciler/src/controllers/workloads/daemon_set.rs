@@ -1,0 +1,244 @@
+//! The pods of one daemon set: one on every node that fits. Pure.
+//!
+//! A pod names its node: the scheduler puts it nowhere else, and neither a drain nor the loss of the node moves it. Its
+//! number follows from the node's name, so that an etcd rebuilt from Git gives each node the name that runs there,
+//! whether or not the node has reported it yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use schema::codec::content_hash;
+use schema::kinds::daemon_set::DaemonSetSpec;
+use schema::kinds::pod::{PodSpec, PodStatus};
+use schema::meta::NamespacedName;
+use schema::object::Object;
+use schema::records::{PodInstance, Rollout, Template};
+use schema::snapshot::Snapshot;
+
+use super::daemon_nodes::{Nodes, must_go, tolerations};
+use super::moves::slow_start;
+use super::owned::{Names, OwnedPod};
+use super::replica_set::{Planned, Target, count};
+use super::workload::Workload;
+use crate::controllers::last_known::LastKnown;
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::Writes;
+
+/// Numbers of pods are below this: so many that two nodes seldom share one, so few that a name stays readable.
+const NUMBERS: u32 = 1_000_000;
+
+/// A daemon set with its pods.
+pub(super) struct Daemons<'p, 'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) last_known: &'a LastKnown,
+    pub(super) object: &'a Object,
+    pub(super) spec: &'a DaemonSetSpec,
+    pub(super) pods: &'p [OwnedPod<'a>],
+    pub(super) names: &'p Names<'a>,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> Daemons<'_, 'a> {
+    /// Adds what is to be written, and when to look again.
+    pub(super) fn plan(&self, out: &mut Writes) {
+        let snapshot = self.snapshot;
+        let mut nodes = self.nodes(&self.spec.template.spec);
+        let counted: Vec<OwnedPod<'a>> = self
+            .pods
+            .iter()
+            .filter(|pod| named_node(pod).is_some_and(|node| nodes.wanted.contains(node)))
+            .map(|pod| self.on_its_node(pod))
+            .collect();
+        let record = snapshot.rollouts.get(&self.object.reference()).map(|record| &record.value);
+        let workload = Workload::of_daemon_set(self.object, self.spec, record, count(nodes.wanted.len()));
+        let Self { last_known, names, now, .. } = *self;
+        let planned = Planned { snapshot, last_known, workload, pods: &counted, names, now };
+        let rollout = planned.advance();
+        let target = planned.target(&rollout);
+        let template = target.as_ref().and_then(|target| planned.template(&target.hash));
+        if let Some((target, template)) = target.zip(template) {
+            if target.hash != planned.workload.wanted {
+                nodes = self.nodes(&template.spec);
+            }
+            // Ends nothing while etcd is filled again: what was made for it would be taken back in turn.
+            let mut ends = Writes::default();
+            self.end_misplaced(&planned, &nodes, &template, &mut ends);
+            let missing = self.end_old(&planned, &target, &nodes, &mut ends);
+            if self.last_known.is_empty() {
+                out.writes.append(&mut ends.writes);
+            }
+            let missing = self.take_back(&planned, &rollout, missing, out);
+            self.create(&planned, &target.hash, &template, missing, out);
+        }
+        planned.record(&rollout, out);
+    }
+
+    fn nodes(&self, pod: &PodSpec) -> Nodes<'a> {
+        let mut taken: BTreeSet<&str> = self.pods.iter().filter_map(named_node).collect();
+        // Where etcd is not settled, what runs has no record yet.
+        let traces = self.names.of_workload(&self.object.reference()).iter();
+        let unsettled = traces.filter(|trace| !self.snapshot.settled.contains_key(trace.node));
+        taken.extend(unsettled.map(|trace| trace.node));
+        Nodes::of(self.snapshot, pod, |node| taken.contains(node))
+    }
+
+    /// A pod that waits for a silent node is as silent as one that runs there: no fault of its template.
+    fn on_its_node(&self, pod: &OwnedPod<'a>) -> OwnedPod<'a> {
+        let node = named_node(pod).filter(|node| pod.node.is_none() && !self.snapshot.node_is_ready(node));
+        OwnedPod { node: node.or(pod.node), ..*pod }
+    }
+
+    /// Ends pods where there is to be none: nodes that are gone, or that the template does not fit any more.
+    fn end_misplaced(&self, planned: &Planned<'_, '_>, nodes: &Nodes<'_>, by: &Template, out: &mut Writes) {
+        for pod in self.pods {
+            let Some(node) = named_node(pod) else { continue };
+            if !nodes.wanted.contains(node)
+                && !nodes.left_alone.contains(node)
+                && let Some(why) = must_go(self.snapshot, node, &by.spec)
+            {
+                planned.end(pod, Reason::NodeUnfit { why }, out);
+            }
+        }
+    }
+
+    /// Old pods that are not available go at once, the others as far as nodes may be without a pod. Answers with the
+    /// nodes that have none.
+    fn end_old(
+        &self,
+        planned: &Planned<'_, 'a>,
+        target: &Target,
+        nodes: &Nodes<'a>,
+        out: &mut Writes,
+    ) -> Vec<&'a str> {
+        let mut by_node: BTreeMap<&str, Vec<OwnedPod<'a>>> = BTreeMap::new();
+        for pod in self.pods {
+            by_node.entry(named_node(pod).unwrap_or_default()).or_default().push(self.on_its_node(pod));
+        }
+        let (mut missing, mut replaceable, mut down) = (Vec::new(), Vec::new(), 0u32);
+        let rolled_out = || Reason::RolledOut { to: Rollout::short(&target.hash).to_owned() };
+        let serves = |pod: &OwnedPod<'_>| planned.is_available(pod) && !has_ended(pod);
+        for node in &nodes.wanted {
+            let pods = by_node.get(node).map_or(&[][..], Vec::as_slice);
+            let Some(kept) = pods.iter().min_by_key(|pod| !serves(pod)) else {
+                down += 1;
+                missing.push(*node);
+                continue;
+            };
+            for surplus in pods.iter().filter(|pod| pod.pod().name != kept.pod().name) {
+                planned.end(surplus, Reason::ScaledDown { to: planned.workload.desired }, out);
+            }
+            let is_new = kept.pod().hash == target.hash;
+            if serves(kept) {
+                replaceable.extend(Some(*kept).filter(|_| !is_new));
+                continue;
+            }
+            down += 1;
+            if has_ended(kept) {
+                planned.end(kept, Reason::PodLost { why: "it ended".to_owned() }, out);
+            } else if !is_new && !kept.is_silent() && !self.may_serve(node, kept) {
+                planned.end(kept, rolled_out(), out);
+            }
+        }
+        let free = self.spec.max_unavailable(count(nodes.wanted.len())).saturating_sub(down);
+        replaceable.iter().take(free as usize).for_each(|pod| planned.end(pod, rolled_out(), out));
+        missing
+    }
+
+    /// Where etcd is not settled, a pod that is not reported yet may well serve.
+    fn may_serve(&self, node: &str, pod: &OwnedPod<'_>) -> bool {
+        pod.status.is_none() && !self.snapshot.settled.contains_key(node)
+    }
+
+    /// Makes the pods that nodes had when etcd was lost, of both templates should a rollout have been under way.
+    /// Answers with the nodes that had none.
+    fn take_back<'n>(
+        &self,
+        planned: &Planned<'_, '_>,
+        rollout: &Rollout,
+        mut nodes: Vec<&'n str>,
+        out: &mut Writes,
+    ) -> Vec<&'n str> {
+        let reference = self.object.reference();
+        for hash in [Some(&rollout.wanted), rollout.good.as_ref()].into_iter().flatten() {
+            let Some(template) = planned.template(hash) else { continue };
+            for (id, last) in self.last_known.pods_of(&reference) {
+                let is_it = || last.uid == PodInstance::uid_of(&planned.workload.owner(), id, hash);
+                if nodes.contains(&last.node.as_str()) && is_it() && !planned.is_taken(id) {
+                    nodes.retain(|node| *node != last.node);
+                    planned.make(id.clone(), hash, &Self::on_node(&template, &last.node), out);
+                }
+            }
+        }
+        nodes
+    }
+
+    /// Nodes that still run a pod of it that was ended.
+    fn left_over(&self) -> BTreeSet<&str> {
+        let traces = self.names.of_workload(&self.object.reference()).iter();
+        let ended = traces.filter(|trace| {
+            // Where etcd is not settled, nothing is ended: what runs there is taken in again.
+            !self.snapshot.pods.contains_key(trace.pod) && self.snapshot.settled.contains_key(trace.node)
+        });
+        ended.map(|trace| trace.node).collect()
+    }
+
+    /// Makes pods of a template on nodes that have none and have ended the one before.
+    fn create(
+        &self,
+        planned: &Planned<'_, '_>,
+        hash: &str,
+        template: &Template,
+        mut nodes: Vec<&str>,
+        out: &mut Writes,
+    ) {
+        let leftover = self.left_over();
+        nodes.retain(|node| !leftover.contains(node));
+        let existing = count(self.pods.iter().filter(|pod| pod.pod().hash == hash).count());
+        nodes.truncate(slow_start(existing) as usize);
+        let traces = self.names.of_workload(&planned.workload.reference);
+        let seen: BTreeMap<&str, &str> =
+            traces.iter().map(|trace| (trace.pod.name.as_str(), trace.node)).collect();
+        let mut given = BTreeSet::new();
+        for node in nodes {
+            let is_free = |id: &NamespacedName| {
+                let is_elsewhere = seen.get(id.name.as_str()).is_some_and(|other| *other != node);
+                !is_elsewhere && !planned.is_taken(id) && !given.contains(id)
+            };
+            let numbers = (0..NUMBERS).map(|step| (number(node) + step) % NUMBERS);
+            let Some(id) = numbers.map(|number| self.name(hash, number)).find(is_free) else { continue };
+            given.insert(id.clone());
+            planned.make(id, hash, &Self::on_node(template, node), out);
+        }
+    }
+
+    /// The template as the pod of this node has it.
+    fn on_node(template: &Template, node: &str) -> Template {
+        let mut template = template.clone();
+        let spec = Arc::make_mut(&mut template.spec);
+        spec.tolerations = tolerations(spec);
+        spec.node_name = Some(node.to_owned());
+        template
+    }
+
+    fn name(&self, hash: &str, number: u32) -> NamespacedName {
+        let metadata = &self.object.metadata;
+        let name = format!("{}-{}-{number}", metadata.name, Rollout::short(hash));
+        NamespacedName::new(&metadata.namespace, name)
+    }
+}
+
+/// The node that a pod of a daemon set was made for.
+fn named_node<'a>(pod: &OwnedPod<'a>) -> Option<&'a str> {
+    pod.pod().spec.node_name.as_deref()
+}
+
+fn has_ended(pod: &OwnedPod<'_>) -> bool {
+    pod.status.is_some_and(PodStatus::has_ended)
+}
+
+/// The number of a node's pods, unless another node has it.
+fn number(node: &str) -> u32 {
+    let digits = content_hash(&node);
+    digits.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or_default() % NUMBERS
+}

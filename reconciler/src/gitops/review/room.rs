@@ -1,0 +1,33 @@
+//! The nodes that live, as plans know them.
+
+use schema::kinds::node::NodeSpec;
+use schema::kinds::pod::{PodSpec, TaintEffect};
+use schema::meta::StringMap;
+use schema::quantity::{Cpu, Memory};
+use schema::selector::matches_or_empty;
+
+/// What one node has for pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: StringMap,
+    /// CPU for pods.
+    pub cpu: Cpu,
+    /// Memory for pods.
+    pub memory: Memory,
+    /// Most pods at once.
+    pub max_pods: u64,
+}
+
+impl Room {
+    /// A daemon set with pods of `pod` has one here. `spec`: what Git says of the node.
+    pub(super) fn has_daemon(&self, pod: &PodSpec, spec: Option<&NodeSpec>) -> bool {
+        let keeps_away = |effect: TaintEffect| effect != TaintEffect::PreferNoSchedule;
+        let taints = spec.into_iter().flat_map(|spec| &spec.taints).filter(|taint| keeps_away(taint.effect));
+        pod.node_name.as_ref().is_none_or(|name| *name == self.name)
+            && matches_or_empty(&pod.node_selector, &self.labels)
+            && taints.into_iter().all(|taint| taint.is_tolerated_by(&pod.tolerations))
+    }
+}
