@@ -19,7 +19,7 @@ use schema::snapshot::Snapshot;
 use super::daemon_nodes::{Nodes, must_go, tolerations};
 use super::moves::slow_start;
 use super::owned::{Names, OwnedPod};
-use super::replica_set::{Planned, Target, count};
+use super::replica_set::{Planned, Target, count, templates_of};
 use super::workload::Workload;
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
@@ -160,7 +160,7 @@ impl<'a> Daemons<'_, 'a> {
         out: &mut Writes,
     ) -> Vec<&'n str> {
         let reference = self.object.reference();
-        for hash in [Some(&rollout.wanted), rollout.good.as_ref()].into_iter().flatten() {
+        for hash in templates_of(rollout) {
             let Some(template) = planned.template(hash) else { continue };
             for (id, last) in self.last_known.pods_of(&reference) {
                 let is_it = || last.uid == PodInstance::uid_of(&planned.workload.owner(), id, hash);

@@ -99,7 +99,7 @@ impl Planned<'_, '_> {
     fn take_back(&self, rollout: &Rollout, out: &mut Writes) -> bool {
         let owner = self.workload.owner();
         let mut found = false;
-        for hash in [Some(&rollout.wanted), rollout.good.as_ref()].into_iter().flatten() {
+        for hash in templates_of(rollout) {
             let Some(template) = self.template(hash) else { continue };
             for (id, last) in self.last_known.pods_of(&self.workload.reference) {
                 if last.uid == PodInstance::uid_of(&owner, id, hash) && !self.is_taken(id) {
@@ -312,8 +312,7 @@ impl Planned<'_, '_> {
     fn keep_templates(&self, rollout: &Rollout, out: &mut Writes) {
         let workload = &self.workload.reference;
         let key = |hash: &String| Key::Template(workload.clone(), hash.clone());
-        let kept = [Some(&rollout.wanted), rollout.good.as_ref()];
-        for hash in kept.into_iter().flatten() {
+        for hash in templates_of(rollout) {
             if !self.snapshot.templates.contains_key(&(workload.clone(), hash.clone()))
                 && let Some(template) = self.template(hash)
             {
@@ -323,11 +322,17 @@ impl Planned<'_, '_> {
         let all = (workload.clone(), String::new())..;
         let stored = self.snapshot.templates.range(all).take_while(|((of, _), _)| of == workload);
         for ((_, hash), template) in stored {
-            if !kept.contains(&Some(hash)) {
+            if templates_of(rollout).all(|kept| kept != hash) {
                 out.delete(key(hash), template.mod_revision, Reason::TemplateReplaced);
             }
         }
     }
+}
+
+/// Hashes of the templates that a rollout may have pods of, each once.
+pub(super) fn templates_of(rollout: &Rollout) -> impl Iterator<Item = &String> {
+    let good = rollout.good.as_ref().filter(|good| **good != rollout.wanted);
+    [&rollout.wanted].into_iter().chain(good)
 }
 
 /// As many as a record can hold.

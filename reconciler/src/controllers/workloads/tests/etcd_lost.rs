@@ -33,6 +33,18 @@ fn a_rollout_goes_on_where_it_stood() {
     assert!(field.rollout().complete);
 }
 
+// Seen red with `templates_of` that gives the wanted template as the last good one, too.
+#[test]
+fn no_key_is_written_twice() {
+    let mut field = running(3);
+    let before = field.pods();
+    field.lose_etcd();
+    let plan = field.plan();
+    let keys: std::collections::BTreeSet<_> = plan.writes.iter().map(|write| &write.key).collect();
+    assert_eq!(keys.len(), plan.writes.len(), "etcd refuses such a transaction: {plan}");
+    assert_eq!(field.pods(), before);
+}
+
 // Seen red without `last_rollout`: the bad template is tried again, and there is nothing to go back to.
 #[test]
 fn a_failed_template_stays_failed_and_the_last_good_one_serves() {
