@@ -53,7 +53,12 @@ impl<'a> Daemons<'_, 'a> {
         let record = snapshot.rollouts.get(&self.object.reference()).map(|record| &record.value);
         let workload = Workload::of_daemon_set(self.object, self.spec, record, count(nodes.wanted.len()));
         let Self { last_known, names, now, .. } = *self;
-        let planned = Planned { snapshot, last_known, workload, pods: &counted, names, now };
+        let waits = |pod: &OwnedPod<'_>| {
+            let is_old = pod.pod().hash != workload.wanted;
+            is_old && named_node(pod).is_some_and(|node| !self.is_settled(node))
+        };
+        let clock_stands = counted.iter().any(waits);
+        let planned = Planned { snapshot, last_known, workload, pods: &counted, names, now, clock_stands };
         let rollout = planned.advance();
         let target = planned.target(&rollout);
         let template = target.as_ref().and_then(|target| planned.template(&target.hash));
@@ -61,13 +66,8 @@ impl<'a> Daemons<'_, 'a> {
             if target.hash != planned.workload.wanted {
                 nodes = self.nodes(&template.spec);
             }
-            // Ends nothing while etcd is filled again: what was made for it would be taken back in turn.
-            let mut ends = Writes::default();
-            self.end_misplaced(&planned, &nodes, &template, &mut ends);
-            let missing = self.end_old(&planned, &target, &nodes, &mut ends);
-            if self.last_known.is_empty() {
-                out.writes.append(&mut ends.writes);
-            }
+            self.end_misplaced(&planned, &nodes, &template, out);
+            let missing = self.end_old(&planned, &target, &nodes, out);
             let missing = self.take_back(&planned, &rollout, missing, out);
             self.create(&planned, &target.hash, &template, missing, out);
         }
@@ -130,13 +130,13 @@ impl<'a> Daemons<'_, 'a> {
             }
             let is_new = kept.pod().hash == target.hash;
             if serves(kept) {
-                replaceable.extend(Some(*kept).filter(|_| !is_new));
+                replaceable.extend(Some(*kept).filter(|_| !is_new && self.is_settled(node)));
                 continue;
             }
             down += 1;
             if has_ended(kept) {
                 planned.end(kept, Reason::PodLost { why: "it ended".to_owned() }, out);
-            } else if !is_new && !kept.is_silent() && !self.may_serve(node, kept) {
+            } else if !is_new && !kept.is_silent() && self.is_settled(node) {
                 planned.end(kept, rolled_out(), out);
             }
         }
@@ -145,9 +145,9 @@ impl<'a> Daemons<'_, 'a> {
         missing
     }
 
-    /// Where etcd is not settled, a pod that is not reported yet may well serve.
-    fn may_serve(&self, node: &str, pod: &OwnedPod<'_>) -> bool {
-        pod.status.is_none() && !self.snapshot.settled.contains_key(node)
+    /// Where etcd is not settled, the node ends nothing: a new pod would run beside the old one.
+    fn is_settled(&self, node: &str) -> bool {
+        self.snapshot.settled.contains_key(node)
     }
 
     /// Makes the pods that nodes had when etcd was lost, of both templates should a rollout have been under way.

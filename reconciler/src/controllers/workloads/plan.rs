@@ -39,7 +39,9 @@ pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, 
                 let scale = scale.or_else(|| last_known.replicas(&reference));
                 let workload = Workload::of_replica_set(object, spec, scale, record);
                 let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
-                Planned { snapshot, last_known, workload, pods, names: &names, now }.plan(&mut out);
+                let clock_stands = false;
+                Planned { snapshot, last_known, workload, pods, names: &names, now, clock_stands }
+                    .plan(&mut out);
             }
             Resource::DaemonSet(spec) => {
                 let reference = object.reference();

@@ -29,6 +29,8 @@ pub(super) struct Planned<'p, 'a> {
     pub(super) pods: &'p [OwnedPod<'a>],
     pub(super) names: &'p Names<'a>,
     pub(super) now: Timestamp,
+    /// Nothing can get on for the time being: the rollout gets its time again.
+    pub(super) clock_stands: bool,
 }
 
 /// The template whose pods there are to be.
@@ -61,7 +63,10 @@ impl Planned<'_, '_> {
             workload,
             before.as_deref(),
             self.counts(),
-            || (!unavailable().any(OwnedPod::is_silent)).then(|| cause(snapshot, unavailable())),
+            || {
+                (!self.clock_stands && !unavailable().any(OwnedPod::is_silent))
+                    .then(|| cause(snapshot, unavailable()))
+            },
             self.now,
         );
         self.with_trouble(rollout)

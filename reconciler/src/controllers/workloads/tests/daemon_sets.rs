@@ -87,14 +87,23 @@ fn nodes(field: &Field) -> Vec<String> {
     images(field).into_keys().collect()
 }
 
+/// Nodes end what is not wanted any more.
+fn settle(field: &mut Field) {
+    for node in ["n1", "n2", "n3"] {
+        edit(field, |builder| builder.put(&Key::Settled(node.to_owned()), &Settled::default()));
+    }
+}
+
+fn fresh(set: DaemonSetSpec) -> Field {
+    let mut field = Field::new(set);
+    settle(&mut field);
+    field
+}
+
 /// On three nodes, with all that runs reported.
 fn settled(set: DaemonSetSpec) -> Field {
-    let mut field = Field::new(set);
+    let mut field = fresh(set);
     field.run(8);
-    for node in ["n1", "n2", "n3"] {
-        let commits = BTreeMap::new();
-        edit(&mut field, |builder| builder.put(&Key::Settled(node.to_owned()), &Settled { commits }));
-    }
     assert_eq!(nodes(&field), ["n1", "n2", "n3"]);
     assert!(field.rollout().complete);
     at_rest(&mut field);
@@ -132,7 +141,7 @@ fn a_node_gets_the_same_pod_again_when_etcd_was_lost_whatever_node_comes_first()
         pods.map(|pod| (pod.spec.node_name.clone().unwrap(), pod.uid.clone())).collect()
     };
     let field = settled(daemon_set("web:1"));
-    let mut again = Field::new(daemon_set("web:1"));
+    let mut again = fresh(daemon_set("web:1"));
     for node in ["n1", "n2"] {
         edit(&mut again, |builder| {
             builder.delete(&Key::Node(node.to_owned())).delete(&Key::Heartbeat(node.to_owned()))
@@ -150,7 +159,7 @@ fn a_node_gets_the_same_pod_again_when_etcd_was_lost_whatever_node_comes_first()
 fn a_node_that_does_not_fit_has_no_pod() {
     let mut picky = daemon_set("web:1");
     picky.template.spec.node_selector.insert("kubernetes.io/hostname".to_owned(), "n2".to_owned());
-    let mut field = Field::new(picky.clone());
+    let mut field = fresh(picky.clone());
     field.run(4);
     assert_eq!(nodes(&field), ["n2"]);
     // Its labels change.
@@ -167,7 +176,7 @@ fn a_node_that_does_not_fit_has_no_pod() {
 #[test]
 fn taints_keep_pods_away_unless_they_are_tolerated() {
     for (effect, keeps_running) in [(TaintEffect::NoSchedule, true), (TaintEffect::NoExecute, false)] {
-        let mut field = Field::new(daemon_set("web:1"));
+        let mut field = fresh(daemon_set("web:1"));
         edit(&mut field, |builder| builder.node_object("n2", taint(effect)));
         field.run(6);
         assert_eq!(nodes(&field), ["n1", "n3"], "{effect:?}");
@@ -187,7 +196,7 @@ fn taints_keep_pods_away_unless_they_are_tolerated() {
             toleration_seconds: None,
         };
         tolerant.template.spec.tolerations.push(anything);
-        let mut field = Field::new(tolerant);
+        let mut field = fresh(tolerant);
         edit(&mut field, |builder| builder.node_object("n2", taint(effect)));
         field.run(6);
         assert_eq!(nodes(&field), ["n1", "n2", "n3"], "{effect:?}");
@@ -206,7 +215,7 @@ fn cordon_and_drain_leave_its_pods_and_new_ones_come_there() {
         edit(&mut field, |builder| builder.node_object("n2", object.clone()));
         field.run(4);
         assert_eq!(field.pods(), before);
-        let mut field = Field::new(daemon_set("web:1"));
+        let mut field = fresh(daemon_set("web:1"));
         edit(&mut field, |builder| builder.node_object("n2", object));
         field.run(6);
         assert_eq!(nodes(&field), ["n1", "n2", "n3"]);
@@ -321,7 +330,22 @@ fn the_new_pod_comes_once_the_old_one_is_gone_from_the_node() {
     assert_eq!(images(&field)[&node], "web:2");
 }
 
-/// Seen red without `take_back`, and without `may_serve`.
+#[test]
+fn nothing_is_replaced_on_a_node_that_ends_nothing_yet_and_that_is_no_failure() {
+    let mut field = Field::new(daemon_set("web:1"));
+    field.run(8);
+    field.push(daemon_set("web:2"), 2);
+    field.run(3);
+    field.after(600);
+    field.run(3);
+    assert_eq!(images(&field).into_values().collect::<Vec<_>>(), ["web:1"; 3]);
+    assert_eq!(field.rollout().failure, None);
+    settle(&mut field);
+    field.run(12);
+    assert_eq!(images(&field).into_values().collect::<Vec<_>>(), ["web:2"; 3]);
+}
+
+/// Seen red without `take_back`.
 #[test]
 fn a_rollout_goes_on_where_it_stood_when_etcd_was_lost() {
     let mut field = settled(daemon_set("web:1"));
@@ -336,9 +360,10 @@ fn a_rollout_goes_on_where_it_stood_when_etcd_was_lost() {
         field.plan();
         assert_eq!(field.pods(), before);
     }
-    // Etcd is settled before all nodes have reported.
+    field.bind();
+    field.report();
+    settle(&mut field);
     field.last_known = LastKnown::default();
-    edit(&mut field, |builder| builder.put(&Key::Settled("n1".to_owned()), &Settled::default()));
     for _ in 0..20 {
         field.plan();
         assert!(field.pods().len() >= 2, "{:?}", field.pods());
@@ -352,7 +377,7 @@ fn a_rollout_goes_on_where_it_stood_when_etcd_was_lost() {
 
 #[test]
 fn old_pods_that_do_not_work_are_replaced_at_once() {
-    let mut field = Field::new(daemon_set(BAD));
+    let mut field = fresh(daemon_set(BAD));
     field.fates.insert(BAD.to_owned(), Fate::Waits("ErrImagePull"));
     field.run(6);
     assert_eq!(nodes(&field).len(), 3);
@@ -448,7 +473,7 @@ fn a_pod_of_it_that_cannot_be_read_stops_it() {
 
 #[test]
 fn a_pod_has_what_its_template_says_its_node_and_the_tolerations_of_all_daemons() {
-    let mut field = Field::new(daemon_set("web:1"));
+    let mut field = fresh(daemon_set("web:1"));
     let plan = field.plan();
     let write = plan.writes.iter().find(|write| matches!(write.key, Key::Pod(_))).unwrap();
     let Change::Put(value) = &write.change else { panic!("{plan}") };
@@ -529,7 +554,7 @@ proptest! {
     /// Seen red with `free` that leaves `down` out.
     #[test]
     fn a_rollout_keeps_its_bounds_and_ends(most in 1u32..3, acts in prop::collection::vec(act(), 1..40)) {
-        let mut field = Field::new(at_once(daemon_set("web:0"), most));
+        let mut field = fresh(at_once(daemon_set("web:0"), most));
         // Image 3 never works.
         field.fates.insert("web:3".to_owned(), Fate::Waits("ErrImagePull"));
         field.run(6);
