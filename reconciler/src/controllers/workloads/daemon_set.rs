@@ -69,7 +69,7 @@ impl<'a> Daemons<'_, 'a> {
             self.end_misplaced(&planned, &nodes, &template, out);
             let missing = self.end_old(&planned, &target, &nodes, out);
             let missing = self.take_back(&planned, &rollout, missing, out);
-            self.create(&planned, &target.hash, &template, missing, out);
+            self.create(&planned, (&target.hash, &template), missing, out);
         }
         planned.record(&rollout, out);
     }
@@ -187,8 +187,7 @@ impl<'a> Daemons<'_, 'a> {
     fn create(
         &self,
         planned: &Planned<'_, '_>,
-        hash: &str,
-        template: &Template,
+        (hash, template): (&str, &Template),
         mut nodes: Vec<&str>,
         out: &mut Writes,
     ) {

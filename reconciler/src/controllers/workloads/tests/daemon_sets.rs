@@ -486,7 +486,7 @@ fn a_pod_has_what_its_template_says_its_node_and_the_tolerations_of_all_daemons(
 }
 
 /// What happens between two plans.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Act {
     Push(u8),
     Forget(usize),
