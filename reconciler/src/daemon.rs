@@ -81,6 +81,17 @@ fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
 }
 
+fn drive_controllers(runtime: &mut Runtime, deps: Deps) {
+    let row = || controller_row(&deps.snapshot, &deps.fence);
+    runtime.drive(row(), Shell::<Nodes>::new(deps.clone()));
+    runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
+    runtime.drive(row(), Shell::<Workloads>::new(deps.clone()));
+    runtime.drive(row(), Shell::<Services>::new(deps.clone()));
+    let row_of_usage = autoscaler_row(&deps.snapshot, &deps.fence);
+    runtime.drive(row_of_usage, Shell::<Autoscaler>::new(deps.clone()));
+    runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
+}
+
 /// Takes webhooks; gives what counts them.
 fn serve_hooks(
     runtime: &mut Runtime,
@@ -128,14 +139,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         settings: config.settings.clone(),
     };
     let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
-    let row = || controller_row(&snapshot, &fence);
-    runtime.drive(row(), verdicts);
-    runtime.drive(row(), Shell::<Nodes>::new(deps.clone()));
-    runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
-    runtime.drive(row(), Shell::<Workloads>::new(deps.clone()));
-    runtime.drive(row(), Shell::<Services>::new(deps.clone()));
-    runtime.drive(autoscaler_row(&snapshot, &fence), Shell::<Autoscaler>::new(deps.clone()));
-    runtime.drive(row(), Shell::<Scheduler>::new(deps));
+    runtime.drive(controller_row(&snapshot, &fence), verdicts);
+    drive_controllers(&mut runtime, deps);
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
     runtime.drive(keep.row(), keep);

@@ -296,7 +296,7 @@ fn an_older_job_loads_with_a_note_for_each_spelling() {
             "11:3 `spec.submitDirectory` is an older spelling, read as `spec.files`",
             "12:3 `spec.submitHost` is an older spelling, read as `spec.login.host`",
             "13:3 `spec.username` is an older spelling, read as `spec.login.username`",
-            "14:3 `spec.password` is an older spelling and is left out: it is empty",
+            "14:3 `spec.password` has no effect here and is left out: it is empty",
         ]
     );
 }
@@ -316,7 +316,7 @@ fn an_older_node_loads_with_a_note() {
     let draft = only(text);
     assert_eq!(draft.metadata.labels["disk"], "ssd");
     assert_eq!(load(text).documents[0].line, 1);
-    let note = "6:1 `ip` is an older spelling and is left out: the node's agent says where it is reached";
+    let note = "6:1 `ip` has no effect here and is left out: the node's agent says where it is reached";
     assert_eq!(older(text), [note]);
 }
 
