@@ -14,7 +14,7 @@ use schema::control::{Row, Runtime};
 use schema::keys::{Key, prefix};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
-use schema::store::reflector;
+use schema::store::reflector::{self, SnapshotReader};
 use schema::store::status_writer::{Reported, StatusWriter};
 use tokio::sync::watch;
 
@@ -26,7 +26,7 @@ use crate::catalog::{self, CatalogDisk, CatalogStore};
 use crate::config::Config;
 use crate::converge::image_book::ImageBook;
 use crate::converge::node::HEARTBEAT_INTERVAL;
-use crate::converge::pods::publish_reported;
+use crate::converge::pods::{Statuses, publish_reported};
 use crate::converge::usage;
 use crate::desired;
 use crate::locks::instance_lock::{self, RUN_DIR};
@@ -144,11 +144,8 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let row = every(PODS_INTERVAL).wake_on(base.address.changes());
     let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules_follow)?;
     helpers.into_iter().for_each(|(name, helper)| runtime.task(name, helper));
-    let (statuses, (reports, reported)) = (pods.statuses(), watch::channel(false));
+    let reported = follow_reported(&mut runtime, &node, pods.statuses(), &base.snapshot);
     runtime.drive(row, pods);
-    let row = Row::when_woken().wake_on(statuses.clone()).wake_on(base.snapshot.clone());
-    let publish = publish_reported(node.clone(), statuses, base.snapshot.clone(), reports);
-    runtime.follow("reported pods", row, publish);
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));
     runtime.drive(every(IMAGES_INTERVAL), base.images());
@@ -167,6 +164,20 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let api = Api { docker: base.docker, instance, loops: runtime.runs() };
     runtime.task("api", api::serve(listener, api, token));
     Ok(runtime)
+}
+
+/// Whether etcd has what runs here.
+fn follow_reported(
+    runtime: &mut Runtime,
+    node: &str,
+    statuses: watch::Receiver<Statuses>,
+    snapshot: &SnapshotReader,
+) -> watch::Receiver<bool> {
+    let (reports, reported) = watch::channel(false);
+    let row = Row::when_woken().wake_on(statuses.clone()).wake_on(snapshot.clone());
+    let publish = publish_reported(node.to_owned(), statuses, snapshot.clone(), reports);
+    runtime.follow("reported pods", row, publish);
+    reported
 }
 
 /// What is sent here is written to the key.

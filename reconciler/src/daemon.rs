@@ -81,7 +81,7 @@ fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
 }
 
-fn drive_controllers(runtime: &mut Runtime, deps: Deps) {
+fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     let row = || controller_row(&deps.snapshot, &deps.fence);
     runtime.drive(row(), Shell::<Nodes>::new(deps.clone()));
     runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
@@ -140,7 +140,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     };
     let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
     runtime.drive(controller_row(&snapshot, &fence), verdicts);
-    drive_controllers(&mut runtime, deps);
+    drive_controllers(&mut runtime, &deps);
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
     runtime.drive(keep.row(), keep);

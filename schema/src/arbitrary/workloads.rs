@@ -90,6 +90,9 @@ pub(super) fn daemon_set(name: &str, chance: &mut Chance) -> Json {
     if let Some(fields) = set.as_object_mut() {
         fields.remove("replicas");
     }
+    // A ReplicaSet may have the same name.
+    set["selector"] = json!({"matchLabels": {"daemon": name}});
+    set["template"]["metadata"]["labels"] = json!({"daemon": name, "app": name});
     if chance.one_in(2) {
         let most = chance.pick(&["1%", "20%", "100%"]);
         set["updateStrategy"] = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}});

@@ -170,6 +170,9 @@ impl Step<'_> {
 
     /// Nodes that registered since run more pods than that: etcd was lost.
     fn found_more(&self, record: &AutoscalerRecord) -> bool {
+        if self.snapshot.nodes.keys().all(|node| self.snapshot.settled.contains_key(node)) {
+            return false;
+        }
         let seed = self.targets.seed(&self.scaler.target);
         let current = seed.map(|seed| self.targets.current(&self.scaler.target, seed, Some(record)));
         current.is_ok_and(|current| current > record.status.desired_replicas)

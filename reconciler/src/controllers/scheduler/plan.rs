@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::{Key, prefix};
 use schema::kinds::pod::PodStatus;
-use schema::meta::{NamespacedName, ObjectRef};
+use schema::meta::NamespacedName;
 use schema::records::{Binding, PodInstance, Settled};
 use schema::snapshot::health;
 use schema::snapshot::{Snapshot, Versioned};
@@ -64,7 +64,7 @@ struct Planner<'a> {
 
 /// What should be written below `bindings/`.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
-    let (snapshot, sources) = (&*seen.snapshot, &seen.settings.sources);
+    let snapshot = &*seen.snapshot;
     let unreadable = unreadable_pods(snapshot);
     let mut planner = Planner {
         snapshot,
@@ -89,17 +89,18 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
     planner.note_unreadable();
     let mut out = planner.out;
     remove_settled(snapshot, &mut out);
-    settle(snapshot, sources, now, &mut out);
+    settle(seen, now, &mut out);
     out
 }
 
 /// Writes for every node, once, that this etcd is complete. Waits for a run that binds no new pod: a pod that moves or is
-/// removed leaves nothing open.
-fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, now: Timestamp, out: &mut Writes) {
+/// removed leaves nothing open. Waits as well for nodes that ran pods before etcd was lost.
+fn settle(seen: &Observed, now: Timestamp, out: &mut Writes) {
+    let snapshot = &*seen.snapshot;
     let unsettled = || snapshot.nodes.keys().filter(|node| !snapshot.settled.contains_key(*node));
     let binds = out.writes.iter().any(|write| matches!(write.reason, Reason::Bound { .. }));
     let waits = out.notes.iter().any(|note| matches!(note.kind, NoteKind::WaitsForNode { .. }));
-    if binds || waits || unsettled().next().is_none() || !is_complete(snapshot, sources) {
+    if binds || waits || unsettled().next().is_none() || !is_complete(snapshot, &seen.settings.sources) {
         return;
     }
     // What runs there, and this etcd did not know, may be news to the others.
@@ -109,6 +110,10 @@ fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, now: Timestamp, out: 
     if let Some(young) = youngest.filter(|at| (SignedDuration::ZERO..NEWS).contains(&now.duration_since(*at)))
     {
         return out.again_by(young + NEWS);
+    }
+    let since = youngest.map_or(seen.term_began, |at| at.min(now).max(seen.term_began));
+    if let Some(until) = awaits_pods(snapshot, since).filter(|until| *until > now) {
+        return out.again_by(until);
     }
     let commits = snapshot.sources.iter().filter_map(|(source, status)| {
         status.value.applied_commit.clone().map(|commit| (source.clone(), commit))
@@ -136,23 +141,26 @@ fn remove_settled(snapshot: &Snapshot, out: &mut Writes) {
 /// become bindings, as far as nodes fit. A quarantined file, a held prune, an object that waits or a source that was
 /// never read leaves it open: what they hold may run on a node and be in this etcd not at all.
 fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
-    if !is_applied_whole(snapshot, sources) || !snapshot.malformed.is_empty() {
-        return false;
-    }
+    is_applied_whole(snapshot, sources)
+        && snapshot.malformed.is_empty()
+        && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
+}
+
+/// Until when pods of templates that nobody knows any more go on serving: these go only once those of the wanted
+/// template serve, or have had their time `since` then.
+fn awaits_pods(snapshot: &Snapshot, since: Timestamp) -> Option<Timestamp> {
     let strays: BTreeSet<(&str, &str)> = strays(snapshot)
         .filter_map(|(_, pod)| Some((pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?)))
         .collect();
-    // What serves in place of new pods, by a template that nobody knows any more, goes only after these serve.
-    let is_replaced = |object: &ObjectRef| {
-        let rollout = snapshot.rollouts.get(object).map(|rollout| &rollout.value);
-        !strays.contains(&(object.namespace.as_str(), object.name.as_str()))
-            || rollout.is_none_or(|rollout| {
-                let status = &rollout.status;
-                rollout.failure.is_some() || status.available_replicas >= status.desired_replicas
-            })
-    };
-    let mut objects = snapshot.objects.iter();
-    objects.all(|(id, object)| health::is_complete(snapshot, &object.value) && is_replaced(id))
+    let waits = snapshot.rollouts.iter().filter(|(id, rollout)| {
+        let (status, failure) = (&rollout.value.status, &rollout.value.failure);
+        strays.contains(&(id.namespace.as_str(), id.name.as_str()))
+            && failure.is_none()
+            && status.available_replicas < status.desired_replicas
+    });
+    let objects = waits.filter_map(|(id, _)| snapshot.objects.get(id));
+    let within = objects.map(|object| health::deadline_seconds(snapshot, &object.value)).max()?;
+    since.checked_add(SignedDuration::from_secs(within.into())).ok()
 }
 
 /// Pods that run on nodes which are not settled and have no binding for them, each with its node.
@@ -327,7 +335,7 @@ impl<'a> Planner<'a> {
             return;
         }
         if let Some(node) = self.runs_on(waiting, &claim) {
-            return self.bind(waiting, node, &claim, "it runs there already".to_owned());
+            return self.bind(waiting, node, &claim, "it ran there before etcd was lost".to_owned());
         }
         if let Some(unfit) = self.unfit.get(&claim.demand) {
             let unfit = Arc::clone(unfit);
@@ -376,7 +384,7 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// The node that runs the pod and still takes it: etcd was lost, and its bindings with it.
+    /// The node that runs the pod, or ran it last, and still takes it: etcd was lost, and its bindings with it.
     fn runs_on(&self, waiting: &Waiting<'a>, claim: &Claim<'a>) -> Option<usize> {
         if waiting.before.is_some() {
             return None;

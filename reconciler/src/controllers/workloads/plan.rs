@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use schema::keys::Key;
 use schema::kinds::Resource;
 use schema::meta::ObjectRef;
+use schema::object::Object;
 use schema::snapshot::Snapshot;
 
 use super::bare::bare_pod;
@@ -36,7 +37,8 @@ pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, 
                 }
                 let record = snapshot.rollouts.get(&reference).map(|record| &record.value);
                 let scale = snapshot.scales.get(&reference).map(|scale| scale.value.replicas);
-                let scale = scale.or_else(|| last_known.replicas(&reference));
+                let is_scaled = || snapshot.objects.values().any(|object| scales(&object.value, &reference));
+                let scale = scale.or_else(|| last_known.replicas(&reference).filter(|_| is_scaled()));
                 let workload = Workload::of_replica_set(object, spec, scale, record);
                 let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
                 let clock_stands = false;
@@ -67,6 +69,14 @@ pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, 
         out.note(Note::about_key(key, NoteKind::Unreadable { key: key.to_string() }));
     }
     out
+}
+
+/// The object is an autoscaler of the workload.
+fn scales(object: &Object, workload: &ObjectRef) -> bool {
+    match &object.resource {
+        Resource::HorizontalPodAutoscaler(scaler) => scaler.target(&object.metadata) == *workload,
+        _ => false,
+    }
 }
 
 /// Removes pods and records whose object is gone.

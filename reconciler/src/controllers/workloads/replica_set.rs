@@ -16,7 +16,7 @@ use super::moves::{Group, Moves, moves, slow_start};
 use super::owned::{Names, OwnedPod, Trace};
 use super::rollout::{self, Counts};
 use super::victims;
-use super::workload::Workload;
+use super::workload::{Strategy, Workload};
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
@@ -50,7 +50,10 @@ impl Planned<'_, '_> {
         if let Some(target) = self.target(&rollout).filter(|_| !takes_back) {
             self.move_to(&target, out);
         }
-        self.record(&rollout, out);
+        // Without a record the next plan takes back what could not be written now.
+        if !takes_back {
+            self.record(&rollout, out);
+        }
     }
 
     /// The workload's record as it should be now.
@@ -117,8 +120,10 @@ impl Planned<'_, '_> {
 
     /// Says what keeps new pods from running, as long as the rollout is under way.
     fn with_trouble(&self, mut rollout: Rollout) -> Rollout {
-        let mut broken =
-            self.living().filter(|pod| self.is_wanted(pod) && !self.is_available(pod)).peekable();
+        // Why one has no node is the scheduler's to say: to find out takes a look at all nodes.
+        let is_broken =
+            |pod: &&OwnedPod<'_>| pod.node.is_some() && self.is_wanted(pod) && !self.is_available(pod);
+        let mut broken = self.living().filter(is_broken).peekable();
         if rollout.complete || rollout.failure.is_some() || broken.peek().is_none() {
             return rollout;
         }
@@ -178,11 +183,20 @@ impl Planned<'_, '_> {
         let good = rollout.good.as_ref().filter(|good| is_known(good));
         if workload.paused && !rollout.complete {
             // Nothing was rolled out before: nothing is made until the pause is over.
-            return good.map(|good| Target { hash: good.clone(), keeps_others: true });
+            let wanted = &workload.wanted;
+            let mut traces = self.names.of_workload(&workload.reference).iter();
+            // After a loss of etcd its pods may run already.
+            let hash = good.or_else(|| traces.any(|t| self.runs_without_record(t, wanted)).then_some(wanted));
+            return hash.map(|hash| Target { hash: hash.clone(), keeps_others: true });
         }
         let back = good.filter(|_| rollout.failure.is_some());
         let hash = back.unwrap_or(&workload.wanted).clone();
-        Some(Target { hash, keeps_others: false })
+        // On a node that is not settled no pod ends, and Recreate runs no two templates at once.
+        let stays = |pod: &OwnedPod<'_>| {
+            pod.pod().hash != hash && pod.node.is_some_and(|node| !self.snapshot.settled.contains_key(node))
+        };
+        let keeps_others = workload.strategy == Strategy::Recreate && self.living().any(stays);
+        Some(Target { hash, keeps_others })
     }
 
     pub(super) fn template(&self, hash: &str) -> Option<Template> {

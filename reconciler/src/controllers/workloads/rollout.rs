@@ -43,8 +43,14 @@ pub(super) struct Cause {
 impl Cause {
     /// Not just what every pod passes through on its way up.
     pub(super) fn is_trouble(&self) -> bool {
-        const ON_THE_WAY: [&str; 4] =
-            ["ContainerCreating", "PodInitializing", "ContainersNotReady", "ProgressDeadlineExceeded"];
+        const ON_THE_WAY: [&str; 6] = [
+            "ContainerCreating",
+            "ContainersNotReady",
+            "PodInitializing",
+            "ProgressDeadlineExceeded",
+            "Terminating",
+            "WaitingForFormerPod",
+        ];
         !ON_THE_WAY.contains(&self.reason.as_str())
     }
 }

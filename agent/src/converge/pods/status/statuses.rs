@@ -25,7 +25,7 @@ pub struct Statuses {
     pub looked: bool,
 }
 
-/// Publishes whether etcd has the statuses of all pods that run here.
+/// Publishes whether an etcd that does not know the node has the statuses of all pods that run here.
 pub fn publish_reported(
     node: String,
     statuses: watch::Receiver<Statuses>,
@@ -38,7 +38,9 @@ pub fn publish_reported(
             let stored = snapshot.pod_status.get(&(node.clone(), pod.clone()));
             stored.is_some_and(|stored| stored.value.uid == status.uid)
         };
-        let all = snapshot.synced && statuses.looked && statuses.pods.iter().all(is_stored);
+        // A snapshot that has the node's record, when etcd has none, is that of an etcd which was lost.
+        let is_new = snapshot.synced && !snapshot.nodes.contains_key(&node);
+        let all = is_new && statuses.looked && statuses.pods.iter().all(is_stored);
         publish(&reported, all);
     }
 }

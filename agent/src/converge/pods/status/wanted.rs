@@ -31,15 +31,21 @@ pub struct WantedPod<'a> {
 pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
     let WantedPod { node, binding, facts, decision } = seen;
     let spec = &binding.pod.spec;
+    // Containers share volumes, so what one of them may know any of them may write.
+    let hides = spec.volumes.iter().any(|volume| volume.secret.is_some())
+        || spec.init_containers.iter().chain(&spec.containers).any(|c| !secrets_of(c).is_empty());
     let pause = facts.live_pause().filter(|p| p.is_running());
-    let init: Vec<ContainerStatus> =
-        spec.init_containers.iter().map(|c| container(c, facts, decision, "PodInitializing", true)).collect();
+    let init: Vec<ContainerStatus> = spec
+        .init_containers
+        .iter()
+        .map(|c| container(c, facts, decision, "PodInitializing", (true, hides)))
+        .collect();
     let app_started = spec.containers.iter().any(|c| facts.containers.contains_key(&c.name));
     let initialized = app_started || init.iter().all(|c| succeeded(&c.state));
     // As the kubelet: also after the last init container has ended.
     let waiting_for = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
     let mut apps: Vec<ContainerStatus> =
-        spec.containers.iter().map(|c| container(c, facts, decision, waiting_for, false)).collect();
+        spec.containers.iter().map(|c| container(c, facts, decision, waiting_for, (false, hides))).collect();
     // What still runs in namespaces that are gone is about to be stopped.
     let sandbox = pause.map(|p| p.id.as_str());
     let at_home = |c: &ContainerStatus| {
@@ -104,7 +110,7 @@ fn container(
     facts: &PodFacts,
     decision: &Decision,
     waiting_for: &str,
-    init: bool,
+    (init, hides): (bool, bool),
 ) -> ContainerStatus {
     let starts = facts.containers.get(&spec.name).map_or(&[][..], Vec::as_slice);
     let current = starts.last();
@@ -135,7 +141,6 @@ fn container(
         },
         None => (ContainerState::Waiting(waiting.unwrap_or_else(default)), None),
     };
-    let hides = !secrets_of(spec).is_empty();
     let redacted = |end: &mut TerminatedState| {
         if hides {
             redact(end);

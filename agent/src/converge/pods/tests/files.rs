@@ -130,8 +130,14 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
     assert!(!hidden.contains("hunter2"), "{hidden}");
     let mut spec = (*binding.pod.spec).clone();
     spec.containers[0].env.clear();
+    spec.volumes.retain(|volume| volume.secret.is_none());
     binding.pod.spec = spec.into();
     assert!(shown(&world, &binding).contains("hunter2"), "nothing there is a secret");
+    let mut spec = (*binding.pod.spec).clone();
+    let volume = serde_json::json!({"name": "login", "secret": {"secretName": "login"}});
+    spec.volumes.push(serde_json::from_value(volume).unwrap());
+    binding.pod.spec = spec.into();
+    assert!(!shown(&world, &binding).contains("hunter2"), "a file of the pod is a secret");
 }
 
 fn configured() -> Binding {

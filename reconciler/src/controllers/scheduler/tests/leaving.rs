@@ -125,7 +125,7 @@ fn after_etcd_was_lost_a_pod_is_bound_to_the_node_that_runs_it() {
     let builder = SnapshotBuilder::new().nodes(3).pod(&web).status("n2", &web, PodPhase::Running);
     let builder = builder.pod(&instance("old", spec(2, 2))).status("n3", &old, PodPhase::Running);
     assert_eq!(bound(&applied(builder.clone())), ["n1/old", "n2/web"], "of another version nothing follows");
-    assert_eq!(put_bindings(&builder.snapshot)[1].reason, "it runs there already");
+    assert_eq!(put_bindings(&builder.snapshot)[1].reason, "it ran there before etcd was lost");
     // One that may run on a node which has not registered yet waits for the nodes.
     let early = super::super::plan::plan(&seen(&builder.snapshot), Timestamp::UNIX_EPOCH);
     assert_eq!((early.writes.len(), early.again_at), (1, Timestamp::from_second(30).ok()));

@@ -1,7 +1,12 @@
 //! An etcd that was lost knows again where each workload stood, from the disk of the reconciler.
 
 use schema::keys::Key;
+use schema::kinds::Resource;
+use schema::kinds::pod::PodSpec;
+use schema::object::Object;
 use schema::records::ScaleRecord;
+
+use crate::controllers::testing::object;
 
 use super::field::{Fate, Field, replica_set, rolling};
 
@@ -74,6 +79,11 @@ fn a_scaled_workload_keeps_its_number_and_a_changed_one_rolls() {
     let before = field.pods();
     assert_eq!(before.len(), 5);
     field.lose_etcd();
+    let scaler =
+        serde_json::json!({"scaleTargetRef": {"kind": "ReplicaSet", "name": "web"}, "maxReplicas": 9});
+    let scaler = Resource::HorizontalPodAutoscaler(serde_json::from_value(scaler).unwrap());
+    let scaler = Object { resource: scaler, ..object("web", PodSpec::default()) };
+    field.builder = std::mem::take(&mut field.builder).put(&Key::Object(scaler.reference()), &scaler);
     // A commit came while etcd was away: what runs is replaced step by step.
     field.push(rolling(replica_set(2, "web:2"), 1, 0), 3);
     field.plan();
