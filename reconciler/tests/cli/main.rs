@@ -236,8 +236,8 @@ async fn wait_ends_with_0_when_reached_and_1_when_not() {
         "minik8s: not healthy after 0.3s: pod default/db: ErrImagePull: container app: no such image\n";
     check(&run(&server, healthy).await, 1, "", line);
     let unseen = &["wait", "--for", "synced", "--commit", C1, "--timeout", "300ms"];
-    let line =
-        "minik8s: not synced after 0.3s: commit 1111111 is not seen yet: source main has shown 2222222\n";
+    let line = "minik8s: not synced after 0.3s: commit 1111111 is not seen yet: source main has shown 2222222; \
+         is it pushed?\n";
     check(&run(&server, unseen).await, 1, "", line);
     let wrong = run(&server, &["wait", "--for", "synced", "--commit", "HEAD"]).await;
     assert_eq!(wrong.status.code(), Some(1));
