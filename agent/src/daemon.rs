@@ -151,6 +151,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.drive(every(IMAGES_INTERVAL), base.images());
 
     let row = every(HEARTBEAT_INTERVAL).wake_on(vtep.clone()).wake_on(base.address.changes());
+    let row = row.wake_on(reported.clone());
     runtime.drive(row, base.node(vtep, reported));
 
     let row = every(NETWORK_INTERVAL).wake_on(base.catalog.clone()).wake_on(base.subnet.clone());

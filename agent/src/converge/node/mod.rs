@@ -13,6 +13,7 @@ use schema::control::{Loop, LoopError, Next, Observation};
 use schema::records::{Subnet, Vtep};
 use schema::store::{LeaseId, SharedStore};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 mod act;
 mod observe;
@@ -53,6 +54,8 @@ pub struct NodeLoop {
     deps: NodeDeps,
     facts: Option<MachineFacts>,
     lease: Option<LeaseId>,
+    /// Since when it would register, but for the statuses of its pods.
+    unreported_since: Option<Instant>,
     /// A rival is logged once, not every 5 s.
     rival_logged: bool,
 }
@@ -60,7 +63,7 @@ pub struct NodeLoop {
 impl NodeLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: NodeDeps) -> Self {
-        Self { deps, facts: None, lease: None, rival_logged: false }
+        Self { deps, facts: None, lease: None, unreported_since: None, rival_logged: false }
     }
 }
 
@@ -75,7 +78,7 @@ impl Loop for NodeLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        self.look().await.map(Observation::Ready)
+        self.look().await
     }
 
     fn plan(observed: &Observed, now: Timestamp) -> NodePlan {

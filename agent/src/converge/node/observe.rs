@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use schema::codec::decode;
-use schema::control::LoopError;
+use schema::control::{LoopError, Observation};
 use schema::keys::Key;
 use schema::records::{Heartbeat, NodeRecord};
 use schema::snapshot::Versioned;
 use schema::store::KeyValue;
+use tokio::time::Instant;
 
 use super::NodeLoop;
 use super::plan::Observed;
@@ -22,17 +23,25 @@ const FACTS_MAX: Duration = Duration::from_secs(3);
 const REPORTED_MAX: Duration = Duration::from_secs(15);
 
 impl NodeLoop {
-    pub(super) async fn look(&mut self) -> Result<Observed, LoopError> {
+    /// A node that registers in an etcd that was lost gets pods from then on: what runs here must be there first.
+    fn waits_for_reports(&mut self) -> bool {
+        let since = *self.unreported_since.get_or_insert_with(Instant::now);
+        !*self.deps.reported.borrow() && since.elapsed() < REPORTED_MAX
+    }
+
+    pub(super) async fn look(&mut self) -> Result<Observation<Observed>, LoopError> {
         let read = |error| LoopError::new("cannot read this node's record", error);
         let record =
             self.deps.store.get(&Key::Node(self.deps.node.clone()).to_string()).await.map_err(read)?;
-        if record.is_none() {
-            // A node that registers in an etcd that was lost gets pods from then on: what runs here must be there first.
-            let _ = tokio::time::timeout(REPORTED_MAX, self.deps.reported.wait_for(|all| *all)).await;
+        if record.is_none() && self.waits_for_reports() {
+            return Ok(Observation::NotReady(
+                "etcd has not got the statuses of this node's pods yet".to_owned(),
+            ));
         }
+        self.unreported_since = None;
         let heartbeat =
             self.deps.store.get(&Key::Heartbeat(self.deps.node.clone()).to_string()).await.map_err(read)?;
-        Ok(Observed {
+        Ok(Observation::Ready(Observed {
             node: self.deps.node.clone(),
             facts: self.facts().await?,
             api: api_url(self.deps.listen, self.deps.address.or_loopback()),
@@ -44,7 +53,7 @@ impl NodeLoop {
             heartbeat: heartbeat.and_then(|pair| decode::<Heartbeat>(&pair.value).ok()),
             lease: self.lease,
             since: self.deps.since,
-        })
+        }))
     }
 
     async fn facts(&mut self) -> Result<MachineFacts, LoopError> {

@@ -370,10 +370,12 @@ impl<'a> Planner<'a> {
     fn waits_for_node(&mut self, waiting: &Waiting<'a>) -> bool {
         let Some(until) = self.waits_until.filter(|_| waiting.before.is_none()) else { return false };
         let pod = waiting.pod.reference();
-        let node = self.last_known.node_of(&pod, &waiting.pod.uid);
+        let last = self.last_known.node_of(&pod, &waiting.pod.uid);
+        let node = last.or_else(|| self.reported.get(&pod).copied());
         let waits = match node {
-            Some(node) => !self.snapshot.node_is_ready(node),
-            None => self.was_lost && self.last_known.is_empty() && !self.reported.contains_key(&pod),
+            // It gets its range a moment after it registered.
+            Some(node) => !self.snapshot.node_is_ready(node) || !self.snapshot.subnets.contains_key(node),
+            None => self.was_lost && self.last_known.is_empty(),
         };
         if !waits {
             return false;
