@@ -206,19 +206,10 @@ fn lost_node(cluster: &mut Cluster) -> Result<()> {
 
 fn lost_etcd(cluster: &mut Cluster) -> Result<()> {
     let (before, _) = runs(cluster, 4)?;
-    cluster.reconcilers[0].kill()?;
-    cluster.etcd.daemon.kill()?;
-    std::fs::remove_dir_all(cluster.etcd.data_dir())?;
-    cluster.etcd.start()?;
+    cluster.lose_etcd()?;
     cluster.reconcilers[0].start()?;
     cluster.wait_reconciler(0)?;
-    for node in &cluster.nodes {
-        let settled = Key::Settled(node.name.clone());
-        eventually("etcd is settled", secs(90), || {
-            ensure!(cluster.etcd.key(&settled)?.is_some(), "no {settled}");
-            Ok(())
-        })?;
-    }
+    cluster.settled()?;
     complete(cluster)?;
     ensure!(runs(cluster, 4)?.0 == before, "{:?} of {before:?}", containers(cluster)?);
     Ok(())

@@ -24,14 +24,11 @@ fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
         let before = cluster.lives()?;
 
         for agent_disk_too in [false, true] {
-            cluster.reconcilers[0].kill()?;
-            cluster.etcd.daemon.kill()?;
-            std::fs::remove_dir_all(cluster.etcd.data_dir())?;
             if agent_disk_too {
                 cluster.node_mut().agent.kill()?;
                 std::fs::remove_dir_all(cluster.node().state_dir().join("agent/desired"))?;
             }
-            cluster.etcd.start()?;
+            cluster.lose_etcd()?;
             if agent_disk_too {
                 cluster.start_agent()?;
             }
@@ -44,11 +41,7 @@ fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
             ensure!(cluster.lives()? == before, "with no reconciler to fill etcd: {:?}", cluster.lives()?);
             cluster.reconcilers[0].start()?;
             cluster.wait_reconciler(0)?;
-            let settled = Key::Settled(cluster.node().name.clone());
-            eventually("etcd is settled", secs(60), || {
-                ensure!(cluster.etcd.key(&settled)?.is_some(), "no {settled}");
-                Ok(())
-            })?;
+            cluster.settled()?;
             ensure!(cluster.lives()? == before, "after etcd was filled: {:?}", cluster.lives()?);
         }
 
@@ -69,8 +62,7 @@ fn shop(image: &str) -> Change {
 }
 
 /// A template that failed stays so, the last good one runs on from the disk of the reconciler, and the pods of a node
-/// that registers late are waited for. Seen red without what `LastKnown` gives to the workloads controller, and to the
-/// scheduler.
+/// that registers late are waited for. Seen red with a `LastKnown` that is always empty.
 #[test]
 fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
@@ -103,10 +95,7 @@ fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -
         })?;
 
         cluster.nodes[2].agent.kill()?;
-        cluster.reconcilers[0].kill()?;
-        cluster.etcd.daemon.kill()?;
-        std::fs::remove_dir_all(cluster.etcd.data_dir())?;
-        cluster.etcd.start()?;
+        cluster.lose_etcd()?;
         cluster.reconcilers[0].start()?;
         cluster.wait_reconciler(0)?;
         let bound = |node: &Node| cluster.etcd.list(&prefix::bindings_of(&node.name));
@@ -117,13 +106,7 @@ fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -
         })?;
         let etcd = cluster.etcd_for_nodes();
         cluster.nodes[2].start_agent(&etcd)?;
-        eventually("etcd is settled", secs(60), || {
-            for node in &cluster.nodes {
-                let settled = Key::Settled(node.name.clone());
-                ensure!(cluster.etcd.key(&settled)?.is_some(), "no {settled}");
-            }
-            Ok(())
-        })?;
+        cluster.settled()?;
         ensure!(cluster.lives()? == before, "{before:?} became {:?}", cluster.lives()?);
         let after = rollout(cluster)?;
         ensure!(after.failure == failed, "{after:?}");

@@ -305,6 +305,25 @@ impl Cluster {
         self.nodes[0].start_agent(&etcd)
     }
 
+    /// Ends etcd and the first reconciler, and starts etcd with nothing in it.
+    pub fn lose_etcd(&mut self) -> Result<()> {
+        self.reconcilers[0].kill()?;
+        self.etcd.daemon.kill()?;
+        std::fs::remove_dir_all(self.etcd.data_dir())?;
+        self.etcd.start()
+    }
+
+    /// Waits until etcd is settled for all nodes: until then no pod is ended, as etcd may just have been lost.
+    pub fn settled(&self) -> Result<()> {
+        eventually("etcd is settled", secs(60), || {
+            for node in &self.nodes {
+                let settled = Key::Settled(node.name.clone());
+                ensure!(self.etcd.key(&settled)?.is_some(), "no {settled}");
+            }
+            Ok(())
+        })
+    }
+
     /// Waits until reconciler `index` answers.
     pub fn wait_reconciler(&self, index: usize) -> Result<()> {
         let api = self.api(u16::try_from(index)?);

@@ -4,6 +4,7 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use futures::future::join_all;
 use jiff::Timestamp;
 use schema::records::Provider;
 
@@ -29,8 +30,8 @@ pub(super) async fn sync(
         return Err(ApiError::not_found(error, "see 'minik8s get sources'"));
     }
     let (mut deliveries, mut note) = (Vec::new(), None);
-    for target in wanted {
-        let taken = app.deps.intake.take(target, by_hand(at)).await;
+    // At once: one after the other, many sources take longer than the caller waits.
+    for taken in join_all(wanted.into_iter().map(|target| app.deps.intake.take(target, by_hand(at)))).await {
         match taken.note {
             None => deliveries.push(taken.delivery),
             some => note = some,

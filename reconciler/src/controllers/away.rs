@@ -20,7 +20,7 @@ pub(super) fn are_most_away(snapshot: &Snapshot) -> Option<Away> {
     is_most(away, nodes).then_some(Away { away, nodes })
 }
 
-/// So many are most of the nodes.
+/// `away` of `nodes` nodes are too many for a conclusion.
 pub(super) fn is_most(away: usize, nodes: usize) -> bool {
     away * 100 >= nodes * MOST_AWAY_PERCENT
 }

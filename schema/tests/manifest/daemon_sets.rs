@@ -1,4 +1,4 @@
-//! Daemon sets: good ones, what they become, and what is told of bad ones.
+//! Daemon sets: what good ones become, and the messages about bad ones.
 
 use schema::kinds::daemon_set::DaemonSetSpec;
 use schema::kinds::pod::TolerationOperator;

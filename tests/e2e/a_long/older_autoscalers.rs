@@ -39,7 +39,7 @@ fn autoscaler(name: &str, api: &str, spec: &str) -> Change {
     Change::write(format!("{name}-hpa.yaml"), text)
 }
 
-/// Waits until so many of each run.
+/// Waits until these numbers of pods run.
 fn count(cluster: &Cluster, all: &[Workload], wanted: usize) -> Result<Vec<Vec<Runs>>> {
     eventually(&format!("{wanted} of each run"), secs(150), || {
         let running = all.iter().map(|one| one.running(cluster)).collect::<Result<Vec<_>>>()?;

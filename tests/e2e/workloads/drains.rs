@@ -13,7 +13,7 @@ use super::{Workload, clients, node_file, node_path, per_node};
 
 /// What is asked between two changes, so that each is met by requests.
 const ANSWERS: u64 = 20;
-/// So many seconds the single pod needs until it serves.
+/// Seconds until the single pod serves.
 const SLOW: u32 = 3;
 const SERVES_LATE: &str = "trap 'exit 0' TERM; sleep 3 & wait $!; echo open > /tmp/index.html; \
                            httpd -f -p 8080 -h /tmp & wait";
@@ -25,18 +25,18 @@ fn steps(cluster: &Cluster, node: &str, since: i64) -> Result<Vec<Option<Drain>>
     states.map(|state| Ok(serde_json::from_str::<NodeConditions>(state)?.drain)).collect()
 }
 
-/// The successor had its time to serve before the former pod was told to end.
+/// The successor had its time to serve before the former pod got SIGTERM.
 fn was_replaced_first(moments: &[&Moment], former: &str) -> Result<()> {
     let told = moments.iter().find(|m| m.happened == Happened::Signalled && m.pod == former);
     let began = moments.iter().find(|m| m.happened == Happened::Began && m.pod != former);
-    let (told, began) = (told.context("it was not told to end")?, began.context("nothing took its place")?);
+    let (told, began) = (told.context("it got no SIGTERM")?, began.context("nothing took its place")?);
     let lead_nanos = told.at_nanos - began.at_nanos;
-    println!("the successor began {} ms before the former pod was told to end", lead_nanos / 1_000_000);
+    println!("the successor began {} ms before the former pod got SIGTERM", lead_nanos / 1_000_000);
     ensure!(lead_nanos >= i64::from(SLOW) * 1_000_000_000, "{began:?}, {told:?}");
     Ok(())
 }
 
-// Seen red with `moves` that takes new pods for available: the successor began after the former was told to end. And
+// Seen red with `moves` that takes new pods for available: the successor began after the former got SIGTERM. And
 // with a filter that takes no notice of a cordon: the node got pods.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a story is read from its beginning to its end")]

@@ -187,16 +187,6 @@ pub(crate) fn started_once(moments: &[&Moment]) -> Result<usize> {
     Ok(places.len())
 }
 
-/// Waits until etcd is settled for all nodes: until then no pod is ended, as etcd may just have been lost.
-pub(crate) fn settled(cluster: &Cluster) -> Result<()> {
-    eventually("etcd is settled", secs(60), || {
-        for node in &cluster.nodes {
-            cluster.etcd.key(Key::Settled(node.name.clone()))?.context(node.name.clone())?;
-        }
-        Ok(())
-    })
-}
-
 /// The Node object of a node.
 pub(crate) fn node_file(name: &str, labels: &str, spec: &str) -> Change {
     let text = format!(

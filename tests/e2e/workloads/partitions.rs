@@ -22,7 +22,7 @@ const AWAY: usize = 3;
 const EVICT_AFTER: u64 = 5;
 /// So long for nodes that are away for shorter than [`EVICTED_FROM`].
 const EVICT_LATE: u64 = 30;
-/// A cut of so many seconds ends after the lease of the heartbeat and [`EVICT_AFTER`].
+/// A cut of `seconds` ends after the lease of the heartbeat and [`EVICT_AFTER`].
 const EVICTED_FROM: u64 = 30;
 /// How long a heartbeat lasts (design, section 10).
 const LEASE: u64 = 15;

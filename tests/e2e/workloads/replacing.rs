@@ -10,7 +10,7 @@ use harness::{
 use schema::keys::{Key, prefix};
 use schema::meta::NamespacedName;
 
-use super::{Runs, SERVES, SLEEPS, Workload, settled, started_once};
+use super::{Runs, SERVES, SLEEPS, Workload, started_once};
 
 /// What a pod's name says of its template: the eight digits after the name of the workload.
 fn template(pod: &str) -> &str {
@@ -48,7 +48,7 @@ fn recreate_never_runs_two_versions_at_once() -> Result<()> {
         shop.more = "  strategy: {type: Recreate}\n".to_owned();
         cluster.push(&[shop.service(), shop.file()], "Open")?;
         shop.serves(cluster)?;
-        settled(cluster)?;
+        cluster.settled()?;
         for _ in 0..rounds {
             cluster.push(&[shop.roll()], "Roll")?;
             shop.serves(cluster)?;
@@ -136,7 +136,7 @@ fn a_former_pod_is_told_to_end_only_when_its_successor_was_ready_for_long_enough
         let (began, told) = (at(Happened::Began, false), at(Happened::Signalled, true));
         ensure!(began.len() == 2 && told.len() == 2, "{moments:?}");
         for (began, told) in began.iter().zip(&told) {
-            println!("told to end {} ms after the successor began", told - began);
+            println!("SIGTERM {} ms after the successor began", told - began);
             ensure!(told - began >= MIN_READY * 1000, "{moments:?}");
         }
         ensure!(began[1] > told[0] - 1000, "both new pods came at once: {moments:?}");
@@ -152,7 +152,7 @@ fn the_last_good_template_comes_back_when_none_of_its_pods_is_left() -> Result<(
         shop.more = "  progressDeadlineSeconds: 12\n".to_owned();
         cluster.push(&[shop.service(), shop.file()], "Open")?;
         let good = shop.serves(cluster)?;
-        settled(cluster)?;
+        cluster.settled()?;
         let good_template = template(&good[0].pod).to_owned();
         shop.command = SLEEPS;
         cluster.push(&[shop.roll()], "A template that is never ready")?;

@@ -42,7 +42,7 @@ fn placed(cluster: &Cluster, prefix: &str) -> Result<Vec<usize>> {
     Ok(counts)
 }
 
-/// Waits until so many run.
+/// Waits until this number of pods runs.
 fn run(cluster: &Cluster, prefix: &str, wanted: usize) -> Result<Vec<usize>> {
     eventually(&format!("{wanted} pods of {prefix} run"), secs(60), || {
         let placed = placed(cluster, prefix)?;
@@ -51,7 +51,7 @@ fn run(cluster: &Cluster, prefix: &str, wanted: usize) -> Result<Vec<usize>> {
     })
 }
 
-/// Waits until so many run on each node.
+/// Waits until each node runs its number of pods.
 fn land(cluster: &Cluster, prefix: &str, wanted: [usize; 3]) -> Result<()> {
     let placed = run(cluster, prefix, wanted.iter().sum())?;
     ensure!(placed == wanted, "pods of {prefix} are placed {placed:?}, not {wanted:?}");

@@ -72,8 +72,8 @@ impl<'a> Targets<'a> {
         let stored = self.snapshot.scales.get(target).map(|scale| scale.value.replicas);
         let decided = stored.or_else(|| self.last_known.replicas(target));
         let has_scaled = record.is_some_and(|record| record.status.last_scale_time.is_some());
-        if decided.is_some() && has_scaled {
-            return decided.unwrap_or(seed);
+        if let Some(decided) = decided.filter(|_| has_scaled) {
+            return decided;
         }
         let id = NamespacedName::new(&target.namespace, &target.name);
         let survivors = self.survivors.get(&id).map_or(0, BTreeSet::len);

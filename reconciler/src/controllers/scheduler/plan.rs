@@ -4,6 +4,8 @@
 //! is as long as it fits; where its new version fits nowhere the old one goes on running. A pod on
 //! a node that is not ready stays bound to it until the node is given up; then bare pods move, as they do from a node
 //! that is drained. Last of all it writes for each node, once, that etcd is complete.
+//!
+//! After a loss of etcd a pod goes to the node that ran it, and waits for that node for a while.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -26,7 +28,7 @@ use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 use crate::controllers::{Observed, is_applied_whole};
 
-/// How long the other controllers may take to find what a node runs that registers.
+/// How long the other controllers may take to see what a node runs that has just registered.
 const NEWS: SignedDuration = SignedDuration::from_secs(3);
 
 /// A binding with its place in the store.
@@ -103,7 +105,7 @@ fn settle(seen: &Observed, now: Timestamp, out: &mut Writes) {
     if binds || waits || unsettled().next().is_none() || !is_complete(snapshot, &seen.settings.sources) {
         return;
     }
-    // What runs there, and this etcd did not know, may be news to the others.
+    // The other controllers may not have seen yet what a node runs that has just registered.
     let holders: BTreeSet<&str> = strays(snapshot).map(|(node, _)| node).collect();
     let holders = unsettled().filter(|node| holders.contains(node.as_str()));
     let youngest = holders.map(|node| snapshot.nodes[node].value.registered_at).max();
@@ -146,8 +148,8 @@ fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
         && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
 }
 
-/// Until when pods of templates that nobody knows any more go on serving: these go only once those of the wanted
-/// template serve, or have had their time `since` then.
+/// Until when pods whose template was lost go on serving: they go once pods of the wanted template serve, or have had
+/// their time `since` then.
 fn awaits_pods(snapshot: &Snapshot, since: Timestamp) -> Option<Timestamp> {
     let strays: BTreeSet<(&str, &str)> = strays(snapshot)
         .filter_map(|(_, pod)| Some((pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?)))

@@ -25,7 +25,7 @@ use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
-/// Numbers of pods are below this: so many that two nodes seldom share one, so few that a name stays readable.
+/// Numbers of pods are below this: two nodes seldom share one, and names stay readable.
 const NUMBERS: u32 = 1_000_000;
 
 /// A daemon set with its pods.

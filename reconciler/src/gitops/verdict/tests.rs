@@ -110,7 +110,7 @@ async fn a_node_that_does_not_answer_leaves_the_verdict_open() {
     assert!(matches!(judged(&silent, 300)[..], [(1, Verdict::Bad { .. })]));
 }
 
-// Seen red with a Node object whose machine nobody has started: no verdict, ever.
+// Seen red with nodes that count as silent: the verdict stays open for ever.
 #[tokio::test]
 async fn a_node_that_never_registered_holds_no_verdict_up() {
     let mut repo = Repo::new(pods(["a"]));
