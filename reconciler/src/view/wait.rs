@@ -299,7 +299,6 @@ fn still_there(index: &Index<'_>) -> Option<WaitState> {
     let has_workload = |pod: &NamespacedName| {
         let is_owner = |object: &Object| {
             object.metadata.namespace == pod.namespace
-                && object.kind() != Kind::Pod
                 && object.resource.pod(&object.metadata).is_some()
                 && PodInstance::workload_in_name(&pod.name) == Some(&object.metadata.name)
         };

@@ -12,7 +12,7 @@ use crate::kinds::service::ServiceType;
 use crate::kinds::{Health, Kind, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
-use crate::records::{ClusterSettings, Rollout, RouteRecord, ServiceRecord};
+use crate::records::{ClusterSettings, PodInstance, Rollout, RouteRecord, ServiceRecord};
 
 /// The health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
@@ -34,10 +34,6 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         Resource::DaemonSet(_) => workload(snapshot, object, false),
         // Its content is stored with it.
         Resource::ConfigMap(_) => Health::Healthy,
-        // Copies of a pod that Git names are not made yet.
-        Resource::HorizontalPodAutoscaler(spec) if spec.scale_target_ref.kind.kind() == Kind::Pod => {
-            Health::NotRun
-        }
         Resource::HorizontalPodAutoscaler(spec) => {
             let record = snapshot.autoscalers.get(&named(object)).map(|found| &found.value);
             let current = record.filter(|record| record.observed_generation == object.generation);
@@ -110,10 +106,11 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
 /// is not waited for: a name, an address or a port that is taken.
 pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
     match &object.resource {
-        Resource::Pod(_) => snapshot
-            .pods
-            .get(&named(object))
-            .is_some_and(|pod| pod.value.hash == object.hash || pod.value.owner.kind != Kind::Pod),
+        Resource::Pod(_) => {
+            let is_made = |pod: &PodInstance| pod.hash == object.hash || pod.owner.kind != Kind::Pod;
+            snapshot.pods.get(&named(object)).is_some_and(|pod| is_made(&pod.value))
+                && has_its_copies(snapshot, object)
+        }
         Resource::Service(spec) => {
             let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
             may_be_refused || snapshot.services.contains_key(&named(object))
@@ -124,10 +121,7 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         Resource::ReplicaSet(spec) => has_its_pods(snapshot, object, spec.paused),
         Resource::DaemonSet(_) => has_its_pods(snapshot, object, false),
         // Its first look adopts the number of pods that run, should etcd have been lost.
-        Resource::HorizontalPodAutoscaler(spec) => {
-            let is_run = spec.scale_target_ref.kind.kind() != Kind::Pod;
-            !is_run || snapshot.autoscalers.contains_key(&named(object))
-        }
+        Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
         // Nodes need nothing of these.
         Resource::Node(_)
         | Resource::ConfigMap(_)
@@ -147,6 +141,12 @@ fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
 fn has_its_pods(snapshot: &Snapshot, object: &Object, paused: bool) -> bool {
     let has_all = |rollout: &Rollout| rollout.status.replicas >= rollout.status.desired_replicas;
     rollout_of(snapshot, object).is_some_and(|rollout| paused || has_all(rollout))
+}
+
+/// A pod that an autoscaler gave copies has them.
+fn has_its_copies(snapshot: &Snapshot, object: &Object) -> bool {
+    let scale = snapshot.scales.get(&object.reference()).map_or(1, |scale| scale.value.replicas);
+    scale <= 1 || has_its_pods(snapshot, object, false)
 }
 
 /// The record of a workload, once it speaks of the object as it is.

@@ -1,11 +1,11 @@
-//! The two older forms of an autoscaler, on three nodes: one replica per interval, up and down. What comes up is on
-//! several nodes and is reached through the Service.
+//! The two older forms of an autoscaler, on three nodes: one replica per interval, up and down, of a ReplicaSet and of a
+//! Pod that Git names. What comes up is on several nodes and is reached through the Service.
 
 use std::collections::BTreeSet;
 
 use harness::{
-    Change, Cluster, ClusterOptions, Happened, IMAGE, Moment, Result, Timeline, Where, ensure, eventually,
-    secs,
+    Change, Cluster, ClusterOptions, Context as _, Happened, IMAGE, Moment, Result, Timeline, Where, ensure,
+    eventually, secs,
 };
 use schema::keys::prefix;
 use schema::records::ScaleRecord;
@@ -17,16 +17,24 @@ const MOST: usize = 3;
 const JITTER_NANOS: i64 = 2_000_000_000;
 
 /// Burns what it may until `/tmp/idle` is there, and says at `/` which pod it is.
-fn burner(name: &str) -> Change {
+fn burner(name: &str, kind: &str) -> Change {
     let burn = "trap 'exit 0' TERM; hostname > /tmp/index.html; httpd -p 8080 -h /tmp; \
                 while :; do [ -e /tmp/idle ] && sleep 0.2; done";
-    let text = format!(
-        "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: {name}}}\nspec:\n  replicas: 1\n  \
-         selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    \
-         spec:\n      terminationGracePeriodSeconds: 1\n      containers:\n      - name: web\n        image: {IMAGE}\n        \
-         command: [sh, -c, {burn:?}]\n        env: [{{name: VERSION, value: \"0\"}}]\n        \
+    let head = match kind {
+        "Pod" => format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}}}}}\n"),
+        _ => format!(
+            "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: {name}}}\nspec:\n  replicas: 1\n  \
+             selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n"
+        ),
+    };
+    let spec = format!(
+        "spec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - name: web\n    image: {IMAGE}\n    \
+         command: [sh, -c, {burn:?}]\n    env: [{{name: VERSION, value: \"0\"}}]\n    \
          resources: {{requests: {{cpu: 50m, memory: 16Mi}}, limits: {{cpu: 100m}}}}\n"
     );
+    let indent = if kind == "Pod" { "" } else { "    " };
+    let spec: String = spec.lines().map(|line| format!("{indent}{line}\n")).collect();
+    let text = head + &spec;
     Change::write(format!("{name}.yaml"), text)
 }
 
@@ -67,13 +75,15 @@ fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
         let forms = [
             (
                 "adjust",
+                "Pod",
                 15,
                 "v1",
-                "  workload: {kind: ReplicaSet, metadata: {name: adjust}}\n  adjustInterval: 15s\n  \
+                "  workload: {kind: Pod, metadata: {name: adjust}}\n  adjustInterval: 15s\n  \
                  selector: {matchLabels: {app: adjust}}\n  metrics: {cpuPercent: 0.5, memPercent: 5}\n",
             ),
             (
                 "paced",
+                "ReplicaSet",
                 10,
                 "autoscaling/v1",
                 "  scaleTargetRef: {apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: paced}}\n  \
@@ -82,10 +92,14 @@ fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
         ];
         let all = forms.map(|(name, ..)| Workload::new(name, MOST));
         let mut files = Vec::new();
-        for (workload, (name, _, api, spec)) in all.iter().zip(forms) {
-            files.extend([workload.service(), burner(name), autoscaler(name, api, spec)]);
+        for (workload, (name, kind, _, api, spec)) in all.iter().zip(forms) {
+            files.extend([workload.service(), burner(name, kind), autoscaler(name, api, spec)]);
         }
         cluster.push(&files, "Open")?;
+        let named = eventually("the pod runs that Git names", secs(60), || {
+            let running = all[0].running(cluster)?;
+            running.into_iter().find(|runs| runs.pod == "adjust").context("not yet")
+        })?;
         let burning = count(cluster, &all, MOST)?;
         for (workload, running) in all.iter().zip(&burning) {
             ensure!(per_node(running).len() == MOST, "{running:?}");
@@ -104,14 +118,15 @@ fn the_older_forms_add_and_remove_one_replica_per_interval() -> Result<()> {
                 }
             }
         }
-        count(cluster, &all, 1)?;
+        let last = count(cluster, &all, 1)?;
+        ensure!(last[0] == [named], "Git's own pod is never a victim: {:?}", last[0]);
         let moments = timeline.moments()?;
-        for (workload, (name, interval, ..)) in all.iter().zip(forms) {
+        for (workload, (name, kind, interval, ..)) in all.iter().zip(forms) {
             println!("{name}, one per {interval} s:");
             let moments = workload.moments(&moments);
             are_apart(&moments, Happened::Began, interval)?;
             are_apart(&moments, Happened::Signalled, interval)?;
-            let changes = cluster.etcd.changes(&format!("{}ReplicaSet/default/{name}", prefix::SCALE), 0)?;
+            let changes = cluster.etcd.changes(&format!("{}{kind}/default/{name}", prefix::SCALE), 0)?;
             let counts = changes.iter().filter_map(|change| change.value.as_deref());
             let counts = counts.map(|value| Ok(serde_json::from_str::<ScaleRecord>(value)?.replicas));
             let counts: Vec<u32> = counts.collect::<Result<_>>()?;

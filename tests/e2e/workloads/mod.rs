@@ -81,9 +81,9 @@ impl Workload {
         cluster.etcd.value(Key::Rollout(ObjectRef { kind: Kind::ReplicaSet, namespace, name }))
     }
 
-    /// Whether a pod of this name is its own.
+    /// Whether a pod of this name is its own, or the pod that Git names so.
     pub(crate) fn owns(&self, pod: &str) -> bool {
-        PodInstance::workload_in_name(pod) == Some(self.name)
+        pod == self.name || PodInstance::workload_in_name(pod) == Some(self.name)
     }
 
     /// What Docker runs of it on all nodes, in order of the pods' names.

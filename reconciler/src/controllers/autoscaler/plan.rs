@@ -86,8 +86,7 @@ struct Scaler<'a> {
 impl<'a> Scaler<'a> {
     fn of(object: &'a Object) -> Option<Self> {
         match &object.resource {
-            // Copies of a pod that Git names are not made yet.
-            Resource::HorizontalPodAutoscaler(spec) if spec.scale_target_ref.kind.kind() != Kind::Pod => {
+            Resource::HorizontalPodAutoscaler(spec) => {
                 Some(Self { object, spec, target: spec.target(&object.metadata) })
             }
             _ => None,

@@ -21,7 +21,7 @@ mod unreadable;
 mod victims;
 mod workload;
 
-pub(super) use plan::plan;
+pub use plan::plan;
 
 /// The workloads controller.
 pub struct Workloads;

@@ -1,9 +1,11 @@
 //! Decides which pods should exist. Reads `objects/`, `pods/`, bindings and status; writes `pods/`, `rollouts/` and
 //! `templates/`.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use schema::keys::Key;
-use schema::kinds::Resource;
+use schema::kinds::{Kind, Resource};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Snapshot;
@@ -20,12 +22,15 @@ use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
 /// What should be written.
-pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
+pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let unreadable = Unreadable::of(snapshot);
     let mut out = Writes::default();
     // Removals first: what they free is free for the others.
     remove_orphans(snapshot, &unreadable, &mut out);
     let (pods, names) = (by_owner(snapshot), Names::of(snapshot));
+    // Pods with copies are few: the many others are spared looking up their number.
+    let kept = snapshot.scales.keys().chain(snapshot.rollouts.keys()).chain(pods.keys());
+    let mut copied: BTreeSet<ObjectRef> = kept.filter(|of| of.kind == Kind::Pod).cloned().collect();
     for object in snapshot.objects.values() {
         let object = &object.value;
         match &object.resource {
@@ -36,9 +41,7 @@ pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, 
                     continue;
                 }
                 let record = snapshot.rollouts.get(&reference).map(|record| &record.value);
-                let scale = snapshot.scales.get(&reference).map(|scale| scale.value.replicas);
-                let is_scaled = || snapshot.objects.values().any(|object| scales(&object.value, &reference));
-                let scale = scale.or_else(|| last_known.replicas(&reference).filter(|_| is_scaled()));
+                let scale = scale(snapshot, last_known, &reference);
                 let workload = Workload::of_replica_set(object, spec, scale, record);
                 let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
                 let clock_stands = false;
@@ -53,22 +56,44 @@ pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, 
                 let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
                 Daemons { snapshot, last_known, object, spec, pods, names: &names, now }.plan(&mut out);
             }
+            Resource::HorizontalPodAutoscaler(spec) => {
+                let target = spec.target(&object.metadata);
+                copied.extend(Some(target).filter(|target| target.kind == Kind::Pod));
+            }
             // They have no pods of their own.
             Resource::Cluster(_)
             | Resource::Node(_)
             | Resource::ConfigMap(_)
             | Resource::Function(_)
             | Resource::Service(_)
-            | Resource::HorizontalPodAutoscaler(_)
             | Resource::Dns(_)
             | Resource::Workflow(_)
             | Resource::Job(_) => {}
         }
     }
+    for reference in copied.difference(&unreadable.workloads) {
+        let Some(object) = snapshot.objects.get(reference).map(|object| &object.value) else { continue };
+        let scale = scale(snapshot, last_known, reference);
+        let Some(workload) = Workload::of_copies(snapshot, object, scale) else { continue };
+        let pods = pods.get(reference).map_or(&[][..], Vec::as_slice);
+        if workload.desired == 0 && pods.is_empty() {
+            remove_records(snapshot, |of| of == reference, &mut out);
+            continue;
+        }
+        Planned { snapshot, last_known, workload, pods, names: &names, now, clock_stands: false }
+            .plan(&mut out);
+    }
     for key in &unreadable.keys {
         out.note(Note::about_key(key, NoteKind::Unreadable { key: key.to_string() }));
     }
     out
+}
+
+/// The number of pods that an autoscaler gave a workload, also where etcd has lost it.
+fn scale(snapshot: &Snapshot, last_known: &LastKnown, workload: &ObjectRef) -> Option<u32> {
+    let scale = snapshot.scales.get(workload).map(|scale| scale.value.replicas);
+    let is_scaled = || snapshot.objects.values().any(|object| scales(&object.value, workload));
+    scale.or_else(|| last_known.replicas(workload).filter(|_| is_scaled()))
 }
 
 /// The object is an autoscaler of the workload.
@@ -90,10 +115,15 @@ fn remove_orphans(snapshot: &Snapshot, unreadable: &Unreadable, out: &mut Writes
             out.delete(Key::Pod(id.clone()), pod.mod_revision, Reason::OwnerGone);
         }
     }
-    for (workload, rollout) in snapshot.rollouts.iter().filter(|(workload, _)| is_gone(workload)) {
+    remove_records(snapshot, is_gone, out);
+}
+
+/// Removes what is written down of workloads that have no pods any more.
+fn remove_records(snapshot: &Snapshot, is_over: impl Fn(&ObjectRef) -> bool, out: &mut Writes) {
+    for (workload, rollout) in snapshot.rollouts.iter().filter(|(workload, _)| is_over(workload)) {
         out.delete(Key::Rollout(workload.clone()), rollout.mod_revision, Reason::RecordOfGone);
     }
-    for ((workload, hash), template) in snapshot.templates.iter().filter(|((of, _), _)| is_gone(of)) {
+    for ((workload, hash), template) in snapshot.templates.iter().filter(|((of, _), _)| is_over(of)) {
         let key = Key::Template(workload.clone(), hash.clone());
         out.delete(key, template.mod_revision, Reason::RecordOfGone);
     }

@@ -33,7 +33,7 @@ impl Unreadable {
                     pods.insert(pod.clone());
                     // Its owner is in the record; its name says as much.
                     let owner = PodInstance::workload_in_name(&pod.name);
-                    for kind in [Kind::ReplicaSet, Kind::DaemonSet] {
+                    for kind in [Kind::ReplicaSet, Kind::DaemonSet, Kind::Pod] {
                         workloads.extend(owner.map(|name| ObjectRef {
                             kind,
                             namespace: pod.namespace.clone(),

@@ -6,10 +6,11 @@ use schema::codec::content_hash;
 use schema::kinds::Resource;
 use schema::kinds::daemon_set::DaemonSetSpec;
 use schema::kinds::links::in_hash;
-use schema::kinds::replica_set::{IntOrPercent, PodTemplate, ReplicaSetSpec, StrategyType};
+use schema::kinds::replica_set::{IntOrPercent, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{OwnerRef, Rollout, Template};
+use schema::snapshot::{Snapshot, health};
 
 /// An object that makes equal pods.
 pub(super) struct Workload<'a> {
@@ -58,6 +59,25 @@ impl<'a> Workload<'a> {
         }
     }
 
+    /// The copies of a pod that Git names, which `scale` counts, too. None: the object is no pod.
+    pub(super) fn of_copies(snapshot: &Snapshot, object: &'a Object, scale: Option<u32>) -> Option<Self> {
+        let Resource::Pod(spec) = &object.resource else { return None };
+        let desired = scale.map_or(0, |replicas| replicas.saturating_sub(1));
+        let files = in_hash(&object.resource, &object.files);
+        let metadata = &object.metadata;
+        Some(Self {
+            reference: object.reference(),
+            object,
+            desired,
+            // Labels are not part of the object's hash: the pod itself gets new ones in place.
+            wanted: content_hash(&(&metadata.labels, &metadata.annotations, spec, files)),
+            min_ready_seconds: 0,
+            deadline_seconds: health::deadline_seconds(snapshot, object),
+            strategy: Strategy::rolling(None, desired),
+            paused: false,
+        })
+    }
+
     /// What a daemon set asks for where `nodes` nodes are to have a pod.
     pub(super) fn of_daemon_set(
         object: &'a Object,
@@ -93,18 +113,18 @@ impl<'a> Workload<'a> {
     pub(super) fn template(&self) -> Option<Template> {
         let commit = self.object.provenance.commit.clone();
         let files = self.object.files.clone();
-        let template = match &self.object.resource {
-            Resource::ReplicaSet(spec) => &spec.template,
-            Resource::DaemonSet(spec) => &spec.template,
+        let of = |template: &PodTemplate| {
+            let PodTemplate { metadata, spec, .. } = template;
+            (metadata.labels.clone(), metadata.annotations.clone(), Arc::new(spec.clone()))
+        };
+        let metadata = &self.object.metadata;
+        let (labels, annotations, spec) = match &self.object.resource {
+            Resource::ReplicaSet(spec) => of(&spec.template),
+            Resource::DaemonSet(spec) => of(&spec.template),
+            Resource::Pod(spec) => (metadata.labels.clone(), metadata.annotations.clone(), Arc::clone(spec)),
             _ => return None,
         };
-        Some(Template {
-            commit,
-            labels: template.metadata.labels.clone(),
-            annotations: template.metadata.annotations.clone(),
-            spec: Arc::new(template.spec.clone()),
-            files,
-        })
+        Some(Template { commit, labels, annotations, spec, files })
     }
 }
 
@@ -113,13 +133,17 @@ impl Strategy {
         if spec.strategy.kind == StrategyType::Recreate {
             return Self::Recreate;
         }
-        let update = spec.strategy.rolling_update.clone().unwrap_or_default();
-        let amount = |written: Option<IntOrPercent>, round_up: bool| {
-            let written = written.unwrap_or_else(IntOrPercent::quarter);
+        Self::rolling(spec.strategy.rolling_update.as_ref(), desired)
+    }
+
+    fn rolling(update: Option<&RollingUpdate>, desired: u32) -> Self {
+        let amount = |written: Option<&IntOrPercent>, round_up: bool| {
+            let written = written.cloned().unwrap_or_else(IntOrPercent::quarter);
             written.of(desired, round_up).unwrap_or(0)
         };
-        let surge = amount(update.max_surge, true);
-        let unavailable = amount(update.max_unavailable, false).min(desired);
+        let surge = amount(update.and_then(|update| update.max_surge.as_ref()), true);
+        let unavailable =
+            amount(update.and_then(|update| update.max_unavailable.as_ref()), false).min(desired);
         // As Kubernetes: 0 and 0, which a share of few pods can be, would never end.
         let unavailable = if surge == 0 { unavailable.max(1) } else { unavailable };
         Self::Rolling { surge, unavailable }

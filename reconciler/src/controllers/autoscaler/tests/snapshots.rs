@@ -352,12 +352,17 @@ fn a_target_that_is_not_there_is_said_and_waited_for() {
 }
 
 #[test]
-fn an_autoscaler_of_a_pod_changes_nothing_as_long_as_no_copies_are_made() {
+fn an_autoscaler_of_a_pod_counts_the_pod_itself() {
     let mut world = World { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+    world.put(&Key::Settled("n1".into()), &Settled::default());
     world.object(&pod_object("web", pod_spec(1000, 100)));
     world.object(&autoscaler("web", Kind::Pod, None));
-    assert!(world.look().writes.is_empty());
-    assert!(world.scale(&reference(Kind::Pod, "web")).is_none());
+    let pod = reference(Kind::Pod, "web");
+    assert_eq!((world.look().writes.len(), world.scale(&pod).unwrap().replicas), (2, 1));
+    world.seconds += 60;
+    world.run_pods(&pod, 1000);
+    world.look();
+    assert_eq!(world.scale(&pod).unwrap().replicas, 2);
 }
 
 /// Seen red without `survivors`.

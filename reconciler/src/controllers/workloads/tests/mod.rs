@@ -1,6 +1,7 @@
 //! What the workloads controller decides, on snapshots as etcd would hold them.
 
 mod bare;
+mod copies;
 mod daemon_sets;
 mod etcd_lost;
 mod field;
