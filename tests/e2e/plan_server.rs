@@ -13,14 +13,6 @@ fn plan(cluster: &Cluster, more: &[&str]) -> Result<Outcome> {
     cluster.cli(&args)
 }
 
-/// Commits to the clone alone.
-fn propose(cluster: &Cluster, path: &str, text: &str) -> Result<()> {
-    std::fs::write(cluster.repo.work().join(path), text)?;
-    cluster.repo.git(&["add", "-A"])?;
-    cluster.repo.git(&["commit", "-q", "-m", "Propose"])?;
-    Ok(())
-}
-
 /// A pod that requests more than any machine has.
 const HUGE: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: huge\nspec:\n  containers:\n  - name: main\n    \
                     image: huge:1\n    resources:\n      requests: {cpu: \"5000\", memory: 90Ti}\n";
@@ -39,8 +31,10 @@ fn a_plan_against_the_server_tells_what_is_applied_what_changes_and_what_has_no_
         ensure!(same.stdout.contains(&format!("plan {short} -> {short}")), "{same:?}");
 
         // A change that would restart the pod, and a pod that no node can take.
-        propose(cluster, "web.yaml", &web.replace("100000", "200000"))?;
-        propose(cluster, "huge.yaml", HUGE)?;
+        let longer = web.replace("100000", "200000");
+        cluster
+            .repo
+            .propose(&[Change::write("web.yaml", longer), Change::write("huge.yaml", HUGE)], "Propose")?;
         let changed = plan(cluster, &[])?;
         ensure!(changed.code == 2, "{changed:?}");
         for part in [
@@ -50,6 +44,8 @@ fn a_plan_against_the_server_tells_what_is_applied_what_changes_and_what_has_no_
             "no room: Pod/default/huge: a pod requests more than the largest node has".to_owned(),
             "no room: CPU: ".to_owned(),
             "no room: memory: ".to_owned(),
+            "pods, as nodes are now:\n    default/huge to no node: 0/1 nodes".to_owned(),
+            format!("    default/web to {}\n", cluster.node().name),
         ] {
             ensure!(changed.stdout.contains(&part), "no {part:?} in {}", changed.stdout);
         }
@@ -73,11 +69,8 @@ fn a_plan_against_the_server_tells_what_is_applied_what_changes_and_what_has_no_
         })?;
 
         // A file that can't be applied is an error, whatever else there is.
-        propose(
-            cluster,
-            "bad.yaml",
-            "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {contaners: []}\n",
-        )?;
+        let bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {contaners: []}\n";
+        cluster.repo.propose(&[Change::write("bad.yaml", bad)], "Propose")?;
         let broken = plan(cluster, &[])?;
         ensure!(broken.code == 1 && broken.stdout.contains("bad.yaml"), "{broken:?}");
         let nobody = plan(cluster, &["--source", "nobody"])?;

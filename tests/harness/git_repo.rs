@@ -69,17 +69,23 @@ impl GitRepo {
 
     /// Applies the changes, commits and pushes to `main`; the commit's id.
     pub fn push(&self, changes: &[Change], message: &str) -> Result<String> {
+        self.propose(changes, message)?;
+        self.push_head()
+    }
+
+    /// Applies the changes and commits them to the clone alone.
+    pub fn propose(&self, changes: &[Change], message: &str) -> Result<()> {
         for change in changes {
             self.apply(change)?;
         }
-        self.commit_all(message)
+        git(&self.work, &["add", "-A"])?;
+        git(&self.work, &["commit", "-q", "--allow-empty", "-m", message])?;
+        Ok(())
     }
 
     /// Commits whatever the working tree holds and pushes it to `main`; the commit's id.
     pub fn commit_all(&self, message: &str) -> Result<String> {
-        git(&self.work, &["add", "-A"])?;
-        git(&self.work, &["commit", "-q", "--allow-empty", "-m", message])?;
-        self.push_head()
+        self.push(&[], message)
     }
 
     /// Moves `main` to a new history that shares no commit with the old one.

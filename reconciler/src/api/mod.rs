@@ -21,6 +21,7 @@ mod events;
 mod input;
 mod logs;
 mod objects;
+mod placements;
 mod read;
 mod services;
 mod sync;
@@ -34,7 +35,7 @@ pub use error::ApiError;
 /// Longest time until an answer begins; a log stream may go on after that.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Largest request body. No request needs one.
+/// Largest request body of a route that needs none.
 const BODY_MAX_BYTES: usize = 16 * 1024;
 
 /// Most log streams at once: each holds a connection to a node.
@@ -49,6 +50,7 @@ pub fn router(deps: ApiDeps) -> Router {
         nodes: logs::client(),
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
         blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
+        rehearsals: Arc::new(Semaphore::new(1)),
     };
     Router::new()
         .route("/v1/healthz", get(read::healthz))
@@ -79,6 +81,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/deliveries", get(sync::deliveries))
         .route("/v1/deliveries/{id}", get(sync::delivery))
         .route("/v1/sync", post(sync::sync))
+        .route("/v1/placements", placements::route())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(no_such_route)
         .layer(from_fn(within_the_timeout))

@@ -224,6 +224,30 @@ async fn without_etcd_sync_wakes_the_loop_all_the_same_and_says_so() {
     tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
 }
 
+#[tokio::test]
+async fn pods_of_a_change_that_is_not_pushed_are_placed_and_nothing_is_written() {
+    let api = Api::over(with_web()).await;
+    let url = format!("http://{}/v1/placements", api.address);
+    let post = |body: String| {
+        let request = reqwest::Client::new().post(&url).header("content-type", "application/json");
+        request.body(body).send()
+    };
+    let object = crate::controllers::testing::object("new", crate::controllers::testing::spec(1, 1));
+    let changes = serde_json::json!({"put": [object], "delete": []}).to_string();
+    let answer = post(changes).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let placed: Value = answer.json().await.unwrap();
+    assert_eq!(
+        (&placed["items"][0]["pod"], &placed["items"][0]["node"]),
+        (&"new".into(), &"n1".into()),
+        "{placed}"
+    );
+    assert!(api.store.list(schema::keys::ROOT).await.unwrap().items.is_empty());
+    let wrong = post("{\"put\": 1}".to_owned()).await.unwrap();
+    assert_eq!(wrong.status(), 400);
+    assert!(wrong.json::<Value>().await.unwrap()["help"].as_str().unwrap().contains("16 MiB"));
+}
+
 /// A node whose API answers with what it was asked, in two parts.
 async fn node_api() -> SocketAddr {
     let log = |uri: axum::http::Uri| async move {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use reqwest::{Method, Response, Url};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::CliError;
@@ -50,7 +51,7 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, CliError> {
-        self.ask(Method::GET, self.url(path, query)).await
+        self.ask(self.http.request(Method::GET, self.url(path, query))).await
     }
 
     /// `POST /v1/<path>` without a body, decoded.
@@ -59,15 +60,22 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, CliError> {
-        self.ask(Method::POST, self.url(path, query)).await
+        self.ask(self.http.request(Method::POST, self.url(path, query))).await
+    }
+
+    /// `POST /v1/<path>` with a body, decoded.
+    pub(super) async fn post_json<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &B,
+    ) -> Result<T, CliError> {
+        self.ask(self.http.request(Method::POST, self.url(path, &[])).json(body)).await
     }
 
     /// `GET /v1/<path>`, its body to be read as it comes.
     pub(super) async fn stream(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Response, CliError> {
-        let url = self.url(path, query);
-        tokio::time::timeout(ANSWER_TIMEOUT, self.send(Method::GET, url))
-            .await
-            .unwrap_or_else(|_| Err(self.silent()))
+        let request = self.http.request(Method::GET, self.url(path, query));
+        tokio::time::timeout(ANSWER_TIMEOUT, self.send(request)).await.unwrap_or_else(|_| Err(self.silent()))
     }
 
     pub(super) fn unreachable(&self, why: impl Into<String>) -> CliError {
@@ -89,27 +97,32 @@ impl Client {
         url
     }
 
-    async fn send(&self, method: Method, url: Url) -> Result<Response, CliError> {
-        let sent = self.http.request(method, url.clone()).send().await;
-        let answer = sent.map_err(|error| match error.is_timeout() {
+    async fn send(&self, request: RequestBuilder) -> Result<Response, CliError> {
+        let answer = request.send().await.map_err(|error| match error.is_timeout() {
             true => self.unreachable("no connection in time"),
             false => self.unreachable(root_cause(&error)),
         })?;
         if answer.status().is_success() {
             return Ok(answer);
         }
-        let status = answer.status();
+        let (status, url) = (answer.status(), answer.url().clone());
         let text = read_all(answer).await.unwrap_or_default();
         let problem = serde_json::from_slice::<Problem>(&text)
             .map_err(|_| CliError::ReadAnswer { url: url.to_string(), why: format!("it says {status}") })?;
         Err(CliError::Refused { status: status.as_u16(), error: problem.error, help: problem.help })
     }
 
-    async fn ask<T: DeserializeOwned>(&self, method: Method, url: Url) -> Result<T, CliError> {
-        let unreadable = |why: String| CliError::ReadAnswer { url: url.to_string(), why };
-        let read = async { read_all(self.send(method, url.clone()).await?).await.map_err(unreadable) };
-        let text = tokio::time::timeout(ANSWER_TIMEOUT, read).await.unwrap_or_else(|_| Err(self.silent()))?;
-        serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))
+    async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, CliError> {
+        let read = async {
+            let answer = self.send(request).await?;
+            let url = answer.url().to_string();
+            let unreadable = |why: String| CliError::ReadAnswer { url, why };
+            match read_all(answer).await {
+                Ok(text) => serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string())),
+                Err(why) => Err(unreadable(why)),
+            }
+        };
+        tokio::time::timeout(ANSWER_TIMEOUT, read).await.unwrap_or_else(|_| Err(self.silent()))
     }
 }
 

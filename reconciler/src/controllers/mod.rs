@@ -29,7 +29,7 @@ pub mod workloads;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use last_known::{LastKnown, OnDisk};
 pub use note::{Note, NoteKind};

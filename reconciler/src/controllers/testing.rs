@@ -20,11 +20,11 @@ use serde::Serialize;
 
 use super::{Observed, Settings, Writes};
 
-pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
-pub(super) const SERVICE_CIDR: &str = "10.96.0.0/16";
-pub(super) const COMMIT: &str = "1111111111111111111111111111111111111111";
+pub(crate) const CLUSTER_CIDR: &str = "10.244.0.0/16";
+pub(crate) const SERVICE_CIDR: &str = "10.96.0.0/16";
+pub(crate) const COMMIT: &str = "1111111111111111111111111111111111111111";
 
-pub(super) fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings {
         cluster_cidr: CLUSTER_CIDR.parse().unwrap(),
         service_cidr: SERVICE_CIDR.parse().unwrap(),
@@ -32,7 +32,7 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-pub(super) fn seen(snapshot: &Snapshot) -> Observed {
+pub(crate) fn seen(snapshot: &Snapshot) -> Observed {
     Observed {
         snapshot: Arc::new(snapshot.clone()),
         last_known: Arc::default(),
@@ -41,26 +41,26 @@ pub(super) fn seen(snapshot: &Snapshot) -> Observed {
     }
 }
 
-pub(super) fn pod_ref(name: &str) -> NamespacedName {
+pub(crate) fn pod_ref(name: &str) -> NamespacedName {
     NamespacedName::new(DEFAULT_NAMESPACE, name)
 }
 
 /// A pod of one container that asks for so many millicores and mebibytes.
-pub(super) fn spec(cpu_millis: u64, memory_mib: u64) -> PodSpec {
+pub(crate) fn spec(cpu_millis: u64, memory_mib: u64) -> PodSpec {
     let mut container = Container { name: "main".into(), image: "busybox:1".into(), ..Container::default() };
     container.resources.requests.cpu = Some(schema::quantity::Cpu { millis: cpu_millis });
     container.resources.requests.memory = Some(schema::quantity::Memory { bytes: memory_mib << 20 });
     PodSpec { containers: vec![container], ..PodSpec::default() }
 }
 
-pub(super) fn with_host_port(mut spec: PodSpec, port: u16) -> PodSpec {
+pub(crate) fn with_host_port(mut spec: PodSpec, port: u16) -> PodSpec {
     let port = ContainerPort { container_port: 80, host_port: Some(port), ..ContainerPort::default() };
     spec.containers[0].ports.push(port);
     spec
 }
 
 /// A Pod object as gitops writes it.
-pub(super) fn object(name: &str, spec: PodSpec) -> Object {
+pub(crate) fn object(name: &str, spec: PodSpec) -> Object {
     let resource = Resource::Pod(Arc::new(spec));
     Object {
         api_version: "v1".into(),
@@ -83,13 +83,13 @@ pub(super) fn object(name: &str, spec: PodSpec) -> Object {
     }
 }
 
-pub(super) fn object_key(name: &str) -> Key {
+pub(crate) fn object_key(name: &str) -> Key {
     let namespace = DEFAULT_NAMESPACE.to_owned();
     Key::Object(ObjectRef { kind: Kind::Pod, namespace, name: name.to_owned() })
 }
 
 /// The pod of [`object`] as workloads writes it.
-pub(super) fn instance(name: &str, spec: PodSpec) -> PodInstance {
+pub(crate) fn instance(name: &str, spec: PodSpec) -> PodInstance {
     let spec = Arc::new(spec);
     let hash = Object::hash_of(&Resource::Pod(Arc::clone(&spec)), &Default::default());
     let owner = OwnerRef { kind: Kind::Pod, name: name.into() };
@@ -108,19 +108,19 @@ pub(super) fn instance(name: &str, spec: PodSpec) -> PodInstance {
 }
 
 /// A pod that a ReplicaSet made.
-pub(super) fn replica(set: &str, name: &str, spec: PodSpec) -> PodInstance {
+pub(crate) fn replica(set: &str, name: &str, spec: PodSpec) -> PodInstance {
     let pod = instance(name, spec);
     let owner = OwnerRef { kind: Kind::ReplicaSet, name: set.into() };
     PodInstance { uid: PodInstance::uid_of(&owner, &pod_ref(name), &pod.hash), owner, ..pod }
 }
 
 /// An object of any kind that lies in the default namespace.
-pub(super) fn object_of(name: &str, resource: impl Into<Resource>) -> Object {
+pub(crate) fn object_of(name: &str, resource: impl Into<Resource>) -> Object {
     Object { resource: resource.into(), ..object(name, PodSpec::default()) }
 }
 
 /// A node of 4 cores and 4 GiB that takes 10 pods.
-pub(super) fn node_record(name: &str) -> NodeRecord {
+pub(crate) fn node_record(name: &str) -> NodeRecord {
     NodeRecord {
         age_recipient: None,
         name: name.into(),
@@ -137,22 +137,22 @@ pub(super) fn node_record(name: &str) -> NodeRecord {
     }
 }
 
-pub(super) fn heartbeat() -> Heartbeat {
+pub(crate) fn heartbeat() -> Heartbeat {
     Heartbeat { since: "2026-01-01T00:00:00Z".parse().unwrap() }
 }
 
 /// Builds a snapshot key by key; every key gets a revision of its own.
 #[derive(Clone, Default)]
-pub(super) struct SnapshotBuilder {
-    pub(super) snapshot: Snapshot,
+pub(crate) struct SnapshotBuilder {
+    pub(crate) snapshot: Snapshot,
 }
 
 impl SnapshotBuilder {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { snapshot: Snapshot { synced: true, ..Snapshot::default() } }
     }
 
-    pub(super) fn put<T: Serialize>(mut self, key: &Key, value: &T) -> Self {
+    pub(crate) fn put<T: Serialize>(mut self, key: &Key, value: &T) -> Self {
         self.snapshot.revision += 1;
         let revision = self.snapshot.revision;
         let value = Bytes::from(encode(value).unwrap());
@@ -162,7 +162,7 @@ impl SnapshotBuilder {
     }
 
     /// A value that can't be decoded.
-    pub(super) fn garbage(mut self, key: &Key) -> Self {
+    pub(crate) fn garbage(mut self, key: &Key) -> Self {
         self.snapshot.revision += 1;
         let revision = self.snapshot.revision;
         let (key, value) = (key.to_string(), Bytes::from_static(b"{"));
@@ -170,14 +170,14 @@ impl SnapshotBuilder {
         self
     }
 
-    pub(super) fn delete(mut self, key: &Key) -> Self {
+    pub(crate) fn delete(mut self, key: &Key) -> Self {
         self.snapshot.revision += 1;
         self.snapshot.apply(&Change::Delete { key: key.to_string() });
         self
     }
 
     /// As it is once a plan was carried out, in one transaction.
-    pub(super) fn after(mut self, plan: &Writes) -> Self {
+    pub(crate) fn after(mut self, plan: &Writes) -> Self {
         self.snapshot.revision += 1;
         let revision = self.snapshot.revision;
         for write in &plan.writes {
@@ -193,37 +193,37 @@ impl SnapshotBuilder {
         self
     }
 
-    pub(super) fn object(self, object: &Object) -> Self {
+    pub(crate) fn object(self, object: &Object) -> Self {
         self.put(&object_key(&object.metadata.name), object)
     }
 
     /// The Cluster object.
-    pub(super) fn cluster(self, spec: ClusterSpec) -> Self {
+    pub(crate) fn cluster(self, spec: ClusterSpec) -> Self {
         self.put(&Key::Object(cluster_reference()), &object_of(CLUSTER_NAME, spec))
     }
 
     /// The Node object of a node.
-    pub(super) fn node_object(self, node: &str, spec: NodeSpec) -> Self {
+    pub(crate) fn node_object(self, node: &str, spec: NodeSpec) -> Self {
         let object = object_of(node, spec);
         self.put(&Key::Object(object.reference()), &object)
     }
 
-    pub(super) fn pod(self, pod: &PodInstance) -> Self {
+    pub(crate) fn pod(self, pod: &PodInstance) -> Self {
         self.put(&Key::Pod(pod.reference()), pod)
     }
 
-    pub(super) fn bound(self, node: &str, pod: &PodInstance) -> Self {
+    pub(crate) fn bound(self, node: &str, pod: &PodInstance) -> Self {
         let binding = Binding { node: node.into(), pod: pod.clone(), reason: "a test".into() };
         self.put(&Key::Binding(node.into(), pod.reference()), &binding)
     }
 
-    pub(super) fn status(self, node: &str, pod: &PodInstance, phase: PodPhase) -> Self {
+    pub(crate) fn status(self, node: &str, pod: &PodInstance, phase: PodPhase) -> Self {
         let status = PodStatus { uid: pod.uid.clone(), phase, ..PodStatus::default() };
         self.put(&Key::PodStatus(node.into(), pod.reference()), &status)
     }
 
     /// A registered node with heartbeat and range.
-    pub(super) fn node(self, record: &NodeRecord, range: &str) -> Self {
+    pub(crate) fn node(self, record: &NodeRecord, range: &str) -> Self {
         let name = record.name.clone();
         let subnet = Subnet::new(range.parse().unwrap(), CLUSTER_CIDR.parse().unwrap());
         self.put(&Key::Node(name.clone()), record)
@@ -232,7 +232,7 @@ impl SnapshotBuilder {
     }
 
     /// Nodes `n1`, `n2`, … that are ready.
-    pub(super) fn nodes(self, count: u8) -> Self {
+    pub(crate) fn nodes(self, count: u8) -> Self {
         (1..=count).fold(self, |builder, i| {
             builder.node(&node_record(&format!("n{i}")), &format!("10.244.{}.0/24", i - 1))
         })
@@ -240,7 +240,7 @@ impl SnapshotBuilder {
 }
 
 /// The status of source `main`.
-pub(super) fn source(state: SourceState) -> SourceStatus {
+pub(crate) fn source(state: SourceState) -> SourceStatus {
     SourceStatus {
         name: "main".into(),
         url: "/srv/manifests.git".into(),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use harness::{Change, Cluster, ClusterOptions, Context, IMAGE, Result, Where, ensure, eventually, secs};
+use serde_json::Value;
 
 use super::{cluster_file, node_file};
 
@@ -58,6 +59,18 @@ fn land(cluster: &Cluster, prefix: &str, wanted: [usize; 3]) -> Result<()> {
     Ok(())
 }
 
+/// Which pod the plan of the clone's HEAD puts on which node.
+fn foretold(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
+    let (repo, server) =
+        (cluster.repo.work().to_string_lossy().into_owned(), format!("http://{}", cluster.api(0)));
+    let plan = cluster.cli(&["plan", "--repo", &repo, "--server", &server, "-o", "json"])?;
+    let plan: Value = serde_json::from_str(&plan.stdout).with_context(|| format!("{plan:?}"))?;
+    let placements = plan["placements"].as_array().context("no placements")?;
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let all = placements.iter().map(|one| Some((text(&one["pod"])?, text(&one["node"])?)));
+    all.collect::<Option<_>>().with_context(|| format!("{placements:?}"))
+}
+
 fn strategy(word: &str) -> Change {
     cluster_file(&format!("schedulerStrategy: {word}"))
 }
@@ -100,9 +113,19 @@ fn a_pushed_strategy_holds_for_the_next_pods_and_moves_no_other() -> Result<()> 
             small[big] == 0 && small.iter().all(|pods| *pods <= 2),
             "{small:?}, and {big} is the big one"
         );
-        // By lot, whose seed is kept, so that anyone can draw it again.
-        cluster.push(&[strategy("random"), set("lot", 2, "")], "By lot")?;
+        // By lot, whose seed is kept, so that anyone can draw it again. A plan says before the push what it will be.
+        let lot = [strategy("random"), set("lot", 2, "")];
+        cluster.repo.propose(&lot, "By lot")?;
+        let foretold = foretold(cluster)?;
+        cluster.push(&[], "Merge")?;
         run(cluster, "lot", 2)?;
+        let mut drawn = BTreeMap::new();
+        for node in &cluster.nodes {
+            let all = node.docker.containers(&cluster.slot().instance())?;
+            let lots = all.iter().filter(|one| one.label("pod").starts_with("lot-"));
+            drawn.extend(lots.map(|one| (one.label("pod").to_owned(), node.name.clone())));
+        }
+        ensure!(foretold == drawn, "the plan says {foretold:?}, and it is {drawn:?}");
         let reasons: Vec<String> = cluster
             .etcd
             .list("/minik8s/bindings/")?

@@ -17,6 +17,7 @@ use crate::gitops::apply::history::is_whole;
 use crate::gitops::offline::{Live, Request, compare};
 use crate::gitops::plan::HeldOf;
 use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
+use crate::simulate::placements::Placement;
 use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
 
 const DEFAULT_SOURCE: &str = "main";
@@ -25,8 +26,9 @@ const DEFAULT_SOURCE: &str = "main";
 const COMMENTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
-    let now = match &args.server {
-        Some(server) => Some(live(&Client::new(server)?, args.source.as_deref()).await?),
+    let client = args.server.as_deref().map(Client::new).transpose()?;
+    let now = match &client {
+        Some(client) => Some(live(client, args.source.as_deref()).await?),
         None => None,
     };
     let (status, live) = now.unzip();
@@ -43,7 +45,7 @@ pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
         in_place: args.in_place,
         live,
     };
-    let review = match compare(&request) {
+    let mut review = match compare(&request) {
         Ok(review) => review,
         Err(error) => {
             let why = error.to_string();
@@ -53,12 +55,23 @@ pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
             return Err(CliError::Plan(why));
         }
     };
+    if let Some(client) = client.filter(|_| !review.is_empty()) {
+        place(&client, &mut review).await;
+    }
     write_out(&printed(&review, args.output)?)?;
     Ok(match (review.has_errors(), review.is_empty()) {
         (true, _) => ExitCode::FAILURE,
         (false, true) => ExitCode::SUCCESS,
         (false, false) => ExitCode::from(2),
     })
+}
+
+/// Asks where the new pods would go. A plan without the answer is a plan all the same.
+async fn place(client: &Client, review: &mut Review) {
+    match client.post_json::<_, List<Placement>>(&["placements"], &review.objects).await {
+        Ok(List { items }) => review.placements = items,
+        Err(error) => review.notes.push(format!("where new pods would go is not known: {error}")),
+    }
 }
 
 fn printed(review: &Review, format: PlanFormat) -> Result<String, CliError> {

@@ -21,6 +21,7 @@ mod tests;
 pub use demand::Demand;
 pub use explain::{Explainer, explain};
 pub use fit::{Failure, Unfit};
+pub use plan::bind;
 
 /// The scheduler.
 pub struct Scheduler;

@@ -64,9 +64,18 @@ struct Planner<'a> {
     out: Writes,
 }
 
-/// What should be written below `bindings/`.
+/// What should be written below `bindings/` and `settled/`.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
-    let snapshot = &*seen.snapshot;
+    let waits_until = patience(seen).filter(|until| *until > now);
+    let mut out = bind(&seen.snapshot, &seen.last_known, waits_until);
+    remove_settled(&seen.snapshot, &mut out);
+    settle(seen, now, &mut out);
+    out
+}
+
+/// Which pods go where. `waits_until`: how long a pod waits for the node that ran it before etcd was lost; none once
+/// that is over.
+pub fn bind(snapshot: &Snapshot, last_known: &LastKnown, waits_until: Option<Timestamp>) -> Writes {
     let unreadable = unreadable_pods(snapshot);
     let mut planner = Planner {
         snapshot,
@@ -75,8 +84,8 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
         unfit: BTreeMap::new(),
         reported: HashMap::new(),
         had_turn: BTreeSet::new(),
-        last_known: &seen.last_known,
-        waits_until: patience(seen).filter(|until| *until > now),
+        last_known,
+        waits_until,
         was_lost: snapshot.settled.is_empty() && strays(snapshot).next().is_some(),
         out: Writes::default(),
     };
@@ -89,10 +98,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
         planner.place(&pod);
     }
     planner.note_unreadable();
-    let mut out = planner.out;
-    remove_settled(snapshot, &mut out);
-    settle(seen, now, &mut out);
-    out
+    planner.out
 }
 
 /// Writes for every node, once, that this etcd is complete. Waits for a run that binds no new pod: a pod that moves or is

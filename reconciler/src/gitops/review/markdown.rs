@@ -11,7 +11,7 @@ use schema::violation::{Severity, Violation};
 
 use super::escape::{code, html};
 use super::text::field_line;
-use super::{Action, Change, Review, removals, short_hash};
+use super::{Action, Change, Review, placed, removals, short_hash};
 use crate::gitops::status::short;
 
 /// By this first line the comment is found again.
@@ -117,6 +117,13 @@ fn head(review: &Review) -> String {
     if !review.prune.protected.is_empty() {
         let _ = writeln!(out, "**Kept by their annotation, though the repository no longer has them:**\n");
         list(&mut out, review.prune.protected.iter().map(|object| code(object, TEXT_CHARS_MAX)));
+    }
+    let placed = placed::lines(&review.placements);
+    if !placed.is_empty() {
+        let pods = review.placements.len();
+        let _ = writeln!(out, "<details><summary>Where {pods} pods would go, as nodes are now</summary>\n");
+        list(&mut out, placed.iter().map(|line| code(line, TEXT_CHARS_MAX)));
+        out.push_str("</details>\n\n");
     }
     let warnings = of(Severity::Warning).count();
     if warnings > 0 {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::diff::FILES;
 use super::plan::{Act, Situation, Step, StepReason, SyncPlan};
 use super::prune::Prune;
+use crate::simulate::placements::{ObjectChanges, Placement};
 
 mod capacity;
 pub(crate) mod change;
@@ -19,6 +20,7 @@ mod digest;
 pub(crate) mod effects;
 mod escape;
 mod markdown;
+mod placed;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -53,8 +55,13 @@ pub struct Review {
     pub prune: PruneView,
     /// What is missing on the nodes; nothing is known without a server.
     pub capacity: Vec<String>,
+    /// Where new pods would go now; nothing is known without a server.
+    pub placements: Vec<Placement>,
     /// What to know about how the plan was made.
     pub notes: Vec<String>,
+    /// What becomes of objects, for a server to say where their pods would go.
+    #[serde(skip)]
+    pub objects: ObjectChanges,
 }
 
 /// How many objects change, and how.
@@ -128,8 +135,23 @@ pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Revi
         violations: violations(situation, plan),
         prune: prune(situation, plan),
         capacity: frame.nodes.map(|nodes| capacity::missing(&planned, nodes)).unwrap_or_default(),
+        placements: Vec::new(),
         notes: frame.notes.to_vec(),
+        objects: object_changes(plan),
     }
+}
+
+fn object_changes(plan: &SyncPlan) -> ObjectChanges {
+    let mut changes = ObjectChanges::default();
+    for step in &plan.steps {
+        match &step.act {
+            Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
+                changes.put.push((**object).clone());
+            }
+            Act::Delete => changes.delete.push(step.object.clone()),
+        }
+    }
+    changes
 }
 
 fn change(

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use schema::violation::Severity;
 
 use super::escape::plain;
-use super::{Action, Change, Field, Review, removals, short_hash};
+use super::{Action, Change, Field, Review, placed, removals, short_hash};
 use crate::gitops::diff::brief;
 use crate::gitops::status::short;
 
@@ -46,6 +46,13 @@ pub fn text(review: &Review, colour: bool) -> String {
     for change in &review.changes {
         out.push('\n');
         lines_of(&mut out, change, &paint);
+    }
+    let placed = placed::lines(&review.placements);
+    if !placed.is_empty() {
+        out.push_str("\npods, as nodes are now:\n");
+    }
+    for line in placed {
+        let _ = writeln!(out, "    {}", plain(&line));
     }
     let mut last = Vec::new();
     if !review.prune.held && !review.prune.why.is_empty() {
