@@ -8,7 +8,7 @@ use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{CreateContainerOptionsBuilder, EventsOptionsBuilder};
 use futures::{StreamExt, TryStreamExt};
-use harness::{Cluster, Context, IMAGE, PodView, Result, ensure, eventually, secs};
+use harness::{Cluster, Context, IMAGE, Node, PodView, Result, ensure, eventually, secs};
 use tokio::runtime::Runtime;
 
 /// Start times in nanoseconds of the epoch, by pod and container name.
@@ -20,13 +20,20 @@ pub(crate) struct Engine {
     docker: Docker,
     slot: String,
     starts: Starts,
+    /// What second containers of pairs run.
+    pub(crate) command: Vec<String>,
 }
 
 impl Engine {
-    /// Listens to the events of `cluster`'s containers from now on.
+    /// Listens to the events of `cluster`'s containers on its first node from now on.
     pub(crate) fn beside(cluster: &Cluster) -> Result<Self> {
+        Self::of(cluster, cluster.node())
+    }
+
+    /// The same on this node.
+    pub(crate) fn of(cluster: &Cluster, node: &Node) -> Result<Self> {
         let runtime = Runtime::new()?;
-        let host = cluster.node().docker.host().to_owned();
+        let host = node.docker.host().to_owned();
         let docker = runtime.block_on(async {
             Docker::connect_with_socket(&host, 120, bollard::API_DEFAULT_VERSION)?.negotiate_version().await
         })?;
@@ -51,7 +58,8 @@ impl Engine {
                 }
             }
         });
-        Ok(Self { runtime, docker, slot, starts })
+        let command = vec!["sleep".to_owned(), "100000".to_owned()];
+        Ok(Self { runtime, docker, slot, starts, command })
     }
 
     /// How long after `since` Docker had started container `main` of every one of these pods.
@@ -130,8 +138,22 @@ impl Engine {
         let owner = self.create(&format!("{name}-pause"), pause, None, owner).await?;
         let joined = Some(format!("container:{owner}"));
         let member = HostConfig { network_mode: joined.clone(), ipc_mode: joined, ..HostConfig::default() };
-        let command = Some(vec!["sleep".to_owned(), "100000".to_owned()]);
-        self.create(&format!("{name}-main"), IMAGE, command, member).await
+        self.create(&format!("{name}-main"), IMAGE, Some(self.command.clone()), member).await
+    }
+
+    /// Ends and removes so many pairs that [`Engine::bare_pairs`] made, so many at once; how long all took.
+    pub(crate) fn end_pairs(&self, name: &str, count: usize, at_once: usize) -> Result<Duration> {
+        let start = Instant::now();
+        let pairs = futures::stream::iter(0..count).map(|index| async move {
+            for member in ["main", "pause"] {
+                let name = format!("{}-{name}-{index}-{member}", self.slot);
+                self.docker.stop_container(&name, None).await?;
+                self.docker.remove_container(&name, None).await?;
+            }
+            Ok::<(), bollard::errors::Error>(())
+        });
+        self.runtime.block_on(pairs.buffer_unordered(at_once).try_collect::<Vec<()>>())?;
+        Ok(start.elapsed())
     }
 
     async fn create(

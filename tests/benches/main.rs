@@ -4,6 +4,7 @@
 //! `MINIK8S_BENCH=short` takes small samples, so that a check stays short. Words after `--` name the
 //! parts to measure: `cargo bench -p minik8s-tests -- files plans`.
 
+mod controllers;
 mod engine;
 mod figures;
 mod files;
@@ -15,6 +16,8 @@ mod names;
 mod plans;
 mod pods;
 mod rules;
+mod swarm;
+mod workloads;
 
 use harness::Result;
 
@@ -41,6 +44,8 @@ pub(crate) struct Scale {
     services: usize,
     /// Turns of the load on the gateway and on what it is compared with, 4 s each.
     gateway_rounds: usize,
+    /// Pods to which a workload is scaled.
+    replicas: usize,
     /// Turns of the load between nodes and on what it is compared with, 4 s each.
     link_rounds: usize,
 }
@@ -55,6 +60,7 @@ const FULL: Scale = Scale {
     idle_objects: 1_000,
     services: 1_000,
     gateway_rounds: 5,
+    replicas: 50,
     link_rounds: 5,
 };
 const SHORT: Scale = Scale {
@@ -67,14 +73,16 @@ const SHORT: Scale = Scale {
     idle_objects: 1_000,
     services: 1_000,
     gateway_rounds: 1,
+    replicas: 12,
     link_rounds: 1,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 11] = [
     ("plans", plans::measure),
+    ("controllers", controllers::measure),
     ("pods", pods::measure),
     ("files", files::measure),
     ("hooks", hooks::measure),
@@ -83,6 +91,7 @@ const PARTS: [Part; 9] = [
     ("gateway", gateway::measure),
     ("rules", rules::measure),
     ("fleet", fleet::measure),
+    ("workloads", workloads::measure),
 ];
 
 fn main() -> Result<()> {

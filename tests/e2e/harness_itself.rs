@@ -8,7 +8,7 @@ fn a_namespace_node_keeps_its_containers_while_dockerd_is_away_and_leaves_nothin
     let slot = Slot::take()?;
     let instance = slot.instance();
     {
-        let mut node = Node::in_namespace(&slot, 1)?;
+        let mut node = Node::in_namespace(&slot, 1, true)?;
         node.wait_ready()?;
         node.docker.run(&["run", "-d", "--name", "stays", "--network", "none", IMAGE, "sleep", "1000"])?;
         let before = node.docker.by_filter("name=stays")?;

@@ -61,6 +61,8 @@ pub struct ClusterOptions {
     pub path: &'static str,
     /// etcd serves only its users: the reconcilers, and each node with the role that it is to have.
     pub etcd_roles: bool,
+    /// Containers of nodes in namespaces outlive their Docker. Docker Swarm does not put up with it.
+    pub live_restore: bool,
 }
 
 impl Default for ClusterOptions {
@@ -72,6 +74,7 @@ impl Default for ClusterOptions {
             poll: "500ms",
             path: "",
             etcd_roles: false,
+            live_restore: true,
         }
     }
 }
@@ -144,7 +147,7 @@ impl Cluster {
         let slot = Slot::take()?;
         let nodes = match options.place {
             Where::Host => vec![Node::host(&slot)?],
-            Where::Namespaces(count) => namespaces(&slot, count)?,
+            Where::Namespaces(count) => namespaces(&slot, count, options.live_restore)?,
         };
         let underlay = slot.underlay(1);
         let also = (options.place != Where::Host).then_some(underlay.as_str());
@@ -483,8 +486,9 @@ impl Drop for Cluster {
 
 /// Nodes that come up side by side. Daemons end with the thread that starts them, so only the waiting is
 /// done in others.
-fn namespaces(slot: &Slot, count: u8) -> Result<Vec<Node>> {
-    let nodes: Vec<Node> = (1..=count).map(|index| Node::in_namespace(slot, index)).collect::<Result<_>>()?;
+fn namespaces(slot: &Slot, count: u8, live_restore: bool) -> Result<Vec<Node>> {
+    let node = |index| Node::in_namespace(slot, index, live_restore);
+    let nodes: Vec<Node> = (1..=count).map(node).collect::<Result<_>>()?;
     std::thread::scope(|scope| {
         let waits: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.wait_ready())).collect();
         waits.into_iter().try_for_each(|wait| wait.join().unwrap_or_else(|panic| resume_unwind(panic)))

@@ -71,8 +71,8 @@ impl Node {
     }
 
     /// Node `index` (from 1) in a network namespace and a mount namespace of its own, joined to
-    /// the slot's host bridge, with a dockerd with live-restore, which is about to answer.
-    pub fn in_namespace(slot: &Slot, index: u8) -> Result<Self> {
+    /// the slot's host bridge, with a dockerd which is about to answer. `live_restore`: its containers outlive it.
+    pub fn in_namespace(slot: &Slot, index: u8, live_restore: bool) -> Result<Self> {
         let name = format!("{}n{index}", slot.instance());
         let dir = slot.dir().join(format!("n{index}"));
         fs::create_dir_all(&dir)?;
@@ -103,8 +103,9 @@ impl Node {
         ]);
 
         let docker = DockerWorld::new(format!("unix://{}/docker.sock", dir.display()));
-        let dockerd =
-            Daemon::new(format!("dockerd-n{index}"), slot.dir(), dockerd(&enter, &dir, docker.host()));
+        let mut command = dockerd(&enter, &dir, docker.host());
+        command.extend(live_restore.then(|| "--live-restore".to_owned()));
+        let dockerd = Daemon::new(format!("dockerd-n{index}"), slot.dir(), command);
         let mut node = Self {
             net: NetWorld::of_process(pid),
             agent: Daemon::new(format!("agent-n{index}"), slot.dir(), Vec::new()),
@@ -288,7 +289,6 @@ fn dockerd(enter: &[String], dir: &Path, host: &str) -> Vec<String> {
     let mut command = enter.to_vec();
     command.extend(words(&[
         "dockerd",
-        "--live-restore",
         "--data-root",
         &dir.join("data").to_string_lossy(),
         "--exec-root",

@@ -1,0 +1,172 @@
+//! A workload of many pods: scaled up and down, rolled, and moved away from a node that is lost. Beside bare Docker,
+//! which makes as many pairs with its API, and beside Docker Swarm, all on the same daemons in the same run.
+
+use std::time::{Duration, Instant};
+
+use harness::{
+    Change, Cluster, ClusterOptions, Context, IMAGE, Node, Result, Where, ensure, eventually, secs,
+};
+
+use crate::Scale;
+use crate::engine::Engine;
+use crate::figures::{Row, Table, ms, ratio};
+use crate::pods::sync;
+use crate::swarm::Swarm;
+
+/// Ends at once when it is asked to.
+const COMMAND: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
+/// Pairs that the bare engine makes at once on each node.
+const AT_ONCE: usize = 4;
+/// Pods that are rolled.
+const ROLLED: usize = 20;
+/// Pods when a node is lost.
+const MOVED: usize = 6;
+
+pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
+    for nodes in [1, 3] {
+        // The poll never comes: every commit is found by the sync right after its push.
+        let place = Where::Namespaces(nodes);
+        let options = ClusterOptions { place, poll: "1h", live_restore: false, ..ClusterOptions::default() };
+        Cluster::run(options, |cluster| on_nodes(cluster, scale, table))?;
+    }
+    Ok(())
+}
+
+fn on_nodes(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
+    let (count, replicas) = (cluster.nodes.len(), scale.replicas);
+    let on = if count == 1 { "one node".to_owned() } else { format!("{count} nodes") };
+    ours(cluster, 1, 0)?;
+    let all = cluster.containers()?;
+    let main = all.iter().find(|one| one.label("container") == "main").context("no container")?;
+    let pause = cluster.pod(main.label("pod"))?.pause.image;
+    ours(cluster, 0, 0)?;
+    let (bare_up, bare_down) = bare(cluster, &pause, replicas)?;
+    let (our_up, our_down) = (ours(cluster, replicas, 0)?, ours(cluster, 0, 0)?);
+    ours(cluster, ROLLED, 0)?;
+    let our_roll = ours(cluster, ROLLED, 1)?;
+    ours(cluster, MOVED, 1)?;
+    let lost = cluster.nodes.len() - 1;
+    let our_move = (lost > 0).then(|| lose(cluster, lost)).transpose()?;
+    ours(cluster, 0, 1)?;
+    let swarm = Swarm::of(cluster)?;
+    swarm.create(COMMAND)?;
+    let (their_up, their_down) = (swarm.scale(replicas)?, swarm.scale(0)?);
+    swarm.scale(ROLLED)?;
+    let their_roll = swarm.roll(ROLLED, ROLLED / 4)?;
+    swarm.scale(MOVED)?;
+    let their_move = match lost {
+        0 => None,
+        lost => {
+            cluster.nodes[lost].cut_off()?;
+            let moved = swarm.move_to(&(0..lost).collect::<Vec<_>>(), MOVED, Instant::now())?;
+            cluster.nodes[lost].reconnect()?;
+            Some(moved)
+        }
+    };
+    let mut beside = |what: String, us: Duration, bare: Option<Duration>, them: Duration, budget: &str| {
+        if let Some(bare) = bare {
+            let (bare_text, budget) = (ms(bare), if count == 1 { "≤ 1.15 × bare" } else { "" });
+            table.add(Row { what: &what, ours: ms(us), bare: bare_text, ratio: ratio(us, bare), budget });
+        }
+        let what = format!("{what}, beside Swarm");
+        table.add(Row { what: &what, ours: ms(us), bare: ms(them), ratio: ratio(us, them), budget });
+    };
+    beside(format!("0 to {replicas} pods on {on}"), our_up, Some(bare_up), their_up, "ahead");
+    beside(format!("{replicas} to 0 pods on {on}"), our_down, Some(bare_down), their_down, "ahead");
+    beside(format!("rolling update of {ROLLED} pods on {on}"), our_roll, None, their_roll, "ahead");
+    if let Some((us, them)) = our_move.zip(their_move) {
+        beside(
+            format!("a node of {count} is cut off until its pods of {MOVED} run elsewhere"),
+            us,
+            None,
+            them,
+            "",
+        );
+    }
+    Ok(())
+}
+
+fn file(replicas: usize, version: usize) -> Change {
+    let text = format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: many}}\nspec:\n  replicas: {replicas}\n  \
+         selector: {{matchLabels: {{app: many}}}}\n  template:\n    metadata: {{labels: {{app: many}}}}\n    spec:\n      \
+         containers:\n      - {{name: main, image: {IMAGE}, command: [sh, -c, {COMMAND:?}], env: [{{name: VERSION, value: \"{version}\"}}]}}\n"
+    );
+    Change::write("many.yaml", text)
+}
+
+/// Pushes so many pods of this version; how long from the sync until exactly these run.
+fn ours(cluster: &Cluster, replicas: usize, version: usize) -> Result<Duration> {
+    cluster.repo.push(&[file(replicas, version)], "Change")?;
+    let start = Instant::now();
+    sync(cluster)?;
+    eventually(&format!("{replicas} pods of version {version} run"), secs(300), || {
+        let mut running = 0;
+        for node in &cluster.nodes {
+            let (all, new) =
+                (count(cluster, node, "")?, count(cluster, node, &format!("VERSION={version}"))?);
+            ensure!(all == new, "old pods run");
+            running += new;
+        }
+        ensure!(running == replicas, "{running} pods run");
+        Ok(())
+    })?;
+    Ok(start.elapsed())
+}
+
+/// Running containers of pods on a node, of those with this in their environment.
+fn count(cluster: &Cluster, node: &Node, env: &str) -> Result<usize> {
+    let filter = format!("label=minik8s.io/instance={}", cluster.slot().instance());
+    let listed =
+        node.docker.run(&["ps", "-q", "--filter", &filter, "--filter", "label=minik8s.io/container=main"])?;
+    let ids: Vec<&str> = listed.split_whitespace().collect();
+    if env.is_empty() || ids.is_empty() {
+        return Ok(ids.len());
+    }
+    let mut args = vec!["inspect", "--format", "{{.Config.Env}}"];
+    args.extend(&ids);
+    let shown = node.docker.outcome(&args)?;
+    Ok(shown.stdout.lines().filter(|line| line.contains(env)).count())
+}
+
+/// Pairs made and ended with Docker's API, an equal share on each node.
+fn bare(cluster: &Cluster, pause: &str, replicas: usize) -> Result<(Duration, Duration)> {
+    let words = ["sh", "-c", COMMAND].map(str::to_owned);
+    let mut engines = Vec::new();
+    for node in &cluster.nodes {
+        let mut engine = Engine::of(cluster, node)?;
+        engine.command = words.to_vec();
+        engines.push(engine);
+    }
+    let share = |index: usize| replicas / engines.len() + usize::from(index < replicas % engines.len());
+    let all = |act: &(dyn Fn(&Engine, usize) -> Result<Duration> + Sync)| -> Result<Duration> {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let acts: Vec<_> = engines
+                .iter()
+                .enumerate()
+                .map(|(index, engine)| scope.spawn(move || act(engine, share(index))))
+                .collect();
+            acts.into_iter().try_for_each(|act| act.join().expect("no panic").map(drop))
+        })?;
+        Ok(start.elapsed())
+    };
+    let up = all(&|engine, share| engine.bare_pairs(pause, "bare", share, AT_ONCE))?;
+    let down = all(&|engine, share| engine.end_pairs("bare", share, AT_ONCE))?;
+    Ok((up, down))
+}
+
+/// Cuts a node off; how long until all pods run on the others.
+fn lose(cluster: &Cluster, lost: usize) -> Result<Duration> {
+    cluster.nodes[lost].cut_off()?;
+    let start = Instant::now();
+    eventually("the pods run elsewhere", secs(300), || {
+        let counts = cluster.nodes[..lost].iter().map(|node| count(cluster, node, ""));
+        let sum: usize = counts.sum::<Result<usize>>()?;
+        ensure!(sum == MOVED, "{sum} pods run");
+        Ok(())
+    })?;
+    let moved = start.elapsed();
+    cluster.nodes[lost].reconnect()?;
+    Ok(moved)
+}
