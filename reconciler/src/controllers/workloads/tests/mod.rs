@@ -5,5 +5,6 @@ mod copies;
 mod daemon_sets;
 mod etcd_lost;
 mod field;
+mod killed;
 mod replica_sets;
 mod rolling;
