@@ -20,8 +20,11 @@ use crate::records::{
     ScaleRecord, ServiceRecord, Settled, SourceStatus, Subnet, Template,
 };
 
+mod bound;
 pub mod health;
 mod nodes;
+
+pub use bound::BoundPod;
 
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]

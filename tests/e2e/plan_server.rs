@@ -44,8 +44,8 @@ fn a_plan_against_the_server_tells_what_is_applied_what_changes_and_what_has_no_
             "no room: Pod/default/huge: a pod requests more than the largest node has".to_owned(),
             "no room: CPU: ".to_owned(),
             "no room: memory: ".to_owned(),
-            "pods, as nodes are now:\n    default/huge to no node: 0/1 nodes".to_owned(),
-            format!("    default/web to {}\n", cluster.node().name),
+            "new and moved pods, as the nodes are now:\n    default/huge: no node: 0/1 nodes".to_owned(),
+            format!("    default/web -> {}\n", cluster.node().name),
         ] {
             ensure!(changed.stdout.contains(&part), "no {part:?} in {}", changed.stdout);
         }

@@ -1,7 +1,7 @@
 //! Where new pods would go if these changes of objects were applied now: the controllers' own plans on a copy of the
 //! snapshot, on which every pod that has a node becomes ready. Pure.
 
-use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -15,11 +15,11 @@ use schema::records::PodInstance;
 use schema::snapshot::{Change as SnapshotChange, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use crate::controllers::scheduler::{self, explain};
-use crate::controllers::{Change, LastKnown, Write, workloads};
+use crate::controllers::scheduler::{self, Explainer};
+use crate::controllers::{Change, LastKnown, Write, autoscaler, workloads};
 
-/// Most steps of a rollout that are gone through; further pods are not named.
-const ROUNDS_MAX: usize = 200;
+/// Most pods that are gone through.
+pub const PODS_MAX: usize = 50_000;
 
 /// What becomes of objects.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct ObjectChanges {
     pub delete: Vec<ObjectRef>,
 }
 
-/// Where a new pod would go.
+/// Where a new or moved pod would go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// Its namespace.
@@ -44,8 +44,31 @@ pub struct Placement {
     pub why: String,
 }
 
-/// One for each pod that would be new or move to another node, in order of namespace and name.
-pub fn placements(snapshot: &Snapshot, changes: &ObjectChanges, now: Timestamp) -> Vec<Placement> {
+/// All that could be found out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placements {
+    /// In order of namespace and name.
+    pub items: Vec<Placement>,
+    /// Nothing is left out: the last step of every rollout was gone through.
+    pub complete: bool,
+}
+
+/// One for each pod that would be new or move to another node. Takes about `patience` at most.
+///
+/// # Errors
+/// There would be more than [`PODS_MAX`] pods.
+pub fn placements(
+    snapshot: &Snapshot,
+    changes: &ObjectChanges,
+    now: Timestamp,
+    patience: Duration,
+) -> Result<Placements, String> {
+    let begun = Instant::now();
+    let asked = changes.put.iter().filter_map(|object| object.resource.pod(&object.metadata));
+    let pods = asked.fold(snapshot.pods.len(), |sum, pod| sum.saturating_add(pod.count as usize));
+    if pods > PODS_MAX {
+        return Err(format!("there would be {pods} pods; up to {PODS_MAX} are gone through"));
+    }
     let mut world = World(snapshot.clone());
     for object in &changes.delete {
         world.delete(&Key::Object(object.clone()));
@@ -54,14 +77,14 @@ pub fn placements(snapshot: &Snapshot, changes: &ObjectChanges, now: Timestamp) 
         world.put(&Key::Object(object.reference()), object);
     }
     let nothing = LastKnown::default();
-    for _ in 0..ROUNDS_MAX {
+    world.carry_out(&autoscaler::plan(&world.0, &nothing, now).writes);
+    let mut complete = false;
+    while !complete && begun.elapsed() < patience && world.0.pods.len() <= PODS_MAX {
         let pods = workloads::plan(&world.0, &nothing, now);
-        let is_done = !world.carry_out(&pods.writes);
+        complete = !world.carry_out(&pods.writes);
         let bindings = scheduler::bind(&world.0, &nothing, None);
-        if !world.carry_out(&bindings.writes) && is_done {
-            break;
-        }
-        world.report();
+        complete &= !world.carry_out(&bindings.writes);
+        complete &= !world.report();
     }
     let is_as_before = |pod: &PodInstance| {
         let node = |of: &Snapshot| {
@@ -71,8 +94,10 @@ pub fn placements(snapshot: &Snapshot, changes: &ObjectChanges, now: Timestamp) 
         let was = snapshot.pods.get(&pod.reference()).is_some_and(|was| was.value.uid == pod.uid);
         was && node(snapshot) == node(&world.0)
     };
+    let explainer = Explainer::new(&world.0);
     let all = world.0.pods.values().map(|pod| &pod.value);
-    all.filter(|pod| !is_as_before(pod)).map(|pod| world.placement(pod)).collect()
+    let changed = all.filter(|pod| !is_as_before(pod));
+    Ok(Placements { items: changed.map(|pod| world.placement(pod, &explainer)).collect(), complete })
 }
 
 /// A snapshot that moves on as the cluster would.
@@ -109,29 +134,33 @@ impl World {
         writes.iter().any(|write| matches!(write.key, Key::Pod(_) | Key::Binding(..)))
     }
 
-    /// Nodes end what is not bound to them any more, and what is becomes ready.
-    fn report(&mut self) {
-        let reported: BTreeSet<_> = self.0.pod_status.keys().cloned().collect();
-        let bound: Vec<_> = self.0.bindings.iter().map(|(place, b)| (place.clone(), b.clone())).collect();
-        let is_bound: BTreeSet<_> = bound.iter().map(|(place, _)| place).collect();
-        for (node, pod) in reported.iter().filter(|place| !is_bound.contains(place)) {
-            self.delete(&Key::PodStatus(node.clone(), pod.clone()));
+    /// Nodes end what is not bound to them any more, and what is becomes ready. Whether that changes anything.
+    fn report(&mut self) -> bool {
+        let is_gone = |place: &&(String, NamespacedName)| !self.0.bindings.contains_key(*place);
+        let gone: Vec<_> = self.0.pod_status.keys().filter(is_gone).cloned().collect();
+        let is_to_come = |place: &(String, NamespacedName), uid: &str| {
+            let status = self.0.pod_status.get(place).map(|status| &status.value);
+            status.is_none_or(|status| status.uid != uid || !status.is_ready() && !status.has_ended())
+        };
+        let bound = self.0.bindings.iter().map(|(place, binding)| (place, &binding.value.pod.uid));
+        let new = bound.filter(|(place, uid)| self.0.node_is_ready(&place.0) && is_to_come(place, uid));
+        let new: Vec<_> = new.map(|(place, uid)| (place.clone(), uid.clone())).collect();
+        let changes = !(gone.is_empty() && new.is_empty());
+        for (node, pod) in gone {
+            self.delete(&Key::PodStatus(node, pod));
         }
-        for ((node, pod), binding) in &bound {
-            let uid = &binding.value.pod.uid;
-            let status = self.0.pod_status.get(&(node.clone(), pod.clone()));
-            if status.is_none_or(|status| status.value.uid != *uid) {
-                self.put(&Key::PodStatus(node.clone(), pod.clone()), &ready(uid));
-            }
+        for ((node, pod), uid) in new {
+            self.put(&Key::PodStatus(node, pod), &ready(&uid));
         }
+        changes
     }
 
-    fn placement(&self, pod: &PodInstance) -> Placement {
+    fn placement(&self, pod: &PodInstance, explainer: &Explainer<'_>) -> Placement {
         let id = pod.reference();
         let bound = self.0.binding_of(&id).filter(|binding| binding.value.pod.uid == pod.uid);
         let (node, why) = match bound {
             Some(binding) => (Some(binding.value.node.clone()), binding.value.reason.clone()),
-            None => (None, explain(&self.0, &id).unwrap_or_default()),
+            None => (None, explainer.explain(&id).unwrap_or_default()),
         };
         let NamespacedName { namespace, name: pod } = id;
         Placement { namespace, pod, node, why }
@@ -176,8 +205,9 @@ mod tests {
     }
 
     fn nodes_of(snapshot: &Snapshot, changes: ObjectChanges) -> Vec<String> {
-        let all = placements(snapshot, &changes, NOW.parse().unwrap());
-        all.into_iter().map(|one| one.node.unwrap_or(one.why)).collect()
+        let all = placements(snapshot, &changes, NOW.parse().unwrap(), Duration::from_secs(60)).unwrap();
+        assert!(all.complete);
+        all.items.into_iter().map(|one| one.node.unwrap_or(one.why)).collect()
     }
 
     fn put(objects: &[Object]) -> ObjectChanges {
@@ -220,6 +250,24 @@ mod tests {
         assert_eq!(nodes_of(&snapshot, put(&[replica_set(6, 100)])).len(), 2);
         let gone = ObjectChanges { put: Vec::new(), delete: vec![replica_set(4, 100).reference()] };
         assert!(nodes_of(&snapshot, gone).is_empty());
+    }
+
+    #[test]
+    fn copies_that_an_autoscaler_asks_for_at_once_are_named() {
+        let empty = SnapshotBuilder::new().nodes(2).snapshot;
+        let snapshot = applied(&empty, &[object("web", spec(1, 1))]);
+        let scaler = serde_json::json!({"scaleTargetRef": {"kind": "Pod", "name": "web"},
+            "minReplicas": 3, "maxReplicas": 9});
+        let scaler = Resource::HorizontalPodAutoscaler(serde_json::from_value(scaler).unwrap());
+        assert_eq!(nodes_of(&snapshot, put(&[object_of("web", scaler)])).len(), 2);
+    }
+
+    #[test]
+    fn more_pods_than_it_goes_through_are_refused() {
+        let snapshot = SnapshotBuilder::new().nodes(1).snapshot;
+        let changes = put(&[replica_set(u32::MAX, 1)]);
+        let refused = placements(&snapshot, &changes, NOW.parse().unwrap(), Duration::from_secs(60));
+        assert!(refused.unwrap_err().contains("4294967295 pods"));
     }
 
     #[test]

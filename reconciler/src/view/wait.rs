@@ -268,7 +268,13 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     }
     let row = row(index, pod, Timestamp::UNIX_EPOCH);
     let why = || format!("pod {pod}: {}: {}", row.status, row.why);
-    match health(index.snapshot, object) {
+    let health = health(index.snapshot, object);
+    // It runs itself, or it would not be about them.
+    let of_copies = |why: &str| format!("copies of pod {pod}: {why}");
+    let is_ready = row.why.is_empty();
+    match health {
+        Health::Degraded { why } if is_ready => failed(of_copies(&why)),
+        Health::Progressing { why } if is_ready => waiting(of_copies(&why)),
         Health::Healthy => match unsteady(index.snapshot, object, now) {
             Some(unsteady) => waiting(format!("pod {pod}: {unsteady}")),
             None => WaitState { healthy: true, ..WaitState::default() },
@@ -298,7 +304,9 @@ fn still_there(index: &Index<'_>) -> Option<WaitState> {
     let snapshot = index.snapshot;
     let has_workload = |pod: &NamespacedName| {
         let is_owner = |object: &Object| {
+            let is_copied = || snapshot.rollouts.contains_key(&object.reference());
             object.metadata.namespace == pod.namespace
+                && (object.kind() != Kind::Pod || is_copied())
                 && object.resource.pod(&object.metadata).is_some()
                 && PodInstance::workload_in_name(&pod.name) == Some(&object.metadata.name)
         };

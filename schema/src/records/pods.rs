@@ -70,7 +70,7 @@ impl PodInstance {
 /// The object that asked for a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OwnerRef {
-    /// Its kind; `Pod` for a bare pod, which owns itself.
+    /// Its kind; `Pod` for a bare pod, which owns itself, and for copies of one.
     pub kind: Kind,
     /// Its name, in the pod's namespace.
     pub name: String,

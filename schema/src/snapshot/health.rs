@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::Snapshot;
 use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
 use crate::kinds::node::NodeStatus;
-use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
+use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
 use crate::kinds::service::ServiceType;
 use crate::kinds::{Health, Kind, Resource};
 use crate::meta::NamespacedName;
@@ -17,7 +17,10 @@ use crate::records::{ClusterSettings, PodInstance, Rollout, RouteRecord, Service
 /// The health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
     match &object.resource {
-        Resource::Pod(_) => bare_pod(snapshot, object),
+        Resource::Pod(_) => match bare_pod(snapshot, object) {
+            Health::Healthy if copies(snapshot, object) > 0 => workload(snapshot, object, false),
+            health => health,
+        },
         Resource::Service(spec) => {
             let record = snapshot.services.get(&named(object)).map(|found| &found.value);
             ServiceRecord::health(record, spec, &object.hash)
@@ -98,8 +101,16 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
     let restarted = status.container_statuses.iter().any(|container| container.restart_count > 0);
     let ready = status.conditions.iter().filter(|condition| condition.kind == "Ready" && !restarted);
     let ready = ready.map(|condition| condition.last_transition_time);
+    let copies = rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
     // A time to come is of a node whose clock is wrong.
-    status.start_time.into_iter().chain(ended).chain(started).chain(ready).filter(|at| *at <= now).max()
+    copies
+        .into_iter()
+        .chain(status.start_time)
+        .chain(ended)
+        .chain(started)
+        .chain(ready)
+        .filter(|at| *at <= now)
+        .max()
 }
 
 /// Whether the records are there that nodes need for the object; of a pod, those of this version. What others keep it from having
@@ -107,9 +118,9 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
 pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
     match &object.resource {
         Resource::Pod(_) => {
-            let is_made = |pod: &PodInstance| pod.hash == object.hash || pod.owner.kind != Kind::Pod;
+            let is_made = |pod: &PodInstance| pod.hash == object.hash || !pod.is_bare();
             snapshot.pods.get(&named(object)).is_some_and(|pod| is_made(&pod.value))
-                && has_its_copies(snapshot, object)
+                && (copies(snapshot, object) == 0 || has_its_pods(snapshot, object, false))
         }
         Resource::Service(spec) => {
             let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
@@ -143,10 +154,14 @@ fn has_its_pods(snapshot: &Snapshot, object: &Object, paused: bool) -> bool {
     rollout_of(snapshot, object).is_some_and(|rollout| paused || has_all(rollout))
 }
 
-/// A pod that an autoscaler gave copies has them.
-fn has_its_copies(snapshot: &Snapshot, object: &Object) -> bool {
-    let scale = snapshot.scales.get(&object.reference()).map_or(1, |scale| scale.value.replicas);
-    scale <= 1 || has_its_pods(snapshot, object, false)
+/// How many copies an autoscaler gave a pod.
+fn copies(snapshot: &Snapshot, object: &Object) -> u32 {
+    if snapshot.scales.is_empty() {
+        return 0;
+    }
+    let lasts = matches!(&object.resource, Resource::Pod(pod) if pod.restart_policy == RestartPolicy::Always);
+    let scale = snapshot.scales.get(&object.reference()).filter(|_| lasts);
+    scale.map_or(0, |scale| scale.value.replicas.saturating_sub(1))
 }
 
 /// The record of a workload, once it speaks of the object as it is.

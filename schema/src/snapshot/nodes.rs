@@ -6,7 +6,7 @@ use super::{Snapshot, Versioned};
 use crate::keys::Key;
 use crate::kinds::metadata::GONE_ANNOTATION;
 use crate::kinds::node::NodeSpec;
-use crate::kinds::pod::{PodSpec, TaintEffect};
+use crate::kinds::pod::PodSpec;
 use crate::kinds::{Kind, Resource};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectRef, StringMap};
 use crate::object::Object;
@@ -60,12 +60,9 @@ impl Snapshot {
         self.node_spec(node).is_some_and(|node| node.drain)
     }
 
-    /// A running pod must leave the node: a `NoExecute` taint that it does not tolerate, or a drain, which leaves pods
-    /// alone that name the node.
+    /// A running pod must leave the node, see [`NodeSpec::drives_out`].
     pub fn drives_out(&self, node: &str, pod: &PodSpec) -> bool {
-        let Some(spec) = self.node_spec(node) else { return false };
-        let mut taints = spec.taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute);
-        spec.drain && pod.node_name.is_none() || taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations))
+        self.node_spec(node).is_some_and(|spec| spec.drives_out(pod))
     }
 
     /// Git says that the machine will not come back.

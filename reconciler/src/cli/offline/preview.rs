@@ -17,7 +17,7 @@ use crate::gitops::apply::history::is_whole;
 use crate::gitops::offline::{Live, Request, compare};
 use crate::gitops::plan::HeldOf;
 use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
-use crate::simulate::placements::Placement;
+use crate::simulate::placements::Placements;
 use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
 
 const DEFAULT_SOURCE: &str = "main";
@@ -68,8 +68,14 @@ pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
 
 /// Asks where the new pods would go. A plan without the answer is a plan all the same.
 async fn place(client: &Client, review: &mut Review) {
-    match client.post_json::<_, List<Placement>>(&["placements"], &review.objects).await {
-        Ok(List { items }) => review.placements = items,
+    match client.post_json::<_, Placements>(&["placements"], &review.objects).await {
+        Ok(Placements { items, complete }) => {
+            review.placements = items;
+            review.notes.extend((!complete).then(|| {
+                "where new pods would go is not known of all: only the first steps were gone through"
+                    .to_owned()
+            }));
+        }
         Err(error) => review.notes.push(format!("where new pods would go is not known: {error}")),
     }
 }

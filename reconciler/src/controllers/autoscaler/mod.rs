@@ -20,7 +20,7 @@ pub use decide::{FAILED_GET_METRIC, decide};
 pub use model::{
     Decision, Demand, Input, Limit, Memory, MetricResult, PerResource, Pod, Proposal, Sample, Tuning,
 };
-pub use plan::LOOK_SECONDS;
+pub use plan::{LOOK_SECONDS, plan};
 pub use replicas::word;
 
 /// The controller of autoscalers.
@@ -30,6 +30,6 @@ impl Controller for Autoscaler {
     const NAME: &'static str = "hpa";
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
-        plan::plan(&seen.snapshot, &seen.last_known, now)
+        plan(&seen.snapshot, &seen.last_known, now)
     }
 }

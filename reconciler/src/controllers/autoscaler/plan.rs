@@ -29,7 +29,7 @@ use crate::controllers::writes::{Expect, Writes};
 pub const LOOK_SECONDS: i64 = 15;
 
 /// What should be written below `scale/` and `autoscalers/`.
-pub(in crate::controllers) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
+pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let autoscalers: Vec<Scaler<'_>> =
         snapshot.objects.values().filter_map(|o| Scaler::of(&o.value)).collect();
     let mut of_target: BTreeMap<&ObjectRef, Vec<&str>> = BTreeMap::new();

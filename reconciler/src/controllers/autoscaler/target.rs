@@ -1,15 +1,15 @@
 //! What autoscalers scale, as the snapshot has it: Git's number, the number by now, and the pods.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
-use schema::kinds::Resource;
-use schema::kinds::pod::{PodPhase, PodSpec};
+use schema::kinds::pod::{PodPhase, PodSpec, RestartPolicy};
+use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{AutoscalerRecord, PodInstance};
-use schema::snapshot::Snapshot;
+use schema::snapshot::{BoundPod, Snapshot};
 
 use super::model::{PerResource, Pod, Sample};
 use crate::controllers::last_known::LastKnown;
@@ -21,6 +21,7 @@ const SAMPLE_OLD: SignedDuration = SignedDuration::from_secs(60);
 pub(super) struct Targets<'a> {
     snapshot: &'a Snapshot,
     last_known: &'a LastKnown,
+    bound: HashMap<&'a NamespacedName, BoundPod<'a>>,
     pods: BTreeMap<ObjectRef, Vec<&'a PodInstance>>,
     survivors: BTreeMap<NamespacedName, BTreeSet<&'a str>>,
 }
@@ -42,7 +43,8 @@ impl<'a> Targets<'a> {
                 pods.entry(owner).or_default().push(pod);
             }
         }
-        Self { snapshot, last_known, pods, survivors: survivors(snapshot) }
+        let bound = if pods.is_empty() { HashMap::new() } else { snapshot.bound_by_pod() };
+        Self { snapshot, last_known, bound, pods, survivors: survivors(snapshot) }
     }
 
     /// The number of pods that Git says.
@@ -56,8 +58,12 @@ impl<'a> Targets<'a> {
         }
         match self.snapshot.objects.get(target).map(|object| &object.value.resource) {
             Some(Resource::ReplicaSet(set)) => Ok(set.replicas),
-            // The pod that Git names is one of its own copies.
-            Some(Resource::Pod(_)) => Ok(1),
+            // The pod that Git names counts as one.
+            Some(Resource::Pod(pod)) if pod.restart_policy == RestartPolicy::Always => Ok(1),
+            Some(Resource::Pod(pod)) => Err(format!(
+                "{target} can't be scaled: its restartPolicy is {:?}, not Always",
+                pod.restart_policy
+            )),
             Some(_) => Err(format!("a {} can't be scaled", target.kind)),
             None => Err(format!("there is no {target}")),
         }
@@ -76,13 +82,52 @@ impl<'a> Targets<'a> {
             return decided;
         }
         let id = NamespacedName::new(&target.namespace, &target.name);
-        let survivors = self.survivors.get(&id).map_or(0, BTreeSet::len);
+        // Names alone tell whose pods they are, but a pod whose record is there says it itself.
+        let is_of_target = |pod: &&&str| {
+            let record = self.snapshot.pods.get(&NamespacedName::new(&target.namespace, **pod));
+            let kind = record.map(|record| record.value.owner.kind);
+            kind.map_or(target.kind == Kind::Pod || ***pod != target.name, |kind| kind == target.kind)
+        };
+        let survivors = self.survivors.get(&id).map_or(0, |pods| pods.iter().filter(is_of_target).count());
         decided.unwrap_or(seed).max(u32::try_from(survivors).unwrap_or(u32::MAX))
     }
 
     pub(super) fn pods(&self, target: &ObjectRef, now: Timestamp) -> Vec<Pod> {
         let pods = self.pods.get(target).into_iter().flatten();
-        pods.map(|instance| pod(self.snapshot, instance, now)).collect()
+        pods.map(|instance| self.pod(instance, now)).collect()
+    }
+
+    /// A pod as its node reports it.
+    fn pod(&self, instance: &PodInstance, now: Timestamp) -> Pod {
+        let id = instance.reference();
+        let bound = self.bound.get(&id);
+        let status = bound.and_then(|bound| bound.status_of(&instance.uid));
+        let node = bound.map(BoundPod::node);
+        let ready =
+            status.and_then(|status| status.conditions.iter().find(|condition| condition.kind == "Ready"));
+        let measured = node.and_then(|node| self.snapshot.usage.get(node)).map(|usage| &usage.value);
+        let usage =
+            measured.filter(|measured| now.duration_since(measured.at) < SAMPLE_OLD).and_then(|measured| {
+                let used =
+                    measured.pod(&id, &instance.uid).filter(|used| !used.containers.is_empty())?.total();
+                Some(Sample {
+                    used: PerResource { cpu: Some(used.cpu), memory: Some(used.memory) },
+                    at: measured.at,
+                    window: SignedDuration::from_secs(
+                        i64::try_from(measured.window_seconds).unwrap_or(i64::MAX),
+                    ),
+                })
+            });
+        Pod {
+            name: instance.name.clone(),
+            phase: status.map_or(PodPhase::Pending, |status| status.phase),
+            ready: ready.map(|condition| condition.status != ConditionStatus::False),
+            started: status.and_then(|status| status.start_time),
+            ready_since: ready.map(|condition| condition.last_transition_time),
+            is_deleted: status.is_some_and(|status| status.is_terminating()),
+            requests: requests(&instance.spec),
+            usage,
+        }
     }
 }
 
@@ -101,36 +146,6 @@ fn survivors(snapshot: &Snapshot) -> BTreeMap<NamespacedName, BTreeSet<&str>> {
         }
     }
     survivors
-}
-
-/// A pod as its node reports it.
-fn pod(snapshot: &Snapshot, instance: &PodInstance, now: Timestamp) -> Pod {
-    let id = instance.reference();
-    let node = snapshot.binding_of(&id).map(|binding| binding.value.node.clone());
-    let status = node.clone().and_then(|node| snapshot.pod_status.get(&(node, id.clone())));
-    let status = status.map(|status| &status.value).filter(|status| status.uid == instance.uid);
-    let ready =
-        status.and_then(|status| status.conditions.iter().find(|condition| condition.kind == "Ready"));
-    let measured = node.and_then(|node| snapshot.usage.get(&node)).map(|usage| &usage.value);
-    let usage =
-        measured.filter(|measured| now.duration_since(measured.at) < SAMPLE_OLD).and_then(|measured| {
-            let used = measured.pod(&id, &instance.uid).filter(|used| !used.containers.is_empty())?.total();
-            Some(Sample {
-                used: PerResource { cpu: Some(used.cpu), memory: Some(used.memory) },
-                at: measured.at,
-                window: SignedDuration::from_secs(i64::try_from(measured.window_seconds).unwrap_or(i64::MAX)),
-            })
-        });
-    Pod {
-        name: instance.name.clone(),
-        phase: status.map_or(PodPhase::Pending, |status| status.phase),
-        ready: ready.map(|condition| condition.status != ConditionStatus::False),
-        started: status.and_then(|status| status.start_time),
-        ready_since: ready.map(|condition| condition.last_transition_time),
-        is_deleted: status.is_some_and(|status| status.is_terminating()),
-        requests: requests(&instance.spec),
-        usage,
-    }
 }
 
 /// What all containers request together; a limit alone is a request, too.

@@ -3,9 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use schema::meta::NamespacedName;
-use schema::records::Binding;
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{BoundPod, Snapshot};
 
 use super::demand::{Claim, Demand, Owner};
 use super::fit::{Unfit, is_avoided, node_failure, pod_failure};
@@ -205,15 +203,10 @@ fn is_open(node: &NodeLoad<'_>) -> bool {
 
 /// What a bound pod takes: also the ports of the node that its agent gave it for `hostPort: 0`. Nothing once it has
 /// ended for good.
-pub(super) fn taken<'a>(
-    snapshot: &Snapshot,
-    place: &(String, NamespacedName),
-    binding: &'a Versioned<Binding>,
-) -> Option<Claim<'a>> {
-    let pod = &binding.value.pod;
+pub(super) fn taken<'a>(bound: &BoundPod<'a>) -> Option<Claim<'a>> {
+    let pod = &bound.binding.value.pod;
     let mut claim = Claim::of(pod);
-    let status = snapshot.pod_status.get(place).map(|status| &status.value);
-    if let Some(status) = status.filter(|status| status.uid == pod.uid) {
+    if let Some(status) = bound.status_of(&pod.uid) {
         if status.has_ended() {
             return None;
         }

@@ -31,12 +31,11 @@ impl<'a> Explainer<'a> {
     pub fn new(snapshot: &'a Snapshot) -> Self {
         let mut cluster = Cluster::empty(snapshot);
         let mut bound = BTreeMap::new();
-        for (place, binding) in &snapshot.bindings {
-            let pod = &binding.value.pod;
-            bound.insert(&place.1, (place.0.as_str(), pod.uid.as_str()));
+        for one in snapshot.bound_pods() {
+            let (place, binding) = (one.place, one.binding);
+            bound.insert(&place.1, (place.0.as_str(), binding.value.pod.uid.as_str()));
             if let Some(node) = cluster.find(&place.0) {
-                let claim = taken(snapshot, place, binding);
-                cluster.charge_bound(node, binding.create_revision, claim.as_ref());
+                cluster.charge_bound(node, binding.create_revision, taken(&one).as_ref());
             }
         }
         Self { snapshot, cluster: RefCell::new(cluster), bound }

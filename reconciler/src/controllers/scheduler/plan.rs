@@ -16,7 +16,7 @@ use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 use schema::records::{Binding, PodInstance, Settled};
 use schema::snapshot::health;
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{BoundPod, Snapshot};
 
 use super::cluster::{Cluster, taken};
 use super::demand::{Claim, Demand};
@@ -31,17 +31,10 @@ use crate::controllers::{Observed, is_applied_whole};
 /// How long the other controllers may take to see what a node runs that has just registered.
 const NEWS: SignedDuration = SignedDuration::from_secs(3);
 
-/// A binding with its place in the store.
-#[derive(Clone, Copy)]
-struct Bound<'a> {
-    place: &'a (String, NamespacedName),
-    binding: &'a Versioned<Binding>,
-}
-
 /// A pod that needs a node, and its binding so far: of the version before it, or of itself if it must leave.
 struct Waiting<'a> {
     pod: &'a PodInstance,
-    before: Option<Bound<'a>>,
+    before: Option<BoundPod<'a>>,
     leave: Option<Leave>,
 }
 
@@ -213,8 +206,7 @@ impl<'a> Planner<'a> {
     /// updates metadata in place. Answers with the pods that need a place.
     fn settle_bound(&mut self) -> Vec<Waiting<'a>> {
         let snapshot = self.snapshot;
-        let mut bound: Vec<Bound<'a>> =
-            snapshot.bindings.iter().map(|(place, binding)| Bound { place, binding }).collect();
+        let mut bound: Vec<BoundPod<'a>> = snapshot.bound_pods().collect();
         bound.sort_by_key(|b| (&b.place.1, &b.place.0));
         let mut groups = bound.chunk_by(|a, b| a.place.1 == b.place.1).peekable();
         let mut waiting = Vec::new();
@@ -248,7 +240,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Bindings of a pod that is gone.
-    fn remove_orphans(&mut self, orphans: &[Bound<'a>]) {
+    fn remove_orphans(&mut self, orphans: &[BoundPod<'a>]) {
         if orphans.iter().any(|orphan| self.unreadable.contains_key(&orphan.place.1)) {
             self.charge_all(orphans);
             return;
@@ -258,27 +250,25 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn charge_all(&mut self, bindings: &[Bound<'a>]) {
+    fn charge_all(&mut self, bindings: &[BoundPod<'a>]) {
         for &bound in bindings {
             self.charge(bound);
         }
     }
 
-    fn charge(&mut self, bound: Bound<'a>) {
+    fn charge(&mut self, bound: BoundPod<'a>) {
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            let claim = taken(self.snapshot, bound.place, bound.binding);
+            let claim = taken(&bound);
             self.cluster.charge_bound(node, bound.binding.create_revision, claim.as_ref());
         }
     }
 
     /// Of several bindings of one pod (a crash, a race, a hand) exactly one stays: one whose node
     /// reports the pod, else one of the version that is wanted, else the first by name of the node.
-    fn keep_one(&mut self, bindings: &[Bound<'a>], wanted_uid: &str) -> Option<Bound<'a>> {
-        let snapshot = self.snapshot;
-        let rank = |bound: &Bound<'a>| {
+    fn keep_one(&mut self, bindings: &[BoundPod<'a>], wanted_uid: &str) -> Option<BoundPod<'a>> {
+        let rank = |bound: &BoundPod<'a>| {
             let uid = &bound.binding.value.pod.uid;
-            let reported = snapshot.pod_status.get(bound.place).is_some_and(|s| s.value.uid == *uid);
-            (!reported, uid != wanted_uid)
+            (bound.status_of(uid).is_none(), uid != wanted_uid)
         };
         // The first of equals, and they come in order of the node's name.
         let kept = *bindings.iter().min_by_key(|bound| rank(bound))?;
@@ -290,7 +280,7 @@ impl<'a> Planner<'a> {
         Some(kept)
     }
 
-    fn update_metadata(&mut self, bound: Bound<'a>, pod: &PodInstance) {
+    fn update_metadata(&mut self, bound: BoundPod<'a>, pod: &PodInstance) {
         if bound.binding.value.pod == *pod {
             return;
         }
@@ -314,7 +304,7 @@ impl<'a> Planner<'a> {
     fn replace_on_same_node(&mut self, waiting: &Waiting<'a>) -> bool {
         let Waiting { pod, before: Some(before), leave: None } = *waiting else { return false };
         let Some(node) = self.cluster.find(&before.place.0) else { return false };
-        let (claim, old) = (Claim::of(pod), taken(self.snapshot, before.place, before.binding));
+        let (claim, old) = (Claim::of(pod), taken(&before));
         old.iter().for_each(|old| self.cluster.release(node, old));
         if self.cluster.unfit_on(node, &claim.demand).is_some() {
             old.iter().for_each(|old| self.cluster.charge(node, old));
@@ -421,7 +411,7 @@ impl<'a> Planner<'a> {
         if let Some(before) = before {
             self.had_turn.extend(waiting.leave.map(|_| before.place.0.as_str()));
             self.out.delete_joined(binding_key(before.place), before.binding.mod_revision, reason);
-            let claim = taken(self.snapshot, before.place, before.binding);
+            let claim = taken(&before);
             if let Some((node, claim)) = self.cluster.find(&before.place.0).zip(claim) {
                 self.cluster.release(node, &claim);
             }
@@ -430,7 +420,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn moved(&self, before: Bound<'a>, to: String, demand: &Demand<'a>) -> Reason {
+    fn moved(&self, before: BoundPod<'a>, to: String, demand: &Demand<'a>) -> Reason {
         let why = self
             .cluster
             .find(&before.place.0)

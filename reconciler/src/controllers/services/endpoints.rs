@@ -10,7 +10,7 @@ use schema::kinds::service::{ServicePort, ServiceSpec};
 use schema::meta::NamespacedName;
 use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOut, PodInstance};
 use schema::selector;
-use schema::snapshot::Snapshot;
+use schema::snapshot::{BoundPod, Snapshot};
 
 use crate::controllers::away::are_most_away;
 
@@ -28,6 +28,7 @@ type Labelled<'a> = (&'a str, &'a str, &'a str);
 /// Pods of a snapshot by the labels that services ask for, and whether nodes that are away count.
 pub(super) struct Lookup<'a> {
     snapshot: &'a Snapshot,
+    bound: HashMap<&'a NamespacedName, BoundPod<'a>>,
     trust_heartbeats: bool,
     /// In the order of their names. A service looks only at those of its rarest label: all pods for
     /// each of 1,000 services would take a second.
@@ -52,7 +53,8 @@ impl<'a> Lookup<'a> {
                 }
             }
         }
-        Self { snapshot, trust_heartbeats: are_most_away(snapshot).is_none(), pods }
+        let bound = snapshot.bound_by_pod();
+        Self { snapshot, bound, trust_heartbeats: are_most_away(snapshot).is_none(), pods }
     }
 
     /// The pods that a service selects, in the order of their names.
@@ -100,12 +102,11 @@ impl<'a> Lookup<'a> {
         spec: &ServiceSpec,
     ) -> Result<Endpoint, Option<String>> {
         let no = |why: &str| Err(Some(why.to_owned()));
-        let Some(binding) = self.snapshot.binding_of(id).filter(|b| b.value.pod.uid == pod.uid) else {
+        let Some(bound) = self.bound.get(id).filter(|bound| bound.binding.value.pod.uid == pod.uid) else {
             return no("it has no node yet");
         };
-        let node = &binding.value.node;
-        let status = self.snapshot.pod_status.get(&(node.clone(), id.clone())).map(|status| &status.value);
-        let Some(status) = status.filter(|status| status.uid == pod.uid) else {
+        let node = &bound.binding.value.node;
+        let Some(status) = bound.status_of(&pod.uid) else {
             return no("its node has not started it yet");
         };
         if status.has_ended() {

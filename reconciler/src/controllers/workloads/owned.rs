@@ -1,13 +1,15 @@
 //! The pods of a workload, with what is known of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use schema::kinds::Kind;
+use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::{PodPhase, PodStatus};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::PodInstance;
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::{BoundPod, Snapshot, Versioned};
 
 /// A pod of a workload.
 #[derive(Clone, Copy)]
@@ -26,20 +28,24 @@ pub(super) struct OwnedPod<'a> {
 }
 
 impl<'a> OwnedPod<'a> {
-    pub(super) fn of(snapshot: &'a Snapshot, record: &'a Arc<Versioned<PodInstance>>) -> Self {
+    fn of(
+        snapshot: &'a Snapshot,
+        nodes: &mut HashMap<&'a str, OwnNode<'a>>,
+        record: &'a Arc<Versioned<PodInstance>>,
+        bound: Option<&BoundPod<'a>>,
+    ) -> Self {
         let pod = &record.value;
-        let id = pod.reference();
-        let node = snapshot.binding_of(&id).map(|binding| binding.value.node.as_str());
-        let reported = node.and_then(|node| snapshot.pod_status.get(&(node.to_owned(), id)));
-        let status = reported.map(|status| &status.value).filter(|status| status.uid == pod.uid);
+        let name = bound.map(BoundPod::node);
+        let node = name.map(|name| *nodes.entry(name).or_insert_with(|| OwnNode::of(snapshot, name)));
+        let status = bound.and_then(|bound| bound.status_of(&pod.uid));
+        let is_evicted = node.is_some_and(|node| node.is_evicted);
         Self {
             record,
-            node,
+            node: name,
             status,
-            node_is_ready: node.is_some_and(|node| snapshot.node_is_ready(node)),
-            is_to_move: node.is_some_and(|node| snapshot.drives_out(node, &pod.spec)),
-            is_lost: node.is_some_and(|node| snapshot.is_evicted(node))
-                || status.is_some_and(PodStatus::has_ended),
+            node_is_ready: node.is_some_and(|node| node.is_ready),
+            is_to_move: node.and_then(|node| node.spec).is_some_and(|spec| spec.drives_out(&pod.spec)),
+            is_lost: is_evicted || status.is_some_and(PodStatus::has_ended),
         }
     }
 
@@ -82,22 +88,52 @@ impl<'a> OwnedPod<'a> {
     }
 }
 
-/// The pods of each workload.
-pub(super) type ByOwner<'a> = BTreeMap<ObjectRef, Vec<OwnedPod<'a>>>;
+/// What is asked of a node for each of its pods.
+#[derive(Clone, Copy)]
+struct OwnNode<'a> {
+    is_ready: bool,
+    is_evicted: bool,
+    spec: Option<&'a NodeSpec>,
+}
 
-/// All pods that a workload owns; those that Git names are not among them.
-pub(super) fn by_owner(snapshot: &Snapshot) -> ByOwner<'_> {
-    let mut found = ByOwner::new();
-    for record in snapshot.pods.values() {
-        let pod = &record.value;
-        if pod.is_bare() {
-            continue;
+impl<'a> OwnNode<'a> {
+    fn of(snapshot: &'a Snapshot, name: &str) -> Self {
+        Self {
+            is_ready: snapshot.node_is_ready(name),
+            is_evicted: snapshot.is_evicted(name),
+            spec: snapshot.node_spec(name),
         }
-        let (namespace, name) = (pod.namespace.clone(), pod.owner.name.clone());
-        let owner = ObjectRef { kind: pod.owner.kind, namespace, name };
-        found.entry(owner).or_default().push(OwnedPod::of(snapshot, record));
     }
-    found
+}
+
+/// The pods of each workload, by its kind, namespace and name.
+pub(super) struct ByOwner<'a>(BTreeMap<(Kind, &'a str, &'a str), Vec<OwnedPod<'a>>>);
+
+impl<'a> ByOwner<'a> {
+    /// All pods that a workload owns; those that Git names are not among them.
+    pub(super) fn of(snapshot: &'a Snapshot) -> Self {
+        let (bound, mut nodes) = (snapshot.bound_by_pod(), HashMap::new());
+        let mut found = BTreeMap::<_, Vec<_>>::new();
+        for (id, record) in snapshot.pods.iter().filter(|(_, record)| !record.value.is_bare()) {
+            let owner = &record.value.owner;
+            let pods = found.entry((owner.kind, id.namespace.as_str(), owner.name.as_str())).or_default();
+            pods.push(OwnedPod::of(snapshot, &mut nodes, record, bound.get(id)));
+        }
+        Self(found)
+    }
+
+    /// Those of one workload.
+    pub(super) fn pods<'s>(&'s self, owner: &'s ObjectRef) -> &'s [OwnedPod<'s>] {
+        self.0.get(&(owner.kind, owner.namespace.as_str(), owner.name.as_str())).map_or(&[], Vec::as_slice)
+    }
+
+    /// All workloads that own pods, with these.
+    pub(super) fn all(&self) -> impl Iterator<Item = (ObjectRef, &[OwnedPod<'a>])> {
+        self.0.iter().map(|((kind, namespace, name), pods)| {
+            let (namespace, name) = ((*namespace).to_owned(), (*name).to_owned());
+            (ObjectRef { kind: *kind, namespace, name }, pods.as_slice())
+        })
+    }
 }
 
 /// Names of pods that are bound or reported anywhere, by the workload that their name speaks of.

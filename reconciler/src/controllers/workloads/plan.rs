@@ -12,7 +12,7 @@ use schema::snapshot::Snapshot;
 
 use super::bare::bare_pod;
 use super::daemon_set::Daemons;
-use super::owned::{Names, by_owner};
+use super::owned::{ByOwner, Names};
 use super::replica_set::Planned;
 use super::unreadable::Unreadable;
 use super::workload::Workload;
@@ -26,11 +26,12 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
     let unreadable = Unreadable::of(snapshot);
     let mut out = Writes::default();
     // Removals first: what they free is free for the others.
-    remove_orphans(snapshot, &unreadable, &mut out);
-    let (pods, names) = (by_owner(snapshot), Names::of(snapshot));
+    let (pods, names) = (ByOwner::of(snapshot), Names::of(snapshot));
+    remove_orphans(snapshot, &pods, &unreadable, &mut out);
     // Pods with copies are few: the many others are spared looking up their number.
-    let kept = snapshot.scales.keys().chain(snapshot.rollouts.keys()).chain(pods.keys());
-    let mut copied: BTreeSet<ObjectRef> = kept.filter(|of| of.kind == Kind::Pod).cloned().collect();
+    let kept = snapshot.scales.keys().chain(snapshot.rollouts.keys()).cloned();
+    let kept = kept.chain(pods.all().map(|(owner, _)| owner));
+    let mut copied: BTreeSet<ObjectRef> = kept.filter(|of| of.kind == Kind::Pod).collect();
     for object in snapshot.objects.values() {
         let object = &object.value;
         match &object.resource {
@@ -43,7 +44,7 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
                 let record = snapshot.rollouts.get(&reference).map(|record| &record.value);
                 let scale = scale(snapshot, last_known, &reference);
                 let workload = Workload::of_replica_set(object, spec, scale, record);
-                let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
+                let pods = pods.pods(&reference);
                 let clock_stands = false;
                 Planned { snapshot, last_known, workload, pods, names: &names, now, clock_stands }
                     .plan(&mut out);
@@ -53,7 +54,7 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
                 if unreadable.workloads.contains(&reference) {
                     continue;
                 }
-                let pods = pods.get(&reference).map_or(&[][..], Vec::as_slice);
+                let pods = pods.pods(&reference);
                 Daemons { snapshot, last_known, object, spec, pods, names: &names, now }.plan(&mut out);
             }
             Resource::HorizontalPodAutoscaler(spec) => {
@@ -75,9 +76,11 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
         let Some(object) = snapshot.objects.get(reference).map(|object| &object.value) else { continue };
         let scale = scale(snapshot, last_known, reference);
         let Some(workload) = Workload::of_copies(snapshot, object, scale) else { continue };
-        let pods = pods.get(reference).map_or(&[][..], Vec::as_slice);
+        let pods = pods.pods(reference);
         if workload.desired == 0 && pods.is_empty() {
-            remove_records(snapshot, |of| of == reference, &mut out);
+            if snapshot.rollouts.contains_key(reference) {
+                remove_records(snapshot, |of| of == reference, &mut out);
+            }
             continue;
         }
         Planned { snapshot, last_known, workload, pods, names: &names, now, clock_stands: false }
@@ -105,13 +108,17 @@ fn scales(object: &Object, workload: &ObjectRef) -> bool {
 }
 
 /// Removes pods and records whose object is gone.
-fn remove_orphans(snapshot: &Snapshot, unreadable: &Unreadable, out: &mut Writes) {
+fn remove_orphans(snapshot: &Snapshot, pods: &ByOwner<'_>, unreadable: &Unreadable, out: &mut Writes) {
     let is_gone =
         |object: &ObjectRef| !snapshot.objects.contains_key(object) && !unreadable.objects.contains(object);
-    for (id, pod) in &snapshot.pods {
-        let owner = &pod.value.owner;
-        let (namespace, name) = (id.namespace.clone(), owner.name.clone());
-        if is_gone(&ObjectRef { kind: owner.kind, namespace, name }) {
+    for (_, pods) in pods.all().filter(|(owner, _)| is_gone(owner)) {
+        for pod in pods {
+            out.delete(Key::Pod(pod.pod().reference()), pod.record.mod_revision, Reason::OwnerGone);
+        }
+    }
+    for (id, pod) in snapshot.pods.iter().filter(|(_, pod)| pod.value.is_bare()) {
+        let (namespace, name) = (id.namespace.clone(), pod.value.owner.name.clone());
+        if is_gone(&ObjectRef { kind: Kind::Pod, namespace, name }) {
             out.delete(Key::Pod(id.clone()), pod.mod_revision, Reason::OwnerGone);
         }
     }

@@ -6,6 +6,7 @@ use schema::codec::content_hash;
 use schema::kinds::Resource;
 use schema::kinds::daemon_set::DaemonSetSpec;
 use schema::kinds::links::in_hash;
+use schema::kinds::pod::RestartPolicy;
 use schema::kinds::replica_set::{IntOrPercent, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType};
 use schema::meta::ObjectRef;
 use schema::object::Object;
@@ -62,15 +63,15 @@ impl<'a> Workload<'a> {
     /// The copies of a pod that Git names, which `scale` counts, too. None: the object is no pod.
     pub(super) fn of_copies(snapshot: &Snapshot, object: &'a Object, scale: Option<u32>) -> Option<Self> {
         let Resource::Pod(spec) = &object.resource else { return None };
+        // Of a pod that ends by itself a copy would be run again and again.
+        let scale = scale.filter(|_| spec.restart_policy == RestartPolicy::Always);
         let desired = scale.map_or(0, |replicas| replicas.saturating_sub(1));
-        let files = in_hash(&object.resource, &object.files);
-        let metadata = &object.metadata;
         Some(Self {
             reference: object.reference(),
             object,
             desired,
             // Labels are not part of the object's hash: the pod itself gets new ones in place.
-            wanted: content_hash(&(&metadata.labels, &metadata.annotations, spec, files)),
+            wanted: content_hash(&(&object.hash, &object.metadata.labels)),
             min_ready_seconds: 0,
             deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::rolling(None, desired),

@@ -121,7 +121,10 @@ fn head(review: &Review) -> String {
     let placed = placed::lines(&review.placements);
     if !placed.is_empty() {
         let pods = review.placements.len();
-        let _ = writeln!(out, "<details><summary>Where {pods} pods would go, as nodes are now</summary>\n");
+        let _ = writeln!(
+            out,
+            "<details><summary>Where {pods} new and moved pods would go, as the nodes are now</summary>\n"
+        );
         list(&mut out, placed.iter().map(|line| code(line, TEXT_CHARS_MAX)));
         out.push_str("</details>\n\n");
     }

@@ -12,12 +12,16 @@ pub(super) fn lines(placements: &[Placement]) -> Vec<String> {
     let (placed, homeless): (Vec<_>, Vec<_>) = placements.iter().partition(|one| one.node.is_some());
     let all = || homeless.iter().chain(&placed);
     let mut lines: Vec<String> = all().take(NAMED_MAX).map(|one| line(one)).collect();
-    let mut more: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut more: BTreeMap<Option<&str>, usize> = BTreeMap::new();
     for one in all().skip(NAMED_MAX) {
-        *more.entry(one.node.as_deref().unwrap_or("nowhere")).or_default() += 1;
+        *more.entry(one.node.as_deref()).or_default() += 1;
     }
     if !more.is_empty() {
-        let counts: Vec<String> = more.iter().map(|(node, count)| format!("{count} to {node}")).collect();
+        let count = |(node, count): (&Option<&str>, &usize)| match node {
+            Some(node) => format!("{count} on {node}"),
+            None => format!("{count} without a node"),
+        };
+        let counts: Vec<String> = more.iter().map(count).collect();
         lines.push(format!("{} more: {}", more.values().sum::<usize>(), counts.join(", ")));
     }
     lines
@@ -25,8 +29,8 @@ pub(super) fn lines(placements: &[Placement]) -> Vec<String> {
 
 fn line(Placement { namespace, pod, node, why }: &Placement) -> String {
     match node {
-        Some(node) => format!("{namespace}/{pod} to {node}"),
-        None => format!("{namespace}/{pod} to no node: {why}"),
+        Some(node) => format!("{namespace}/{pod} -> {node}"),
+        None => format!("{namespace}/{pod}: no node: {why}"),
     }
 }
 
@@ -45,9 +49,9 @@ mod tests {
         all.push(placement(50, None));
         let lines = lines(&all);
         assert_eq!(lines.len(), NAMED_MAX + 1);
-        assert_eq!(lines[0], "default/web-50 to no node: 0/2 nodes fit");
-        assert_eq!(lines[1], "default/web-0 to n1");
-        assert_eq!(lines[NAMED_MAX], "11 more: 11 to n1");
+        assert_eq!(lines[0], "default/web-50: no node: 0/2 nodes fit");
+        assert_eq!(lines[1], "default/web-0 -> n1");
+        assert_eq!(lines[NAMED_MAX], "11 more: 11 on n1");
         assert!(super::lines(&[]).is_empty());
     }
 }

@@ -49,7 +49,7 @@ pub fn text(review: &Review, colour: bool) -> String {
     }
     let placed = placed::lines(&review.placements);
     if !placed.is_empty() {
-        out.push_str("\npods, as nodes are now:\n");
+        out.push_str("\nnew and moved pods, as the nodes are now:\n");
     }
     for line in placed {
         let _ = writeln!(out, "    {}", plain(&line));

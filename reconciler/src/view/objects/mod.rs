@@ -98,15 +98,15 @@ pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<Sto
     let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
     let stored = chosen.map(|(id, found)| {
         let object = &found.value;
-        let keeps_some =
-            id.kind != Kind::Pod && id.kind.is_run() && object.resource.pod(&object.metadata).is_some();
-        let has =
-            || pods.get(&(id.kind, id.namespace.as_str(), id.name.as_str())).copied().unwrap_or_default();
+        let has_pods = id.kind.is_run() && object.resource.pod(&object.metadata).is_some();
+        let count =
+            pods.get(&(id.kind, id.namespace.as_str(), id.name.as_str())).copied().unwrap_or_default();
         StoredObject {
             object: object.clone(),
             create_revision: found.create_revision,
             mod_revision: found.mod_revision,
-            pods: keeps_some.then(has),
+            // Of a pod without copies there is nothing to say.
+            pods: (has_pods && (id.kind != Kind::Pod || count > 1)).then_some(count),
         }
     });
     stored.collect()
@@ -144,7 +144,8 @@ fn users(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
 /// What is reported of an object besides its health.
 fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
     let found = match object.kind() {
-        Kind::ReplicaSet | Kind::DaemonSet => {
+        // Of a pod: its copies, if it has some.
+        Kind::ReplicaSet | Kind::DaemonSet | Kind::Pod => {
             let rollout = snapshot.rollouts.get(&object.reference());
             rollout.map(|rollout| serde_json::to_value(WorkloadView::new(&rollout.value, &object.resource)))
         }

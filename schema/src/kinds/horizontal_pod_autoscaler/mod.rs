@@ -55,7 +55,7 @@ pub struct ScaleTarget {
     /// `apiVersion` of the target; may be absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
-    /// `ReplicaSet`, or `Pod`: the pod is the template of its copies.
+    /// `ReplicaSet`, or `Pod`: the pod counts as one, and copies of it come beside it.
     pub kind: ScaleTargetKind,
     /// Name in the same namespace.
     pub name: String,
@@ -67,7 +67,7 @@ pub enum ScaleTargetKind {
     /// A replica set.
     #[default]
     ReplicaSet,
-    /// A pod: it is the template of its copies.
+    /// A pod: it counts as one, and copies of it come beside it.
     Pod,
 }
 

@@ -12,7 +12,7 @@ mod descriptor;
 mod dialect;
 
 use super::Health;
-use super::pod::{TaintEffect, Toleration, TolerationOperator};
+use super::pod::{PodSpec, TaintEffect, Toleration, TolerationOperator};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -80,6 +80,13 @@ pub struct NodeStatus {
 }
 
 impl NodeSpec {
+    /// A running pod must leave the node: a `NoExecute` taint that it does not tolerate, or a drain, which leaves pods
+    /// alone that name the node.
+    pub fn drives_out(&self, pod: &PodSpec) -> bool {
+        let mut taints = self.taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute);
+        self.drain && pod.node_name.is_none() || taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations))
+    }
+
     /// How well the node is. A node that never registered is unknown, not broken: its manifest may
     /// come before the machine.
     pub fn health(&self, status: &NodeStatus) -> Health {

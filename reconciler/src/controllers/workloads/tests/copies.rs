@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use schema::keys::Key;
-use schema::kinds::Resource;
-use schema::kinds::pod::PodSpec;
+use schema::kinds::pod::{PodSpec, RestartPolicy};
+use schema::kinds::{Health, Resource};
 use schema::meta::NamespacedName;
 use schema::object::Object;
-use schema::records::{PodInstance, ScaleRecord};
+use schema::records::{Binding, PodInstance, ScaleRecord};
+use schema::snapshot::health::health;
 
 use crate::controllers::testing::{object, spec};
 
-use super::field::{Fate, Field};
+use super::field::{Fate, Field, status};
 
 fn pod(image: &str) -> Resource {
     let mut spec = spec(10, 1);
@@ -93,6 +94,40 @@ fn copies_go_back_to_the_last_good_template() {
     field.push(pod("web:3"), 3);
     field.run(15);
     assert_eq!(field.images(), ["web:3"; 3]);
+}
+
+#[test]
+fn the_pod_is_healthy_once_its_copies_are() {
+    let is = |field: &Field| health(field.snapshot(), &field.object);
+    let mut field = alone();
+    assert_eq!(is(&field), Health::Healthy);
+    field.fates.insert("web:bad".to_owned(), Fate::Waits("ErrImagePull"));
+    scale(&mut field, 3);
+    assert_eq!(is(&field), Health::Healthy);
+    // Git's own pod runs, but no further pod of this image does.
+    field.push(pod("web:bad"), 2);
+    field.run(5);
+    let (itself, node) = (bare(&field), field.node_of("web"));
+    let status = status(&itself, Fate::Ready, field.now);
+    let binding = Binding { node: node.clone(), pod: itself.clone(), reason: String::new() };
+    let builder = std::mem::take(&mut field.builder);
+    field.builder = builder
+        .put(&Key::Binding(node.clone(), itself.reference()), &binding)
+        .put(&Key::PodStatus(node, itself.reference()), &status);
+    field.run(2);
+    assert!(matches!(is(&field), Health::Progressing { .. }), "{:?}", is(&field));
+    field.after(i64::from(field.snapshot().cluster().defaults.progress_deadline_seconds));
+    field.run(10);
+    assert!(matches!(is(&field), Health::Degraded { .. }), "{:?}", is(&field));
+}
+
+#[test]
+fn a_pod_that_ends_by_itself_has_no_copies() {
+    let Resource::Pod(spec) = pod("web:1") else { unreachable!() };
+    let spec = PodSpec { restart_policy: RestartPolicy::OnFailure, ..Arc::unwrap_or_clone(spec) };
+    let mut field = Field::new(Resource::Pod(Arc::new(spec)));
+    scale(&mut field, 3);
+    assert_eq!(field.pods().into_keys().collect::<Vec<_>>(), ["web"]);
 }
 
 #[test]

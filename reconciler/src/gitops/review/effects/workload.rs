@@ -1,7 +1,7 @@
 //! Pods, replica sets and what scales them.
 
 use schema::kinds::Resource;
-use schema::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec;
+use schema::kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscalerSpec, ScaleTargetKind};
 use schema::kinds::pod::PodSpec;
 use schema::kinds::replica_set::ReplicaSetSpec;
 
@@ -13,11 +13,13 @@ pub(crate) fn pod(case: &Case<'_>) -> Vec<Effect> {
         Resource::Pod(spec) => Some(&**spec),
         _ => None,
     });
+    // With its copies, if it has some.
+    let pods = case.planned.count_before(case.object, 1);
     let mut effects = match (before, after) {
         (None, Some(after)) => vec![Effect::Start { pods: 1, containers: containers(after) }],
-        (Some(before), None) => vec![Effect::Stop { pods: 1, containers: containers(before) }],
+        (Some(before), None) => vec![Effect::Stop { pods, containers: containers(before) }],
         (Some(before), Some(after)) if before != after || case.files_differ() => {
-            vec![Effect::Restart { pods: 1, containers: containers(after), because: case.because() }]
+            vec![Effect::Restart { pods, containers: containers(after), because: case.because() }]
         }
         _ => Vec::new(),
     };
@@ -87,7 +89,11 @@ pub(crate) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
     }) {
         (None, Some(after)) => vec![format!("scales {} by its use: {}", target(after), range(after))],
         (Some(before), None) => {
-            vec![format!("{} is no longer scaled: it returns to its own replicas", target(before))]
+            let after = match before.scale_target_ref.kind {
+                ScaleTargetKind::Pod => "its copies end",
+                ScaleTargetKind::ReplicaSet => "it returns to its own replicas",
+            };
+            vec![format!("{} is no longer scaled: {after}", target(before))]
         }
         (Some(before), Some(after)) => {
             let mut says = Vec::new();

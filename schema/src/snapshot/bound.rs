@@ -1,0 +1,54 @@
+//! Bindings joined with what nodes report of the same pods, for plans that ask it of every pod: one walk through both
+//! tables costs a tenth of two look-ups for each of 30,000 pods.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Snapshot, Versioned};
+use crate::kinds::pod::PodStatus;
+use crate::meta::NamespacedName;
+use crate::records::Binding;
+
+/// A pod on its node.
+#[derive(Debug, Clone, Copy)]
+pub struct BoundPod<'a> {
+    /// Node and pod.
+    pub place: &'a (String, NamespacedName),
+    /// Its binding.
+    pub binding: &'a Arc<Versioned<Binding>>,
+    /// What the node reports under the pod's name, whichever incarnation that is of.
+    pub reported: Option<&'a PodStatus>,
+}
+
+impl<'a> BoundPod<'a> {
+    /// The name of the node.
+    pub fn node(&self) -> &'a str {
+        &self.place.0
+    }
+
+    /// What the node reports of this incarnation.
+    pub fn status_of(&self, uid: &str) -> Option<&'a PodStatus> {
+        self.reported.filter(|status| status.uid == uid)
+    }
+}
+
+impl Snapshot {
+    /// All bindings, in order of node and pod.
+    pub fn bound_pods(&self) -> impl Iterator<Item = BoundPod<'_>> {
+        let mut reported = self.pod_status.iter().peekable();
+        self.bindings.iter().map(move |(place, binding)| {
+            while reported.next_if(|(at, _)| *at < place).is_some() {}
+            let found = reported.next_if(|(at, _)| *at == place);
+            BoundPod { place, binding, reported: found.map(|(_, status)| &status.value) }
+        })
+    }
+
+    /// The same by pod; the first by node name should one be bound twice.
+    pub fn bound_by_pod(&self) -> HashMap<&NamespacedName, BoundPod<'_>> {
+        let mut found = HashMap::with_capacity(self.bindings.len());
+        for bound in self.bound_pods() {
+            found.entry(&bound.place.1).or_insert(bound);
+        }
+        found
+    }
+}
