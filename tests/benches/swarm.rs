@@ -80,7 +80,7 @@ impl<'a> Swarm<'a> {
 
     /// Until exactly so many containers run, all of this version if one is given.
     fn wait(&self, replicas: usize, version: &str) -> Result<()> {
-        eventually("the swarm is as it should be", secs(180), || {
+        let come = eventually("the swarm is as it should be", secs(180), || {
             let mut all = Vec::new();
             for docker in &self.dockers {
                 all.extend(running(docker)?.into_iter().map(|id| (*docker, id)));
@@ -102,6 +102,9 @@ impl<'a> Swarm<'a> {
                 ensure!(shown.lines().all(|line| line.contains(&wanted)), "old tasks run");
             }
             Ok(())
+        });
+        come.with_context(|| {
+            self.manager().run(&["service", "ps", "--no-trunc", SERVICE]).unwrap_or_default()
         })
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
 fn on_nodes(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let (count, replicas) = (cluster.nodes.len(), scale.replicas);
     let on = if count == 1 { "one node".to_owned() } else { format!("{count} nodes") };
+    println!("workloads on {on}: ours, bare, Swarm");
     ours(cluster, 1, 0)?;
     let all = cluster.containers()?;
     let main = all.iter().find(|one| one.label("container") == "main").context("no container")?;
@@ -111,6 +112,7 @@ fn ours(cluster: &Cluster, replicas: usize, version: usize) -> Result<Duration> 
         ensure!(running == replicas, "{running} pods run");
         Ok(())
     })?;
+    println!("{replicas} pods of version {version}: {}", ms(start.elapsed()));
     Ok(start.elapsed())
 }
 

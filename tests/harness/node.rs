@@ -103,8 +103,7 @@ impl Node {
         ]);
 
         let docker = DockerWorld::new(format!("unix://{}/docker.sock", dir.display()));
-        let mut command = dockerd(&enter, &dir, docker.host());
-        command.extend(live_restore.then(|| "--live-restore".to_owned()));
+        let command = dockerd(&enter, &dir, docker.host(), live_restore);
         let dockerd = Daemon::new(format!("dockerd-n{index}"), slot.dir(), command);
         let mut node = Self {
             net: NetWorld::of_process(pid),
@@ -285,8 +284,11 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn dockerd(enter: &[String], dir: &Path, host: &str) -> Vec<String> {
+fn dockerd(enter: &[String], dir: &Path, host: &str, live_restore: bool) -> Vec<String> {
     let mut command = enter.to_vec();
+    // Without: for a swarm, which asks a registry for every task unless told that the image is there.
+    let environment = (!live_restore).then_some("DOCKER_SERVICE_PREFER_OFFLINE_IMAGE=1");
+    command.extend(["env"].into_iter().chain(environment).map(str::to_owned));
     command.extend(words(&[
         "dockerd",
         "--data-root",
@@ -298,6 +300,7 @@ fn dockerd(enter: &[String], dir: &Path, host: &str) -> Vec<String> {
         "-H",
         host,
     ]));
+    command.extend(live_restore.then(|| "--live-restore".to_owned()));
     command
 }
 
