@@ -6,7 +6,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
-use bollard::query_parameters::{CreateContainerOptionsBuilder, EventsOptionsBuilder};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, EventsOptionsBuilder, ListContainersOptionsBuilder,
+};
 use futures::{StreamExt, TryStreamExt};
 use harness::{Cluster, Context, IMAGE, Node, PodView, Result, ensure, eventually, secs};
 use tokio::runtime::Runtime;
@@ -139,6 +141,20 @@ impl Engine {
         let joined = Some(format!("container:{owner}"));
         let member = HostConfig { network_mode: joined.clone(), ipc_mode: joined, ..HostConfig::default() };
         self.create(&format!("{name}-main"), IMAGE, Some(self.command.clone()), member).await
+    }
+
+    /// Ids of the running containers with all these labels.
+    pub(crate) fn running(&self, labels: &[String]) -> Result<Vec<String>> {
+        let filters = HashMap::from([("label".to_owned(), labels.to_vec())]);
+        let options = ListContainersOptionsBuilder::default().filters(&filters).build();
+        let all = self.runtime.block_on(self.docker.list_containers(Some(options)))?;
+        Ok(all.into_iter().filter_map(|one| one.id).collect())
+    }
+
+    /// Whether the container has this in its environment.
+    pub(crate) fn has_env(&self, id: &str, wanted: &str) -> Result<bool> {
+        let config = self.runtime.block_on(self.docker.inspect_container(id, None))?.config;
+        Ok(config.and_then(|config| config.env).is_some_and(|env| env.iter().any(|one| one == wanted)))
     }
 
     /// Ends and removes so many pairs that [`Engine::bare_pairs`] made, so many at once; how long all took.

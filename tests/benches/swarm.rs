@@ -2,20 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Context, DockerWorld, IMAGE, Result, ensure, eventually, secs};
+use harness::{Cluster, Context, DockerWorld, IMAGE, Result};
+
+use crate::engine::Engine;
+use crate::workloads::wait;
 
 const SERVICE: &str = "beside";
 
 /// A swarm of all nodes; dropping it leaves it on each.
 pub(crate) struct Swarm<'a> {
     dockers: Vec<&'a DockerWorld>,
+    engines: &'a [Engine],
 }
 
 impl<'a> Swarm<'a> {
     /// The first node manages it.
-    pub(crate) fn of(cluster: &'a Cluster) -> Result<Self> {
+    pub(crate) fn of(cluster: &'a Cluster, engines: &'a [Engine]) -> Result<Self> {
         let dockers: Vec<_> = cluster.nodes.iter().map(|node| &node.docker).collect();
-        let swarm = Self { dockers };
+        let swarm = Self { dockers, engines };
         let manager = cluster.nodes[0].address()?;
         swarm.manager().run(&["swarm", "init", "--advertise-addr", manager])?;
         let token = swarm.manager().run(&["swarm", "join-token", "-q", "worker"])?;
@@ -48,11 +52,11 @@ impl<'a> Swarm<'a> {
         self.manager().run(&[&all[..], &what].concat()).map(drop)
     }
 
-    /// How long until exactly so many tasks run.
-    pub(crate) fn scale(&self, replicas: usize) -> Result<Duration> {
+    /// How long until exactly so many tasks of this version run.
+    pub(crate) fn scale(&self, replicas: usize, version: usize) -> Result<Duration> {
         let start = Instant::now();
         self.manager().run(&["service", "scale", "--detach", &format!("{SERVICE}={replicas}")])?;
-        self.wait(replicas, "")?;
+        self.wait(replicas, version)?;
         Ok(start.elapsed())
     }
 
@@ -63,50 +67,27 @@ impl<'a> Swarm<'a> {
         let how = ["--update-parallelism", &at_once, "--update-delay", "0s", "--update-order", "start-first"];
         let args = [&["service", "update", "--detach", "--env-add", "VERSION=1"], &how[..], &[SERVICE]];
         self.manager().run(&args.concat())?;
-        self.wait(replicas, "1")?;
+        self.wait(replicas, 1)?;
         Ok(start.elapsed())
     }
 
-    /// How long until so many tasks run on these nodes alone.
-    pub(crate) fn move_to(&self, nodes: &[usize], replicas: usize, since: Instant) -> Result<Duration> {
-        eventually("the swarm has moved its tasks", secs(300), || {
-            let counts = nodes.iter().map(|node| Ok(running(self.dockers[*node])?.len()));
-            let sum: usize = counts.sum::<Result<usize>>()?;
-            ensure!(sum == replicas, "{sum} tasks run");
-            Ok(())
-        })?;
-        Ok(since.elapsed())
+    /// How long until so many updated tasks run on the first `nodes` alone.
+    pub(crate) fn moved(&self, nodes: usize, replicas: usize) -> Result<Duration> {
+        let start = Instant::now();
+        wait(&self.engines[..nodes], &labels(), replicas, 1)?;
+        Ok(start.elapsed())
     }
 
-    /// Until exactly so many containers run, all of this version if one is given.
-    fn wait(&self, replicas: usize, version: &str) -> Result<()> {
-        let come = eventually("the swarm is as it should be", secs(180), || {
-            let mut all = Vec::new();
-            for docker in &self.dockers {
-                all.extend(running(docker)?.into_iter().map(|id| (*docker, id)));
-            }
-            ensure!(all.len() == replicas, "{} tasks run", all.len());
-            if version.is_empty() {
-                return Ok(());
-            }
-            let wanted = format!("VERSION={version}");
-            for docker in &self.dockers {
-                let own: Vec<&str> = all
-                    .iter()
-                    .filter(|(of, _)| of.host() == docker.host())
-                    .map(|(_, id)| id.as_str())
-                    .collect();
-                let mut args = vec!["inspect", "--format", "{{.Config.Env}}"];
-                args.extend(&own);
-                let shown = if own.is_empty() { String::new() } else { docker.run(&args)? };
-                ensure!(shown.lines().all(|line| line.contains(&wanted)), "old tasks run");
-            }
-            Ok(())
-        });
+    fn wait(&self, replicas: usize, version: usize) -> Result<()> {
+        let come = wait(self.engines, &labels(), replicas, version);
         come.with_context(|| {
             self.manager().run(&["service", "ps", "--no-trunc", SERVICE]).unwrap_or_default()
         })
     }
+}
+
+fn labels() -> Vec<String> {
+    vec![format!("com.docker.swarm.service.name={SERVICE}")]
 }
 
 impl Drop for Swarm<'_> {
@@ -118,10 +99,4 @@ impl Drop for Swarm<'_> {
             }
         }
     }
-}
-
-fn running(docker: &DockerWorld) -> Result<Vec<String>> {
-    let filter = format!("label=com.docker.swarm.service.name={SERVICE}");
-    let listed = docker.run(&["ps", "-q", "--filter", &filter])?;
-    Ok(listed.split_whitespace().map(str::to_owned).collect())
 }

@@ -1,11 +1,10 @@
 //! A workload of many pods: scaled up and down, rolled, and moved away from a node that is lost. Beside bare Docker,
 //! which makes as many pairs with its API, and beside Docker Swarm, all on the same daemons in the same run.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use harness::{
-    Change, Cluster, ClusterOptions, Context, IMAGE, Node, Result, Where, ensure, eventually, secs,
-};
+use harness::{Change, Cluster, ClusterOptions, Context, IMAGE, Result, Where, ensure, eventually, secs};
 
 use crate::Scale;
 use crate::engine::Engine;
@@ -17,6 +16,7 @@ use crate::swarm::Swarm;
 const COMMAND: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 /// Pairs that the bare engine makes at once on each node.
 const AT_ONCE: usize = 4;
+const LOOK_EVERY: Duration = Duration::from_millis(80);
 /// Pods that are rolled.
 const ROLLED: usize = 20;
 /// Pods when a node is lost.
@@ -35,31 +35,38 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
 fn on_nodes(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let (count, replicas) = (cluster.nodes.len(), scale.replicas);
     let on = if count == 1 { "one node".to_owned() } else { format!("{count} nodes") };
+    let words = ["sh", "-c", COMMAND].map(str::to_owned);
+    let mut engines = Vec::new();
+    for node in &cluster.nodes {
+        let mut engine = Engine::of(cluster, node)?;
+        engine.command = words.to_vec();
+        engines.push(engine);
+    }
     println!("workloads on {on}: ours, bare, Swarm");
-    ours(cluster, 1, 0)?;
+    ours(cluster, &engines, 1, 0)?;
     let all = cluster.containers()?;
     let main = all.iter().find(|one| one.label("container") == "main").context("no container")?;
     let pause = cluster.pod(main.label("pod"))?.pause.image;
-    ours(cluster, 0, 0)?;
-    let (bare_up, bare_down) = bare(cluster, &pause, replicas)?;
-    let (our_up, our_down) = (ours(cluster, replicas, 0)?, ours(cluster, 0, 0)?);
-    ours(cluster, ROLLED, 0)?;
-    let our_roll = ours(cluster, ROLLED, 1)?;
-    ours(cluster, MOVED, 1)?;
+    ours(cluster, &engines, 0, 0)?;
+    let (bare_up, bare_down) = bare(&engines, &pause, replicas)?;
+    let (our_up, our_down) = (ours(cluster, &engines, replicas, 0)?, ours(cluster, &engines, 0, 0)?);
+    ours(cluster, &engines, ROLLED, 0)?;
+    let our_roll = ours(cluster, &engines, ROLLED, 1)?;
+    ours(cluster, &engines, MOVED, 1)?;
     let lost = cluster.nodes.len() - 1;
-    let our_move = (lost > 0).then(|| lose(cluster, lost)).transpose()?;
-    ours(cluster, 0, 1)?;
-    let swarm = Swarm::of(cluster)?;
+    let our_move = (lost > 0).then(|| lose(cluster, &engines, lost)).transpose()?;
+    ours(cluster, &engines, 0, 1)?;
+    let swarm = Swarm::of(cluster, &engines)?;
     swarm.create(COMMAND)?;
-    let (their_up, their_down) = (swarm.scale(replicas)?, swarm.scale(0)?);
-    swarm.scale(ROLLED)?;
+    let (their_up, their_down) = (swarm.scale(replicas, 0)?, swarm.scale(0, 0)?);
+    swarm.scale(ROLLED, 0)?;
     let their_roll = swarm.roll(ROLLED, ROLLED / 4)?;
-    swarm.scale(MOVED)?;
+    swarm.scale(MOVED, 1)?;
     let their_move = match lost {
         0 => None,
         lost => {
             cluster.nodes[lost].cut_off()?;
-            let moved = swarm.move_to(&(0..lost).collect::<Vec<_>>(), MOVED, Instant::now())?;
+            let moved = swarm.moved(lost, MOVED)?;
             cluster.nodes[lost].reconnect()?;
             Some(moved)
         }
@@ -96,50 +103,44 @@ fn file(replicas: usize, version: usize) -> Change {
     Change::write("many.yaml", text)
 }
 
+fn ours_labels(cluster: &Cluster) -> Vec<String> {
+    vec![format!("minik8s.io/instance={}", cluster.slot().instance()), "minik8s.io/container=main".to_owned()]
+}
+
 /// Pushes so many pods of this version; how long from the sync until exactly these run.
-fn ours(cluster: &Cluster, replicas: usize, version: usize) -> Result<Duration> {
+fn ours(cluster: &Cluster, engines: &[Engine], replicas: usize, version: usize) -> Result<Duration> {
     cluster.repo.push(&[file(replicas, version)], "Change")?;
     let start = Instant::now();
     sync(cluster)?;
-    eventually(&format!("{replicas} pods of version {version} run"), secs(300), || {
-        let mut running = 0;
-        for node in &cluster.nodes {
-            let (all, new) =
-                (count(cluster, node, "")?, count(cluster, node, &format!("VERSION={version}"))?);
-            ensure!(all == new, "old pods run");
-            running += new;
-        }
-        ensure!(running == replicas, "{running} pods run");
-        Ok(())
-    })?;
+    wait(engines, &ours_labels(cluster), replicas, version)?;
     println!("{replicas} pods of version {version}: {}", ms(start.elapsed()));
     Ok(start.elapsed())
 }
 
-/// Running containers of pods on a node, of those with this in their environment.
-fn count(cluster: &Cluster, node: &Node, env: &str) -> Result<usize> {
-    let filter = format!("label=minik8s.io/instance={}", cluster.slot().instance());
-    let listed =
-        node.docker.run(&["ps", "-q", "--filter", &filter, "--filter", "label=minik8s.io/container=main"])?;
-    let ids: Vec<&str> = listed.split_whitespace().collect();
-    if env.is_empty() || ids.is_empty() {
-        return Ok(ids.len());
-    }
-    let mut args = vec!["inspect", "--format", "{{.Config.Env}}"];
-    args.extend(&ids);
-    let shown = node.docker.outcome(&args)?;
-    Ok(shown.stdout.lines().filter(|line| line.contains(env)).count())
+/// Waits until exactly so many containers with these labels run on the nodes, all of this version. Looks seldom: looking
+/// takes CPU from what is measured.
+pub(crate) fn wait(engines: &[Engine], labels: &[String], replicas: usize, version: usize) -> Result<()> {
+    let wanted = format!("VERSION={version}");
+    let mut is_new: HashMap<String, bool> = HashMap::new();
+    eventually(&format!("{replicas} of version {version} run"), secs(300), || {
+        std::thread::sleep(LOOK_EVERY);
+        let mut running = 0;
+        for engine in engines {
+            for id in engine.running(labels)? {
+                running += 1;
+                if !is_new.contains_key(&id) {
+                    is_new.insert(id.clone(), engine.has_env(&id, &wanted)?);
+                }
+                ensure!(is_new[&id], "an old one runs");
+            }
+        }
+        ensure!(running == replicas, "{running} run");
+        Ok(())
+    })
 }
 
 /// Pairs made and ended with Docker's API, an equal share on each node.
-fn bare(cluster: &Cluster, pause: &str, replicas: usize) -> Result<(Duration, Duration)> {
-    let words = ["sh", "-c", COMMAND].map(str::to_owned);
-    let mut engines = Vec::new();
-    for node in &cluster.nodes {
-        let mut engine = Engine::of(cluster, node)?;
-        engine.command = words.to_vec();
-        engines.push(engine);
-    }
+fn bare(engines: &[Engine], pause: &str, replicas: usize) -> Result<(Duration, Duration)> {
     let share = |index: usize| replicas / engines.len() + usize::from(index < replicas % engines.len());
     let all = |act: &(dyn Fn(&Engine, usize) -> Result<Duration> + Sync)| -> Result<Duration> {
         let start = Instant::now();
@@ -159,15 +160,10 @@ fn bare(cluster: &Cluster, pause: &str, replicas: usize) -> Result<(Duration, Du
 }
 
 /// Cuts a node off; how long until all pods run on the others.
-fn lose(cluster: &Cluster, lost: usize) -> Result<Duration> {
+fn lose(cluster: &Cluster, engines: &[Engine], lost: usize) -> Result<Duration> {
     cluster.nodes[lost].cut_off()?;
     let start = Instant::now();
-    eventually("the pods run elsewhere", secs(300), || {
-        let counts = cluster.nodes[..lost].iter().map(|node| count(cluster, node, ""));
-        let sum: usize = counts.sum::<Result<usize>>()?;
-        ensure!(sum == MOVED, "{sum} pods run");
-        Ok(())
-    })?;
+    wait(&engines[..lost], &ours_labels(cluster), MOVED, 1)?;
     let moved = start.elapsed();
     cluster.nodes[lost].reconnect()?;
     Ok(moved)
