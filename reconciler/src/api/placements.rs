@@ -9,6 +9,7 @@ use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::StatusCode;
 use axum::routing::{MethodRouter, post};
 use jiff::Timestamp;
+use tokio::time::timeout;
 
 use super::app::{App, Shared};
 use super::error::ApiError;
@@ -16,6 +17,10 @@ use crate::simulate::placements::{ObjectChanges, Placements, placements};
 
 /// Largest change that is looked at.
 const BODY_MAX_BYTES: usize = 16 * 1024 * 1024;
+/// Longest wait for the changes that others ask about.
+const TURN_WAIT: Duration = Duration::from_secs(4);
+/// Longest time in which a change must have come in.
+const BODY_WAIT: Duration = Duration::from_secs(2);
 /// Longest work for one answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
@@ -25,11 +30,12 @@ pub(super) fn route() -> MethodRouter<Arc<Shared>> {
 
 async fn placed(State(app): App, request: Request) -> Result<Json<Placements>, ApiError> {
     // Before the body is read: one change at a time is held in memory.
-    let turn = Arc::clone(&app.rehearsals).try_acquire_owned().map_err(|_| {
-        ApiError::unavailable("another plan is being worked out", "try again in a few seconds")
-    })?;
-    let changes = Json::<ObjectChanges>::from_request(request, &()).await;
-    let Json(changes) = changes.map_err(|rejection: JsonRejection| {
+    let busy = || ApiError::unavailable("other plans are being worked out", "try again in a few seconds");
+    let turn = timeout(TURN_WAIT, Arc::clone(&app.rehearsals).acquire_owned()).await;
+    let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
+    let changes = timeout(BODY_WAIT, Json::<ObjectChanges>::from_request(request, &())).await;
+    let slow = |_| ApiError::bad_request("the change does not come in", "send it at once");
+    let Json(changes) = changes.map_err(slow)?.map_err(|rejection: JsonRejection| {
         let help =
             "send {\"put\": [objects], \"delete\": [{\"kind\", \"namespace\", \"name\"}]}, 16 MiB at most";
         ApiError::bad_request(rejection.body_text(), help)

@@ -232,7 +232,11 @@ async fn pods_of_a_change_that_is_not_pushed_are_placed_and_nothing_is_written()
         let request = reqwest::Client::new().post(&url).header("content-type", "application/json");
         request.body(body).send()
     };
-    let object = crate::controllers::testing::object("new", crate::controllers::testing::spec(1, 1));
+    let object = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new", "namespace": "default"},
+        "spec": {"containers": [{"name": "main", "image": "busybox:1"}]}, "hash": "0", "generation": 1,
+        "provenance": {"source": "main", "commit": "0", "author": "", "file": "new.yaml", "line": 1},
+    });
     let changes = serde_json::json!({"put": [object], "delete": []}).to_string();
     let answer = post(changes).await.unwrap();
     assert_eq!(answer.status(), 200);

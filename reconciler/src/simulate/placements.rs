@@ -56,7 +56,7 @@ pub struct Placements {
 /// One for each pod that would be new or move to another node. Takes about `patience` at most.
 ///
 /// # Errors
-/// There would be more than [`PODS_MAX`] pods.
+/// The changes ask for more than [`PODS_MAX`] pods.
 pub fn placements(
     snapshot: &Snapshot,
     changes: &ObjectChanges,
@@ -65,9 +65,9 @@ pub fn placements(
 ) -> Result<Placements, String> {
     let begun = Instant::now();
     let asked = changes.put.iter().filter_map(|object| object.resource.pod(&object.metadata));
-    let pods = asked.fold(snapshot.pods.len(), |sum, pod| sum.saturating_add(pod.count as usize));
+    let pods = asked.fold(0, |sum: usize, pod| sum.saturating_add(pod.count as usize));
     if pods > PODS_MAX {
-        return Err(format!("there would be {pods} pods; up to {PODS_MAX} are gone through"));
+        return Err(format!("it asks for {pods} pods; up to {PODS_MAX} are gone through"));
     }
     let mut world = World(snapshot.clone());
     for object in &changes.delete {
@@ -204,8 +204,8 @@ mod tests {
         Object { hash, ..object_of("web", resource) }
     }
 
-    fn nodes_of(snapshot: &Snapshot, changes: ObjectChanges) -> Vec<String> {
-        let all = placements(snapshot, &changes, NOW.parse().unwrap(), Duration::from_secs(60)).unwrap();
+    fn nodes_of(snapshot: &Snapshot, changes: &ObjectChanges) -> Vec<String> {
+        let all = placements(snapshot, changes, NOW.parse().unwrap(), Duration::from_secs(60)).unwrap();
         assert!(all.complete);
         all.items.into_iter().map(|one| one.node.unwrap_or(one.why)).collect()
     }
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn new_pods_are_spread_and_one_that_fits_nowhere_says_why() {
         let snapshot = SnapshotBuilder::new().nodes(3).snapshot;
-        assert_eq!(nodes_of(&snapshot, put(&[replica_set(3, 100)])).len(), 3);
-        let mut nodes = nodes_of(&snapshot, put(&[replica_set(3, 100), object("big", spec(100_000, 1))]));
+        assert_eq!(nodes_of(&snapshot, &put(&[replica_set(3, 100)])).len(), 3);
+        let mut nodes = nodes_of(&snapshot, &put(&[replica_set(3, 100), object("big", spec(100_000, 1))]));
         let why = nodes.remove(0);
         assert!(why.contains("0/3 nodes"), "{why}");
         nodes.sort();
@@ -244,12 +244,12 @@ mod tests {
         let empty = SnapshotBuilder::new().nodes(3).snapshot;
         let snapshot = applied(&empty, &[replica_set(4, 100), object("db", spec(1, 1))]);
         assert_eq!(snapshot.pods.len(), 5);
-        assert!(nodes_of(&snapshot, ObjectChanges::default()).is_empty());
-        assert_eq!(nodes_of(&snapshot, put(&[replica_set(4, 200)])).len(), 4);
+        assert!(nodes_of(&snapshot, &ObjectChanges::default()).is_empty());
+        assert_eq!(nodes_of(&snapshot, &put(&[replica_set(4, 200)])).len(), 4);
         // More of the same: only the further ones are new.
-        assert_eq!(nodes_of(&snapshot, put(&[replica_set(6, 100)])).len(), 2);
+        assert_eq!(nodes_of(&snapshot, &put(&[replica_set(6, 100)])).len(), 2);
         let gone = ObjectChanges { put: Vec::new(), delete: vec![replica_set(4, 100).reference()] };
-        assert!(nodes_of(&snapshot, gone).is_empty());
+        assert!(nodes_of(&snapshot, &gone).is_empty());
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
         let scaler = serde_json::json!({"scaleTargetRef": {"kind": "Pod", "name": "web"},
             "minReplicas": 3, "maxReplicas": 9});
         let scaler = Resource::HorizontalPodAutoscaler(serde_json::from_value(scaler).unwrap());
-        assert_eq!(nodes_of(&snapshot, put(&[object_of("web", scaler)])).len(), 2);
+        assert_eq!(nodes_of(&snapshot, &put(&[object_of("web", scaler)])).len(), 2);
     }
 
     #[test]
@@ -276,6 +276,6 @@ mod tests {
         let snapshot = applied(&empty, &[replica_set(2, 100)]);
         let drain = NodeSpec { drain: true, ..NodeSpec::default() };
         let node = object_of("n1", Resource::Node(Arc::new(drain)));
-        assert_eq!(nodes_of(&snapshot, put(&[node])), ["n2"]);
+        assert_eq!(nodes_of(&snapshot, &put(&[node])), ["n2"]);
     }
 }

@@ -304,7 +304,10 @@ fn still_there(index: &Index<'_>) -> Option<WaitState> {
     let snapshot = index.snapshot;
     let has_workload = |pod: &NamespacedName| {
         let is_owner = |object: &Object| {
-            let is_copied = || snapshot.rollouts.contains_key(&object.reference());
+            let is_copied = || {
+                let of = object.reference();
+                snapshot.autoscalers.values().any(|record| record.value.target == of)
+            };
             object.metadata.namespace == pod.namespace
                 && (object.kind() != Kind::Pod || is_copied())
                 && object.resource.pod(&object.metadata).is_some()

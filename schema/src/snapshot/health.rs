@@ -18,7 +18,7 @@ use crate::records::{ClusterSettings, PodInstance, Rollout, RouteRecord, Service
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
     match &object.resource {
         Resource::Pod(_) => match bare_pod(snapshot, object) {
-            Health::Healthy if copies(snapshot, object) > 0 => workload(snapshot, object, false),
+            Health::Healthy if copies(snapshot, object) > 0 => with_copies(snapshot, object),
             health => health,
         },
         Resource::Service(spec) => {
@@ -82,8 +82,15 @@ pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
 
 /// When the object last came closer to being healthy. A restart is no progress, so a crash loop meets its deadline.
 pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Option<Timestamp> {
+    // Another number of pods is a new task with a time of its own.
+    let scaled = || {
+        let target = object.reference();
+        let of_object = snapshot.autoscalers.values().filter(|record| record.value.target == target);
+        of_object.filter_map(|record| record.value.status.last_scale_time).filter(|at| *at <= now).max()
+    };
     if let Resource::ReplicaSet(_) | Resource::DaemonSet(_) = &object.resource {
-        return rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
+        let rollout = rollout_of(snapshot, object)?;
+        return scaled().into_iter().chain([rollout.progressed_at]).max();
     }
     let Resource::Pod(_) = &object.resource else { return None };
     let status = status_of(snapshot, object).ok()?;
@@ -103,14 +110,8 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
     let ready = ready.map(|condition| condition.last_transition_time);
     let copies = rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
     // A time to come is of a node whose clock is wrong.
-    copies
-        .into_iter()
-        .chain(status.start_time)
-        .chain(ended)
-        .chain(started)
-        .chain(ready)
-        .filter(|at| *at <= now)
-        .max()
+    let own = status.start_time.into_iter().chain(ended).chain(started).chain(ready);
+    own.chain(copies).chain(scaled()).filter(|at| *at <= now).max()
 }
 
 /// Whether the records are there that nodes need for the object; of a pod, those of this version. What others keep it from having
@@ -152,6 +153,16 @@ fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
 fn has_its_pods(snapshot: &Snapshot, object: &Object, paused: bool) -> bool {
     let has_all = |rollout: &Rollout| rollout.status.replicas >= rollout.status.desired_replicas;
     rollout_of(snapshot, object).is_some_and(|rollout| paused || has_all(rollout))
+}
+
+/// How well a pod is that runs itself.
+fn with_copies(snapshot: &Snapshot, object: &Object) -> Health {
+    let is_first = rollout_of(snapshot, object).is_some_and(|rollout| rollout.good.is_none());
+    match workload(snapshot, object, false) {
+        // No further pod could be had, for want of room, say: nothing that served is gone.
+        Health::Degraded { why } if is_first => Health::Progressing { why },
+        health => health,
+    }
 }
 
 /// How many copies an autoscaler gave a pod.

@@ -127,11 +127,12 @@ fn remove_orphans(snapshot: &Snapshot, pods: &ByOwner<'_>, unreadable: &Unreadab
 
 /// Removes what is written down of workloads that have no pods any more.
 fn remove_records(snapshot: &Snapshot, is_over: impl Fn(&ObjectRef) -> bool, out: &mut Writes) {
-    for (workload, rollout) in snapshot.rollouts.iter().filter(|(workload, _)| is_over(workload)) {
-        out.delete(Key::Rollout(workload.clone()), rollout.mod_revision, Reason::RecordOfGone);
-    }
     for ((workload, hash), template) in snapshot.templates.iter().filter(|((of, _), _)| is_over(of)) {
         let key = Key::Template(workload.clone(), hash.clone());
         out.delete(key, template.mod_revision, Reason::RecordOfGone);
+    }
+    // Last: as long as it is there, the rest is looked for.
+    for (workload, rollout) in snapshot.rollouts.iter().filter(|(workload, _)| is_over(workload)) {
+        out.delete(Key::Rollout(workload.clone()), rollout.mod_revision, Reason::RecordOfGone);
     }
 }

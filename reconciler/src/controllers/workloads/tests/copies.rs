@@ -122,6 +122,19 @@ fn the_pod_is_healthy_once_its_copies_are() {
 }
 
 #[test]
+fn a_pod_that_serves_is_not_called_broken_for_want_of_room_for_copies() {
+    let mut field = alone();
+    // Further pods of the same image do not come up.
+    field.fates.insert("web:1".to_owned(), Fate::Waits("Unschedulable"));
+    scale(&mut field, 3);
+    field.after(i64::from(field.snapshot().cluster().defaults.progress_deadline_seconds));
+    field.run(3);
+    assert!(field.rollout().failure.is_some());
+    let health = health(field.snapshot(), &field.object);
+    assert!(matches!(health, Health::Progressing { .. }), "{health:?}");
+}
+
+#[test]
 fn a_pod_that_ends_by_itself_has_no_copies() {
     let Resource::Pod(spec) = pod("web:1") else { unreachable!() };
     let spec = PodSpec { restart_policy: RestartPolicy::OnFailure, ..Arc::unwrap_or_clone(spec) };

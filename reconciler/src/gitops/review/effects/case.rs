@@ -94,6 +94,9 @@ impl<'a> PlannedObjects<'a> {
     /// How many pods a workload has once all is applied, if Git then asks for `in_git`. A number that Git does not
     /// change leaves those that run.
     pub(crate) fn count_after(&self, object: &ObjectRef, in_git: u32) -> u32 {
+        if object.kind == Kind::Pod && !self.is_scaled(object) {
+            return in_git;
+        }
         let before = self.before(object).and_then(|before| before.resource.pod(&before.metadata));
         let keeps = before.is_some_and(|before| before.count == in_git) || self.scaled.contains(object);
         if keeps { self.count_before(object, in_git) } else { in_git }
