@@ -157,7 +157,7 @@ impl Engine {
         Ok(config.and_then(|config| config.env).is_some_and(|env| env.iter().any(|one| one == wanted)))
     }
 
-    /// Ends and removes so many pairs that [`Engine::bare_pairs`] made, so many at once; how long all took.
+    /// Ends and removes `count` pairs that [`Engine::bare_pairs`] made, `at_once` in parallel; how long all took.
     pub(crate) fn end_pairs(&self, name: &str, count: usize, at_once: usize) -> Result<Duration> {
         let start = Instant::now();
         let pairs = futures::stream::iter(0..count).map(|index| async move {

@@ -52,7 +52,7 @@ impl<'a> Swarm<'a> {
         self.manager().run(&[&all[..], &what].concat()).map(drop)
     }
 
-    /// How long until exactly so many tasks of this version run.
+    /// Scales the service; how long until exactly `replicas` tasks of this version run.
     pub(crate) fn scale(&self, replicas: usize, version: usize) -> Result<Duration> {
         let start = Instant::now();
         self.manager().run(&["service", "scale", "--detach", &format!("{SERVICE}={replicas}")])?;
@@ -71,7 +71,7 @@ impl<'a> Swarm<'a> {
         Ok(start.elapsed())
     }
 
-    /// How long until so many updated tasks run on the first `nodes` alone.
+    /// How long until `replicas` updated tasks run on the first `nodes` nodes.
     pub(crate) fn moved(&self, nodes: usize, replicas: usize) -> Result<Duration> {
         let start = Instant::now();
         wait(&self.engines[..nodes], &labels(), replicas, 1)?;

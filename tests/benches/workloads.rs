@@ -16,7 +16,6 @@ use crate::swarm::Swarm;
 const COMMAND: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 /// Pairs that the bare engine makes at once on each node.
 const AT_ONCE: usize = 4;
-const LOOK_EVERY: Duration = Duration::from_millis(80);
 /// Pods that are rolled.
 const ROLLED: usize = 20;
 /// Pods when a node is lost.
@@ -107,7 +106,7 @@ fn ours_labels(cluster: &Cluster) -> Vec<String> {
     vec![format!("minik8s.io/instance={}", cluster.slot().instance()), "minik8s.io/container=main".to_owned()]
 }
 
-/// Pushes so many pods of this version; how long from the sync until exactly these run.
+/// Pushes a number of pods and a version; how long from the sync until exactly these run.
 fn ours(cluster: &Cluster, engines: &[Engine], replicas: usize, version: usize) -> Result<Duration> {
     cluster.repo.push(&[file(replicas, version)], "Change")?;
     let start = Instant::now();
@@ -117,13 +116,11 @@ fn ours(cluster: &Cluster, engines: &[Engine], replicas: usize, version: usize) 
     Ok(start.elapsed())
 }
 
-/// Waits until exactly so many containers with these labels run on the nodes, all of this version. Looks seldom: looking
-/// takes CPU from what is measured.
+/// Waits until exactly `replicas` containers with these labels run on the nodes, all of this version.
 pub(crate) fn wait(engines: &[Engine], labels: &[String], replicas: usize, version: usize) -> Result<()> {
     let wanted = format!("VERSION={version}");
     let mut is_new: HashMap<String, bool> = HashMap::new();
     eventually(&format!("{replicas} of version {version} run"), secs(300), || {
-        std::thread::sleep(LOOK_EVERY);
         let mut running = 0;
         for engine in engines {
             for id in engine.running(labels)? {

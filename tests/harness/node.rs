@@ -286,7 +286,7 @@ fn words(words: &[&str]) -> Vec<String> {
 
 fn dockerd(enter: &[String], dir: &Path, host: &str, live_restore: bool) -> Vec<String> {
     let mut command = enter.to_vec();
-    // Without: for a swarm, which asks a registry for every task unless told that the image is there.
+    // Docker Swarm asks a registry for the image of every task, unless this is set.
     let environment = (!live_restore).then_some("DOCKER_SERVICE_PREFER_OFFLINE_IMAGE=1");
     command.extend(["env"].into_iter().chain(environment).map(str::to_owned));
     command.extend(words(&[

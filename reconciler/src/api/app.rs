@@ -29,8 +29,8 @@ pub(super) struct Shared {
     pub(super) nodes: reqwest::Client,
     pub(super) log_streams: Arc<Semaphore>,
     pub(super) blob_streams: Arc<Semaphore>,
-    /// Each takes a core for as long as it lasts.
-    pub(super) rehearsals: Arc<Semaphore>,
+    /// Simulations of changes; each takes a core as long as it lasts.
+    pub(super) simulations: Arc<Semaphore>,
 }
 
 pub(super) type App = axum::extract::State<Arc<Shared>>;

@@ -50,7 +50,7 @@ pub fn router(deps: ApiDeps) -> Router {
         nodes: logs::client(),
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
         blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
-        rehearsals: Arc::new(Semaphore::new(1)),
+        simulations: Arc::new(Semaphore::new(1)),
     };
     Router::new()
         .route("/v1/healthz", get(read::healthz))

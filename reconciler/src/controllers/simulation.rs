@@ -80,7 +80,7 @@ impl Sim {
         Self { store, snapshot, reconciler, _reflector: reflector }
     }
 
-    /// With so many nodes `n1`, `n2`, … that beat.
+    /// With `count` nodes `n1`, `n2`, … that beat.
     async fn with_nodes(count: u8) -> Self {
         let sim = Self::new().await;
         for i in 1..=count {

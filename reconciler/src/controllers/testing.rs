@@ -45,7 +45,7 @@ pub(crate) fn pod_ref(name: &str) -> NamespacedName {
     NamespacedName::new(DEFAULT_NAMESPACE, name)
 }
 
-/// A pod of one container that asks for so many millicores and mebibytes.
+/// A pod of one container with these requests.
 pub(crate) fn spec(cpu_millis: u64, memory_mib: u64) -> PodSpec {
     let mut container = Container { name: "main".into(), image: "busybox:1".into(), ..Container::default() };
     container.resources.requests.cpu = Some(schema::quantity::Cpu { millis: cpu_millis });

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use schema::codec::encode;
 use schema::control::Plan;
 use schema::keys::{Key, ROOT};
-use schema::snapshot::Versioned;
+use schema::snapshot::{Change as SnapshotChange, Snapshot, Versioned};
 use schema::store::{Guard, Op};
 use serde::Serialize;
 
@@ -59,6 +59,21 @@ pub enum Expect {
     Absent,
     /// It was last written at this revision.
     ModRevision(i64),
+}
+
+impl Write {
+    /// Carries it out on a snapshot, as etcd would; at the snapshot's next revision.
+    pub fn apply_to(&self, snapshot: &mut Snapshot) {
+        let (key, revision) = (self.key.to_string(), snapshot.revision + 1);
+        snapshot.revision = revision;
+        snapshot.apply(&match &self.change {
+            Change::Put(value) => {
+                let value = value.clone();
+                SnapshotChange::Put { key, value, create_revision: revision, mod_revision: revision }
+            }
+            Change::Delete => SnapshotChange::Delete { key },
+        });
+    }
 }
 
 impl Writes {

@@ -1,9 +1,6 @@
-//! Where new pods would go if these changes of objects were applied now: the controllers' own plans on a copy of the
-//! snapshot, on which every pod that has a node becomes ready. Pure.
+//! Where new pods would go if a change of objects were applied now: the controllers' own plans on a copy of the snapshot,
+//! in which every pod that has a node becomes ready. Pure.
 
-use std::time::{Duration, Instant};
-
-use bytes::Bytes;
 use jiff::Timestamp;
 use schema::codec::encode;
 use schema::condition::{Condition, ConditionStatus};
@@ -12,13 +9,13 @@ use schema::kinds::pod::{PodPhase, PodStatus};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::PodInstance;
-use schema::snapshot::{Change as SnapshotChange, Snapshot};
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use crate::controllers::scheduler::{self, Explainer};
-use crate::controllers::{Change, LastKnown, Write, autoscaler, workloads};
+use crate::controllers::{Change, Expect, LastKnown, Reason, Write, autoscaler, workloads};
 
-/// Most pods that are gone through.
+/// Most pods that are simulated.
 pub const PODS_MAX: usize = 50_000;
 
 /// What becomes of objects.
@@ -44,16 +41,16 @@ pub struct Placement {
     pub why: String,
 }
 
-/// All that could be found out.
+/// Where all of them would go.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placements {
     /// In order of namespace and name.
     pub items: Vec<Placement>,
-    /// Nothing is left out: the last step of every rollout was gone through.
+    /// Every rollout was simulated to its last step; otherwise later pods are left out.
     pub complete: bool,
 }
 
-/// One for each pod that would be new or move to another node. Takes about `patience` at most.
+/// One for each pod that would be new or move to another node. `goes_on` is asked before each step of a rollout.
 ///
 /// # Errors
 /// The changes ask for more than [`PODS_MAX`] pods.
@@ -61,30 +58,29 @@ pub fn placements(
     snapshot: &Snapshot,
     changes: &ObjectChanges,
     now: Timestamp,
-    patience: Duration,
+    goes_on: impl Fn() -> bool,
 ) -> Result<Placements, String> {
-    let begun = Instant::now();
     let asked = changes.put.iter().filter_map(|object| object.resource.pod(&object.metadata));
     let pods = asked.fold(0, |sum: usize, pod| sum.saturating_add(pod.count as usize));
     if pods > PODS_MAX {
-        return Err(format!("it asks for {pods} pods; up to {PODS_MAX} are gone through"));
+        return Err(format!("the change asks for {pods} pods, more than {PODS_MAX}"));
     }
-    let mut world = World(snapshot.clone());
+    let mut rehearsal = Rehearsal(snapshot.clone());
     for object in &changes.delete {
-        world.delete(&Key::Object(object.clone()));
+        rehearsal.delete(Key::Object(object.clone()));
     }
     for object in &changes.put {
-        world.put(&Key::Object(object.reference()), object);
+        rehearsal.put(Key::Object(object.reference()), object);
     }
     let nothing = LastKnown::default();
-    world.carry_out(&autoscaler::plan(&world.0, &nothing, now).writes);
+    rehearsal.carry_out(&autoscaler::plan(&rehearsal.0, &nothing, now).writes);
     let mut complete = false;
-    while !complete && begun.elapsed() < patience && world.0.pods.len() <= PODS_MAX {
-        let pods = workloads::plan(&world.0, &nothing, now);
-        complete = !world.carry_out(&pods.writes);
-        let bindings = scheduler::bind(&world.0, &nothing, None);
-        complete &= !world.carry_out(&bindings.writes);
-        complete &= !world.report();
+    while !complete && goes_on() && rehearsal.0.pods.len() <= PODS_MAX {
+        let pods = workloads::plan(&rehearsal.0, &nothing, now);
+        complete = !rehearsal.carry_out(&pods.writes);
+        let bindings = scheduler::bind(&rehearsal.0, &nothing, None);
+        complete &= !rehearsal.carry_out(&bindings.writes);
+        complete &= !rehearsal.report();
     }
     let is_as_before = |pod: &PodInstance| {
         let node = |of: &Snapshot| {
@@ -92,45 +88,37 @@ pub fn placements(
             bound.filter(|bound| bound.pod.uid == pod.uid).map(|bound| bound.node.clone())
         };
         let was = snapshot.pods.get(&pod.reference()).is_some_and(|was| was.value.uid == pod.uid);
-        was && node(snapshot) == node(&world.0)
+        was && node(snapshot) == node(&rehearsal.0)
     };
-    let explainer = Explainer::new(&world.0);
-    let all = world.0.pods.values().map(|pod| &pod.value);
+    let explainer = Explainer::new(&rehearsal.0);
+    let all = rehearsal.0.pods.values().map(|pod| &pod.value);
     let changed = all.filter(|pod| !is_as_before(pod));
-    Ok(Placements { items: changed.map(|pod| world.placement(pod, &explainer)).collect(), complete })
+    Ok(Placements { items: changed.map(|pod| rehearsal.placement(pod, &explainer)).collect(), complete })
 }
 
 /// A snapshot that moves on as the cluster would.
-struct World(Snapshot);
+struct Rehearsal(Snapshot);
 
-impl World {
-    fn put<T: Serialize>(&mut self, key: &Key, value: &T) {
-        // What is too large for etcd would not get there either.
+impl Rehearsal {
+    /// Writes a value, unless it is too large for etcd: it would not get there either.
+    fn put<T: Serialize>(&mut self, key: Key, value: &T) {
         if let Ok(value) = encode(value) {
-            self.put_bytes(key, value.into());
+            self.write(key, Change::Put(value.into()));
         }
     }
 
-    fn put_bytes(&mut self, key: &Key, value: Bytes) {
-        self.0.revision += 1;
-        let (key, revision) = (key.to_string(), self.0.revision);
-        let change = SnapshotChange::Put { key, value, create_revision: revision, mod_revision: revision };
-        self.0.apply(&change);
+    fn delete(&mut self, key: Key) {
+        self.write(key, Change::Delete);
     }
 
-    fn delete(&mut self, key: &Key) {
-        self.0.revision += 1;
-        self.0.apply(&SnapshotChange::Delete { key: key.to_string() });
+    fn write(&mut self, key: Key, change: Change) {
+        let (expect, reason) = (Expect::Absent, Reason::Published);
+        Write { key, change, expect, reason, joined: false }.apply_to(&mut self.0);
     }
 
     /// Whether any of it is about pods: records of a rollout alone move none.
     fn carry_out(&mut self, writes: &[Write]) -> bool {
-        for write in writes {
-            match &write.change {
-                Change::Put(value) => self.put_bytes(&write.key, value.clone()),
-                Change::Delete => self.delete(&write.key),
-            }
-        }
+        writes.iter().for_each(|write| write.apply_to(&mut self.0));
         writes.iter().any(|write| matches!(write.key, Key::Pod(_) | Key::Binding(..)))
     }
 
@@ -147,10 +135,10 @@ impl World {
         let new: Vec<_> = new.map(|(place, uid)| (place.clone(), uid.clone())).collect();
         let changes = !(gone.is_empty() && new.is_empty());
         for (node, pod) in gone {
-            self.delete(&Key::PodStatus(node, pod));
+            self.delete(Key::PodStatus(node, pod));
         }
         for ((node, pod), uid) in new {
-            self.put(&Key::PodStatus(node, pod), &ready(&uid));
+            self.put(Key::PodStatus(node, pod), &ready(&uid));
         }
         changes
     }
@@ -194,7 +182,9 @@ mod tests {
     use super::*;
     use crate::controllers::testing::{SnapshotBuilder, object, object_of, spec};
 
-    const NOW: &str = "2026-01-01T00:00:00Z";
+    fn now() -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
 
     fn replica_set(replicas: u32, cpu: u64) -> Object {
         let mut set = ReplicaSetSpec { replicas, progress_deadline_seconds: 60, ..ReplicaSetSpec::default() };
@@ -205,7 +195,7 @@ mod tests {
     }
 
     fn nodes_of(snapshot: &Snapshot, changes: &ObjectChanges) -> Vec<String> {
-        let all = placements(snapshot, changes, NOW.parse().unwrap(), Duration::from_secs(60)).unwrap();
+        let all = placements(snapshot, changes, now(), || true).unwrap();
         assert!(all.complete);
         all.items.into_iter().map(|one| one.node.unwrap_or(one.why)).collect()
     }
@@ -216,16 +206,16 @@ mod tests {
 
     /// What is there once these objects were applied.
     fn applied(snapshot: &Snapshot, objects: &[Object]) -> Snapshot {
-        let mut world = World(snapshot.clone());
+        let mut rehearsal = Rehearsal(snapshot.clone());
         for object in objects {
-            world.put(&Key::Object(object.reference()), object);
+            rehearsal.put(Key::Object(object.reference()), object);
         }
         for _ in 0..10 {
-            world.carry_out(&workloads::plan(&world.0, &LastKnown::default(), NOW.parse().unwrap()).writes);
-            world.carry_out(&scheduler::bind(&world.0, &LastKnown::default(), None).writes);
-            world.report();
+            rehearsal.carry_out(&workloads::plan(&rehearsal.0, &LastKnown::default(), now()).writes);
+            rehearsal.carry_out(&scheduler::bind(&rehearsal.0, &LastKnown::default(), None).writes);
+            rehearsal.report();
         }
-        world.0
+        rehearsal.0
     }
 
     #[test]
@@ -263,10 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn more_pods_than_it_goes_through_are_refused() {
+    fn what_is_cut_short_says_so() {
+        let snapshot = SnapshotBuilder::new().nodes(1).snapshot;
+        let cut = placements(&snapshot, &put(&[replica_set(1, 1)]), now(), || false).unwrap();
+        assert_eq!(cut, Placements::default());
+    }
+
+    #[test]
+    fn a_change_that_asks_for_too_many_pods_is_refused() {
         let snapshot = SnapshotBuilder::new().nodes(1).snapshot;
         let changes = put(&[replica_set(u32::MAX, 1)]);
-        let refused = placements(&snapshot, &changes, NOW.parse().unwrap(), Duration::from_secs(60));
+        let refused = placements(&snapshot, &changes, now(), || true);
         assert!(refused.unwrap_err().contains("4294967295 pods"));
     }
 

@@ -82,8 +82,11 @@ pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
 
 /// When the object last came closer to being healthy. A restart is no progress, so a crash loop meets its deadline.
 pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Option<Timestamp> {
-    // Another number of pods is a new task with a time of its own.
+    // Another number of pods gives a workload that was complete its time again. One that never was must not gain by it.
     let scaled = || {
+        if rollout_of(snapshot, object).is_some_and(|rollout| !rollout.complete) {
+            return None;
+        }
         let target = object.reference();
         let of_object = snapshot.autoscalers.values().filter(|record| record.value.target == target);
         of_object.filter_map(|record| record.value.status.last_scale_time).filter(|at| *at <= now).max()

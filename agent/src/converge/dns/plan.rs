@@ -77,7 +77,7 @@ pub struct Observed {
     pub hosts: BTreeSet<String>,
 }
 
-/// systemd-resolved takes so many domains of a link; of more it takes none.
+/// Most domains that systemd-resolved takes for a link; of more it takes none.
 pub(super) const DOMAINS_MAX: usize = 256;
 /// One of them is the zone.
 pub(super) const HOSTS_MAX: usize = DOMAINS_MAX - 1;

@@ -72,8 +72,7 @@ async fn place(client: &Client, review: &mut Review) {
         Ok(Placements { items, complete }) => {
             review.placements = items;
             review.notes.extend((!complete).then(|| {
-                "where new pods would go is not known of all: only the first steps were gone through"
-                    .to_owned()
+                "where some new pods would go is not known: the simulation took too long".to_owned()
             }));
         }
         Err(error) => review.notes.push(format!("where new pods would go is not known: {error}")),

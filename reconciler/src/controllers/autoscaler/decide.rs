@@ -14,7 +14,7 @@ const ABLE_TO_SCALE: &str = "AbleToScale";
 const SCALING_ACTIVE: &str = "ScalingActive";
 const SCALING_LIMITED: &str = "ScalingLimited";
 
-/// The reason of a metric that can't be told.
+/// The reason of a metric that is not known.
 pub const FAILED_GET_METRIC: &str = "FailedGetResourceMetric";
 
 /// Decides. Total and deterministic.

@@ -51,7 +51,7 @@ fn restarts(pod: &OwnedPod<'_>) -> u32 {
     containers.iter().map(|container| container.restart_count).max().unwrap_or(0)
 }
 
-/// Powers of two of seconds: pods that were made together are not told apart by a moment.
+/// Powers of two of seconds: pods that were made at almost the same moment rank the same.
 fn age_bucket(since: Option<Timestamp>, now: Timestamp) -> u32 {
     let seconds = since.map_or(0, |since| now.duration_since(since).as_secs());
     u64::try_from(seconds).unwrap_or(0).checked_ilog2().map_or(0, |bucket| bucket + 1)

@@ -55,7 +55,7 @@ pub struct Review {
     pub prune: PruneView,
     /// What is missing on the nodes; nothing is known without a server.
     pub capacity: Vec<String>,
-    /// Where new pods would go now; nothing is known without a server.
+    /// Where new and moved pods would go now; empty without a server.
     pub placements: Vec<Placement>,
     /// What to know about how the plan was made.
     pub notes: Vec<String>,

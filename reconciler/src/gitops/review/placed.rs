@@ -9,8 +9,8 @@ const NAMED_MAX: usize = 40;
 
 /// One line each: first those that fit nowhere; of many the rest by node.
 pub(super) fn lines(placements: &[Placement]) -> Vec<String> {
-    let (placed, homeless): (Vec<_>, Vec<_>) = placements.iter().partition(|one| one.node.is_some());
-    let all = || homeless.iter().chain(&placed);
+    let (placed, unplaced): (Vec<_>, Vec<_>) = placements.iter().partition(|one| one.node.is_some());
+    let all = || unplaced.iter().chain(&placed);
     let mut lines: Vec<String> = all().take(NAMED_MAX).map(|one| line(one)).collect();
     let mut more: BTreeMap<Option<&str>, usize> = BTreeMap::new();
     for one in all().skip(NAMED_MAX) {

@@ -137,7 +137,7 @@ struct Follower {
     number: usize,
     prefix: String,
     inputs: mpsc::Sender<Input>,
-    /// The store can't be read: told once for all prefixes.
+    /// The store can't be read: reported once for all prefixes.
     outage: Arc<AtomicBool>,
 }
 

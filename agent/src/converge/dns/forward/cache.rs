@@ -68,7 +68,7 @@ impl Cache {
         Some(Arc::new(message))
     }
 
-    /// Keeps an answer if it may be kept; the answer as it is given to whoever asked.
+    /// Keeps an answer if it may be kept; the answer as the client gets it.
     pub(super) fn keep(&self, query: &Query, mut message: Message) -> Arc<Message> {
         let seconds = limit(&mut message);
         let message = Arc::new(message);

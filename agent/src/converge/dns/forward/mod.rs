@@ -73,7 +73,7 @@ pub(super) struct Forwarder {
     flights: Mutex<HashMap<Query, Weak<Flight>>>,
 }
 
-/// A question under way: whoever asks the same waits for the same answer.
+/// A question under way: clients that ask the same wait for the same answer.
 type Flight = OnceCell<Result<Arc<Message>, ForwardError>>;
 
 impl Forwarder {

@@ -24,9 +24,9 @@ impl Leader {
         let mut writes = plan.writes.iter().peekable();
         while let Some(first) = writes.next() {
             if self.written == self.killed_before {
-                // Its successor plans anew, on what is there.
+                // Its successor plans anew, at once, on what is there.
                 self.killed_before = usize::MAX;
-                return;
+                return self.act(field);
             }
             self.written += 1;
             self.write(field, first);
@@ -80,6 +80,7 @@ fn story(killed_before: usize) -> (usize, Vec<String>, Vec<String>) {
     (leader.written, leader.made, field.pods().into_keys().collect())
 }
 
+// Seen red where `free_names` gives a name again that has a pod, but no node yet.
 #[test]
 fn a_leader_killed_before_any_write_leaves_the_same_pods() {
     let (writes, made, left) = story(usize::MAX);
