@@ -1,8 +1,9 @@
-//! The agent's read-only HTTP API: logs of containers on this node, and health.
+//! The agent's read-only HTTP API: logs of containers and builds on this node, images of functions, and health.
 //!
 //! Reads Docker's listing and logs; changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -14,12 +15,14 @@ use axum::routing::get;
 use futures::StreamExt;
 use jiff::Timestamp;
 use schema::control::LoopRuns;
+use schema::kinds::function::{IMAGE_PREFIX, image_hash};
 use schema::since::Since;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::converge::builds::log_path;
 use crate::converge::names;
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 
@@ -28,14 +31,17 @@ use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, L
 pub struct Api {
     pub docker: Arc<dyn Docker>,
     pub instance: String,
+    pub state_dir: PathBuf,
     pub loops: LoopRuns,
 }
 
-/// `GET /v1/healthz`, `GET /v1/loops` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
+/// `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
 pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/healthz", get(healthz))
         .route("/v1/loops", get(loops))
+        .route("/v1/images/{hash}", get(image))
+        .route("/v1/builds/{hash}/log", get(build_log))
         .route("/v1/logs/{namespace}/{pod}/{container}", get(logs))
         .with_state(api)
 }
@@ -53,6 +59,29 @@ async fn healthz() -> Response {
 
 async fn loops(State(api): State<Api>) -> Response {
     axum::Json(json!({"items": api.loops.statuses()})).into_response()
+}
+
+/// An image of a function, for a node that lacks it.
+async fn image(State(api): State<Api>, Path(hash): Path<String>) -> Result<Response, Refusal> {
+    let reference = format!("{IMAGE_PREFIX}{hash}");
+    let known = if image_hash(&reference).is_some() { api.docker.image(&reference).await? } else { None };
+    if known.is_none() {
+        let what = format!("this node has no image {reference}");
+        return Err(Refusal(StatusCode::NOT_FOUND, what, "another node may have it".to_owned()));
+    }
+    let pieces = api.docker.save(&reference).map(|piece| piece.map_err(std::io::Error::other));
+    Ok(([(header::CONTENT_TYPE, "application/x-tar")], Body::from_stream(pieces)).into_response())
+}
+
+/// What the build of an image said.
+async fn build_log(State(api): State<Api>, Path(hash): Path<String>) -> Result<Response, Refusal> {
+    let is_hash = image_hash(&format!("{IMAGE_PREFIX}{hash}")).is_some();
+    let read = if is_hash { std::fs::read(log_path(&api.state_dir, &hash)).ok() } else { None };
+    let Some(log) = read else {
+        let help = "the image was built on another node, or its log was removed with it".to_owned();
+        return Err(Refusal(StatusCode::NOT_FOUND, "this node has no log of that build".to_owned(), help));
+    };
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], log).into_response())
 }
 
 /// Which part of a log.
@@ -227,7 +256,12 @@ mod tests {
             let id = docker.create(&new).await.unwrap();
             docker.start(&id).await.unwrap();
         }
-        Api { docker: Arc::new(docker), instance: "mk8s".into(), loops: LoopRuns::default() }
+        Api {
+            docker: Arc::new(docker),
+            instance: "mk8s".into(),
+            state_dir: PathBuf::new(),
+            loops: LoopRuns::default(),
+        }
     }
 
     async fn ask(path: &str, query: LogQuery) -> (StatusCode, String) {

@@ -13,6 +13,8 @@ pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
 pub const DEFAULT_DOCKER: &str = "unix:///var/run/docker.sock";
 /// Where the agent's read-only API listens.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7071";
+/// Where functions are called unless told otherwise.
+pub const DEFAULT_FUNCTIONS_LISTEN: &str = "0.0.0.0:8081";
 /// Where the private etcd listens.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
 /// Where a machine says how names are looked up.
@@ -42,8 +44,18 @@ pub enum Command {
     Standby(RunArguments),
     /// Check that this machine can run an agent; exit code 1 if it can't
     Doctor(DoctorArguments),
+    /// Make the images that Python functions are built on, of this machine's Debian packages, unless they are there
+    PythonBase(PythonBaseArguments),
     /// Remove all that the agent made on this machine: containers, links, rules, files
     Reset(ResetArguments),
+}
+
+/// Flags of `python-base`.
+#[derive(Debug, Clone, Args)]
+pub struct PythonBaseArguments {
+    /// What belongs to one Minik8s on this machine.
+    #[command(flatten)]
+    pub machine: MachineArguments,
 }
 
 /// What belongs to one Minik8s on this machine.
@@ -86,6 +98,9 @@ pub struct RunArguments {
     /// Address of the agent's read-only API
     #[arg(long, env = "MINIK8S_AGENT_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
+    /// Address at which functions are called
+    #[arg(long, env = "MINIK8S_FUNCTIONS_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_FUNCTIONS_LISTEN)]
+    pub functions_listen: SocketAddr,
     /// Address under which other nodes reach this one; by default that of the default route
     #[arg(long, env = "MINIK8S_NODE_IP", value_name = "ADDR")]
     pub node_ip: Option<IpAddr>,

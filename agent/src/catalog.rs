@@ -1,4 +1,4 @@
-//! What this node knows of the rest of the cluster: services, routes, settings, the other nodes. From etcd when
+//! What this node knows of the rest of the cluster: services, routes, functions, settings, the other nodes. From etcd when
 //! it has been listed, else from the node's own disk.
 //!
 //! Reads the snapshot and `<state>/agent/catalog.json`; publishes what holds. While an etcd is not
@@ -14,7 +14,7 @@ use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
 use schema::meta::NamespacedName;
-use schema::records::{ClusterSettings, NodeRecord, RouteRecord, ServiceRecord, Vtep};
+use schema::records::{ClusterSettings, FunctionRecord, NodeRecord, RouteRecord, ServiceRecord, Vtep};
 use schema::snapshot::{Snapshot, Table};
 use schema::store::reflector::SnapshotReader;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,8 @@ pub struct Catalog {
     pub services: Table<NamespacedName, ServiceRecord>,
     /// Every host and its paths.
     pub routes: Table<NamespacedName, RouteRecord>,
+    /// Every function, with its replicas.
+    pub functions: Table<NamespacedName, FunctionRecord>,
     /// The other nodes of which both a range and a tunnel are known.
     pub peers: BTreeMap<String, Peer>,
     /// The settings of the cluster, as etcd has them or had them last.
@@ -95,6 +97,7 @@ impl CatalogStore {
         let same = |taken: &Snapshot| {
             taken.services.ptr_eq(&snapshot.services)
                 && taken.routes.ptr_eq(&snapshot.routes)
+                && taken.functions.ptr_eq(&snapshot.functions)
                 && taken.settings.ptr_eq(&snapshot.settings)
                 && taken.nodes.ptr_eq(&snapshot.nodes)
                 && taken.subnets.ptr_eq(&snapshot.subnets)
@@ -110,6 +113,7 @@ impl CatalogStore {
         let changed = next.source != self.current.source
             || !next.services.ptr_eq(&self.current.services)
             || !next.routes.ptr_eq(&self.current.routes)
+            || !next.functions.ptr_eq(&self.current.functions)
             || next.settings != self.current.settings
             || next.peers != self.current.peers
             || next.own_address != self.current.own_address
@@ -130,6 +134,9 @@ impl CatalogStore {
         let routes = kept(&self.current.routes, &snapshot.routes, |id| {
             !settled || unreadable(Key::Route(id.clone()).to_string())
         });
+        let functions = kept(&self.current.functions, &snapshot.functions, |id| {
+            !settled || unreadable(Key::Function(id.clone()).to_string())
+        });
         // What is the same keeps the revision that it had before, so etcd's own are asked, too.
         let known = snapshot.services.values().chain(services.values());
         let revision = known.map(|found| found.mod_revision).max().unwrap_or_default();
@@ -139,6 +146,7 @@ impl CatalogStore {
             source: Source::Etcd,
             services,
             routes,
+            functions,
             settings: settings.clone(),
             peers: self.peers(snapshot, settled, now),
             own_address: own.or(self.current.own_address),

@@ -46,6 +46,8 @@ pub struct Config {
     pub etcd: Access,
     pub node: String,
     pub listen: SocketAddr,
+    /// Where functions are called.
+    pub functions_listen: SocketAddr,
     pub node_ip: Option<IpAddr>,
     pub vxlan: Vxlan,
     pub container_limits: ContainerLimits,
@@ -128,6 +130,7 @@ impl RunArguments {
             etcd: self.etcd_login.access(etcd),
             node: node_name(self.node.as_deref())?,
             listen: self.listen,
+            functions_listen: self.functions_listen,
             node_ip: self.node_ip,
             vxlan: Vxlan { vni: self.vxlan_vni, port: self.vxlan_port },
             container_limits: self.container_limits()?,

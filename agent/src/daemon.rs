@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use schema::control::{Row, Runtime};
 use schema::keys::{Key, prefix};
+use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::{self, SnapshotReader};
@@ -19,13 +20,16 @@ use schema::store::status_writer::{Reported, StatusWriter};
 use tokio::sync::watch;
 
 use self::base::Base;
-pub(crate) use self::names::{Known, wire_dns, wire_gateway};
+pub(crate) use self::names::{Known, wire_dns, wire_functions, wire_gateway};
 use self::prepare::{Ground, prepare, require_root};
 use crate::api::{self, Api};
 use crate::catalog::{self, CatalogDisk, CatalogStore};
 use crate::config::Config;
+use crate::converge::builds::NodeImages;
 use crate::converge::image_book::ImageBook;
 use crate::converge::node::HEARTBEAT_INTERVAL;
+use crate::converge::node_dns::NodeDns;
+use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{Statuses, publish_reported};
 use crate::converge::usage;
 use crate::desired;
@@ -44,6 +48,9 @@ const NETWORK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How often Docker's disk is looked at.
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often it is looked which images of functions are here; orders wake the loop.
+const BUILDS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
 /// kept, within seconds after the cause is gone.
@@ -120,6 +127,8 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.task("standby", standby::keep(handover.clone(), token.clone()));
     let known = Known { subnet: subnet.clone(), catalog: catalog.clone(), handover };
     let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &known);
+    let demand = written_to(&mut runtime, "demand record", Key::Demand(node.clone()), &store);
+    wire_functions(&mut runtime, config.functions_listen, known.clone(), demand);
     wire_gateway(&mut runtime, &node, known);
     let base = Base {
         config,
@@ -141,14 +150,11 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let wake_services = row.nudge();
     runtime.drive(row, base.services(rules, programmed));
 
-    let row = every(PODS_INTERVAL).wake_on(base.address.changes());
-    let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules_follow)?;
-    helpers.into_iter().for_each(|(name, helper)| runtime.task(name, helper));
-    let reported = follow_reported(&mut runtime, &node, pods.statuses(), &base.snapshot);
-    runtime.drive(row, pods);
+    let reported = wire_pods(&mut runtime, &base, dns, pod_tables, rules_follow)?;
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));
     runtime.drive(every(IMAGES_INTERVAL), base.images());
+    wire_builds(&mut runtime, &base);
 
     let row = every(HEARTBEAT_INTERVAL).wake_on(vtep.clone()).wake_on(base.address.changes());
     let row = row.wake_on(reported.clone());
@@ -162,9 +168,37 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.task("changes of packet rules", watched);
 
     let instance = config.machine.instance.clone();
-    let api = Api { docker: base.docker, instance, loops: runtime.runs() };
+    let state_dir = config.machine.state_dir.clone();
+    let api = Api { docker: base.docker, instance, state_dir, loops: runtime.runs() };
     runtime.task("api", api::serve(listener, api, token));
     Ok(runtime)
+}
+
+/// The pods loop with its helpers; whether etcd has what runs here.
+fn wire_pods(
+    runtime: &mut Runtime,
+    base: &Base<'_>,
+    dns: watch::Receiver<NodeDns>,
+    pod_tables: watch::Sender<PodTable>,
+    rules_follow: watch::Receiver<i64>,
+) -> anyhow::Result<watch::Receiver<bool>> {
+    let row = every(PODS_INTERVAL).wake_on(base.address.changes());
+    let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules_follow)?;
+    helpers.into_iter().for_each(|(name, helper)| runtime.task(name, helper));
+    let reported = follow_reported(runtime, &base.config.node, pods.statuses(), &base.snapshot);
+    runtime.drive(row, pods);
+    Ok(reported)
+}
+
+/// The images of functions: the loop that builds them, and what is reported of them.
+fn wire_builds(runtime: &mut Runtime, base: &Base<'_>) {
+    let (reports, built) = watch::channel(None);
+    let images = NodeImages { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
+    let writer = StatusWriter::new(images, Arc::clone(&base.store));
+    runtime.task("image statuses", writer.run(built, runtime.token()));
+    let is_work = |before: &Snapshot, now: &Snapshot| !before.builds.ptr_eq(&now.builds);
+    let row = every(BUILDS_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
+    runtime.drive(row, base.builds(reports));
 }
 
 /// Whether etcd has what runs here.
@@ -199,6 +233,9 @@ fn prefixes(node: &str) -> Vec<String> {
     vec![
         prefix::bindings_of(node),
         prefix::pod_status_of(node),
+        prefix::node_images_of(node),
+        prefix::work_of(node),
+        prefix::FUNCTIONS.to_owned(),
         prefix::SERVICES.to_owned(),
         prefix::ROUTES.to_owned(),
         prefix::SETTINGS.to_owned(),

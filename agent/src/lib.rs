@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod desired;
 pub mod doctor;
 pub mod files;
+pub mod http;
 pub mod locks;
 pub(crate) mod mounts;
 pub mod node_address;

@@ -1,9 +1,13 @@
 //! `minik8s-agent`: parse, run, return an exit code.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use agent::args::{Arguments, Command, OutputFormat};
+use agent::converge::builds::Bases;
+use agent::converge::builds::base::bases;
 use agent::doctor::Ranges;
+use agent::worlds::docker::RealDocker;
 use agent::{daemon, doctor, reset, standby};
 use clap::Parser as _;
 use schema::control::{error_chain, logging};
@@ -30,6 +34,9 @@ fn main() -> ExitCode {
             let ranges = Ranges { cluster: flags.cluster_cidr, service: flags.service_cidr };
             runtime.block_on(doctor::run(&config, ranges, flags.output))
         }),
+        Command::PythonBase(flags) => flags.machine.check().map(|machine| {
+            runtime.block_on(python_base(&machine.docker, &machine.agent_dir())).map(|()| true)
+        }),
         Command::Reset(flags) => flags.check().map(|(machine, leaving)| {
             runtime.block_on(reset::run(&machine, leaving.as_ref())).map(|()| true)
         }),
@@ -40,6 +47,15 @@ fn main() -> ExitCode {
         Ok(Err(error)) => fail(1, error_chain(error.as_ref())),
         Err(error) => fail(WRONG_USAGE, error),
     }
+}
+
+/// Makes the images and prints their names.
+async fn python_base(docker: &str, scratch: &Path) -> anyhow::Result<()> {
+    let docker = RealDocker::connect(docker).await?;
+    let made = bases(&docker, None, scratch, &|said| eprint!("{said}")).await;
+    let Bases { runtime, packages } = made.map_err(anyhow::Error::msg)?;
+    println!("{runtime}\n{packages}");
+    Ok(())
 }
 
 /// One line on standard error, whatever the error says.

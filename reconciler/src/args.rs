@@ -13,11 +13,13 @@ use crate::config::{ServeArgs, parse_duration};
 use crate::view::Selector;
 use schema::since::Since;
 
+mod invoke;
 mod offline;
 mod resource;
 mod top;
 mod up;
 
+pub use invoke::InvokeArgs;
 pub use offline::{
     ExplainArgs, ReportFormat, SchemaArgs, SimulateArgs, SimulateFormat, SimulateHpaArgs, Simulated,
     ValidateArgs,
@@ -101,6 +103,12 @@ pub enum Command {
     /// Look at the repository now instead of at the next poll
     #[command(after_help = "Example: minik8s sync --wait")]
     Sync(SyncArgs),
+    /// Call a function
+    #[command(after_help = "Examples: minik8s invoke hello -d '{\"name\": \"Ada\"}'\n          \
+                            minik8s invoke shop/price -f order.json --gateway http://10.0.0.7:8081\n\n\
+                            Exit code: 0 answered, 1 the function failed, 2 the call was refused, 3 it did not run: \
+                            nobody answered in time, or too many wait.")]
+    Invoke(InvokeArgs),
     /// Check manifests as a push of them would be checked
     #[command(
         after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n          \
@@ -317,7 +325,7 @@ pub struct EventsArgs {
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// The pod: NAME or pod/NAME
+    /// The pod: NAME or pod/NAME; or function/NAME for all of its replicas
     #[arg(value_name = "POD", required_unless_present = "selector", conflicts_with = "selector")]
     pub pod: Option<String>,
     /// All pods with these labels, each line with its pod: key=value,…
@@ -326,6 +334,12 @@ pub struct LogsArgs {
     /// The container; not needed when there is only one
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
+    /// What the newest build of a function's image said
+    #[arg(long)]
+    pub build: bool,
+    /// Only what the call with this activation id wrote
+    #[arg(long, value_name = "ID")]
+    pub activation: Option<String>,
     /// Go on printing what it writes
     #[arg(short, long)]
     pub follow: bool,

@@ -28,6 +28,7 @@ use crate::api::{self, ApiDeps};
 use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::{LogFormat, ServeConfig};
 use crate::controllers::autoscaler::Autoscaler;
+use crate::controllers::functions::Functions;
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
 use crate::controllers::services::Services;
@@ -81,6 +82,13 @@ fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
 }
 
+/// The functions controller wakes when gateways report calls, at once: someone may wait for the first replica.
+fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news =
+        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.demand.ptr_eq(&before.demand);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
 fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     let row = || controller_row(&deps.snapshot, &deps.fence);
     runtime.drive(row(), Shell::<Nodes>::new(deps.clone()));
@@ -89,6 +97,7 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     runtime.drive(row(), Shell::<Services>::new(deps.clone()));
     let row_of_usage = autoscaler_row(&deps.snapshot, &deps.fence);
     runtime.drive(row_of_usage, Shell::<Autoscaler>::new(deps.clone()));
+    runtime.drive(functions_row(&deps.snapshot, &deps.fence), Shell::<Functions>::new(deps.clone()));
     runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
 }
 

@@ -4,7 +4,9 @@ use schema::kinds::Kind;
 
 use crate::cli::print::tables::KindView;
 use crate::gitops::review::effects::{Case, Effect, daemon_set, other, service, workload};
-use crate::view::{AutoscalerView, KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView};
+use crate::view::{
+    AutoscalerView, FunctionView, KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView,
+};
 
 /// One row.
 pub(crate) struct Descriptor {
@@ -21,7 +23,7 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
         Kind::Node => row::<NodeView>(other::node),
         // What its users do says all.
         Kind::ConfigMap => row::<ObjectView>(|_| Vec::new()),
-        Kind::Function => row::<ObjectView>(other::function),
+        Kind::Function => row::<FunctionView>(other::function),
         Kind::Service => row::<ServiceView>(service::service),
         Kind::Pod => row::<PodView>(workload::pod),
         // An object with what is reported of its pods.

@@ -52,7 +52,7 @@ macro_rules! key_table {
                     Controller("workloads"), "workloads, blobs", Nothing; templates: Template, Plans;
                 Scale(workload: ObjectRef), SCALE, "/minik8s/scale/<kind>/<ns>/<name>"
                     => "how many pods a workload should have, in place of the number that Git says",
-                    Controller("hpa"), "workloads", Nothing; scales: ScaleRecord, Plans;
+                    Scaler, "workloads", Nothing; scales: ScaleRecord, Plans;
                 Autoscaler(autoscaler: NamespacedName), AUTOSCALERS, "/minik8s/autoscalers/<ns>/<name>"
                     => "what an autoscaler found and remembers: recommendations, changes, status",
                     Controller("hpa"), "CLI", Nothing; autoscalers: AutoscalerRecord, Plans;
@@ -74,6 +74,18 @@ macro_rules! key_table {
                 Route(route: NamespacedName), ROUTES, "/minik8s/routes/<ns>/<name>"
                     => "host and paths to services",
                     Controller("services"), "agents", All; routes: RouteRecord, Plans;
+                Function(function: NamespacedName), FUNCTIONS, "/minik8s/functions/<ns>/<name>"
+                    => "what a gateway needs of a function: images, bounds of calls, replicas",
+                    Controller("functions"), "agents", All; functions: FunctionRecord, Plans;
+                Build(node: String, image: String), WORK, "/minik8s/work/<node>/builds/<image>"
+                    => "an image that the node is to build",
+                    Controller("functions"), "that node's agent", Own; builds: BuildOrder, Plans;
+                NodeImage(node: String, image: String), NODE_IMAGES, "/minik8s/status/<node>/images/<image>"
+                    => "how far the node is with an image that it was to build",
+                    Agent, "functions, CLI", Own; node_images: NodeImage, Plans;
+                Demand(node: String), DEMAND, "/minik8s/demand/<node>"
+                    => "calls of functions through the node's gateway",
+                    Agent, "functions", Own; demand: NodeDemand, Figures;
                 Node(node: String), NODES, "/minik8s/nodes/<node>"
                     => "capacity, addresses, versions", Agent, "scheduler", All; nodes: NodeRecord, Plans;
                 Subnet(node: String), SUBNETS, "/minik8s/subnets/<node>"
@@ -140,6 +152,16 @@ macro_rules! define_keys {
                 format!("{STATUS}{node}/pods/")
             }
 
+            /// `status/<node>/images/`.
+            pub fn node_images_of(node: &str) -> String {
+                format!("{STATUS}{node}/images/")
+            }
+
+            /// `work/<node>/`.
+            pub fn work_of(node: &str) -> String {
+                format!("{WORK}{node}/")
+            }
+
             /// `revisions/<source>/`.
             pub fn revisions_of(source: &str) -> String {
                 format!("{REVISIONS}{source}/")
@@ -198,6 +220,8 @@ pub enum Writer {
     Gitops,
     /// The leading reconciler's controller of that name.
     Controller(&'static str),
+    /// The leading reconciler's controller that scales workloads of that kind.
+    Scaler,
     /// The agent of the node in the key.
     Agent,
     /// The reconciler that took the request, leading or not.
@@ -214,6 +238,7 @@ impl fmt::Display for Writer {
             Writer::Election => f.write_str("reconcilers"),
             Writer::Gitops => f.write_str("gitops"),
             Writer::Controller(name) => write!(f, "{name} controller"),
+            Writer::Scaler => f.write_str("hpa controller; functions controller of functions"),
             Writer::Agent => f.write_str("that node's agent"),
             Writer::Receiver => f.write_str("the reconciler that took it"),
             Writer::Leader => f.write_str("the leader's loop that did it"),

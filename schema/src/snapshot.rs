@@ -15,9 +15,10 @@ use crate::kinds::pod::{PodStatus, pool};
 use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
-    AutoscalerRecord, Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat,
-    NodeConditions, NodeRecord, NodeUsage, PodInstance, Revision, Rollout, RouteRecord, RulesStatus,
-    ScaleRecord, ServiceRecord, Settled, SourceStatus, Subnet, Template,
+    AutoscalerRecord, Binding, BuildOrder, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome,
+    FunctionRecord, Heartbeat, NodeConditions, NodeDemand, NodeImage, NodeRecord, NodeUsage, PodInstance,
+    Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, Settled, SourceStatus, Subnet,
+    Template,
 };
 
 mod bound;

@@ -20,6 +20,7 @@ mod etcd_lost;
 mod etcd_roles;
 mod fail_static;
 mod forbidden;
+mod functions;
 mod gateway;
 mod git_https;
 mod git_ssh;

@@ -16,6 +16,7 @@ use crate::etcd::Etcd;
 use crate::git_http::GitHttp;
 use crate::git_repo::{Change, GitRepo};
 use crate::http::http_get;
+use crate::image::ensure_python;
 use crate::net_world::NetWorld;
 use crate::node::Node;
 use crate::process::{Daemon, Outcome, outcome};
@@ -63,6 +64,8 @@ pub struct ClusterOptions {
     pub etcd_roles: bool,
     /// Containers of nodes in namespaces outlive their Docker. Docker Swarm does not put up with it.
     pub live_restore: bool,
+    /// Nodes have the images that Python functions are built on.
+    pub python: bool,
 }
 
 impl Default for ClusterOptions {
@@ -75,6 +78,7 @@ impl Default for ClusterOptions {
             path: "",
             etcd_roles: false,
             live_restore: true,
+            python: false,
         }
     }
 }
@@ -149,6 +153,9 @@ impl Cluster {
             Where::Host => vec![Node::host(&slot)?],
             Where::Namespaces(count) => namespaces(&slot, count, options.live_restore)?,
         };
+        if options.python {
+            nodes.iter().try_for_each(|node| ensure_python(&node.docker))?;
+        }
         let underlay = slot.underlay(1);
         let also = (options.place != Where::Host).then_some(underlay.as_str());
         let etcd = Etcd::new(slot.dir(), slot.port(4), slot.port(5), also);

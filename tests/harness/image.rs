@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::binaries::agent_binary;
 use crate::docker_world::DockerWorld;
 use crate::process::run;
 use crate::slot;
@@ -36,6 +37,30 @@ pub fn ensure_images(docker: &DockerWorld) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Brings the images that Python functions are built on to a daemon that lacks them. Nodes in namespaces reach no
+/// packages: the machine's own Docker has the images made, and gives them.
+pub fn ensure_python(docker: &DockerWorld) -> Result<()> {
+    let root = slot::root()?;
+    let _making = lock(&root.join("python.making.lock"), FlockArg::LockExclusive)?;
+    let (agent, scratch) = (agent_binary(), root.to_string_lossy().into_owned());
+    let own = DockerWorld::of_machine();
+    let args = ["python-base", "--docker", own.host(), "--state-dir", &scratch];
+    let made = run(&agent.to_string_lossy(), &args)?;
+    let images: Vec<&str> = made.lines().collect();
+    if docker.host() == own.host() || images.iter().all(|image| docker.has_image(image).unwrap_or(false)) {
+        return Ok(());
+    }
+    let name = images.join("-").replace(['/', ':'], "_");
+    let tar = root.join(format!("{name}.tar"));
+    let tar = tar.to_string_lossy();
+    if !Path::new(&*tar).exists() {
+        let mut save = vec!["save", "-o", &tar];
+        save.extend(&images);
+        own.run(&save)?;
+    }
+    docker.run(&["load", "-i", &tar]).map(|_| ())
 }
 
 fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>> {

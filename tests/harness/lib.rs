@@ -50,7 +50,7 @@ pub use git_repo::{Change, GitRepo};
 pub use git_ssh::GitSsh;
 pub use http::{http_get, http_post, http_post_body};
 pub use http_proxy::HttpProxy;
-pub use image::{IMAGE, IMAGE_TWO, ensure_images};
+pub use image::{IMAGE, IMAGE_TWO, ensure_images, ensure_python};
 pub use listing::Listing;
 pub use names::{Said, Upstream, dig};
 pub use net_world::{NetWorld, netns_of};

@@ -17,6 +17,9 @@ use crate::wait::{eventually, secs};
 
 /// The port of every agent in a namespace.
 const AGENT_PORT: u16 = 7071;
+/// Where functions are called on nodes in namespaces, and the slot's port for that on the machine itself.
+const FUNCTIONS_PORT: u16 = 8081;
+const FUNCTIONS_OFFSET: u16 = 9;
 
 /// One node of a cluster.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ pub struct Node {
     state_dir: PathBuf,
     instance: String,
     listen: String,
+    /// Where functions are called.
+    calls: String,
     enter: Vec<String>,
     holder: Option<Daemon>,
     node_ip: Option<String>,
@@ -61,6 +66,7 @@ impl Node {
             state_dir: dir.join("state"),
             instance: slot.instance(),
             listen: format!("127.0.0.1:{}", slot.port(3)),
+            calls: format!("127.0.0.1:{}", slot.port(FUNCTIONS_OFFSET)),
             enter: Vec::new(),
             holder: None,
             node_ip: None,
@@ -112,6 +118,7 @@ impl Node {
             state_dir: dir.join("state"),
             instance: slot.instance(),
             listen: format!("{address}:{AGENT_PORT}"),
+            calls: format!("0.0.0.0:{FUNCTIONS_PORT}"),
             holder: Some(holder),
             node_ip: Some(address),
             finds_address: false,
@@ -186,6 +193,7 @@ impl Node {
         command.extend(self.place());
         if subcommand != "reset" {
             command.extend(words(&["--etcd", etcd, "--node", &self.name, "--listen", &self.listen]));
+            command.extend(words(&["--functions-listen", &self.calls]));
             command.extend(words(&["--vxlan-vni", &self.vxlan.0, "--vxlan-port", &self.vxlan.1]));
             if let Some(file) = &self.etcd_password {
                 let file = file.to_string_lossy();
@@ -250,6 +258,14 @@ impl Node {
             self.holder.as_ref().map_or_else(|| Ok("self".to_owned()), |h| h.pid().map(|p| p.to_string()))?;
         let table = fs::read_to_string(format!("/proc/{process}/mounts"))?;
         Ok(table.lines().filter_map(|line| line.split(' ').nth(1)).map(str::to_owned).collect())
+    }
+
+    /// Where callers outside of its namespaces reach functions: `address:port`.
+    pub fn functions(&self) -> Result<String> {
+        match self.enter.is_empty() {
+            true => Ok(self.calls.clone()),
+            false => Ok(format!("{}:{FUNCTIONS_PORT}", self.address()?)),
+        }
     }
 
     /// Where its agent's API listens.

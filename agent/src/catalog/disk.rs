@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use schema::control::{DiskRecord, Fsync};
 use schema::meta::NamespacedName;
-use schema::records::{ClusterSettings, RouteRecord, ServiceRecord};
+use schema::records::{ClusterSettings, FunctionRecord, RouteRecord, ServiceRecord};
 use schema::snapshot::{Table, Versioned};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,8 @@ use crate::desired::Source;
 struct Saved {
     services: Vec<(NamespacedName, ServiceRecord)>,
     routes: Vec<(NamespacedName, RouteRecord)>,
+    #[serde(default)]
+    functions: Vec<(NamespacedName, FunctionRecord)>,
     #[serde(default)]
     settings: ClusterSettings,
     peers: BTreeMap<String, Peer>,
@@ -42,6 +44,7 @@ impl CatalogDisk {
             source: Source::Disk,
             services: table(saved.services),
             routes: table(saved.routes),
+            functions: table(saved.functions),
             settings: saved.settings,
             peers: saved.peers,
             own_address: saved.own_address,
@@ -55,6 +58,7 @@ impl CatalogDisk {
         let saved = Saved {
             services: rows(&catalog.services),
             routes: rows(&catalog.routes),
+            functions: rows(&catalog.functions),
             settings: catalog.settings.clone(),
             peers: catalog.peers.clone(),
             own_address: catalog.own_address,

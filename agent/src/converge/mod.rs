@@ -1,7 +1,9 @@
 //! The loops of a node, one folder per kind of thing converged: observe, plan, act, report.
 
+pub mod builds;
 pub mod clients;
 pub mod dns;
+pub mod functions;
 pub mod gateway;
 pub mod image_book;
 pub mod images;

@@ -12,6 +12,8 @@ use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
+use crate::converge::builds::plan::Reported;
+use crate::converge::builds::{BuildsDeps, BuildsLoop};
 use crate::converge::image_book::ImageBook;
 use crate::converge::images::{ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
@@ -31,6 +33,7 @@ use crate::worlds::host::RealMachine;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::RealNetlink;
 use crate::worlds::pause;
+use crate::worlds::peers::Peers;
 use crate::worlds::prober::RealProber;
 
 /// What all loops share.
@@ -105,6 +108,12 @@ impl Base<'_> {
             nudge,
             pod_table,
             credentials: Arc::clone(&self.files) as _,
+            peers: Arc::new(Peers::new(
+                self.node_name(),
+                Arc::clone(&self.docker),
+                self.snapshot.clone(),
+                self.catalog.clone(),
+            )),
             images: Arc::clone(&self.images),
             files: Arc::clone(&self.files),
             catalog: self.catalog.clone(),
@@ -120,6 +129,19 @@ impl Base<'_> {
             cgroups: Arc::new(RealCgroups::new()),
             records,
         })
+    }
+
+    pub(super) fn builds(&self, reports: watch::Sender<Option<Reported>>) -> BuildsLoop {
+        let deps = BuildsDeps {
+            node: self.node_name(),
+            state_dir: self.config.machine.state_dir.clone(),
+            docker: Arc::clone(&self.docker),
+            files: Arc::clone(&self.files),
+            snapshot: self.snapshot.clone(),
+            catalog: self.catalog.clone(),
+            events: self.events.clone(),
+        };
+        BuildsLoop::new(deps, reports)
     }
 
     pub(super) fn images(&self) -> ImagesLoop {

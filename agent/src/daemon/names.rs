@@ -1,16 +1,19 @@
 //! The rows of DNS and gateway: those of the agent, and of the process that answers in its place.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use schema::control::{Row, Runtime};
-use schema::records::Subnet;
+use schema::records::{NodeDemand, Subnet};
 use tokio::sync::watch;
 
 use super::every;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::converge::dns::{self, DnsDeps, DnsLoop};
+use crate::converge::functions::{self, FunctionsDeps, FunctionsLoop};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::node_dns::NodeDns;
 use crate::standby::Handover;
@@ -18,6 +21,9 @@ use crate::worlds::netlink::Netlink;
 
 /// How often the gateway looks whether it listens and routes as it should; changes wake it.
 const GATEWAY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often calls are counted while there are any.
+const DEMAND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What DNS and gateway follow from.
 #[derive(Clone)]
@@ -56,11 +62,29 @@ pub(crate) fn wire_dns(
     for_pods
 }
 
+/// The functions' gateway: the loop that follows what is known, the server, and what is reported of calls.
+pub(crate) fn wire_functions(
+    runtime: &mut Runtime,
+    listen: SocketAddr,
+    known: Known,
+    demand: watch::Sender<Option<NodeDemand>>,
+) {
+    let Known { subnet, catalog, .. } = known;
+    let calls = functions::Calls::new(Timestamp::now());
+    let row = Row::every(DEMAND_INTERVAL).wake_on(calls.stirred());
+    runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
+    let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
+    let deps = FunctionsDeps { listen, subnet, catalog, calls };
+    let (the_loop, serving) = FunctionsLoop::new(deps, runtime.token());
+    runtime.task("functions server", serving);
+    runtime.drive(row, the_loop);
+}
+
 /// The gateway: the loop that says where and by which table, and the server that does it.
 pub(crate) fn wire_gateway(runtime: &mut Runtime, node: &str, known: Known) {
     let Known { subnet, catalog, handover } = known;
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
-    let (node, port, limits) = (node.to_owned(), gateway::PORT, gateway::limits::Limits::default());
+    let (node, port, limits) = (node.to_owned(), gateway::PORT, crate::http::limits::Limits::default());
     let deps = GatewayDeps { node, port, limits, subnet, catalog, handover };
     let (the_loop, serving) = GatewayLoop::new(deps, runtime.token());
     runtime.task("gateway server", serving);

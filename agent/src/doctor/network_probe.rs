@@ -102,7 +102,7 @@ fn fronts(
     };
     let at = |address: Ipv4Addr, port: u16| (address, port);
     let dns = explained(dns::can_listen(names), &[(Protocol::Udp, DNS), (Protocol::Tcp, DNS)]);
-    let listened = gateway::server::listen(at(web, gateway::PORT).into()).map(drop);
+    let listened = crate::http::server::listen(at(web, gateway::PORT).into()).map(drop);
     let http = explained(listened, &[(Protocol::Tcp, gateway::PORT)]);
     vec![("dns", dns_at, dns), ("gateway", web_at, http)]
 }

@@ -52,6 +52,11 @@ impl PodFiles {
         self.cache.ensure(path, blob).await
     }
 
+    /// Where content lies once it is ensured.
+    pub fn folder(&self, blob: &BlobRef) -> PathBuf {
+        self.cache.folder(blob)
+    }
+
     /// The plain text of a secret that the pod names, fetched where it is not here. The caller keeps it
     /// in memory alone.
     pub async fn secret_bytes(&self, pod: &PodInstance, name: &str) -> Result<Vec<u8>, SecretError> {

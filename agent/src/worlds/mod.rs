@@ -8,4 +8,5 @@ pub mod host;
 pub mod iptables;
 pub mod netlink;
 pub mod pause;
+pub mod peers;
 pub mod prober;

@@ -152,6 +152,7 @@ impl Node {
             nudge,
             pod_table,
             credentials: Arc::new(NoCredentials),
+            peers: Arc::new(agent::worlds::peers::NoPeers),
             images: ImageBook::open(&self.state.path().join("agent")),
             files: files(self.state.path()),
             catalog: watch::channel(Arc::default()).1,

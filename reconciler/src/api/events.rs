@@ -36,7 +36,7 @@ impl Wanted {
         Self::of(Kind::HorizontalPodAutoscaler, id)
     }
 
-    fn of(kind: Kind, id: &NamespacedName) -> Self {
+    pub(super) fn of(kind: Kind, id: &NamespacedName) -> Self {
         Self {
             namespace: Some(id.namespace.clone()),
             name: Some(id.name.clone()),

@@ -67,6 +67,27 @@ pub(super) async fn logs(
     Ok((kind, Body::from_stream(stream)).into_response())
 }
 
+/// What a node's agent answers at `path`, as it comes.
+pub(super) async fn of_node(
+    app: &Shared,
+    snapshot: &Snapshot,
+    node: &str,
+    path: &str,
+) -> Result<Response, ApiError> {
+    let Some(record) = snapshot.nodes.get(node) else {
+        return Err(ApiError::bad_gateway(
+            format!("node {node} is not registered"),
+            "see 'minik8s get nodes'",
+        ));
+    };
+    let base = record.value.api.trim_end_matches('/').to_owned();
+    let url = format!("{base}{path}");
+    let to = NodeUrl { node: node.to_owned(), base, url, heartbeat: snapshot.node_is_ready(node) };
+    let answer = ask(app, &to).await?;
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    Ok((kind, Body::from_stream(answer.bytes_stream())).into_response())
+}
+
 fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
     let detail =
         view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;

@@ -18,6 +18,7 @@ mod autoscalers;
 mod blobs;
 mod error;
 mod events;
+mod functions;
 mod input;
 mod logs;
 mod objects;
@@ -67,6 +68,9 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/dns", get(services::routes))
         .route("/v1/autoscalers", get(autoscalers::all))
         .route("/v1/autoscalers/{namespace}/{name}", get(autoscalers::one))
+        .route("/v1/functions", get(functions::all))
+        .route("/v1/functions/{namespace}/{name}", get(functions::one))
+        .route("/v1/functions/{namespace}/{name}/build-log", get(functions::build_log))
         .route("/v1/usage/pods", get(read::pod_usage))
         .route("/v1/usage/nodes", get(read::node_usage))
         .route("/v1/objects", get(objects::stored))

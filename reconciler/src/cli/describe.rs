@@ -11,12 +11,13 @@ use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
-    AutoscalerDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView, RevisionView,
-    ServiceDetail, WorkloadView,
+    AutoscalerDetail, FunctionDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView,
+    RevisionView, ServiceDetail, WorkloadView,
 };
 
 mod autoscaler;
 mod containers;
+mod function;
 mod page;
 mod service;
 mod workload;
@@ -81,6 +82,10 @@ async fn object(
         KindPage::Autoscaler => {
             let detail: AutoscalerDetail = client.get(&["autoscalers", namespace, name], &[]).await?;
             write_out(&autoscaler::autoscaler_page(&detail, screen, now))
+        }
+        KindPage::Function => {
+            let detail: FunctionDetail = client.get(&["functions", namespace, name], &[]).await?;
+            write_out(&function::function_page(&detail, screen, now)?)
         }
         page @ (KindPage::Host | KindPage::Workload | KindPage::Object) => {
             let detail: ObjectDetail = client.get(&["objects", kind.as_str(), namespace, name], &[]).await?;

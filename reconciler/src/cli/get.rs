@@ -15,9 +15,9 @@ use super::print::output::{
 use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
-    AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, KindPage, List, NodeDetail,
-    NodeView, ObjectDetail, ObjectView, PodDetail, PodView, RevisionView, RouteView, Selector, ServiceDetail,
-    ServiceView, SourceView,
+    AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionDetail, FunctionView,
+    KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView, RevisionView,
+    RouteView, Selector, ServiceDetail, ServiceView, SourceView,
 };
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -138,6 +138,11 @@ impl What<'_> {
                 let path = ["autoscalers", namespace, name];
                 self.one::<AutoscalerDetail, AutoscalerView>(&path, |detail| &detail.row).await
             }
+            (KindPage::Function, Some((name, namespace)), _) => {
+                let path = ["functions", namespace, name];
+                self.one::<FunctionDetail, FunctionView>(&path, |detail| &detail.row).await
+            }
+            (KindPage::Function, None, _) => self.list::<FunctionView>(&["functions"]).await,
             (KindPage::Autoscaler, None, _) => self.list::<AutoscalerView>(&["autoscalers"]).await,
             (KindPage::Host, _, None) => self.list::<RouteView>(&["dns"]).await,
             (KindPage::Host | KindPage::Workload | KindPage::Object, _, Some(name)) => {

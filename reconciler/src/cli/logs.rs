@@ -3,6 +3,7 @@
 use futures::stream::{self, StreamExt};
 use reqwest::Response;
 use schema::kinds::Kind;
+use schema::kinds::function::FUNCTION_LABEL;
 
 use super::client::Client;
 use super::error::CliError;
@@ -19,6 +20,13 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
+    if let Some(name) = args.pod.as_deref().and_then(function_name) {
+        return of_function(&client, args, &name).await;
+    }
+    if args.build || args.activation.is_some() {
+        let why = "--build and --activation are for functions; write function/NAME";
+        return Err(CliError::Usage(why.to_owned()));
+    }
     match (&args.pod, &args.selector) {
         (Some(pod), _) => {
             let answer = open(&client, args, &pod_name(pod)?, args.tail).await?;
@@ -37,6 +45,30 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
         note("minik8s: the container has ended, and its log with it; once it is started again, ask again");
     }
     Ok(())
+}
+
+/// What the replicas of a function wrote, or the build of its image.
+async fn of_function(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
+    let namespace = args.namespace.as_str();
+    if args.build {
+        let answer = client.stream(&["functions", namespace, name, "build-log"], &[]).await?;
+        return print_as_it_comes(client, answer).await;
+    }
+    let selector = format!("{FUNCTION_LABEL}={name}");
+    let query = [("namespace", namespace), ("selector", selector.as_str())];
+    let List { items: pods } = client.get::<List<PodView>>(&["pods"], &query).await?;
+    if pods.is_empty() {
+        let message = format!("function {name} of namespace {namespace} has no replica now, or is not there");
+        return Err(CliError::NotFound(message));
+    }
+    print_all(client, args, &pods, &selector).await
+}
+
+fn function_name(text: &str) -> Option<String> {
+    match text.parse::<Resource>() {
+        Ok(Resource { kind: ResourceKind::Object(Kind::Function), name: Some(name) }) => Some(name),
+        _ => None,
+    }
 }
 
 async fn open(client: &Client, args: &LogsArgs, pod: &str, tail: Option<u64>) -> Result<Response, CliError> {
@@ -81,12 +113,13 @@ async fn print_all(
         let why = format!("{count} pods have the labels {selector}, and at most {FOLLOWED_MAX} are followed");
         return Err(CliError::Usage(why));
     }
-    let tail = args.tail.or((args.since.is_none()).then_some(TAIL_OF_MANY));
+    let is_chosen = args.since.is_some() || args.activation.is_some();
+    let tail = args.tail.or((!is_chosen).then_some(TAIL_OF_MANY));
     let (mut opened, mut first_error) = (Vec::new(), None);
     for pod in pods {
         match open(client, args, &pod.name, tail).await {
-            Ok(answer) if args.follow => opened.push(print_lines(client, &pod.name, answer)),
-            Ok(answer) => print_lines(client, &pod.name, answer).await?,
+            Ok(answer) if args.follow => opened.push(print_lines(client, args, &pod.name, answer)),
+            Ok(answer) => print_lines(client, args, &pod.name, answer).await?,
             Err(error @ CliError::Refused { .. }) => {
                 note(&format!("minik8s: {}: {error}", pod.name));
                 first_error.get_or_insert(error);
@@ -103,9 +136,10 @@ async fn print_all(
 }
 
 /// Whole lines, so that those of several pods do not mix, each behind the pod's name.
-async fn print_lines(client: &Client, pod: &str, answer: Response) -> Result<(), CliError> {
+async fn print_lines(client: &Client, args: &LogsArgs, pod: &str, answer: Response) -> Result<(), CliError> {
     let mut chunks = answer.bytes_stream();
-    let mut lines = Lines { prefix: format!("[{pod}] "), rest: Vec::new() };
+    let only = args.activation.as_ref().map(|id| format!("[{id}] "));
+    let mut lines = Lines { prefix: format!("[{pod}] "), only, rest: Vec::new() };
     while let Some(chunk) = chunks.next().await {
         write_bytes(&lines.take(&chunk.map_err(|error| broken_off(client, &error))?))?;
     }
@@ -115,6 +149,8 @@ async fn print_lines(client: &Client, pod: &str, answer: Response) -> Result<(),
 /// What came of a line that is not at its end.
 struct Lines {
     prefix: String,
+    /// What lines begin with that count.
+    only: Option<String>,
     rest: Vec<u8>,
 }
 
@@ -134,8 +170,8 @@ impl Lines {
     /// The line as far as it came.
     fn end(&mut self) -> Vec<u8> {
         let mut line = std::mem::take(&mut self.rest);
-        if line.is_empty() {
-            return line;
+        if line.is_empty() || self.only.as_ref().is_some_and(|only| !line.starts_with(only.as_bytes())) {
+            return Vec::new();
         }
         if !line.ends_with(b"\n") {
             line.push(b'\n');
@@ -162,7 +198,7 @@ mod tests {
     // Seen red with the rest of a chunk written at once.
     #[test]
     fn lines_of_several_pods_are_whole_whatever_the_chunks_are() {
-        let mut lines = Lines { prefix: "[a] ".to_owned(), rest: Vec::new() };
+        let mut lines = Lines { prefix: "[a] ".to_owned(), only: None, rest: Vec::new() };
         let mut told = Vec::new();
         for chunk in ["on", "e\ntwo", "\n", "\nthr", "ee"] {
             told.push(String::from_utf8(lines.take(chunk.as_bytes())).unwrap());

@@ -10,10 +10,10 @@ use crate::args::{Cli, Command, CompletionArgs, VersionArgs};
 
 mod client;
 mod describe;
-pub mod down;
 mod error;
 mod events;
 mod get;
+mod invoke;
 mod logs;
 mod offline;
 pub(crate) mod print;
@@ -39,7 +39,7 @@ const BY_HAND: &str = "what runs is what the repository says, and no command cha
 pub async fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Up(args) => return exit(up::run(*args).await),
-        Command::Down(args) => return exit(down::run(args).await),
+        Command::Down(args) => return exit(up::down::run(args).await),
         Command::Serve(args) => return exit(Box::pin(serve::run(*args)).await),
         // Its exit code 2 means that there are changes, so wrong usage must not end with 2.
         Command::Plan(args) => return code(preview::run(&args).await.map_err(CliError::without_usage)),
@@ -57,6 +57,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Top(args) => top::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,
         Command::Sync(args) => sync::run(&args).await,
+        Command::Invoke(args) => return code(invoke::run(&args).await),
         Command::Apply(_) => Err(CliError::Usage(BY_HAND.to_owned())),
         Command::Version(args) => version(&args).await,
         Command::Completion(args) => completion(&args),

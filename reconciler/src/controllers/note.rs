@@ -190,6 +190,7 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         Key::Autoscaler(id) => {
             (Kind::HorizontalPodAutoscaler.as_str(), id.namespace.clone(), id.name.clone())
         }
+        Key::Function(id) => (Kind::Function.as_str(), id.namespace.clone(), id.name.clone()),
         Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
         Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
         Key::Node(node)
@@ -198,6 +199,9 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::NodeConditions(node)
         | Key::Heartbeat(node)
         | Key::Usage(node)
+        | Key::Demand(node)
+        | Key::Build(node, _)
+        | Key::NodeImage(node, _)
         | Key::Rules(node) => ("Node", String::new(), node.clone()),
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
         Key::Settings => ("Cluster", String::new(), CLUSTER_NAME.to_owned()),

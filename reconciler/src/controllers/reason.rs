@@ -145,6 +145,13 @@ pub enum Reason {
     },
     /// Address, ports or endpoints of a service, or the paths of a host, are other than before.
     Published,
+    /// A node is to build an image that no node has.
+    BuildAssigned {
+        /// The node.
+        node: String,
+    },
+    /// The image is built, or nothing needs it any more.
+    BuildOver,
     /// The Cluster object is another than the settings that nodes read.
     SettingsPublished,
     /// The cluster's range grew around the node's, or services have another one.
@@ -181,6 +188,7 @@ impl Reason {
             Reason::SubnetAssigned { .. } | Reason::SubnetKept { .. } | Reason::SubnetReassigned { .. } => {
                 Some("SubnetAssigned")
             }
+            Reason::BuildAssigned { .. } => Some("BuildAssigned"),
             Reason::NodeReady => Some("NodeReady"),
             Reason::NodeSilent => Some("NodeNotReady"),
             Reason::NodeEvicted { .. } => Some("NodeEvicted"),
@@ -199,6 +207,7 @@ impl Reason {
             | Reason::PodGone
             | Reason::Settled
             | Reason::Published
+            | Reason::BuildOver
             | Reason::SettingsPublished
             | Reason::Scaled { .. }
             | Reason::ScaleReturned
@@ -255,6 +264,8 @@ impl fmt::Display for Reason {
             Reason::SubnetKept { cidr } => write!(f, "its pods have {cidr} already"),
             Reason::Settled => f.write_str("etcd holds all that Git says"),
             Reason::Published => f.write_str("what its object and pods say"),
+            Reason::BuildAssigned { node } => write!(f, "no node has the image, node {node} builds it"),
+            Reason::BuildOver => f.write_str("the image is built, or nothing needs it any more"),
             Reason::SettingsPublished => {
                 f.write_str("the settings of the Cluster object, defaults filled in")
             }

@@ -25,7 +25,9 @@ use schema::store::{SharedStore, newest_revision};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::autoscaler::Autoscaler;
 use super::commit::{Committed, commit};
+use super::functions::Functions;
 use super::last_known::LastKnown;
 use super::nodes::Nodes;
 use super::note::{Note, subject};
@@ -181,7 +183,10 @@ impl<C: Controller> Shell<C> {
 /// The contract of keys: its own ones, and the nodes controller deletes those of the agents of gone nodes.
 fn may_write(controller: &'static str, write: &Write) -> bool {
     let deletes_for_agent = write.key.writer() == Writer::Agent && write.change == Change::Delete;
-    write.key.writer() == Writer::Controller(controller) || controller == Nodes::NAME && deletes_for_agent
+    let scales =
+        write.key.writer() == Writer::Scaler && [Autoscaler::NAME, Functions::NAME].contains(&controller);
+    let is_own = write.key.writer() == Writer::Controller(controller) || scales;
+    is_own || controller == Nodes::NAME && deletes_for_agent
 }
 
 /// Notes of the run before, each with since when it is so and whether it was reported.

@@ -7,6 +7,7 @@ mod age;
 mod autoscalers;
 mod deliveries;
 mod events;
+mod functions;
 mod nodes;
 mod objects;
 mod pods;
@@ -24,6 +25,7 @@ pub use age::{age, human_duration};
 pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
 pub use deliveries::{DeliveryView, deliveries, delivery};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
+pub use functions::{FunctionDetail, FunctionView, function, functions};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
 pub use objects::{
     ObjectDetail, ObjectView, Selection, StoredObject, WorkloadView, object, objects, stored_objects,
@@ -63,6 +65,7 @@ pub enum KindPage {
     Host,
     Workload,
     Autoscaler,
+    Function,
     /// Any object with what Git says of it.
     Object,
 }

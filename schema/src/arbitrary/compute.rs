@@ -5,7 +5,8 @@ use serde_json::{Value as Json, json};
 use super::Chance;
 
 pub(super) fn function(chance: &mut Chance) -> Json {
-    let mut function = json!({"source": chance.pick(&["functions/a", "./functions/b/", "."])});
+    // Not of a folder, which would have to be in the repository.
+    let mut function = json!({"image": chance.pick(&["example/price:1", "lan.example:5000/orders/price"])});
     if chance.one_in(2) {
         function["env"] = json!([{"name": "MODE", "value": chance.text()}]);
     }

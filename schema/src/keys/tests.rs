@@ -19,6 +19,10 @@ fn samples() -> Vec<Key> {
         Key::Settings,
         Key::Service(pod.clone()),
         Key::Route(pod.clone()),
+        Key::Function(pod.clone()),
+        Key::Build("n1".into(), "ab12".into()),
+        Key::NodeImage("n1".into(), "ab12".into()),
+        Key::Demand("n1".into()),
         Key::Node("n1".into()),
         Key::Subnet("n1".into()),
         Key::NodeConditions("n1".into()),
@@ -68,6 +72,10 @@ fn keys_are_written_as_the_contract_says() {
             "settings",
             "services/default/web",
             "routes/default/web",
+            "functions/default/web",
+            "work/n1/builds/ab12",
+            "status/n1/images/ab12",
+            "demand/n1",
             "nodes/n1",
             "subnets/n1",
             "nodestate/n1",
@@ -105,6 +113,7 @@ fn a_node_writes_only_what_names_it() {
     assert_eq!(
         write,
         [
+            "readwrite /minik8s/demand/n1",
             "readwrite /minik8s/events/n1/ --prefix",
             "readwrite /minik8s/heartbeats/n1",
             "readwrite /minik8s/nodes/n1",
@@ -117,6 +126,7 @@ fn a_node_writes_only_what_names_it() {
         read,
         [
             "read /minik8s/bindings/n1/ --prefix",
+            "read /minik8s/functions/ --prefix",
             "read /minik8s/heartbeats/ --prefix",
             "read /minik8s/leader --prefix",
             "read /minik8s/nodes/ --prefix",
@@ -125,6 +135,7 @@ fn a_node_writes_only_what_names_it() {
             "read /minik8s/services/ --prefix",
             "read /minik8s/settings --prefix",
             "read /minik8s/subnets/ --prefix",
+            "read /minik8s/work/n1/ --prefix",
         ]
     );
 }

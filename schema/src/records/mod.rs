@@ -1,9 +1,10 @@
-//! Values of the etcd keys that are not desired objects: pods, autoscaling, nodes, services, sources, settings,
+//! Values of the etcd keys that are not desired objects: pods, autoscaling, functions, nodes, services, sources, settings,
 //! events.
 
 mod autoscaling;
 mod deliveries;
 mod events;
+mod functions;
 mod nodes;
 mod pods;
 mod rollouts;
@@ -17,6 +18,10 @@ pub use deliveries::{
     CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, DeliveryAnswer, DeliveryOutcome, Provider,
 };
 pub use events::{Event, EventType};
+pub use functions::{
+    BuildOrder, CallLimits, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
+    NodeImageState, Replica, Trouble,
+};
 pub use nodes::{
     DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,
     Subnet, Vtep, default_service_cidr, dns_address, gateway_address,

@@ -5,6 +5,7 @@
 use jiff::Timestamp;
 
 use super::Snapshot;
+use crate::kinds::function::{FunctionSpec, ImageState};
 use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
 use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
@@ -44,7 +45,8 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             spec.health(current.map_or(&HorizontalPodAutoscalerStatus::default(), |record| &record.status))
         }
         Resource::Node(node) => node.health(&node_status(snapshot, &object.metadata.name)),
-        Resource::Function(_) | Resource::Workflow(_) | Resource::Job(_) => Health::NotRun,
+        Resource::Function(spec) => function(snapshot, object, spec),
+        Resource::Workflow(_) | Resource::Job(_) => Health::NotRun,
     }
 }
 
@@ -91,6 +93,9 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         let of_object = snapshot.autoscalers.values().filter(|record| record.value.target == target);
         of_object.filter_map(|record| record.value.status.last_scale_time).filter(|at| *at <= now).max()
     };
+    if let Resource::Function(_) = &object.resource {
+        return rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
+    }
     if let Resource::ReplicaSet(_) | Resource::DaemonSet(_) = &object.resource {
         let rollout = rollout_of(snapshot, object)?;
         return scaled().into_iter().chain([rollout.progressed_at]).max();
@@ -137,12 +142,9 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         Resource::DaemonSet(_) => has_its_pods(snapshot, object, false),
         // Its first look adopts the number of pods that run, should etcd have been lost.
         Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
+        Resource::Function(_) => snapshot.functions.contains_key(&named(object)),
         // Nodes need nothing of these.
-        Resource::Node(_)
-        | Resource::ConfigMap(_)
-        | Resource::Function(_)
-        | Resource::Workflow(_)
-        | Resource::Job(_) => true,
+        Resource::Node(_) | Resource::ConfigMap(_) | Resource::Workflow(_) | Resource::Job(_) => true,
     }
 }
 
@@ -150,6 +152,31 @@ fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
     match rollout_of(snapshot, object) {
         Some(rollout) => rollout.status.health(object.generation, paused),
         None => Health::Progressing { why: "its pods are not made yet".to_owned() },
+    }
+}
+
+/// How well a function is: its image first, then its rollout.
+fn function(snapshot: &Snapshot, object: &Object, spec: &FunctionSpec) -> Health {
+    let record = snapshot.functions.get(&named(object)).map(|found| &found.value);
+    let Some(record) = record.filter(|record| record.hash == object.hash) else {
+        return Health::Progressing {
+            why: "the functions controller has not taken this version in yet".to_owned(),
+        };
+    };
+    let health = spec.health(&record.status());
+    if record.image().is_none_or(|image| image.state != ImageState::Ready) {
+        return health;
+    }
+    match rollout_of(snapshot, object)
+        .map(|rollout| (rollout, rollout.status.health(object.generation, false)))
+    {
+        None => Health::Progressing { why: "its first replica is not made yet".to_owned() },
+        Some((_, degraded @ Health::Degraded { .. })) => degraded,
+        Some((rollout, progressing)) if !rollout.complete => match &record.trouble {
+            Some(trouble) => Health::Progressing { why: trouble.message.clone() },
+            None => progressing,
+        },
+        Some(_) => health,
     }
 }
 

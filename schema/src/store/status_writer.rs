@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use crate::codec::{decode, encode};
 use crate::keys::Key;
-use crate::records::{NodeUsage, RulesStatus};
+use crate::records::{NodeDemand, NodeUsage, RulesStatus};
 use crate::snapshot::Versioned;
 
 /// Between two writes of one key.
@@ -94,6 +94,11 @@ pub trait Reported: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sy
     fn continued(self, _written: &Self) -> Self {
         self
     }
+
+    /// Someone waits for this change.
+    fn is_urgent(_old: Option<&Self>, _new: Option<&Self>) -> bool {
+        false
+    }
 }
 
 #[async_trait]
@@ -108,6 +113,10 @@ impl<V: Reported> Report for OneKey<V> {
 
     fn values(newest: &Option<V>) -> BTreeMap<(), Arc<V>> {
         newest.iter().map(|value| ((), Arc::new(value.clone()))).collect()
+    }
+
+    fn is_urgent(old: Option<&V>, new: Option<&V>) -> bool {
+        V::is_urgent(old, new)
     }
 
     fn continued(written: &V, newest: Arc<V>) -> Arc<V> {
@@ -424,6 +433,17 @@ fn batch_of<R: Report>(due: &[Due<R>]) -> usize {
 }
 
 impl Reported for NodeUsage {}
+
+impl Reported for NodeDemand {
+    /// A call waits for a function that had none.
+    fn is_urgent(old: Option<&Self>, new: Option<&Self>) -> bool {
+        let waits = |name: &String| {
+            let before = old.and_then(|old| old.functions.get(name));
+            before.is_none_or(|before| before.waiting + before.in_flight == 0)
+        };
+        new.is_some_and(|new| new.functions.iter().any(|(name, demand)| demand.waiting > 0 && waits(name)))
+    }
+}
 
 impl Reported for RulesStatus {
     /// The process before may have programmed this revision: then it is so since then.

@@ -21,7 +21,7 @@ fn functions() -> Vec<Case> {
     let with = |fields: &str| function(&format!("source: functions/hello\n{fields}"));
     vec![
         (
-            "missing-field",
+            "required",
             "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: web}\n§spec: {}\n".to_owned(),
         ),
         ("invalid-path", function("source: §/home/alice/hello")),

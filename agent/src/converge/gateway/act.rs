@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
+use super::GatewayLoop;
 use super::plan::{GatewayPlan, Observed};
-use super::{GatewayLoop, server};
+use crate::http::server;
 use crate::standby::{Role, copy};
 
 /// What became of a plan.

@@ -7,9 +7,10 @@ use hyper::header::{HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::watch;
 
-use super::proxy::{Answered, Caller, Proxy, Refusal, Target};
+use super::balance::InFlight;
+use super::proxy::{Answered, Proxy, Refusal, Target};
 use super::route::{Leads, NotFound, Route, Table};
-use super::server::Handler;
+use crate::http::server::{Caller, Handler};
 
 /// Routes by host and path.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Router {
 }
 
 impl Handler for Router {
+    type Held = InFlight;
+
     async fn handle(&self, request: Request<Incoming>, caller: Caller) -> Answered {
         let table = Arc::clone(&self.table.borrow());
         let (method, uri) = (request.method().clone(), request.uri().clone());

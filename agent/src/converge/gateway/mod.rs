@@ -17,16 +17,12 @@ use tokio_util::task::TaskTracker;
 
 mod act;
 pub mod balance;
-pub mod body;
 mod handler;
 mod headers;
-pub mod limits;
 mod observe;
-mod patience;
 pub mod plan;
 pub mod proxy;
 pub mod route;
-pub mod server;
 #[cfg(test)]
 mod tests;
 
@@ -34,12 +30,12 @@ pub use act::Outcome;
 
 use self::balance::Balancer;
 use self::handler::Router;
-use self::limits::Limits;
 use self::plan::{GatewayPlan, Observed};
 use self::proxy::Proxy;
 use self::route::Table;
-use self::server::Server;
 use crate::catalog::Catalog;
+use crate::http::limits::Limits;
+use crate::http::server::Server;
 use crate::standby::Handover;
 
 /// The port of the gateway: plain HTTP.

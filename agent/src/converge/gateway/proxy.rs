@@ -3,7 +3,7 @@
 //! An endpoint that loses the connection before it answers is replaced by another one, once, if that can't make
 //! the request happen twice. `TCP_USER_TIMEOUT` and keepalive find out that a machine is gone.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,16 +16,15 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, Client, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use schema::control::{causes, error_chain};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::balance::{Balancer, InFlight};
-use super::body::{Answer, Holding, Progress, Upload, WaitsFor};
 use super::headers;
-use super::limits::Limits;
-use crate::converge::clients::Held;
+use crate::http::body::{Answer, Holding, Progress, Upload, WaitsFor};
+use crate::http::limits::Limits;
+use crate::http::server::Caller;
 
 /// Largest body that goes by a watched connection. `TCP_USER_TIMEOUT` also ends connections whose other
 /// side has no room for more, which a server may well not have for a while; this much there is always.
@@ -33,31 +32,6 @@ const SMALL_BODY: u64 = 16 * 1024;
 
 /// What a handler gives back.
 pub type Answered = Response<Holding<Answer, InFlight>>;
-
-/// Who asks.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    pub address: IpAddr,
-    /// It comes from the node itself: a proxy there may end TLS, and what it says of clients is believed.
-    pub is_node: bool,
-    /// The connection's place among all that there may be; a tunnel keeps it.
-    pub place: Arc<Place>,
-}
-
-/// A connection's place among all, and among those of its client.
-#[derive(Debug)]
-pub struct Place {
-    _among_all: OwnedSemaphorePermit,
-    /// None for the node itself, where a proxy may stand for many.
-    _of_client: Option<Held>,
-}
-
-impl Place {
-    /// Held until it is dropped.
-    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<Held>) -> Self {
-        Self { _among_all: among_all, _of_client: of_client }
-    }
-}
 
 /// Where a request goes.
 #[derive(Debug, Clone, Copy)]

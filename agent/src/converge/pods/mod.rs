@@ -32,6 +32,7 @@ use crate::files::PodFiles;
 use crate::node_address::NodeAddress;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
+use crate::worlds::peers::ImageSource;
 use crate::worlds::prober::Prober;
 
 pub mod act;
@@ -109,6 +110,8 @@ pub struct PodsDeps {
     pub pod_table: watch::Sender<PodTable>,
     pub credentials: Arc<dyn Credentials>,
     pub images: Arc<ImageBook>,
+    /// Where images of functions come from.
+    pub peers: Arc<dyn ImageSource>,
     pub files: Arc<PodFiles>,
     /// Services, for who may still lead clients to a pod that goes.
     pub catalog: watch::Receiver<Arc<Catalog>>,
@@ -197,7 +200,7 @@ impl PodsLoop {
             files: deps.files,
             creations: Arc::new(Semaphore::new(CREATIONS)),
             stops: Arc::new(Semaphore::new(STOPS)),
-            pulls: Pulls::new(deps.docker.clone(), Arc::clone(&deps.images)),
+            pulls: Pulls::new(deps.docker.clone(), Arc::clone(&deps.images), deps.peers),
             credentials: deps.credentials,
         };
         let pods = Self {

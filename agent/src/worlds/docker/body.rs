@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
-    MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
+    MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
 use super::reference::asked_for;
@@ -52,7 +52,7 @@ fn host_config(new: &NewContainer) -> HostConfig {
             (network, join.clone(), pid.then_some(join))
         }
     };
-    let Limits { cpu_shares, cpu_quota_us, memory_bytes, pids } = new.limits;
+    let Limits { cpu_shares, cpu_quota_us, memory_bytes, pids, open_files } = new.limits;
     let log = HashMap::from([
         // In bytes: Docker's `10m` is a decimal 10,000,000.
         ("max-size".to_owned(), new.log.max_bytes.to_string()),
@@ -75,6 +75,10 @@ fn host_config(new: &NewContainer) -> HostConfig {
         // The same as `memory`: the limit counts swap, so a pod can't hide in it.
         memory_swap: non_zero(memory_bytes),
         pids_limit: non_zero(pids),
+        ulimits: non_zero(open_files).map(|most| {
+            let (soft, hard) = (Some(most), Some(most));
+            vec![ResourcesUlimits { name: Some("nofile".to_owned()), soft, hard }]
+        }),
         readonly_rootfs: Some(new.read_only_root),
         privileged: Some(new.privileged),
         security_opt: new.no_new_privileges.then(|| vec!["no-new-privileges".to_owned()]),

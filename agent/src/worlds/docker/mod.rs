@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 mod body;
+mod build;
 mod error;
 mod exec;
 #[cfg(any(test, feature = "fakes"))]
@@ -22,6 +23,7 @@ mod real;
 pub mod reference;
 mod spec;
 
+pub use build::{ImageBuild, ImageStream};
 pub use error::DockerError;
 #[cfg(any(test, feature = "fakes"))]
 pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
@@ -150,6 +152,16 @@ pub trait Docker: Send + Sync + 'static {
     async fn data_root(&self) -> Result<PathBuf, DockerError>;
     /// Takes images from an archive as `docker save` writes it.
     async fn load(&self, archive: Vec<u8>) -> Result<(), DockerError>;
+    /// Builds an image; what the build says goes to `log`. Dropping the future ends it at the engine, too.
+    async fn build(
+        &self,
+        build: ImageBuild,
+        log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
+    ) -> Result<(), DockerError>;
+    /// An image as an archive, as `docker save` writes it.
+    fn save(&self, reference: &str) -> ImageStream;
+    /// The same as `load`, as the archive comes.
+    async fn load_stream(&self, archive: ImageStream) -> Result<(), DockerError>;
     /// What a container wrote.
     async fn logs(&self, id: &str, options: &LogOptions) -> Result<LogStream, DockerError>;
     /// What happens to the containers of the instance, from now on.

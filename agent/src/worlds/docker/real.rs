@@ -23,8 +23,8 @@ use super::raw_log;
 use super::reference::asked_for;
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, ExecOutcome, INSTANCE_LABEL,
-    ImageFacts, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress, RegistryLogin,
-    StoredImage,
+    ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress,
+    RegistryLogin, StoredImage,
 };
 
 /// Longest time for a request that makes, starts or removes: a slow disk may take long.
@@ -222,6 +222,22 @@ impl Docker for RealDocker {
             Ok(())
         };
         within(act, WRITE, all).await
+    }
+
+    async fn build(
+        &self,
+        build: ImageBuild,
+        log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
+    ) -> Result<(), DockerError> {
+        super::build::build(&self.client, build, log).await
+    }
+
+    fn save(&self, reference: &str) -> ImageStream {
+        super::build::save(&self.client, reference)
+    }
+
+    async fn load_stream(&self, archive: ImageStream) -> Result<(), DockerError> {
+        super::build::load(&self.client, archive).await
     }
 
     async fn logs(&self, id: &str, options: &LogOptions) -> Result<LogStream, DockerError> {

@@ -86,6 +86,8 @@ pub struct Limits {
     /// Bytes of memory, swap included.
     pub memory_bytes: i64,
     pub pids: i64,
+    /// Open files of each process; 0 is the engine's default.
+    pub open_files: i64,
 }
 
 /// How much of what a container writes is kept on disk.

@@ -6,8 +6,8 @@ use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Listed, Row};
 use crate::view::{
-    AutoscalerView, DeliveryView, EndpointsView, EventView, KindPage, NodeView, ObjectView, PodView,
-    RevisionView, RouteView, ServiceView, SourceView, WorkloadView, short,
+    AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionView, KindPage, NodeView, ObjectView,
+    PodView, RevisionView, RouteView, ServiceView, SourceView, WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -32,6 +32,10 @@ impl KindView for ServiceView {
 
 impl KindView for AutoscalerView {
     const PAGE: KindPage = KindPage::Autoscaler;
+}
+
+impl KindView for FunctionView {
+    const PAGE: KindPage = KindPage::Function;
 }
 
 impl KindView for RouteView {
@@ -185,6 +189,25 @@ impl Listed for AutoscalerView {
             .col("AGE", &self.age)
             .wide("WANTED", some(self.desired_replicas))
             .wide("HEALTH", &self.health)
+            .remark("NOTE", &self.note)
+    }
+}
+
+impl Listed for FunctionView {
+    fn id(&self) -> String {
+        format!("function/{}", self.name)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("READY", format!("{}/{}", self.ready, self.wanted))
+            .col("CALLS", self.in_flight)
+            .col("WAITING", self.waiting)
+            .col("IMAGE", &self.image)
+            .col("HEALTH", &self.health)
+            .col("AGE", &self.age)
+            .wide("SOURCE", &self.source)
             .remark("NOTE", &self.note)
     }
 }

@@ -6,6 +6,7 @@
 mod check;
 mod children;
 mod detach;
+pub mod down;
 pub(crate) mod process;
 mod progress;
 pub(crate) mod record;

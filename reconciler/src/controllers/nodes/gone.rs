@@ -43,6 +43,11 @@ fn delete(snapshot: &Snapshot, node: &String, out: &mut Writes) {
     delete(Key::Node(node.clone()), revision(snapshot.nodes.get(node)));
     delete(Key::NodeConditions(node.clone()), revision(snapshot.node_conditions.get(node)));
     delete(Key::Usage(node.clone()), revision(snapshot.usage.get(node)));
+    delete(Key::Demand(node.clone()), revision(snapshot.demand.get(node)));
+    let images = snapshot.node_images.range((node.clone(), String::new())..);
+    for ((_, image), status) in images.take_while(|((on, _), _)| on == node) {
+        delete(Key::NodeImage(node.clone(), image.clone()), Some(status.mod_revision));
+    }
     delete(Key::Rules(node.clone()), revision(snapshot.rules.get(node)));
     for (pod, status) in snapshot.pod_status_of(node) {
         delete(Key::PodStatus(node.clone(), pod.clone()), Some(status.mod_revision));

@@ -36,14 +36,14 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
         let object = &object.value;
         match &object.resource {
             Resource::Pod(spec) => bare_pod(snapshot, &unreadable, object, spec, &mut out),
-            Resource::ReplicaSet(spec) => {
+            Resource::ReplicaSet(_) | Resource::Function(_) => {
                 let reference = object.reference();
                 if unreadable.workloads.contains(&reference) {
                     continue;
                 }
-                let record = snapshot.rollouts.get(&reference).map(|record| &record.value);
                 let scale = scale(snapshot, last_known, &reference);
-                let workload = Workload::of_replica_set(object, spec, scale, record);
+                // A function has none before its first image is built.
+                let Some(workload) = Workload::of_scaled(snapshot, object, scale) else { continue };
                 let pods = pods.pods(&reference);
                 let clock_stands = false;
                 Planned { snapshot, last_known, workload, pods, names: &names, now, clock_stands }
@@ -65,7 +65,6 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
             Resource::Cluster(_)
             | Resource::Node(_)
             | Resource::ConfigMap(_)
-            | Resource::Function(_)
             | Resource::Service(_)
             | Resource::Dns(_)
             | Resource::Workflow(_)
@@ -95,7 +94,10 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
 /// The number of pods that an autoscaler gave a workload, also where etcd has lost it.
 fn scale(snapshot: &Snapshot, last_known: &LastKnown, workload: &ObjectRef) -> Option<u32> {
     let scale = snapshot.scales.get(workload).map(|scale| scale.value.replicas);
-    let is_scaled = || snapshot.objects.values().any(|object| scales(&object.value, workload));
+    let is_scaled = || {
+        workload.kind == Kind::Function
+            || snapshot.objects.values().any(|object| scales(&object.value, workload))
+    };
     scale.or_else(|| last_known.replicas(workload).filter(|_| is_scaled()))
 }
 

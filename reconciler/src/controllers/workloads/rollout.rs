@@ -114,6 +114,9 @@ fn is_under_way(workload: &Workload<'_>, rollout: &Rollout) -> bool {
 fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now: Timestamp) -> Rollout {
     let object = workload.object;
     let commit = &object.provenance.commit;
+    if let Some(before) = before.filter(|_| workload.is_held) {
+        return before.clone();
+    }
     let fresh = || Rollout {
         object_hash: object.hash.clone(),
         commit: commit.clone(),
@@ -191,7 +194,11 @@ fn status(workload: &Workload<'_>, rollout: &Rollout, counts: Counts, now: Times
     let reason = if is_available { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
     set("Available", is_available.into(), reason, String::new());
     ReplicaSetStatus {
-        observed_generation: workload.object.generation,
+        observed_generation: if workload.is_held {
+            rollout.status.observed_generation
+        } else {
+            workload.object.generation
+        },
         desired_replicas: workload.desired,
         replicas: counts.replicas,
         updated_replicas: counts.updated,

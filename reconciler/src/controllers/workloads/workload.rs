@@ -5,10 +5,11 @@ use std::sync::Arc;
 use schema::codec::content_hash;
 use schema::kinds::Resource;
 use schema::kinds::daemon_set::DaemonSetSpec;
+use schema::kinds::function::{FUNCTION_LABEL, FunctionSpec, ImageState};
 use schema::kinds::links::in_hash;
 use schema::kinds::pod::RestartPolicy;
 use schema::kinds::replica_set::{IntOrPercent, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType};
-use schema::meta::ObjectRef;
+use schema::meta::{NamespacedName, ObjectMeta, ObjectRef};
 use schema::object::Object;
 use schema::records::{OwnerRef, Rollout, Template};
 use schema::snapshot::{Snapshot, health};
@@ -26,6 +27,10 @@ pub(super) struct Workload<'a> {
     pub(super) strategy: Strategy,
     /// No template is rolled out for the time being.
     pub(super) paused: bool,
+    /// The object as it is can't be rolled out yet: what is written down of it goes on.
+    pub(super) is_held: bool,
+    /// The template, where it follows from more than the object.
+    made: Option<Template>,
 }
 
 /// How a template takes the place of another.
@@ -38,6 +43,16 @@ pub(super) enum Strategy {
 }
 
 impl<'a> Workload<'a> {
+    /// What a replica set or a function asks for. `scale`: the number that an autoscaler gave it.
+    pub(super) fn of_scaled(snapshot: &Snapshot, object: &'a Object, scale: Option<u32>) -> Option<Self> {
+        let record = snapshot.rollouts.get(&object.reference()).map(|record| &record.value);
+        match &object.resource {
+            Resource::ReplicaSet(spec) => Some(Self::of_replica_set(object, spec, scale, record)),
+            Resource::Function(spec) => Self::of_function(snapshot, object, spec, scale, record),
+            _ => None,
+        }
+    }
+
     /// What a replica set asks for. `scale`: the number that an autoscaler gave it. `record` spares the hash of an
     /// object that did not change.
     pub(super) fn of_replica_set(
@@ -57,6 +72,8 @@ impl<'a> Workload<'a> {
             deadline_seconds: spec.progress_deadline_seconds,
             strategy: Strategy::of(spec, desired),
             paused: spec.paused,
+            is_held: false,
+            made: None,
         }
     }
 
@@ -76,6 +93,8 @@ impl<'a> Workload<'a> {
             deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::rolling(None, desired),
             paused: false,
+            is_held: false,
+            made: None,
         })
     }
 
@@ -95,7 +114,54 @@ impl<'a> Workload<'a> {
             deadline_seconds: spec.progress_deadline_seconds,
             strategy: Strategy::Rolling { surge: 0, unavailable: spec.max_unavailable(nodes) },
             paused: false,
+            is_held: false,
+            made: None,
         }
+    }
+
+    /// What a function asks for: as it is once its image is built, before that as it was. None: it has never had one.
+    fn of_function(
+        snapshot: &Snapshot,
+        object: &'a Object,
+        spec: &FunctionSpec,
+        scale: Option<u32>,
+        record: Option<&Rollout>,
+    ) -> Option<Self> {
+        let ObjectMeta { namespace, name, .. } = &object.metadata;
+        let id = NamespacedName::new(namespace, name);
+        let known = snapshot.functions.get(&id).filter(|found| found.value.hash == object.hash);
+        let image =
+            known.and_then(|found| found.value.image()).filter(|image| image.state == ImageState::Ready);
+        let made = image.map(|image| {
+            let effective = spec.with_defaults(&snapshot.cluster().functions);
+            let pod = effective.pod(&image.reference, &id.to_string());
+            let mut labels = object.metadata.labels.clone();
+            labels.insert(FUNCTION_LABEL.to_owned(), name.clone());
+            Template {
+                commit: object.provenance.commit.clone(),
+                labels,
+                annotations: object.metadata.annotations.clone(),
+                spec: Arc::new(pod),
+                files: object.files.clone(),
+            }
+        });
+        let wanted = match &made {
+            Some(made) => content_hash(&(&made.spec, &made.labels, in_hash(&object.resource, &made.files))),
+            None => record?.wanted.clone(),
+        };
+        let desired = scale.unwrap_or_else(|| spec.min_scale.max(1));
+        Some(Self {
+            reference: object.reference(),
+            object,
+            desired,
+            wanted,
+            min_ready_seconds: 0,
+            deadline_seconds: health::deadline_seconds(snapshot, object),
+            strategy: Strategy::rolling(None, desired),
+            paused: false,
+            is_held: made.is_none(),
+            made,
+        })
     }
 
     /// Fewest pods that are available while a template takes the place of another.
@@ -112,6 +178,9 @@ impl<'a> Workload<'a> {
 
     /// The template that the object asks for.
     pub(super) fn template(&self) -> Option<Template> {
+        if self.made.is_some() {
+            return self.made.clone();
+        }
         let commit = self.object.provenance.commit.clone();
         let files = self.object.files.clone();
         let of = |template: &PodTemplate| {

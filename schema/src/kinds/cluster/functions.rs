@@ -27,6 +27,14 @@ pub struct FunctionDefaults {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub calls_per_minute: Option<u32>,
+    /// The image that Python functions are built on: with `python3`, and `pip` for functions with packages. By default
+    /// nodes make one from packages of their Debian or Ubuntu.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python_base: Option<String>,
+    /// URL of the index that `pip` installs packages from, where a function has no `wheels` folder; pip's default when
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub package_index: Option<String>,
 }
 
 impl Default for FunctionDefaults {
@@ -41,6 +49,8 @@ impl Default for FunctionDefaults {
             max_scale: 10,
             scale_to_zero_after_seconds: 30,
             calls_per_minute: None,
+            python_base: None,
+            package_index: None,
         }
     }
 }

@@ -54,7 +54,7 @@ pub struct ClusterSpec {
     pub nodes: NodePolicy,
     /// What no pod of the cluster may ask for.
     pub pod_security: PodSecurity,
-    /// What functions get that name nothing of their own. This version has the default only.
+    /// What functions get that name nothing of their own.
     pub functions: FunctionDefaults,
     /// Where jobs run. This version has the default only.
     #[serde(skip_serializing_if = "Slurm::is_empty")]

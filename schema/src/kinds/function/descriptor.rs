@@ -1,8 +1,10 @@
 //! What a Function is among the kinds.
 
+use super::super::pod::content_uses::env_uses;
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime, dialect, validate};
-use crate::violation::{Findings, Path};
+use crate::files::{ContentRef, ContentUse, normal_path};
+use crate::violation::{Findings, Path, field_path};
 
 impl KindSpec for FunctionSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -11,20 +13,22 @@ impl KindSpec for FunctionSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: false,
+        is_run: true,
         names: NameForm::Short,
         older: Older::of_own_kind(dialect::rewrite),
     };
 
-    const LINKS: Links<Self> = Links::NONE;
+    const LINKS: Links<Self> = Links { files: Self::files, ..Links::NONE };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
     }
 
     fn fill_defaults(&mut self) {
-        repo_path::normalize(&mut self.source);
-        if self.runtime != Some(Runtime::Dockerfile) {
+        if let Some(source) = &mut self.source {
+            repo_path::normalize(source);
+        }
+        if self.runtime != Some(Runtime::Dockerfile) && self.image.is_none() {
             self.handler.get_or_insert_with(|| DEFAULT_HANDLER.to_owned());
         }
         for variable in &mut self.env {
@@ -36,7 +40,20 @@ impl KindSpec for FunctionSpec {
     }
 
     fn is_replaced_by(&self, after: &Self) -> bool {
-        self.is_rebuilt_by(after)
-            || (&self.env, &self.resources, &self.sandbox) != (&after.env, &after.resources, &after.sandbox)
+        let pods = |spec: &Self| spec.pod("", "");
+        self.is_rebuilt_by(after) || pods(self) != pods(after)
+    }
+}
+
+impl FunctionSpec {
+    fn files(&self) -> Vec<ContentUse> {
+        let source = self.source.iter().map(|source| ContentUse {
+            at: field_path(&["spec", "source"]),
+            what: ContentRef::Path(normal_path(source)),
+            is_login: false,
+            is_optional: false,
+            keys: Vec::new(),
+        });
+        source.chain(env_uses(&self.env, &["spec", "env"])).collect()
     }
 }

@@ -9,10 +9,14 @@ use serde::{Deserialize, Serialize};
 
 mod descriptor;
 mod dialect;
+mod image;
+mod pod;
 mod sandbox;
 mod status;
 mod validate;
 
+pub use image::{IMAGE_PREFIX, RUNTIME_VERSION, built_image, image_hash};
+pub use pod::{FUNCTION_LABEL, PORT};
 pub use sandbox::Sandbox;
 pub use status::{FunctionStatus, ImageState};
 
@@ -40,8 +44,12 @@ pub const DEFAULT_HANDLER: &str = "main";
 #[schemars(deny_unknown_fields)]
 pub struct FunctionSpec {
     /// Folder of the repository, from its root, with `main.py` or `func.py` (and maybe
-    /// `requirements.txt`), or with a `Dockerfile`. Its content decides when the image is built anew.
-    pub source: String,
+    /// `requirements.txt`), or with a `Dockerfile`. Its content decides when the image is built anew. This or `image`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// An image that serves the HTTP contract of functions on port 8080, in place of `source`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// How the folder becomes an image. By default what it holds decides: a `Dockerfile` before
     /// `main.py` before `func.py`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,6 +105,9 @@ pub struct FunctionSpec {
     /// Largest answer, at most 64Mi; a larger one is replaced by 502.
     #[serde(default = "body_limit")]
     pub response_body_limit: Memory,
+    /// Anyone who reaches a node may call it; else only pods, nodes and reconcilers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub public: bool,
     /// What a replica may do to its node; strict by default.
     #[serde(default)]
     pub sandbox: Sandbox,
@@ -135,7 +146,8 @@ fn body_limit() -> Memory {
 impl Default for FunctionSpec {
     fn default() -> Self {
         Self {
-            source: String::new(),
+            source: None,
+            image: None,
             runtime: None,
             handler: None,
             env: Vec::new(),
@@ -150,6 +162,7 @@ impl Default for FunctionSpec {
             scale_to_zero_after_seconds: None,
             request_body_limit: DEFAULT_BODY_LIMIT,
             response_body_limit: DEFAULT_BODY_LIMIT,
+            public: false,
             sandbox: Sandbox::default(),
         }
     }
@@ -171,7 +184,7 @@ impl FunctionSpec {
 impl FunctionSpec {
     /// Its image is made anew for `after`.
     pub fn is_rebuilt_by(&self, after: &Self) -> bool {
-        (&self.source, &self.runtime, &self.handler) != (&after.source, &after.runtime, &after.handler)
+        (&self.source, &self.runtime) != (&after.source, &after.runtime)
     }
 }
 

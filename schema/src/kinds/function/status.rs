@@ -9,9 +9,6 @@ use crate::kinds::Health;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionStatus {
-    /// Digest of the source that answers calls; none before the first image is there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source_digest: Option<String>,
     /// The image of the wanted source.
     pub image: ImageState,
     /// Replicas that the calls need.
@@ -67,9 +64,8 @@ mod tests {
     #[test]
     fn a_function_that_sleeps_is_healthy() {
         let function = FunctionSpec::default();
-        let with = |image, wanted, ready| {
-            function.health(&FunctionStatus { source_digest: None, image, wanted, ready }).to_string()
-        };
+        let with =
+            |image, wanted, ready| function.health(&FunctionStatus { image, wanted, ready }).to_string();
         assert_eq!(with(ImageState::Ready, 0, 0), "Healthy");
         assert_eq!(with(ImageState::Ready, 2, 1), "Progressing");
         assert_eq!(with(ImageState::Building { node: "a".to_owned() }, 0, 0), "Progressing");

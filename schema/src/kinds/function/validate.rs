@@ -12,7 +12,26 @@ const TMP_SIZE_MAX: Memory = Memory { bytes: 16 << 30 };
 
 /// Checks a spec as it is written.
 pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Findings) {
-    repo_path::check(&function.source, &at.field("source"), findings);
+    match (&function.source, &function.image) {
+        (Some(source), None) => repo_path::check(source, &at.field("source"), findings),
+        (None, Some(image)) => {
+            if let Err(why) = pod::check_image(image) {
+                findings.add(&rules::INVALID_IMAGE, &at.field("image"), why);
+            }
+        }
+        (Some(_), Some(_)) => {
+            let message = "Forbidden: may not be set beside `source`, from which the image is built";
+            findings.add(&rules::EXCLUSIVE, &at.field("image"), message).on_key();
+        }
+        (None, None) => {
+            let help = "write the folder with `main.py` or a `Dockerfile`, for example `functions/hello`, or an `image`";
+            findings.add(&rules::REQUIRED, &at.field("source"), "Required value").help(help);
+        }
+    }
+    if let (Some(_), Some(_)) = (&function.image, function.runtime) {
+        let message = "Forbidden: may not be set beside `image`, from which nothing is built";
+        findings.add(&rules::EXCLUSIVE, &at.field("runtime"), message).on_key();
+    }
     handler(function, &at.field("handler"), findings);
     pod::check_env(&function.env, &at.field("env"), findings);
     pod::check_resources(&function.resources, &at.field("resources"), findings);
@@ -46,9 +65,9 @@ fn size_between(size: Memory, most: Memory, at: &Path<'_>, findings: &mut Findin
 /// `name` or `module.name`, in Python's spelling.
 fn handler(function: &FunctionSpec, at: &Path<'_>, findings: &mut Findings) {
     let Some(handler) = &function.handler else { return };
-    if function.runtime == Some(Runtime::Dockerfile) {
+    if function.runtime == Some(Runtime::Dockerfile) || function.image.is_some() {
         let message =
-            "Forbidden: may not be set with the runtime `dockerfile`, whose image answers by itself";
+            "Forbidden: may not be set with the runtime `dockerfile` or an `image`, which answers by itself";
         findings.add(&rules::EXCLUSIVE, at, message).on_key();
     } else if handler.len() > 255 || !handler.split('.').all(is_identifier) {
         let message = format!(

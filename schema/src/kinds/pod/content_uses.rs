@@ -1,7 +1,7 @@
 //! Which fields of a pod name a file of the repository, a secret or an object's content. Pure.
 
 use super::keyed::{AllOf, Variable, VolumeOf};
-use super::{EnvVarSource, PodSpec};
+use super::{EnvVar, EnvVarSource, PodSpec};
 use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
 use crate::violation::{OwnedStep, field_path, indexed};
 
@@ -51,6 +51,17 @@ pub fn content_uses(pod: &PodSpec, above: &[&str]) -> Vec<ContentUse> {
         found.push(ContentUse { is_login: true, ..used(at, ContentRef::Secret(secret.name.clone())) });
     }
     found
+}
+
+/// The fields of a list of variables at `above` that name a value.
+pub(in crate::kinds) fn env_uses(env: &[EnvVar], above: &[&str]) -> impl Iterator<Item = ContentUse> {
+    env.iter().enumerate().filter_map(move |(number, one)| {
+        let value = one.value_from.as_ref().and_then(EnvVarSource::keyed)?;
+        let at = below(&indexed(above, number, &[]), &value.at);
+        let keys = vec![(below(&at, &["key"]), KeyUse::Text(value.key.to_owned()))];
+        let (at, is_optional) = (below(&at, &["name"]), value.is_optional);
+        Some(ContentUse { at, what: value.of, is_login: false, is_optional, keys })
+    })
 }
 
 fn below(at: &[OwnedStep], fields: &[&str]) -> Vec<OwnedStep> {

@@ -51,6 +51,14 @@ pub struct SecurityContext {
     /// Capabilities to add and drop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
+    /// Most processes and threads of the container; not in Kubernetes, where the node decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4194304))]
+    pub pids_limit: Option<u32>,
+    /// Most open files of each process of the container; not in Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 1048576))]
+    pub open_files_limit: Option<u32>,
 }
 
 /// Capabilities by name without `CAP_`, or `ALL`.

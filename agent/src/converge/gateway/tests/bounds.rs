@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::limits::Limits;
 use super::{Bed, endpoint, first_line, get, named, ok, table};
+use crate::http::limits::Limits;
 
 fn short() -> Limits {
     Limits { head: Duration::from_millis(300), idle: Duration::from_secs(3), ..Limits::default() }

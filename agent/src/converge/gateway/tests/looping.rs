@@ -10,11 +10,11 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::super::limits::Limits;
 use super::super::plan::{Observed, plan};
 use super::super::{GatewayDeps, GatewayLoop};
 use super::{Wire, add_route, add_service, first_line, get, known, named};
 use crate::catalog::Catalog;
+use crate::http::limits::Limits;
 use crate::standby::Handover;
 
 fn observed(cidr: &str) -> Observed {

@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::handler::Router;
-use super::limits::Limits;
 use super::proxy::Proxy;
 use super::route::Table;
-use super::server::{self, Server};
 use crate::catalog::Catalog;
 use crate::desired::Source;
+use crate::http::limits::Limits;
+use crate::http::server::{self, Server};
 
 mod bounds;
 mod looping;

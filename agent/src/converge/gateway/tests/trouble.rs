@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::super::limits::Limits;
 use super::super::route::Table;
 use super::{Bed, add_route, endpoint, field, first_line, get, known, mirror, named, nobody, ok, table};
+use crate::http::limits::Limits;
 
 // Seen red with a table that a handler takes once.
 #[tokio::test]

@@ -87,6 +87,7 @@ fn limits(spec: &Container) -> Limits {
         },
         memory_bytes: limit.memory.map(|memory| number(memory.bytes)).unwrap_or_default(),
         pids: 0,
+        open_files: 0,
     }
 }
 
@@ -133,6 +134,10 @@ fn secure(new: &mut NewContainer, pod: &PodSpec, own: Option<&SecurityContext>) 
     let Some(own) = own else { return };
     new.read_only_root = own.read_only_root_filesystem.unwrap_or(false);
     new.privileged = own.privileged.unwrap_or(false);
+    if let Some(most) = own.pids_limit {
+        new.limits.pids = most.into();
+    }
+    new.limits.open_files = own.open_files_limit.unwrap_or_default().into();
     new.no_new_privileges = own.allow_privilege_escalation == Some(false);
     if let Some(capabilities) = &own.capabilities {
         new.capabilities_add.clone_from(&capabilities.add);

@@ -8,11 +8,13 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use schema::control::lock;
+use schema::kinds::function::image_hash;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::converge::image_book::ImageBook;
 use crate::worlds::docker::{Docker, DockerError, ImageFacts, PullProgress, RegistryLogin};
+use crate::worlds::peers::ImageSource;
 
 /// Images being fetched at once.
 pub(crate) const PULLS: usize = 3;
@@ -36,6 +38,8 @@ type PullKey = (String, Vec<RegistryLogin>);
 pub struct Pulls {
     docker: Arc<dyn Docker>,
     book: Arc<ImageBook>,
+    /// Where images of functions come from.
+    peers: Arc<dyn ImageSource>,
     turns: Arc<Semaphore>,
     running: Arc<Mutex<BTreeMap<PullKey, Running>>>,
 }
@@ -53,8 +57,8 @@ pub(crate) struct Joined {
 
 impl Pulls {
     /// None under way.
-    pub fn new(docker: Arc<dyn Docker>, book: Arc<ImageBook>) -> Self {
-        Self { docker, book, turns: Arc::new(Semaphore::new(PULLS)), running: Arc::default() }
+    pub fn new(docker: Arc<dyn Docker>, book: Arc<ImageBook>, peers: Arc<dyn ImageSource>) -> Self {
+        Self { docker, book, peers, turns: Arc::new(Semaphore::new(PULLS)), running: Arc::default() }
     }
 
     pub(crate) fn join(&self, image: &str, logins: Vec<RegistryLogin>) -> Joined {
@@ -102,6 +106,10 @@ impl Pulls {
         logins: &[RegistryLogin],
         shown: watch::Sender<Option<PullProgress>>,
     ) -> Result<ImageFacts, DockerError> {
+        if image_hash(image).is_some() {
+            self.peers.bring(image).await?;
+            return Ok(self.docker.image(image).await?.unwrap_or_default());
+        }
         let (progress, mut news) = watch::channel(PullProgress::default());
         shown.send_replace(Some(PullProgress::default()));
         let pulling = self.try_logins(image, logins, &progress);
@@ -150,6 +158,7 @@ mod tests {
     use crate::converge::images::{ImagesDeps, ImagesLoop, Thresholds};
     use crate::worlds::disk::{DiskUsage, FakeDisk};
     use crate::worlds::docker::{FakeDocker, Fault};
+    use crate::worlds::peers::NoPeers;
 
     struct Rig {
         docker: Arc<FakeDocker>,
@@ -164,7 +173,7 @@ mod tests {
         docker.engine().hold_pulls = hold;
         let state = tempfile::tempdir().unwrap();
         let book = ImageBook::open(state.path());
-        Rig { pulls: Pulls::new(docker.clone(), Arc::clone(&book)), docker, book, state }
+        Rig { pulls: Pulls::new(docker.clone(), Arc::clone(&book), Arc::new(NoPeers)), docker, book, state }
     }
 
     impl Rig {

@@ -29,6 +29,12 @@ const NETWORK_CHECKS: usize = 128;
 /// once are not faster, but those that hang must not hold the others up.
 const EXEC_CHECKS: usize = 32;
 
+/// Between two tries to connect to a container that has just been started.
+const EARLY: Duration = Duration::from_millis(20);
+
+/// No such tries in a container that is older.
+const EARLY_UNTIL: Duration = Duration::from_secs(10);
+
 /// A container under observation.
 struct Tracked {
     target: Arc<ProbeTarget>,
@@ -36,6 +42,8 @@ struct Tracked {
     /// Probes that wait in the queue or are being asked.
     scheduled: BTreeSet<ProbeKind>,
     asking: BTreeMap<ProbeKind, AbortHandle>,
+    /// From when on the next check of a probe counts: tries before it may only succeed.
+    counts_from: BTreeMap<ProbeKind, Instant>,
     /// Which observation of it: what is left in the queue of a former one is dropped.
     round: u64,
 }
@@ -131,10 +139,15 @@ impl ProbeRunner {
             let timings = target.checks.iter().map(|(kind, check)| (*kind, check.timing)).collect();
             let machine = ProbeMachine::new(timings, target.former);
             self.book.set(id, target.started_at, machine.health());
-            let (scheduled, asking) = (BTreeSet::new(), BTreeMap::new());
             self.round += 1;
-            let (target_of, round) = (Arc::new(target.clone()), self.round);
-            let tracked = Tracked { target: target_of, machine, scheduled, asking, round };
+            let tracked = Tracked {
+                target: Arc::new(target.clone()),
+                machine,
+                scheduled: BTreeSet::new(),
+                asking: BTreeMap::new(),
+                counts_from: BTreeMap::new(),
+                round: self.round,
+            };
             self.tracked.insert(id.clone(), tracked);
             let age = age(target.started_at);
             // It ran before this agent did, as many others may.
@@ -193,12 +206,20 @@ impl ProbeRunner {
         let is_current = target.checks.get(&kind).is_some_and(|check| check.action == action);
         let found = if is_current { found } else { Found::Unknown("it is asked elsewhere now".to_owned()) };
         let before = tracked.machine.health();
+        let is_early = tracked.counts_from.get(&kind).is_some_and(|from| begun < *from);
         match &found {
             Found::Success | Found::Warning(_) => tracked.machine.note(kind, true),
+            Found::Failure(_) if is_early => {}
             Found::Failure(_) => tracked.machine.note(kind, false),
             Found::Unknown(_) => {}
         }
         let now = tracked.machine.health();
+        let period = tracked.machine.timing(kind).map_or(Duration::ZERO, |timing| timing.period);
+        if !is_early {
+            tracked.counts_from.insert(kind, begun + period);
+        }
+        let regular = tracked.counts_from.get(&kind).copied().unwrap_or(begun + period);
+        let early = early(&target, &action, now.ready, &found).map(|wait| begun + wait);
         // Before the health, which wakes the loop.
         if kind != ProbeKind::Liveness {
             self.book.set_failing(&id, found.failed(kind));
@@ -206,10 +227,10 @@ impl ProbeRunner {
         self.book.set(&id, target.started_at, now);
         let active = tracked.machine.active();
         if active.contains(&kind) {
-            let period = tracked.machine.timing(kind).map_or(Duration::ZERO, |timing| timing.period);
             // A check that took longer than its period is followed by the next one at once, as with
             // kubelet's ticker.
-            self.queue.insert_at((id.clone(), kind, round), (begun + period).max(Instant::now()));
+            let next = early.map_or(regular, |early| early.min(regular));
+            self.queue.insert_at((id.clone(), kind, round), next.max(Instant::now()));
         } else {
             tracked.scheduled.remove(&kind);
             for (_, handle) in tracked.asking.iter().filter(|(other, _)| !active.contains(other)) {
@@ -227,7 +248,9 @@ impl ProbeRunner {
                 format!("Container {name} is not ready since {since}: {}", why.unwrap_or_default()),
             );
         }
-        self.tell(&target, kind, &found);
+        if !is_early {
+            self.tell(&target, kind, &found);
+        }
     }
 
     /// Every failure is an event, also below the threshold; the recorder holds repetitions back.
@@ -252,6 +275,14 @@ impl ProbeRunner {
             message,
         });
     }
+}
+
+/// How soon a container is tried again that does not listen yet: one that was just started may do so at any moment.
+/// Within a tenth of its age, so that an old one is not asked more often than its probe says.
+fn early(target: &ProbeTarget, action: &Action, is_ready: bool, found: &Found) -> Option<Duration> {
+    let may = matches!((action, found), (Action::TcpSocket { .. }, Found::Failure(_))) && !is_ready;
+    let age = age(target.started_at);
+    (may && target.started_at.is_some() && age < EARLY_UNTIL).then(|| EARLY.max(age / 10))
 }
 
 /// How long ago that was; nothing when it lies in the future, as after a clock set back, or is not known.

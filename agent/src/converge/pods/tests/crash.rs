@@ -179,6 +179,7 @@ impl Rig {
             nudge,
             pod_table,
             credentials: Arc::new(NoCredentials),
+            peers: Arc::new(crate::worlds::peers::NoPeers),
             images: ImageBook::open(&self.state.path().join("agent")),
             files: files(self.state.path()),
             catalog: watch::channel(Arc::default()).1,

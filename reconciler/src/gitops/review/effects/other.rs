@@ -17,13 +17,13 @@ pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
         Action::Create => says(["the function is built"]),
         Action::Replace => match (case.before, case.after) {
             (Some(Resource::Function(before)), Some(Resource::Function(after)))
-                if !before.is_rebuilt_by(after) =>
+                if before != after && !before.is_rebuilt_by(after) =>
             {
-                says(["the function's instances are replaced, its image stays"])
+                says(["the function's replicas are replaced, its image stays"])
             }
-            _ => says(["the function is rebuilt, its instances are replaced"]),
+            _ => says(["the function is built anew, then its replicas are replaced"]),
         },
-        Action::Delete => says(["the function stops answering, its instances stop"]),
+        Action::Delete => says(["the function stops answering, its replicas and images go"]),
         Action::Update => Vec::new(),
     }
 }

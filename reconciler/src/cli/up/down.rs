@@ -5,9 +5,9 @@ use std::process::{ExitCode, Stdio};
 use anyhow::{Result, bail};
 use nix::sys::signal::Signal;
 
-use super::up::process::end_process;
-use super::up::record::StateDir;
-use super::up::{remove_state, reset_node};
+use super::process::end_process;
+use super::record::StateDir;
+use super::{remove_state, reset_node};
 use crate::args::DownArgs;
 
 /// Runs `minik8s down`. Running it again is harmless.

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -20,11 +20,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::body::Holding;
+use super::body::{Answer, Holding};
 use super::limits::Limits;
 use super::patience::Patient;
-use super::proxy::{Answered, Caller, Place};
-use crate::converge::clients::Clients;
+use crate::converge::clients::{Clients, Held};
 
 /// Connections that the kernel keeps for us until we take them.
 const BACKLOG: i32 = 1024;
@@ -34,10 +33,42 @@ const OTHER_FILES: u64 = 2048;
 /// After an accept that failed, for want of open files or memory: time for others to end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub address: IpAddr,
+    /// It comes from the node itself: a proxy there may end TLS, and what it says of clients is believed.
+    pub is_node: bool,
+    /// The connection's place among all that there may be; a tunnel keeps it.
+    pub place: Arc<Place>,
+}
+
+/// A connection's place among all, and among those of its client.
+#[derive(Debug)]
+pub struct Place {
+    _among_all: OwnedSemaphorePermit,
+    /// None for the node itself, where a proxy may stand for many.
+    _of_client: Option<Held>,
+}
+
+impl Place {
+    /// Held until it is dropped.
+    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<Held>) -> Self {
+        Self { _among_all: among_all, _of_client: of_client }
+    }
+}
+
 /// Answers requests.
 pub trait Handler: Send + Sync + 'static {
+    /// What an answer holds until it has passed.
+    type Held: Send + Unpin + 'static;
+
     /// The answer; what goes wrong is an answer, too.
-    fn handle(&self, request: Request<Incoming>, caller: Caller) -> impl Future<Output = Answered> + Send;
+    fn handle(
+        &self,
+        request: Request<Incoming>,
+        caller: Caller,
+    ) -> impl Future<Output = Response<Holding<Answer, Self::Held>>> + Send;
 }
 
 /// A listener on an address that no link needs to have yet, for the network loop may come later.

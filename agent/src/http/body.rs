@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// For whom a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WaitsFor {
+pub(crate) enum WaitsFor {
     /// More of the body.
     Client,
     /// Room for more of the body, or the answer.
@@ -20,7 +20,7 @@ pub(super) enum WaitsFor {
 
 /// The body of a request on its way to an endpoint. Unread, it gives itself back for another endpoint.
 #[derive(Debug)]
-pub(super) struct Upload {
+pub(crate) struct Upload {
     body: Option<Incoming>,
     read: bool,
     progress: Progress,
@@ -28,7 +28,7 @@ pub(super) struct Upload {
 
 /// How far an [`Upload`] is, for the task that waits for the answer.
 #[derive(Debug, Clone)]
-pub(super) struct Progress(Arc<Mutex<State>>);
+pub(crate) struct Progress(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -39,7 +39,7 @@ struct State {
 
 impl Upload {
     /// `body`, and its progress.
-    pub(super) fn new(body: Incoming) -> (Self, Progress) {
+    pub(crate) fn new(body: Incoming) -> (Self, Progress) {
         let state = State { returned: None, moved_at: Instant::now(), waits_for: WaitsFor::Endpoint };
         let progress = Progress(Arc::new(Mutex::new(state)));
         (Self { body: Some(body), read: false, progress: progress.clone() }, progress)
@@ -48,13 +48,13 @@ impl Upload {
 
 impl Progress {
     /// Since when nothing has moved, and for whom it waits.
-    pub(super) fn resting(&self) -> (Instant, WaitsFor) {
+    pub(crate) fn resting(&self) -> (Instant, WaitsFor) {
         let state = self.state();
         (state.moved_at, state.waits_for)
     }
 
     /// The body, if it has come back unread.
-    pub(super) fn take_back(&self) -> Option<Upload> {
+    pub(crate) fn take_back(&self) -> Option<Upload> {
         let body = self.state().returned.take()?;
         Some(Upload { body: Some(body), read: false, progress: self.clone() })
     }

@@ -1,0 +1,145 @@
+//! The builds loop: images of functions on this node.
+//!
+//! Reads `work/<node>/builds/`, Docker's images and the catalog; decides in `plan.rs`; builds one image at a time and
+//! removes those that no function needs. What is here is reported at `status/<node>/images/`; nodes that lack an image
+//! take it from one that has it (`agent/src/worlds/peers.rs`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::keys::Key;
+use schema::records::NodeImage;
+use schema::store::StoreError;
+use schema::store::events::EventRecorder;
+use schema::store::reflector::SnapshotReader;
+use schema::store::status_writer::{Report, Stored};
+use tokio::sync::watch;
+
+mod act;
+pub mod base;
+mod context;
+mod observe;
+pub mod plan;
+mod python;
+
+pub use python::Bases;
+#[cfg(test)]
+mod tests;
+
+pub use act::Outcome;
+
+use plan::{BuildsPlan, Failure, Observed, Reported};
+
+use crate::catalog::Catalog;
+use crate::files::PodFiles;
+use crate::worlds::docker::Docker;
+
+/// What the loop stands on.
+pub struct BuildsDeps {
+    pub node: String,
+    pub state_dir: PathBuf,
+    pub docker: Arc<dyn Docker>,
+    pub files: Arc<PodFiles>,
+    pub snapshot: SnapshotReader,
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+    pub events: EventRecorder,
+}
+
+/// The loop.
+pub struct BuildsLoop {
+    deps: BuildsDeps,
+    reports: watch::Sender<Option<Reported>>,
+    failed: BTreeMap<String, Failure>,
+    unneeded_since: BTreeMap<String, Timestamp>,
+}
+
+impl BuildsLoop {
+    /// A loop that has not looked yet; what it reports goes to `reports`.
+    pub fn new(deps: BuildsDeps, reports: watch::Sender<Option<Reported>>) -> Self {
+        Self { deps, reports, failed: BTreeMap::new(), unneeded_since: BTreeMap::new() }
+    }
+
+    fn log_path(&self, hash: &str) -> PathBuf {
+        log_path(&self.deps.state_dir, hash)
+    }
+}
+
+/// Where the log of a build is kept.
+pub fn log_path(state_dir: &Path, hash: &str) -> PathBuf {
+    state_dir.join("agent/builds").join(format!("{hash}.log"))
+}
+
+#[async_trait]
+impl Loop for BuildsLoop {
+    type Observed = Observed;
+    type Plan = BuildsPlan;
+    type Outcome = Outcome;
+
+    fn name(&self) -> &'static str {
+        "builds"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        self.look().await
+    }
+
+    fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
+        plan::plan(observed, now)
+    }
+
+    async fn act(&mut self, observed: &Observed, plan: BuildsPlan) -> Outcome {
+        self.carry_out(observed, plan).await
+    }
+
+    async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+        if outcome.again {
+            return Ok(Next::After(std::time::Duration::ZERO));
+        }
+        let wait = outcome.again_at.map(|at| at.duration_since(Timestamp::now()));
+        let wait = wait.map(|wait| std::time::Duration::try_from(wait).unwrap_or_default());
+        Ok(wait.map_or(Next::Interval, Next::After))
+    }
+}
+
+/// The images of functions that this node reports.
+pub struct NodeImages {
+    pub node: String,
+    pub snapshot: SnapshotReader,
+}
+
+#[async_trait]
+impl Report for NodeImages {
+    type Id = String;
+    type Value = NodeImage;
+    type Newest = Option<Reported>;
+
+    fn key(&self, hash: &String) -> Key {
+        Key::NodeImage(self.node.clone(), hash.clone())
+    }
+
+    fn values(newest: &Option<Reported>) -> Reported {
+        newest.clone().unwrap_or_default()
+    }
+
+    fn is_complete(newest: &Option<Reported>) -> bool {
+        newest.is_some()
+    }
+
+    fn is_urgent(_: Option<&NodeImage>, _: Option<&NodeImage>) -> bool {
+        true
+    }
+
+    async fn stored(&self, _: bool) -> Result<Option<Stored<String, NodeImage>>, StoreError> {
+        let snapshot = self.snapshot.current();
+        if !snapshot.synced {
+            return Ok(None);
+        }
+        let own = snapshot.node_images.iter().filter(|((node, _), _)| *node == self.node);
+        let values = own.map(|((_, hash), stored)| (hash.clone(), Arc::clone(stored))).collect();
+        Ok(Some(Stored { revision: snapshot.revision, values }))
+    }
+}

@@ -1,0 +1,39 @@
+//! Sees what is to be built, and which images of functions are here.
+
+use std::collections::BTreeSet;
+
+use schema::control::{LoopError, Observation};
+use schema::kinds::function::image_hash;
+
+use super::BuildsLoop;
+use super::plan::{Observed, of_functions};
+use crate::desired::Source;
+
+impl BuildsLoop {
+    pub(super) async fn look(&mut self) -> Result<Observation<Observed>, LoopError> {
+        let snapshot = self.deps.snapshot.current();
+        if !snapshot.synced {
+            return Ok(Observation::NotReady("etcd has not been listed yet".to_owned()));
+        }
+        let images = self.deps.docker.images().await;
+        let images = images.map_err(|error| LoopError::new("cannot list the images", error))?;
+        let own = snapshot.builds.iter().filter(|((node, _), _)| *node == self.deps.node);
+        let orders = own.map(|((_, hash), order)| (hash.clone(), order.value.clone())).collect();
+        let catalog = self.deps.catalog.borrow().clone();
+        let is_whole = catalog.source == Source::Etcd && snapshot.settled.contains_key(&self.deps.node);
+        let needed = is_whole.then(|| {
+            let of_functions = catalog.functions.values().flat_map(|function| &function.value.images);
+            let of_functions = of_functions.map(|image| image.reference.as_str());
+            let bound = snapshot.bindings.values().flat_map(|binding| &binding.value.pod.spec.containers);
+            let all = of_functions.chain(bound.map(|container| container.image.as_str()));
+            all.filter_map(image_hash).map(str::to_owned).collect::<BTreeSet<_>>()
+        });
+        Ok(Observation::Ready(Observed {
+            orders,
+            images: of_functions(images),
+            failed: self.failed.clone(),
+            needed,
+            unneeded_since: self.unneeded_since.clone(),
+        }))
+    }
+}

@@ -1,0 +1,85 @@
+//! What an image of a Python function is made of. Pure.
+
+use std::path::Path;
+
+use schema::records::BuildOrder;
+
+use super::context::Content;
+
+/// The program that serves a function, in each of its images.
+pub(super) const SHIM: &str = include_str!("python/shim.py");
+
+/// Makes the base images of Debian's packages, see [`super::base`].
+pub(super) const BASE_SCRIPT: &str = include_str!("python/base.sh");
+
+/// Compiles all modules, as nothing can be written at run time; one that can't be compiled is an error if a call
+/// begins in it.
+const COMPILE: &str = "import compileall, os, py_compile; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH; \
+    [compileall.compile_dir(d, quiet=2, force=True, invalidation_mode=mode) \
+    for d in ('/function-packages', '/function') if os.path.isdir(d)]; \
+    [py_compile.compile(f, doraise=True, invalidation_mode=mode) \
+    for f in ('/function/main.py', '/function/func.py') if os.path.exists(f)]";
+/// The machine's own CAs, for an index that a local one vouches for.
+const MACHINE_CAS: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Base images: of the replicas, and of the step that installs packages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bases {
+    pub runtime: String,
+    pub packages: String,
+}
+
+/// The Dockerfile of a folder with Python code; whether the build needs the network.
+pub(super) fn dockerfile(bases: &Bases, order: &BuildOrder, folder: &Path) -> (String, bool) {
+    let has_packages = folder.join("requirements.txt").is_file();
+    let has_wheels = folder.join("wheels").is_dir();
+    let mut text = String::new();
+    if has_packages {
+        let from = match (&order.package_index, has_wheels) {
+            (_, true) => vec!["--no-index", "--find-links", "/build/wheels"],
+            (Some(index), false) => vec!["--index-url", index.as_str()],
+            (None, false) => Vec::new(),
+        };
+        let mut install = vec!["python3", "-m", "pip", "install", "--no-cache-dir"];
+        install.extend(["--disable-pip-version-check", "--no-warn-script-location", "--target", "/packages"]);
+        if !has_wheels && Path::new(MACHINE_CAS).is_file() {
+            install.extend(["--cert", "/build/ca.crt"]);
+        }
+        install.extend(from);
+        install.extend(["-r", "/build/requirements.txt"]);
+        text.push_str(&format!("FROM {} AS packages\nUSER 0\n", bases.packages));
+        text.push_str("COPY source/requirements.txt /build/requirements.txt\n");
+        if has_wheels {
+            text.push_str("COPY source/wheels /build/wheels\n");
+        } else if Path::new(MACHINE_CAS).is_file() {
+            text.push_str("COPY ca.crt /build/ca.crt\n");
+        }
+        text.push_str(&format!("RUN {}\n", exec_form(&install)));
+    }
+    text.push_str(&format!("FROM {}\n", bases.runtime));
+    if has_packages {
+        text.push_str("COPY --from=packages /packages /function-packages\n");
+    }
+    text.push_str("USER 0\nCOPY shim.py /minik8s/shim.py\nCOPY source /function\n");
+    text.push_str(&format!("RUN {}\n", exec_form(&["python3", "-c", COMPILE])));
+    text.push_str("WORKDIR /function\nUSER 65532:65532\n");
+    text.push_str(&format!("ENTRYPOINT {}\n", exec_form(&["python3", "-u", "/minik8s/shim.py"])));
+    (text, has_packages && !has_wheels)
+}
+
+fn exec_form(words: &[&str]) -> String {
+    serde_json::to_string(words).unwrap_or_default()
+}
+
+/// The files of the build.
+pub(super) fn content(dockerfile: &str, folder: &Path) -> Vec<Content> {
+    let mut content = vec![
+        Content::Text { path: "Dockerfile", text: dockerfile.to_owned() },
+        Content::Text { path: "shim.py", text: SHIM.to_owned() },
+        Content::Folder { path: "source", folder: folder.to_owned() },
+    ];
+    if Path::new(MACHINE_CAS).is_file() {
+        content.push(Content::File { path: "ca.crt", file: MACHINE_CAS.into() });
+    }
+    content
+}

@@ -1,0 +1,49 @@
+//! Opens the listener, and gives calls that wait what came for them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::FunctionsLoop;
+use super::plan::{FunctionsPlan, Observed};
+use crate::http::server;
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub failed: Option<String>,
+}
+
+impl FunctionsLoop {
+    pub(super) async fn carry_out(&mut self, observed: &Observed, plan: FunctionsPlan) -> Outcome {
+        if let Some(known) = plan.known {
+            self.known.send_replace(known);
+        }
+        if plan.follow {
+            let functions = observed.catalog.functions.iter();
+            self.calls.follow(functions.map(|(id, found)| (id, &found.value)));
+            self.followed = Some(Arc::clone(&observed.catalog));
+        }
+        let mut outcome = Outcome::default();
+        if let Some(at) = plan.listen {
+            match self.open(at).await {
+                Ok(()) => tracing::info!("functions are called at {at}"),
+                Err(error) => {
+                    outcome.failed = Some(format!(
+                        "cannot listen at {at}: {error}; functions can't be called through this node until then \
+                         (--functions-listen names another port)"
+                    ));
+                }
+            }
+        }
+        outcome
+    }
+
+    async fn open(&mut self, at: SocketAddr) -> io::Result<()> {
+        let listener = server::listen(at)?;
+        // The server only ends at shutdown.
+        self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.listens = Some(at);
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! What callers are answered.
+
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+
+use crate::http::body::{Answer, Holding};
+
+/// What callers get.
+pub type Answered = Response<Holding<Answer, ()>>;
+
+/// Which call an answer is of.
+pub const ACTIVATION_ID: HeaderName = HeaderName::from_static("x-activation-id");
+/// How long the phases of a call took, as browsers know it.
+pub const TIMINGS: HeaderName = HeaderName::from_static("server-timing");
+
+/// An answer that no replica gave.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct Refused {
+    pub(super) status: StatusCode,
+    /// One CamelCase word, for programs.
+    pub(super) kind: &'static str,
+    pub(super) message: String,
+    pub(super) retry_after_seconds: Option<u32>,
+}
+
+impl Refused {
+    pub(super) fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, message: message.into(), retry_after_seconds: None }
+    }
+
+    /// It may be tried again.
+    pub(super) fn later(kind: &'static str, message: impl Into<String>) -> Self {
+        let refused = Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, message);
+        Self { retry_after_seconds: Some(1), ..refused }
+    }
+
+    pub(super) fn answer(&self, activation: &str) -> Answered {
+        let error = json!({"type": self.kind, "message": self.message});
+        let body = json!({"activationId": activation, "error": error}).to_string();
+        let mut response = json_answer(self.status, body.into(), activation);
+        if let Some(seconds) = self.retry_after_seconds {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// An answer in JSON.
+pub(super) fn json_answer(status: StatusCode, body: bytes::Bytes, activation: &str) -> Answered {
+    let mut response = Response::new(Holding::new(Answer::words(body), None));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    if let Ok(activation) = HeaderValue::from_str(activation) {
+        headers.insert(ACTIVATION_ID, activation);
+    }
+    response
+}

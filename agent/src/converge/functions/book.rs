@@ -1,0 +1,289 @@
+//! Who calls which function now: which replica takes a call, who waits, and what that asks for. Pure; [`Calls`] is its
+//! lock.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use jiff::Timestamp;
+use schema::control::lock;
+use schema::kinds::function::ImageState;
+use schema::meta::NamespacedName;
+use schema::records::{FunctionDemand, FunctionRecord, NodeDemand};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::window::{PANIC_SECONDS, STABLE_SECONDS, Window};
+
+/// What came of asking for a replica.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// It takes the call now.
+    At(SocketAddr),
+    /// One is going to, or nothing can.
+    Waits(oneshot::Receiver<Given>),
+    /// Too many wait already.
+    Full,
+}
+
+/// What a call that waits is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Given {
+    Replica(SocketAddr),
+    /// No replica comes, with what keeps it.
+    Nothing(String),
+}
+
+/// A function with its calls.
+#[derive(Debug)]
+struct Entry {
+    /// Calls at each replica, from this node; also at those that are gone, until they end.
+    in_flight: BTreeMap<SocketAddr, u32>,
+    /// Those that take calls.
+    ready: Vec<SocketAddr>,
+    concurrency: u32,
+    queue_length: usize,
+    /// Counts picks, so that equal replicas take turns.
+    turn: usize,
+    queue: VecDeque<oneshot::Sender<Given>>,
+    hopeless: Option<String>,
+    window: Window,
+    idle_since: Option<Timestamp>,
+    /// Nothing was heard of it for a whole window.
+    idle_from: Instant,
+}
+
+impl Entry {
+    fn new(now: Instant) -> Self {
+        Self {
+            in_flight: BTreeMap::new(),
+            ready: Vec::new(),
+            concurrency: 1,
+            queue_length: 0,
+            turn: 0,
+            queue: VecDeque::new(),
+            hopeless: None,
+            window: Window::new(now),
+            idle_since: None,
+            idle_from: now,
+        }
+    }
+
+    fn take_in(&mut self, record: &FunctionRecord) {
+        self.ready = record.replicas.iter().map(|replica| replica.address.into()).collect();
+        self.concurrency = record.calls.concurrency.max(1);
+        self.queue_length = usize::try_from(record.calls.queue_length).unwrap_or(usize::MAX);
+        self.hopeless = hopeless(record);
+        let ready = &self.ready;
+        self.in_flight.retain(|address, calls| *calls > 0 || ready.contains(address));
+    }
+
+    /// The replica with the fewest calls that takes one more; not `except` if there is another.
+    fn pick(&mut self, except: Option<SocketAddr>) -> Option<SocketAddr> {
+        let count = self.ready.len();
+        let order = (0..count).map(|step| self.ready[(self.turn + step) % count]);
+        let load = |address: &SocketAddr| self.in_flight.get(address).copied().unwrap_or_default();
+        let free = order.filter(|address| load(address) < self.concurrency);
+        let picked = free.min_by_key(|address| (Some(*address) == except, load(address)))?;
+        self.turn = self.turn.wrapping_add(1) % count.max(1);
+        *self.in_flight.entry(picked).or_default() += 1;
+        Some(picked)
+    }
+
+    fn at_replicas(&self) -> u32 {
+        self.in_flight.values().sum()
+    }
+
+    fn waiting(&self) -> u32 {
+        u32::try_from(self.queue.len()).unwrap_or(u32::MAX)
+    }
+
+    fn note(&mut self, now: Instant) {
+        let calls = self.at_replicas() + self.waiting();
+        self.window.set(calls, now);
+        if calls > 0 {
+            self.idle_since = None;
+        } else if self.idle_since.is_none() {
+            self.idle_since = Some(Timestamp::now());
+            self.idle_from = now;
+        }
+    }
+
+    /// Gives free places to those that wait, the first first.
+    fn serve(&mut self) {
+        while let Some(first) = self.queue.front() {
+            if first.is_closed() {
+                self.queue.pop_front();
+                continue;
+            }
+            if let Some(why) = self.hopeless.clone() {
+                if let Some(first) = self.queue.pop_front() {
+                    let _ = first.send(Given::Nothing(why));
+                }
+                continue;
+            }
+            let Some(address) = self.pick(None) else { break };
+            let Some(first) = self.queue.pop_front() else { break };
+            if first.send(Given::Replica(address)).is_err() {
+                self.end(address);
+            }
+        }
+    }
+
+    fn end(&mut self, address: SocketAddr) {
+        if let Some(calls) = self.in_flight.get_mut(&address) {
+            *calls = calls.saturating_sub(1);
+            if *calls == 0 && !self.ready.contains(&address) {
+                self.in_flight.remove(&address);
+            }
+        }
+    }
+}
+
+/// Why no replica is going to take calls: none is there, and the code can't be built or loaded.
+fn hopeless(record: &FunctionRecord) -> Option<String> {
+    if !record.replicas.is_empty() {
+        return None;
+    }
+    let failed = record.image().and_then(|image| match &image.state {
+        ImageState::Failed { why } => Some(format!("its image can't be built: {why}")),
+        ImageState::Waiting | ImageState::Building { .. } | ImageState::Ready => None,
+    });
+    let trouble = record.trouble.as_ref().map(|trouble| trouble.message.clone());
+    failed.or(trouble).filter(|_| !record.has_good)
+}
+
+#[derive(Debug)]
+struct Book {
+    began: Timestamp,
+    functions: HashMap<NamespacedName, Entry>,
+}
+
+/// Shared by all calls of the node.
+#[derive(Debug, Clone)]
+pub struct Calls {
+    book: Arc<Mutex<Book>>,
+    /// A call waits for a function that had none: that is to be known at once.
+    stirred: watch::Sender<()>,
+}
+
+impl Calls {
+    /// Without any.
+    pub fn new(began: Timestamp) -> Self {
+        let book = Arc::new(Mutex::new(Book { began, functions: HashMap::new() }));
+        Self { book, stirred: watch::Sender::new(()) }
+    }
+
+    /// What says that a call waits for a function that had none.
+    pub fn stirred(&self) -> watch::Receiver<()> {
+        self.stirred.subscribe()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        // Each change is whole before anything can panic.
+        lock(&self.book)
+    }
+
+    /// What is known of the functions: those that wait get the replicas that are new.
+    pub(super) fn follow<'r>(&self, records: impl Iterator<Item = (&'r NamespacedName, &'r FunctionRecord)>) {
+        let mut book = self.book();
+        let now = Instant::now();
+        let mut known = std::collections::BTreeSet::new();
+        for (id, record) in records {
+            known.insert(id);
+            let entry = book.functions.entry(id.clone()).or_insert_with(|| Entry::new(now));
+            entry.take_in(record);
+            entry.serve();
+            entry.note(now);
+        }
+        for (id, entry) in &mut book.functions {
+            if !known.contains(id) {
+                entry.ready.clear();
+                entry.hopeless = Some(format!("function {id} is gone"));
+                entry.serve();
+            }
+        }
+        book.functions.retain(|id, entry| known.contains(id) || entry.at_replicas() > 0);
+    }
+
+    /// Asks for a replica. `except` refused this very call a moment ago.
+    pub(super) fn enter(&self, id: &NamespacedName, except: Option<SocketAddr>) -> Place {
+        let mut book = self.book();
+        let now = Instant::now();
+        let entry = book.functions.entry(id.clone()).or_insert_with(|| Entry::new(now));
+        let place = match entry.pick(except) {
+            Some(address) => Place::At(address),
+            None if except.is_none() && entry.queue.len() >= entry.queue_length => Place::Full,
+            None => {
+                let (given, wait) = oneshot::channel();
+                // One that was refused by a replica has waited for its turn already.
+                match except {
+                    Some(_) => entry.queue.push_front(given),
+                    None => entry.queue.push_back(given),
+                }
+                entry.serve();
+                if entry.at_replicas() + entry.waiting() == 1 {
+                    self.stirred.send_replace(());
+                }
+                Place::Waits(wait)
+            }
+        };
+        entry.note(now);
+        place
+    }
+
+    /// A call at a replica has ended.
+    pub(super) fn leave(&self, id: &NamespacedName, address: SocketAddr) {
+        let mut book = self.book();
+        if let Some(entry) = book.functions.get_mut(id) {
+            entry.end(address);
+            entry.serve();
+            entry.note(Instant::now());
+        }
+    }
+
+    /// A call that waited does so no longer.
+    pub(super) fn give_up(&self, id: &NamespacedName) {
+        let mut book = self.book();
+        if let Some(entry) = book.functions.get_mut(id) {
+            entry.queue.retain(|one| !one.is_closed());
+            entry.note(Instant::now());
+        }
+    }
+
+    /// A replica could not be reached: it takes no calls until it is published anew.
+    pub(super) fn shun(&self, id: &NamespacedName, address: SocketAddr) {
+        let mut book = self.book();
+        if let Some(entry) = book.functions.get_mut(id) {
+            entry.ready.retain(|one| *one != address);
+        }
+    }
+
+    /// Calls that wait, and calls at replicas.
+    pub(super) fn state(&self, id: &NamespacedName) -> (u32, u32) {
+        let book = self.book();
+        book.functions.get(id).map_or((0, 0), |entry| (entry.waiting(), entry.at_replicas()))
+    }
+
+    /// What the node reports.
+    pub fn demand(&self) -> NodeDemand {
+        let mut book = self.book();
+        let now = Instant::now();
+        let mut functions = BTreeMap::new();
+        for (id, entry) in &mut book.functions {
+            let demand = FunctionDemand {
+                waiting: entry.waiting(),
+                in_flight: entry.at_replicas(),
+                stable_milli: entry.window.mean_milli(STABLE_SECONDS, now),
+                panic_milli: entry.window.mean_milli(PANIC_SECONDS, now),
+                idle_since: entry.idle_since,
+            };
+            let is_old = now.duration_since(entry.idle_from).as_secs() > STABLE_SECONDS as u64;
+            let is_idle = demand.waiting + demand.in_flight == 0 && demand.stable_milli == 0;
+            if !(is_idle && (is_old || entry.idle_since.is_none())) {
+                functions.insert(id.to_string(), demand);
+            }
+        }
+        NodeDemand { since: book.began, functions }
+    }
+}

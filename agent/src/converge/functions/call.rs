@@ -1,0 +1,244 @@
+//! One call: it gets a replica, is sent there, and its answer is judged.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+use hyper::StatusCode;
+use schema::control::error_chain;
+use schema::meta::NamespacedName;
+use schema::records::CallLimits;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::answer::Refused;
+use super::book::{Calls, Given, Place};
+
+/// What a replica says that takes no further call now: another one is asked.
+const BUSY: &str = "x-minik8s-busy";
+/// How long the handler ran, in microseconds.
+const HANDLED: &str = "x-handled-micros";
+/// Beyond the function's own bound, for the replica to end the call itself and say so.
+const TIMEOUT_EXTRA: Duration = Duration::from_secs(2);
+/// Longest time to connect to a replica.
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// First and longest wait after replicas that were all busy with calls of other gateways.
+const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+/// Bytes of an answer beyond the result's own: an error with its traceback.
+const ERROR_BYTES: u64 = 256 * 1024;
+
+/// What is called, and how.
+pub(super) struct Call<'c> {
+    pub(super) calls: &'c Calls,
+    pub(super) client: &'c reqwest::Client,
+    pub(super) id: &'c NamespacedName,
+    pub(super) limits: &'c CallLimits,
+    pub(super) activation: &'c str,
+    pub(super) body: Bytes,
+}
+
+/// What a replica answered.
+pub(super) struct Answered {
+    pub(super) status: StatusCode,
+    pub(super) body: Bytes,
+    /// How long the call waited for a replica.
+    pub(super) queued: Duration,
+    /// How long the handler ran, as the replica says.
+    pub(super) handled_micros: Option<u64>,
+}
+
+/// Why a replica gave no answer that counts.
+enum Failed {
+    /// It did not begin with the call.
+    NotBegun {
+        address: SocketAddr,
+        is_gone: bool,
+    },
+    Refused(Refused),
+}
+
+/// A place at a replica, until it is dropped.
+struct Held<'c> {
+    calls: &'c Calls,
+    id: &'c NamespacedName,
+    address: SocketAddr,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.calls.leave(self.id, self.address);
+    }
+}
+
+/// A place in the queue, until it is dropped.
+struct Queued<'c> {
+    calls: &'c Calls,
+    id: &'c NamespacedName,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.calls.give_up(self.id);
+    }
+}
+
+impl<'c> Call<'c> {
+    /// Makes the call.
+    pub(super) async fn run(self) -> Result<Answered, Refused> {
+        let began = Instant::now();
+        let wait = Duration::from_secs(self.limits.cold_start_timeout_seconds.into());
+        let (mut except, mut pause) = (None, BUSY_WAIT.0);
+        loop {
+            let held = self.replica(except, began + wait).await?;
+            let queued = began.elapsed();
+            match self.send(&held).await {
+                Ok((status, body, handled_micros)) => {
+                    return Ok(Answered { status, body, queued, handled_micros });
+                }
+                Err(Failed::Refused(refused)) => return Err(refused),
+                Err(Failed::NotBegun { address, is_gone }) => {
+                    drop(held);
+                    if is_gone {
+                        self.calls.shun(self.id, address);
+                    }
+                    // The first try goes to another replica at once.
+                    if except.is_some() {
+                        sleep(pause).await;
+                        pause = (pause * 2).min(BUSY_WAIT.1);
+                    }
+                    except = Some(address);
+                }
+            }
+        }
+    }
+
+    /// A place at a replica, in turn.
+    async fn replica(&self, except: Option<SocketAddr>, until: Instant) -> Result<Held<'c>, Refused> {
+        let held = |address| Held { calls: self.calls, id: self.id, address };
+        let wait = match self.calls.enter(self.id, except) {
+            Place::At(address) => return Ok(held(address)),
+            Place::Full => {
+                let most = self.limits.queue_length;
+                return Err(Refused::later(
+                    "QueueFull",
+                    format!("{most} calls wait already, which is the most"),
+                ));
+            }
+            Place::Waits(wait) => wait,
+        };
+        let queued = Queued { calls: self.calls, id: self.id };
+        // Before `queued`, which then finds it closed.
+        let mut wait = wait;
+        let given = timeout_at(until, &mut wait).await;
+        let given = match given {
+            Ok(given) => given,
+            // It may have been given a replica in this moment.
+            Err(_) => match wait.try_recv() {
+                Ok(given) => Ok(given),
+                Err(_) => {
+                    drop(wait);
+                    drop(queued);
+                    let seconds = self.limits.cold_start_timeout_seconds;
+                    let message = format!("no replica took the call within {seconds} s");
+                    return Err(Refused::later("NoReplica", message));
+                }
+            },
+        };
+        std::mem::forget(queued);
+        match given {
+            Ok(Given::Replica(address)) => Ok(held(address)),
+            Ok(Given::Nothing(why)) => {
+                Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "FunctionNotRunning", why))
+            }
+            Err(_) => Err(Refused::later("NoReplica", "the gateway forgot the function")),
+        }
+    }
+
+    async fn send(&self, held: &Held<'_>) -> Result<(StatusCode, Bytes, Option<u64>), Failed> {
+        let address = held.address;
+        let may_run = Duration::from_secs(self.limits.timeout_seconds.into());
+        let deadline =
+            jiff::Timestamp::now().as_millisecond() + i64::from(self.limits.timeout_seconds) * 1000;
+        let request = self
+            .client
+            .post(format!("http://{address}/"))
+            .header("content-type", "application/json")
+            .header("x-activation-id", self.activation)
+            .header("x-function", self.id.to_string())
+            .header("x-deadline", deadline.to_string())
+            .body(self.body.clone());
+        let until = Instant::now() + may_run + TIMEOUT_EXTRA;
+        let timed_out = || {
+            let seconds = self.limits.timeout_seconds;
+            let message = format!("the function did not answer within {seconds} s");
+            Failed::Refused(Refused::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message))
+        };
+        let crashed = |why: String| {
+            Failed::Refused(Refused::new(
+                StatusCode::BAD_GATEWAY,
+                "ReplicaLost",
+                format!("the replica was lost: {why}"),
+            ))
+        };
+        let response = match timeout_at(until, request.send()).await {
+            Err(_) => return Err(timed_out()),
+            Ok(Err(error)) if error.is_connect() => {
+                return Err(Failed::NotBegun { address, is_gone: true });
+            }
+            Ok(Err(error)) => return Err(crashed(error_chain(&error))),
+            Ok(Ok(response)) => response,
+        };
+        let (status, headers) = (response.status(), response.headers());
+        if status == StatusCode::SERVICE_UNAVAILABLE && headers.contains_key(BUSY) {
+            return Err(Failed::NotBegun { address, is_gone: false });
+        }
+        let handled = headers.get(HANDLED).and_then(|value| value.to_str().ok()?.parse().ok());
+        let most =
+            self.limits.response_body_bytes.saturating_add(if status.is_success() { 0 } else { ERROR_BYTES });
+        let mut pieces = response.bytes_stream();
+        let mut body = BytesMut::new();
+        loop {
+            match timeout_at(until, pieces.next()).await {
+                Err(_) => return Err(timed_out()),
+                Ok(None) => break,
+                Ok(Some(Err(error))) => return Err(crashed(error_chain(&error))),
+                Ok(Some(Ok(piece))) => {
+                    if (body.len() + piece.len()) as u64 > most {
+                        let message = format!("the answer has more than {most} bytes");
+                        return Err(Failed::Refused(invalid(message)));
+                    }
+                    body.extend_from_slice(&piece);
+                }
+            }
+        }
+        judge(status, body.freeze()).map(|(status, body)| (status, body, handled)).map_err(Failed::Refused)
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Refused {
+    Refused::new(StatusCode::BAD_GATEWAY, "InvalidResult", message)
+}
+
+/// What an answer means: a result is a JSON object; an error says what it is.
+fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), Refused> {
+    if status.is_success() {
+        return match is_object(&body) {
+            true => Ok((StatusCode::OK, body)),
+            false => Err(invalid("the function's answer is no JSON object")),
+        };
+    }
+    let known = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::INTERNAL_SERVER_ERROR];
+    let known = known.contains(&status) || [502, 504].contains(&status.as_u16());
+    if known && is_object(&body) {
+        return Ok((status, body));
+    }
+    let said = String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
+    let message = format!("the function answered {status}: {said}");
+    Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "FunctionError", message))
+}
+
+/// The bytes are one JSON object.
+pub(super) fn is_object(bytes: &[u8]) -> bool {
+    let begins = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    begins && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
+}

@@ -1,0 +1,187 @@
+//! `POST /<ns>/<name>` calls a function, `GET /<ns>/<name>` says how it is.
+
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use schema::meta::NamespacedName;
+use schema::records::FunctionRecord;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::answer::{Answered, Refused, TIMINGS, json_answer};
+use super::book::Calls;
+use super::call::{Call, is_object};
+use super::who::Known;
+use crate::catalog::Catalog;
+use crate::desired::Source;
+use crate::http::server::{Caller, Handler};
+
+/// Time for the next part of a body.
+const BODY_RESTS_MAX: Duration = Duration::from_secs(30);
+/// A request header that asks for the timings of the phases.
+const WANTS_TIMINGS: &str = "x-timings";
+
+/// Answers callers of functions.
+#[derive(Debug)]
+pub(super) struct Functions {
+    pub(super) catalog: watch::Receiver<Arc<Catalog>>,
+    pub(super) known: watch::Receiver<Known>,
+    pub(super) calls: Calls,
+    pub(super) client: reqwest::Client,
+}
+
+impl Handler for Functions {
+    type Held = ();
+
+    async fn handle(&self, request: Request<Incoming>, caller: Caller) -> Answered {
+        let activation = format!("{:032x}", rand::random::<u128>());
+        let answer = self.answer(request, &caller, &activation).await;
+        answer.unwrap_or_else(|refused| refused.answer(&activation))
+    }
+}
+
+impl Functions {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        caller: &Caller,
+        activation: &str,
+    ) -> Result<Answered, Refused> {
+        let catalog = Arc::clone(&self.catalog.borrow());
+        let Some(id) = named(request.uri().path()) else {
+            let message = "the path is not /<namespace>/<function>";
+            return Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message));
+        };
+        let Some(record) = catalog.functions.get(&id).map(|found| &found.value) else {
+            if catalog.source == Source::Unknown {
+                return Err(Refused::later("NotKnownYet", "this node does not know any functions yet"));
+            }
+            let message = format!("there is no function {id}");
+            return Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message));
+        };
+        self.may_call(record, caller, &id)?;
+        match *request.method() {
+            Method::POST => self.call(request, record, &id, activation).await,
+            Method::GET => Ok(self.state(record, &id, activation)),
+            _ => {
+                let message = "POST calls the function, GET says how it is";
+                let refused = Refused::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+                let mut answer = refused.answer(activation);
+                answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST"));
+                Ok(answer)
+            }
+        }
+    }
+
+    fn may_call(&self, record: &FunctionRecord, caller: &Caller, id: &NamespacedName) -> Result<(), Refused> {
+        let address = match caller.address {
+            IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(caller.address, IpAddr::V4),
+            v4 @ IpAddr::V4(_) => v4,
+        };
+        if record.calls.public || caller.is_node || self.known.borrow().has(address) {
+            return Ok(());
+        }
+        let message = format!(
+            "{address} is neither a pod nor a node of this cluster, and function {id} is not public; \
+             set `public: true` in its manifest to let everyone call it"
+        );
+        Err(Refused::new(StatusCode::FORBIDDEN, "Forbidden", message))
+    }
+
+    async fn call(
+        &self,
+        request: Request<Incoming>,
+        record: &FunctionRecord,
+        id: &NamespacedName,
+        activation: &str,
+    ) -> Result<Answered, Refused> {
+        let began = Instant::now();
+        let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
+        let body = read(request, record.calls.request_body_bytes).await?;
+        let (calls, client) = (&self.calls, &self.client);
+        let call = Call { calls, client, id, limits: &record.calls, activation, body };
+        let answered = call.run().await?;
+        let mut answer = json_answer(answered.status, answered.body, activation);
+        if wants_timings {
+            let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
+            let handled = Duration::from_micros(answered.handled_micros.unwrap_or_default());
+            let (queued, total) = (millis(answered.queued), millis(began.elapsed()));
+            let text =
+                format!("queued;dur={queued:.3}, handled;dur={:.3}, total;dur={total:.3}", millis(handled));
+            if let Ok(value) = HeaderValue::from_str(&text) {
+                answer.headers_mut().insert(TIMINGS, value);
+            }
+        }
+        Ok(answer)
+    }
+
+    fn state(&self, record: &FunctionRecord, id: &NamespacedName, activation: &str) -> Answered {
+        let (waiting, in_flight) = self.calls.state(id);
+        let state = match (&record.replicas[..], record.wanted) {
+            ([_, ..], _) => "Ready",
+            ([], 0) => "Asleep",
+            ([], _) => "Starting",
+        };
+        let body = json!({
+            "function": id.to_string(),
+            "state": state,
+            "replicas": record.replicas.len(),
+            "wanted": record.wanted,
+            "image": record.image(),
+            "trouble": record.trouble,
+            "here": {"waiting": waiting, "inFlight": in_flight},
+        });
+        json_answer(StatusCode::OK, body.to_string().into(), activation)
+    }
+}
+
+/// `/<ns>/<name>`.
+fn named(path: &str) -> Option<NamespacedName> {
+    let (namespace, name) = path.strip_prefix('/')?.split_once('/')?;
+    let name = name.strip_suffix('/').unwrap_or(name);
+    let is_name = |text: &str| !text.is_empty() && !text.contains('/');
+    (is_name(namespace) && is_name(name)).then(|| NamespacedName::new(namespace, name))
+}
+
+/// The body, which is a JSON object; nothing counts as `{}`.
+async fn read(request: Request<Incoming>, most: u64) -> Result<Bytes, Refused> {
+    let too_large = || {
+        let message = format!("the body has more than {most} bytes");
+        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
+    };
+    let length =
+        request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > most) {
+        return Err(too_large());
+    }
+    let mut body = pin!(request.into_body());
+    let mut read = BytesMut::new();
+    loop {
+        let frame = timeout(BODY_RESTS_MAX, std::future::poll_fn(|cx| body.as_mut().poll_frame(cx))).await;
+        let late =
+            |_| Refused::new(StatusCode::REQUEST_TIMEOUT, "BodyLate", "the rest of the body did not come");
+        let Some(frame) = frame.map_err(late)? else { break };
+        let broken = |_| Refused::new(StatusCode::BAD_REQUEST, "BodyBroken", "the body ended early");
+        if let Ok(data) = frame.map_err(broken)?.into_data() {
+            if (read.len() + data.len()) as u64 > most {
+                return Err(too_large());
+            }
+            read.extend_from_slice(&data);
+        }
+    }
+    if read.is_empty() {
+        return Ok(Bytes::from_static(b"{}"));
+    }
+    let body = read.freeze();
+    match is_object(&body) {
+        true => Ok(body),
+        false => Err(Refused::new(StatusCode::BAD_REQUEST, "NotAnObject", "the body is no JSON object")),
+    }
+}

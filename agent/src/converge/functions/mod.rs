@@ -1,0 +1,124 @@
+//! The functions loop: calls of functions through this node, at `:8081` of all its addresses.
+//!
+//! Reads the catalog; decides in `plan.rs`; opens the listener and gives calls the replicas that they wait for. A call
+//! goes to the replica with the fewest of this node's calls (`book.rs`), waits where there is none, and is counted:
+//! `demand/<node>` is what the functions controller scales by. Needs neither etcd nor Docker for replicas that run.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::records::{NodeDemand, Subnet};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+mod act;
+pub mod answer;
+mod book;
+mod call;
+mod handler;
+mod observe;
+pub mod plan;
+mod who;
+mod window;
+
+pub use act::Outcome;
+pub use book::Calls;
+use handler::Functions;
+use plan::{FunctionsPlan, Observed};
+use who::Known;
+
+use crate::catalog::Catalog;
+use crate::http::limits::Limits;
+use crate::http::server::Server;
+
+/// What the loop stands on.
+pub struct FunctionsDeps {
+    pub listen: SocketAddr,
+    pub subnet: watch::Receiver<Option<Subnet>>,
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+    pub calls: Calls,
+}
+
+/// The loop.
+#[derive(Debug)]
+pub struct FunctionsLoop {
+    listen: SocketAddr,
+    subnet: watch::Receiver<Option<Subnet>>,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    calls: Calls,
+    known: watch::Sender<Known>,
+    listeners: mpsc::Sender<TcpListener>,
+    listens: Option<SocketAddr>,
+    followed: Option<Arc<Catalog>>,
+}
+
+impl FunctionsLoop {
+    /// A loop that has seen nothing yet, and the server that answers callers until `shutdown`, and then until calls
+    /// under way have ended, within bounds.
+    pub fn new(
+        deps: FunctionsDeps,
+        shutdown: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let FunctionsDeps { listen, subnet, catalog, calls } = deps;
+        let (known, knows) = watch::channel(Known::default());
+        let (listeners, opened) = mpsc::channel(1);
+        let client = reqwest::Client::builder()
+            .connect_timeout(call::CONNECT_MAX)
+            .pool_max_idle_per_host(64)
+            .tcp_nodelay(true)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build();
+        // Only TLS or a resolver of the system can fail to load, and neither is used.
+        let client = client.unwrap_or_default();
+        let handler = Functions { catalog: catalog.clone(), known: knows, calls: calls.clone(), client };
+        let server = Server::new(handler, Limits::default(), TaskTracker::new(), CancellationToken::new());
+        let the_loop =
+            Self { listen, subnet, catalog, calls, known, listeners, listens: None, followed: None };
+        (the_loop, server.run(opened, shutdown))
+    }
+}
+
+#[async_trait]
+impl Loop for FunctionsLoop {
+    type Observed = Observed;
+    type Plan = FunctionsPlan;
+    type Outcome = Outcome;
+
+    fn name(&self) -> &'static str {
+        "functions"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        Ok(Observation::Ready(self.look()))
+    }
+
+    fn plan(observed: &Observed, _now: Timestamp) -> FunctionsPlan {
+        plan::plan(observed)
+    }
+
+    async fn act(&mut self, observed: &Observed, plan: FunctionsPlan) -> Outcome {
+        self.carry_out(observed, plan).await
+    }
+
+    async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+        outcome.failed.map_or(Ok(Next::Interval), |why| Err(LoopError::message(why)))
+    }
+}
+
+/// A step that publishes what is to be reported of calls, if it is another.
+pub fn publish_demand(calls: Calls, demand: watch::Sender<Option<NodeDemand>>) -> impl FnMut() + Send {
+    move || {
+        let newest = Some(calls.demand());
+        demand.send_if_modified(|held| {
+            let is_news = *held != newest;
+            held.clone_from(&newest);
+            is_news
+        });
+    }
+}

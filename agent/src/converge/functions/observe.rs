@@ -1,0 +1,19 @@
+//! Sees what is known of functions, and where the gateway listens.
+
+use std::sync::Arc;
+
+use super::FunctionsLoop;
+use super::plan::Observed;
+
+impl FunctionsLoop {
+    pub(super) fn look(&mut self) -> Observed {
+        Observed {
+            wanted: self.listen,
+            listens: self.listens,
+            catalog: Arc::clone(&self.catalog.borrow_and_update()),
+            subnet: self.subnet.borrow_and_update().clone(),
+            followed: self.followed.clone(),
+            known: self.known.borrow().clone(),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Decides where the gateway of functions listens, and whether what is known of them is another than it goes by.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use schema::control::Plan;
+use schema::records::Subnet;
+
+use super::who::Known;
+use crate::catalog::Catalog;
+
+/// What the loop decides on.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    pub wanted: SocketAddr,
+    pub listens: Option<SocketAddr>,
+    pub catalog: Arc<Catalog>,
+    pub subnet: Option<Subnet>,
+    /// What is gone by.
+    pub followed: Option<Arc<Catalog>>,
+    pub(super) known: Known,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FunctionsPlan {
+    pub listen: Option<SocketAddr>,
+    /// Functions or their replicas are others.
+    pub follow: bool,
+    pub(super) known: Option<Known>,
+}
+
+impl Plan for FunctionsPlan {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+pub(super) fn plan(observed: &Observed) -> FunctionsPlan {
+    let known = Known::of(&observed.catalog, observed.subnet.as_ref());
+    let is_same = |former: &Arc<Catalog>| former.functions.ptr_eq(&observed.catalog.functions);
+    FunctionsPlan {
+        listen: (observed.listens != Some(observed.wanted)).then_some(observed.wanted),
+        follow: !observed.followed.as_ref().is_some_and(is_same),
+        known: (known != observed.known).then_some(known),
+    }
+}

@@ -1,0 +1,7 @@
+//! An HTTP/1.1 server that no client can hold up: of hosts (`converge/gateway`) and of functions
+//! (`converge/functions`).
+
+pub mod body;
+pub mod limits;
+mod patience;
+pub mod server;

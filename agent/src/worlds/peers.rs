@@ -1,0 +1,118 @@
+//! Images of functions from the nodes that have them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use schema::control::error_chain;
+use schema::kinds::function::image_hash;
+use schema::records::FunctionImage;
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::docker::{Docker, DockerError};
+use crate::catalog::Catalog;
+
+/// Longest time to connect to a node, and without a byte of an image.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Longest time for all of an image.
+const FETCH_MAX: Duration = Duration::from_secs(600);
+
+/// Where images come from that no registry has.
+#[async_trait]
+pub trait ImageSource: Send + Sync + 'static {
+    /// Brings an image to this node. The error is a sentence.
+    async fn bring(&self, reference: &str) -> Result<(), DockerError>;
+}
+
+/// The other nodes' agents, `GET /v1/images/<hash>`.
+pub struct Peers {
+    node: String,
+    docker: Arc<dyn Docker>,
+    snapshot: SnapshotReader,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    client: reqwest::Client,
+}
+
+impl Peers {
+    pub fn new(
+        node: String,
+        docker: Arc<dyn Docker>,
+        snapshot: SnapshotReader,
+        catalog: watch::Receiver<Arc<Catalog>>,
+    ) -> Self {
+        let client = reqwest::Client::builder()
+            .connect_timeout(CONNECT_MAX)
+            .read_timeout(SILENCE_MAX)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build();
+        // Only TLS or a resolver of the system can fail to load, and neither is used.
+        Self { node, docker, snapshot, catalog, client: client.unwrap_or_default() }
+    }
+
+    fn known(&self, reference: &str) -> Option<FunctionImage> {
+        let catalog = self.catalog.borrow();
+        let images = catalog.functions.values().flat_map(|function| &function.value.images);
+        images.into_iter().find(|image| image.reference == reference && image.id.is_some()).cloned()
+    }
+
+    async fn fetch(&self, node: &str, reference: &str) -> Result<(), String> {
+        let api = self.snapshot.current().nodes.get(node).map(|node| node.value.api.clone());
+        let api = api.ok_or_else(|| format!("node {node} is not registered"))?;
+        let hash = image_hash(reference).unwrap_or_default();
+        let url = format!("{}/v1/images/{hash}", api.trim_end_matches('/'));
+        let answer = self.client.get(&url).send().await.map_err(|error| error_chain(&error))?;
+        if !answer.status().is_success() {
+            return Err(format!("{url} answered {}", answer.status()));
+        }
+        let pieces = answer.bytes_stream().map(|piece| piece.map_err(|error| error_chain(&error)));
+        let loaded = timeout(FETCH_MAX, self.docker.load_stream(pieces.boxed())).await;
+        let loaded = loaded.map_err(|_| format!("it took longer than {FETCH_MAX:?}"))?;
+        loaded.map_err(|error| error.to_string())
+    }
+}
+
+#[async_trait]
+impl ImageSource for Peers {
+    async fn bring(&self, reference: &str) -> Result<(), DockerError> {
+        let failed = |message: String| DockerError::Pull { image: reference.to_owned(), message };
+        let Some(image) = self.known(reference) else {
+            return Err(failed("no node has built it yet".to_owned()));
+        };
+        let mut said = Vec::new();
+        for node in image.nodes.iter().filter(|node| **node != self.node) {
+            match self.fetch(node, reference).await {
+                Ok(()) => {
+                    let found = self.docker.image(reference).await?.map(|facts| facts.id);
+                    if found == image.id {
+                        return Ok(());
+                    }
+                    // Not what was built: nothing runs it.
+                    self.docker.remove_image(reference).await?;
+                    said.push(format!("node {node} gave another image than was built"));
+                }
+                Err(why) => said.push(format!("node {node}: {why}")),
+            }
+        }
+        if said.is_empty() {
+            said.push("no other node has it".to_owned());
+        }
+        Err(failed(said.join("; ")))
+    }
+}
+
+/// No node has any.
+#[cfg(any(test, feature = "fakes"))]
+pub struct NoPeers;
+
+#[cfg(any(test, feature = "fakes"))]
+#[async_trait]
+impl ImageSource for NoPeers {
+    async fn bring(&self, reference: &str) -> Result<(), DockerError> {
+        Err(DockerError::Pull { image: reference.to_owned(), message: "no node has it".to_owned() })
+    }
+}

@@ -1,0 +1,51 @@
+//! The page of a function: its replicas, its image, its rollout, and what is wrong with it.
+
+use jiff::Timestamp;
+use schema::kinds::function::ImageState;
+use schema::records::FunctionImage;
+
+use super::page::{Page, pairs};
+use crate::cli::error::CliError;
+use crate::cli::print::output::{Screen, yaml};
+use crate::view::{FunctionDetail, age};
+
+pub(in crate::cli) fn function_page(
+    function: &FunctionDetail,
+    screen: Screen,
+    now: Timestamp,
+) -> Result<String, CliError> {
+    let mut page = Page::default();
+    let row = &function.row;
+    page.field(0, "Name", &row.name);
+    page.field(0, "Namespace", &row.namespace);
+    page.field(0, "Called at", &format!("POST http://<any node>:8081{}", function.path));
+    page.field(0, "Health", &screen.paint(&row.health));
+    page.field(0, "Note", &row.note);
+    page.field(0, "Source", &row.source);
+    page.fields(0, "Images", function.images.iter().map(image));
+    page.field(0, "Replicas", &format!("{} ready, {} wanted", row.ready, row.wanted));
+    let replicas = function.replicas.iter();
+    page.fields(0, "At", replicas.map(|one| format!("{} on {}, {}", one.address, one.node, one.pod)));
+    page.field(0, "Calls", &format!("{} at replicas, {} waiting", row.in_flight, row.waiting));
+    let steps = function.steps.iter();
+    page.fields(0, "Rollout", steps.map(|step| format!("{} ago: {}", age(step.at, now), step.message)));
+    page.field(0, "Age", &row.age);
+    page.field(0, "Set by", &function.set_by);
+    page.field(0, "Commit", &function.commit);
+    page.fields(0, "Labels", pairs(&row.labels));
+    page.fields(0, "Annotations", pairs(&function.annotations));
+    page.block("Spec:", &yaml(&function.spec)?);
+    page.events(&function.events, screen, now);
+    Ok(page.0)
+}
+
+fn image(image: &FunctionImage) -> String {
+    let state = match &image.state {
+        ImageState::Waiting => "waits for a node that builds it".to_owned(),
+        ImageState::Building { node } => format!("node {node} builds it"),
+        ImageState::Ready if image.nodes.is_empty() => "is pulled from its registry".to_owned(),
+        ImageState::Ready => format!("on {}", image.nodes.join(", ")),
+        ImageState::Failed { .. } => "can't be built, see Note and 'minik8s logs --build'".to_owned(),
+    };
+    format!("{}: {state}", image.reference)
+}

@@ -1,0 +1,122 @@
+//! `minik8s invoke`: one call of a function, through a node's gateway.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use reqwest::{StatusCode, Url};
+use serde_json::Value;
+
+use super::error::CliError;
+use super::print::output::{complain, write_out};
+use crate::args::InvokeArgs;
+use crate::view::root_cause;
+
+/// Where functions are called unless told otherwise.
+const GATEWAY_PORT: u16 = 8081;
+/// The function failed.
+const FAILED: u8 = 1;
+/// The call was refused.
+const REFUSED: u8 = 2;
+/// The call did not run.
+const NOT_RUN: u8 = 3;
+
+pub(super) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError> {
+    let body = body(args)?;
+    let url = url(args)?;
+    let http = reqwest::Client::builder().timeout(args.timeout).no_proxy().build();
+    let http = http.map_err(|error| CliError::Usage(root_cause(&error)))?;
+    let request = http.post(url.clone()).header("content-type", "application/json").header("x-timings", "1");
+    let answer = match request.body(body).send().await {
+        Ok(answer) => answer,
+        Err(error) => {
+            let why = if error.is_timeout() {
+                format!("no answer within {:?}", args.timeout)
+            } else {
+                root_cause(&error)
+            };
+            complain(&format!(
+                "cannot call {url}: {why}; name a node's gateway with --gateway or MINIK8S_GATEWAY"
+            ));
+            return Ok(ExitCode::from(NOT_RUN));
+        }
+    };
+    let status = answer.status();
+    let header = |name: &str| {
+        answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned()
+    };
+    if args.verbose {
+        complain(&format!("activation {}, {}", header("x-activation-id"), header("server-timing")));
+    }
+    let unreadable =
+        |error: reqwest::Error| CliError::ReadAnswer { url: url.to_string(), why: root_cause(&error) };
+    let text = answer.text().await.map_err(unreadable)?;
+    if status.is_success() {
+        write_out(&format!("{text}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    complain(&failure(status, &text));
+    Ok(ExitCode::from(match status.as_u16() {
+        500 | 502 | 504 => FAILED,
+        429 | 503 => NOT_RUN,
+        _ => REFUSED,
+    }))
+}
+
+fn body(args: &InvokeArgs) -> Result<String, CliError> {
+    let text = match (&args.data, &args.file) {
+        (Some(data), _) => data.clone(),
+        (None, Some(file)) => {
+            read(file).map_err(|error| CliError::Usage(format!("cannot read {}: {error}", file.display())))?
+        }
+        (None, None) => "{}".to_owned(),
+    };
+    match serde_json::from_str::<Value>(&text) {
+        Ok(Value::Object(_)) => Ok(text),
+        Ok(_) => Err(CliError::Usage(
+            "a function is called with a JSON object, such as {\"name\": \"Ada\"}".to_owned(),
+        )),
+        Err(error) => Err(CliError::Usage(format!(
+            "that is no JSON: {error}; write an object such as {{\"name\": \"Ada\"}}"
+        ))),
+    }
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    if file != Path::new("-") {
+        return std::fs::read_to_string(file);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn url(args: &InvokeArgs) -> Result<Url, CliError> {
+    let name = match args.function.split_once('/') {
+        Some(_) => args.function.clone(),
+        None => format!("{}/{}", args.namespace.selected().unwrap_or("default"), args.function),
+    };
+    let base = args.gateway.as_ref().unwrap_or(&args.server.server);
+    let full = if base.contains("://") { base.clone() } else { format!("http://{base}") };
+    let wrong = || CliError::Usage(format!("{base} is no address; write it as http://node:{GATEWAY_PORT}"));
+    let mut url: Url = full.parse().map_err(|_| wrong())?;
+    if args.gateway.is_none() {
+        url.set_port(Some(GATEWAY_PORT)).map_err(|()| wrong())?;
+    }
+    url.set_path(&name);
+    Ok(url)
+}
+
+/// What went wrong, with the traceback of the function if it gave one.
+fn failure(status: StatusCode, text: &str) -> String {
+    let answer: Value = serde_json::from_str(text).unwrap_or_default();
+    let error = &answer["error"];
+    let part = |name: &str| error[name].as_str().unwrap_or_default();
+    if error.is_null() {
+        return format!("{status}: {text}");
+    }
+    let trace: Vec<&str> =
+        error["stackTrace"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let trace = if trace.is_empty() { String::new() } else { format!("\n{}", trace.join("\n")) };
+    format!("{status}: {}: {}{trace}", part("type"), part("message"))
+}

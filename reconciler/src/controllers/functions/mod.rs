@@ -1,0 +1,28 @@
+//! The functions controller: who builds which image, how many replicas there are to be, and what gateways need to
+//! know.
+//!
+//! Reads Function objects, the images and pods that nodes report and the calls that gateways report; writes
+//! `functions/`, `work/<node>/builds/` and the `scale/` of functions. The workloads controller makes the pods.
+
+use jiff::Timestamp;
+
+use super::{Controller, Observed, Writes};
+
+mod builds;
+mod plan;
+mod replicas;
+mod scaling;
+#[cfg(test)]
+mod tests;
+
+/// The controller.
+#[derive(Debug)]
+pub struct Functions;
+
+impl Controller for Functions {
+    const NAME: &'static str = "functions";
+
+    fn plan(seen: &Observed, now: Timestamp) -> Writes {
+        plan::plan(&seen.snapshot, now)
+    }
+}

@@ -1,0 +1,146 @@
+//! What should be written of functions. Pure.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::keys::{Key, prefix};
+use schema::kinds::function::FunctionSpec;
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::object::Object;
+use schema::records::{CallLimits, FunctionImage, FunctionRecord, Rollout, ScaleRecord, Trouble};
+use schema::snapshot::Snapshot;
+
+use super::builds::{Builds, Needed};
+use super::replicas::{Replicas, replicas};
+use super::scaling::{Scaled, demand};
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::Writes;
+
+/// The time of the last call is written anew only when it is so much later: it counts where gateways forgot.
+const ACTIVE_STEP: SignedDuration = SignedDuration::from_secs(5);
+
+pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
+    let mut out = Writes::default();
+    let cluster = snapshot.cluster();
+    // What can't be read may still need its image and its record.
+    let is_function = |key: &String| key.starts_with(&format!("{}{}/", prefix::OBJECTS, Kind::Function));
+    let (mut builds, replicas) = (Builds::of(snapshot), replicas(snapshot));
+    let blind = snapshot.malformed.keys().any(is_function);
+    for object in snapshot.objects.values().map(|object| &object.value) {
+        let Resource::Function(spec) = &object.resource else { continue };
+        let planned = Planned {
+            snapshot,
+            object,
+            id: NamespacedName::new(&object.metadata.namespace, &object.metadata.name),
+            spec: spec.with_defaults(&cluster.functions),
+            replicas: &replicas,
+            rollout: snapshot.rollouts.get(&object.reference()).map(|record| &record.value),
+            now,
+        };
+        let needed = Needed::of_function(snapshot, object, &planned.spec, &cluster.functions);
+        let images: Vec<_> = needed.into_iter().map(|one| builds.image(one, &mut out)).collect();
+        let key = Key::Function(planned.id.clone());
+        if snapshot.malformed.contains_key(&key.to_string()) {
+            out.note(Note::about_key(&key, NoteKind::Unreadable { key: key.to_string() }));
+            continue;
+        }
+        planned.write(images, &mut out);
+    }
+    if !blind {
+        builds.take_back(&mut out);
+        remove_orphans(snapshot, &mut out);
+    }
+    out
+}
+
+fn remove_orphans(snapshot: &Snapshot, out: &mut Writes) {
+    let functions: BTreeSet<&ObjectRef> =
+        snapshot.objects.keys().filter(|object| object.kind == Kind::Function).collect();
+    for (id, record) in &snapshot.functions {
+        if !functions.contains(&reference(id)) {
+            out.delete(Key::Function(id.clone()), record.mod_revision, Reason::OwnerGone);
+        }
+    }
+    for (scaled, record) in &snapshot.scales {
+        if scaled.kind == Kind::Function && !functions.contains(scaled) {
+            out.delete(Key::Scale(scaled.clone()), record.mod_revision, Reason::RecordOfGone);
+        }
+    }
+}
+
+fn reference(id: &NamespacedName) -> ObjectRef {
+    ObjectRef { kind: Kind::Function, namespace: id.namespace.clone(), name: id.name.clone() }
+}
+
+/// One function.
+struct Planned<'a> {
+    snapshot: &'a Snapshot,
+    object: &'a Object,
+    id: NamespacedName,
+    /// With the Cluster's defaults.
+    spec: FunctionSpec,
+    replicas: &'a Replicas,
+    rollout: Option<&'a Rollout>,
+    now: Timestamp,
+}
+
+impl Planned<'_> {
+    fn write(&self, images: Vec<FunctionImage>, out: &mut Writes) {
+        let snapshot = self.snapshot;
+        let before = snapshot.functions.get(&self.id);
+        let scale = snapshot.scales.get(&self.object.reference());
+        let running = self.rollout.map_or(0, |rollout| rollout.status.replicas);
+        let demand = demand(snapshot, &self.id, self.now);
+        let last_active = before.and_then(|before| before.value.last_active);
+        let scaled = Scaled {
+            spec: &self.spec,
+            demand,
+            rollout: self.rollout,
+            last_active,
+            current: scale.map_or(running, |scale| scale.value.replicas),
+        };
+        let decided = scaled.decide(self.now);
+        let record = FunctionRecord {
+            hash: self.object.hash.clone(),
+            images,
+            wanted: decided.replicas,
+            replicas: self.replicas.get(&self.id).cloned().unwrap_or_default(),
+            trouble: self.rollout.and_then(trouble),
+            has_good: self.rollout.is_some_and(|rollout| rollout.good.is_some()),
+            calls: CallLimits::of(&self.spec),
+            last_active: self.last_active(demand.busy, demand.idle_since, last_active),
+        };
+        out.put_if_other(Key::Function(self.id.clone()), before, &record, Reason::Published);
+        let wanted = ScaleRecord { replicas: decided.replicas, scaler: self.object.reference().to_string() };
+        let reason = Reason::Scaled { replicas: decided.replicas };
+        out.put_if_other(Key::Scale(self.object.reference()), scale, &wanted, reason);
+        if let Some(at) = decided.again_at {
+            out.again_by(at);
+        }
+    }
+
+    /// When there last was a call, as far as the record is to say.
+    fn last_active(
+        &self,
+        busy: u32,
+        idle_since: Option<Timestamp>,
+        before: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        let newest = if busy > 0 { Some(self.now) } else { idle_since };
+        let moved = newest
+            .is_some_and(|newest| before.is_none_or(|before| newest.duration_since(before) >= ACTIVE_STEP));
+        if moved { newest } else { before }
+    }
+}
+
+/// Why no replica becomes ready: what the rollout says while it is under way, or why it failed.
+fn trouble(rollout: &Rollout) -> Option<Trouble> {
+    if let Some(failure) = &rollout.failure {
+        return Some(Trouble { reason: failure.reason.clone(), message: failure.message.clone() });
+    }
+    let progressing = rollout.status.conditions.iter().find(|condition| condition.kind == "Progressing")?;
+    let is_trouble = !rollout.complete && !progressing.message.is_empty();
+    is_trouble.then(|| Trouble { reason: progressing.reason.clone(), message: progressing.message.clone() })
+}

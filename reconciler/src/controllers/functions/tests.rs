@@ -1,0 +1,185 @@
+//! The controller on snapshots: what it orders, publishes and scales.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::codec::decode;
+use schema::condition::ConditionStatus;
+use schema::files::{BlobKind, BlobRef};
+use schema::keys::Key;
+use schema::kinds::Resource;
+use schema::kinds::function::{FunctionSpec, ImageState, built_image, image_hash};
+use schema::kinds::replica_set::ReplicaSetStatus;
+use schema::object::Object;
+use schema::records::{
+    BuildOrder, FunctionDemand, FunctionRecord, NodeConditions, NodeDemand, NodeImage, NodeImageState,
+    Rollout, RolloutProgress, ScaleRecord,
+};
+
+use super::plan::plan;
+use crate::controllers::testing::{SnapshotBuilder, object_of};
+use crate::controllers::{Change, Writes};
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_900_000_000 + seconds)
+}
+
+/// A function whose folder has this content.
+fn function(content: char) -> Object {
+    let spec = FunctionSpec {
+        source: Some("functions/hello".to_owned()),
+        scale_to_zero_after_seconds: Some(30),
+        ..FunctionSpec::default()
+    };
+    let mut object = object_of("hello", Resource::Function(Arc::new(spec)));
+    let blob = BlobRef {
+        digest: content.to_string().repeat(64),
+        size: 1,
+        kind: BlobKind::Folder,
+        texts: Vec::new(),
+    };
+    object.files.insert("functions/hello".to_owned(), blob);
+    object.hash = Object::hash_of(&object.resource, &object.files);
+    object
+}
+
+fn reference(object: &Object) -> String {
+    let Resource::Function(spec) = &object.resource else { panic!("a function") };
+    built_image(spec, &object.files, &Default::default()).unwrap().0
+}
+
+fn hash(object: &Object) -> String {
+    image_hash(&reference(object)).unwrap().to_owned()
+}
+
+fn ready(object: &Object) -> NodeImage {
+    let state = NodeImageState::Ready { id: "sha256:1".to_owned(), size: 7 };
+    NodeImage { reference: reference(object), state }
+}
+
+/// What a plan writes at a key.
+fn written<T: serde::de::DeserializeOwned>(plan: &Writes, key: &Key) -> Option<T> {
+    let write = plan.writes.iter().find(|write| write.key == *key)?;
+    match &write.change {
+        Change::Put(value) => Some(decode(value).unwrap()),
+        Change::Delete => panic!("{plan}"),
+    }
+}
+
+fn record_key(object: &Object) -> Key {
+    Key::Function(schema::meta::NamespacedName::new("default", &object.metadata.name))
+}
+
+fn orders(plan: &Writes) -> Vec<(String, bool)> {
+    let of_key = |write: &crate::controllers::Write| match &write.key {
+        Key::Build(node, _) => Some((node.clone(), write.change != Change::Delete)),
+        _ => None,
+    };
+    plan.writes.iter().filter_map(of_key).collect()
+}
+
+fn demand(functions: &[(&str, FunctionDemand)]) -> NodeDemand {
+    let functions = functions.iter().map(|(name, demand)| ((*name).to_owned(), *demand));
+    NodeDemand { since: at(-1000), functions: functions.collect::<BTreeMap<_, _>>() }
+}
+
+// Seen red without `take_back`, and with an order for each node.
+#[test]
+fn one_node_builds_and_what_is_built_is_ordered_no_more() {
+    let object = function('a');
+    let builder = SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), &object);
+    let first = plan(&builder.snapshot, at(0));
+    assert_eq!(orders(&first), [("n1".to_owned(), true)], "{first}");
+    let record: FunctionRecord = written(&first, &record_key(&object)).unwrap();
+    assert_eq!(record.images[0].state, ImageState::Building { node: "n1".to_owned() });
+    let builder = builder.after(&first);
+    assert!(orders(&plan(&builder.snapshot, at(1))).is_empty());
+    let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
+    let built = plan(&builder.snapshot, at(2));
+    assert_eq!(orders(&built), [("n1".to_owned(), false)], "{built}");
+    let record: FunctionRecord = written(&built, &record_key(&object)).unwrap();
+    assert_eq!(
+        (record.images[0].state.clone(), record.images[0].nodes.clone()),
+        (ImageState::Ready, vec!["n1".to_owned()])
+    );
+    assert!(plan(&builder.after(&built).snapshot, at(3)).writes.is_empty());
+}
+
+// Seen red with `builder` that asks no node whether it is there.
+#[test]
+fn a_lost_builder_is_replaced_and_a_labelled_node_is_preferred() {
+    let object = function('a');
+    let builder = SnapshotBuilder::new().nodes(3).put(&Key::Object(object.reference()), &object);
+    let builder = builder.put(&Key::Build("n1".to_owned(), hash(&object)), &order_of(&object));
+    let (ready, since) = (ConditionStatus::Unknown, at(-100));
+    let gone = NodeConditions { ready, since, evicted_at: Some(at(-10)), drain: None };
+    let builder = builder.delete(&Key::Heartbeat("n1".to_owned()));
+    let builder = builder.put(&Key::NodeConditions("n1".to_owned()), &gone);
+    let plan = plan(&builder.snapshot, at(0));
+    assert_eq!(orders(&plan), [("n2".to_owned(), true), ("n1".to_owned(), false)], "{plan}");
+}
+
+/// The rollout of a version that has run with one replica.
+fn rollout(object: &Object, since: Timestamp) -> Rollout {
+    Rollout {
+        object_hash: object.hash.clone(),
+        commit: String::new(),
+        wanted: "t".to_owned(),
+        good: Some("t".to_owned()),
+        complete: true,
+        failure: None,
+        started_at: since,
+        progressed_at: since,
+        best: RolloutProgress::default(),
+        status: ReplicaSetStatus::default(),
+        steps: Vec::new(),
+    }
+}
+
+fn order_of(object: &Object) -> BuildOrder {
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), object);
+    let key = Key::Build("n1".to_owned(), hash(object));
+    written(&plan(&builder.snapshot, at(0)), &key).unwrap()
+}
+
+// Seen red with a wish of 0 for what was never tried, and without `is_partly_unknown`.
+#[test]
+fn a_new_function_is_tried_then_sleeps_and_a_call_wakes_it() {
+    let object = function('a');
+    let scale = Key::Scale(object.reference());
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
+    let replicas = |builder: &SnapshotBuilder, now| {
+        written::<ScaleRecord>(&plan(&builder.snapshot, now), &scale).map(|scale| scale.replicas)
+    };
+    assert_eq!(replicas(&builder, at(0)), Some(1), "it is tried");
+    let builder = builder.put(&scale, &ScaleRecord { replicas: 1, scaler: object.reference().to_string() });
+    let builder = builder.put(&Key::Rollout(object.reference()), &rollout(&object, at(0)));
+    assert_eq!(replicas(&builder, at(100)), None, "the node has not said what goes through its gateway");
+    let builder = builder.put(&Key::Demand("n1".to_owned()), &demand(&[]));
+    assert_eq!(replicas(&builder, at(29)), None);
+    assert_eq!(replicas(&builder, at(30)), Some(0));
+    let builder = builder.put(&scale, &ScaleRecord { replicas: 0, scaler: object.reference().to_string() });
+    let waiting = FunctionDemand { waiting: 1, ..FunctionDemand::default() };
+    let woken = builder.put(&Key::Demand("n1".to_owned()), &demand(&[("default/hello", waiting)]));
+    assert_eq!(replicas(&woken, at(60)), Some(1));
+    let many = FunctionDemand { in_flight: 7, stable_milli: 7000, panic_milli: 7000, ..waiting };
+    let busy = woken.put(&Key::Demand("n1".to_owned()), &demand(&[("default/hello", many)]));
+    assert_eq!(replicas(&busy, at(61)), Some(10), "7 calls at 0.7 a replica");
+}
+
+#[test]
+fn what_is_gone_leaves_nothing_behind() {
+    let object = function('a');
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = {
+        let first = plan(&builder.snapshot, at(0));
+        builder.after(&first)
+    };
+    let builder = builder.delete(&Key::Object(object.reference()));
+    let last = plan(&builder.snapshot, at(1));
+    let builder = builder.after(&last);
+    assert!(builder.snapshot.functions.is_empty() && builder.snapshot.builds.is_empty(), "{last}");
+    assert!(builder.snapshot.scales.is_empty(), "{last}");
+}

@@ -1,0 +1,209 @@
+//! `functions/<ns>/<name>`, `work/<node>/builds/<image>`, `status/<node>/images/<image>` and `demand/<node>`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::files::BlobRef;
+use crate::kinds::function::{FunctionSpec, FunctionStatus, ImageState, Runtime};
+use crate::meta::NamespacedName;
+
+/// A function as every gateway needs it: written by the functions controller.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FunctionRecord {
+    /// Hash of the object that it is of.
+    pub hash: String,
+    /// Its images: that of the object as it is first, then those of versions that still run.
+    pub images: Vec<FunctionImage>,
+    /// Replicas that there are to be.
+    pub wanted: u32,
+    /// Replicas that take calls, sorted by pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<Replica>,
+    /// Why replicas do not become ready, while that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<Trouble>,
+    /// A version of it has run well, and can again.
+    #[serde(default)]
+    pub has_good: bool,
+    /// The bounds of its calls.
+    pub calls: CallLimits,
+    /// When there last was a call, to a few seconds: counts where gateways forgot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_active: Option<Timestamp>,
+}
+
+/// Why replicas do not become ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trouble {
+    /// One CamelCase word.
+    pub reason: String,
+    /// A sentence for a person; of Python code that can't be loaded, its traceback.
+    pub message: String,
+}
+
+impl FunctionRecord {
+    /// The image of the object as it is.
+    pub fn image(&self) -> Option<&FunctionImage> {
+        self.images.first()
+    }
+
+    /// What the function is, for its health.
+    pub fn status(&self) -> FunctionStatus {
+        let image = self.image().map(|image| image.state.clone()).unwrap_or_default();
+        let ready = u32::try_from(self.replicas.len()).unwrap_or(u32::MAX);
+        FunctionStatus { image, wanted: self.wanted, ready }
+    }
+}
+
+/// An image that was, or is to be, built from a function's source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FunctionImage {
+    /// What pods name: [`crate::kinds::function::IMAGE_PREFIX`] and a hash, or the manifest's `image`.
+    pub reference: String,
+    /// Its id, as Docker computes it from its content; none before it is built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// How far it is.
+    pub state: ImageState,
+    /// Nodes that have it and give it to others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+}
+
+/// One replica of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Replica {
+    /// Its pod, in the function's namespace.
+    pub pod: String,
+    /// Its node.
+    pub node: String,
+    /// Where it takes calls.
+    pub address: SocketAddrV4,
+}
+
+/// The bounds of calls, with the Cluster's defaults filled in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallLimits {
+    /// Seconds that a call may run.
+    pub timeout_seconds: u32,
+    /// Seconds that a call may wait for a replica to start.
+    pub cold_start_timeout_seconds: u32,
+    /// Calls that one replica runs at once.
+    pub concurrency: u32,
+    /// Calls that may wait for a replica.
+    pub queue_length: u32,
+    /// Largest body in bytes.
+    pub request_body_bytes: u64,
+    /// Largest answer in bytes.
+    pub response_body_bytes: u64,
+    /// Anyone may call it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub public: bool,
+}
+
+impl CallLimits {
+    /// Those of a function, of a spec after [`FunctionSpec::with_defaults`].
+    pub fn of(function: &FunctionSpec) -> Self {
+        Self {
+            timeout_seconds: function.timeout_seconds.unwrap_or_default(),
+            cold_start_timeout_seconds: function.cold_start_timeout_seconds,
+            concurrency: function.concurrency,
+            queue_length: function.queue_length,
+            request_body_bytes: function.request_body_limit.bytes,
+            response_body_bytes: function.response_body_limit.bytes,
+            public: function.public,
+        }
+    }
+}
+
+/// An image to be built by a node: written by the functions controller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildOrder {
+    /// What the image is to be called.
+    pub reference: String,
+    /// A function that needs it.
+    pub function: NamespacedName,
+    /// Folder of the repository, for messages.
+    pub path: String,
+    /// The folder's content.
+    pub source: BlobRef,
+    /// How the folder becomes an image; none: what it holds decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
+    /// The image that Python functions are built on; none: the one that nodes make themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// Where Python packages come from; none: pip's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package_index: Option<String>,
+}
+
+/// How far a node is with an image: written by its agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeImage {
+    /// What it is called.
+    pub reference: String,
+    /// How far it is.
+    pub state: NodeImageState,
+}
+
+/// How far a node is with an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum NodeImageState {
+    /// It is being built.
+    Building,
+    /// It is here.
+    Ready {
+        /// Its id, as Docker computes it from its content.
+        id: String,
+        /// Bytes on disk, layers shared with others included.
+        size: u64,
+    },
+    /// It can't be built; it is tried again later.
+    Failed {
+        /// The end of what the build said.
+        why: String,
+        /// When.
+        at: Timestamp,
+        /// How often it failed.
+        attempts: u32,
+    },
+}
+
+/// The calls of functions through one node's gateway: written by its agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeDemand {
+    /// Since when the gateway counts: what was before it does not know.
+    pub since: Timestamp,
+    /// By `namespace/name`; functions without a call in the last window are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub functions: BTreeMap<String, FunctionDemand>,
+}
+
+/// The calls of one function through one node's gateway.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FunctionDemand {
+    /// Calls that wait for a replica.
+    pub waiting: u32,
+    /// Calls at a replica.
+    pub in_flight: u32,
+    /// Thousandths of a call, waiting or at a replica: the mean over the last 60 s.
+    pub stable_milli: u64,
+    /// The same over the last 6 s.
+    pub panic_milli: u64,
+    /// When the last call ended; none while there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_since: Option<Timestamp>,
+}

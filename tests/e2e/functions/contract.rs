@@ -1,0 +1,209 @@
+//! What a function's code may do, what its callers are told of it, and what it can't reach.
+
+use harness::{eventually, secs};
+
+use super::*;
+
+/// The functions of this story: name, code, further lines of the spec.
+const CODE: &[(&str, &str, &str)] = &[
+    ("echo", "def main(params):\n    return {'got': params}\n", ""),
+    (
+        "raises",
+        "def main(params):\n    return helper(params)\n\n\ndef helper(params):\n    raise ValueError('no ' + params['what'])\n",
+        "",
+    ),
+    (
+        "nothing",
+        "def main(params):\n    if params.get('as') == 'list':\n        return [1]\n    if params.get('as') == 'generator':\n        return (n for n in range(3))\n",
+        "",
+    ),
+    (
+        "slow",
+        "import time\n\n\ndef main(params):\n    time.sleep(params.get('for', 0))\n    return {'slept': True}\n",
+        "  timeoutSeconds: 1\n",
+    ),
+    (
+        "dies",
+        "import os\n\n\ndef main(params):\n    if params.get('die'):\n        os._exit(3)\n    return {'alive': True}\n",
+        "",
+    ),
+    (
+        "greedy",
+        "def main(params):\n    kept = bytearray(int(params.get('bytes', 0)))\n    kept[::4096] = b'x' * len(kept[::4096])\n    return {'kept': len(kept)}\n",
+        "  resources: {limits: {memory: 64Mi}}\n",
+    ),
+    (
+        "prints",
+        "import sys, subprocess\n\n\ndef main(params):\n    print('told ' + params['word'])\n    subprocess.run(['/bin/sh', '-c', 'echo child'], check=False)\n    return {}\n",
+        "",
+    ),
+    ("broken", "def main(params:\n    return {}\n", ""),
+    ("imports", "import not_there\n\n\ndef main(params):\n    return {}\n", ""),
+    (
+        "small",
+        "def main(params):\n    return {'text': 'x' * params.get('length', 0)}\n",
+        "  requestBodyLimit: 1Ki\n  responseBodyLimit: 2Ki\n",
+    ),
+];
+
+const INSIDE: &str = r#"
+import os, errno, socket, resource
+
+def attempt(what):
+    try:
+        return what() or 'done'
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error))
+
+def connect(address, port):
+    with socket.create_connection((address, port), timeout=2):
+        return 'connected'
+
+def forks():
+    children = []
+    try:
+        while len(children) < 1000:
+            child = os.fork()
+            if child == 0:
+                import time
+                time.sleep(20)
+                os._exit(0)
+            children.append(child)
+    except OSError:
+        pass
+    for child in children:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    return len(children)
+
+def main(params):
+    status = dict(line.split(':', 1) for line in open('/proc/self/status') if ':' in line)
+    return {
+        'uid': os.getuid(),
+        'root': attempt(lambda: open('/new', 'w').close()),
+        'tmp': attempt(lambda: open('/tmp/new', 'w').close()),
+        'capabilities': status['CapEff'].strip(),
+        'noNewPrivs': status['NoNewPrivs'].strip(),
+        'files': resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        'docker': os.path.exists('/var/run/docker.sock'),
+        'forks': forks(),
+        'reached': {target: attempt(lambda: connect(target, port)) for target, port in params.get('targets', [])},
+    }
+"#;
+
+// Seen red with a spec of the pod without its security context.
+#[test]
+fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
+    let options = ClusterOptions { place: Where::Namespaces(1), python: true, ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        let mut changes = vec![other_object()];
+        for (name, text, spec) in CODE {
+            changes.extend([manifest(name, spec), code(name, "main.py", text)]);
+        }
+        changes.extend([manifest("inside", ""), code("inside", "func.py", INSIDE)]);
+        let package = "  handler: shop.prices.go\n";
+        changes.extend([manifest("packaged", package), code("packaged", "main.py", "")]);
+        changes.extend([
+            code("packaged", "shop/__init__.py", ""),
+            code("packaged", "shop/prices.py", "def go(params):\n    return {'price': 7}\n"),
+        ]);
+        let commit = cluster.push(&changes, "All of it")?;
+        cluster.applied(&commit)?;
+        // One after the other, but for the one that can't be built.
+        eventually("all images are built", secs(240), || {
+            let images = cluster.etcd.list("/minik8s/status/")?;
+            let ready =
+                images.iter().filter(|one| one.key.contains("/images/") && one.value.contains("Ready"));
+            ensure!(ready.count() == CODE.len() + 1, "not yet");
+            Ok(())
+        })?;
+        say_what_went_wrong(cluster)?;
+        hold_the_sandbox(cluster)
+    })
+}
+
+fn ask(cluster: &Cluster, name: &str, body: &str) -> Result<Answer> {
+    call(cluster.node(), name, body)
+}
+
+fn say_what_went_wrong(cluster: &Cluster) -> Result<()> {
+    let ask = |name: &str, body: &str| ask(cluster, name, body);
+    let expect = |name: &str, body: &str, status: u16, error: &str| -> Result<Answer> {
+        let answer = ask(name, body)?;
+        ensure!(answer.status == status && answer.error() == error, "{name} {body}: {answer:?}");
+        Ok(answer)
+    };
+    // Dict in, dict out: nested, unicode, big numbers.
+    let body = r#"{"a": {"b": [1, null, true, "ü✓"]}, "n": 123456789012345678901234567890, "f": 0.1}"#;
+    let echoed = ask("echo", body)?;
+    ensure!(echoed.status == 200, "{echoed:?}");
+    let text = echoed.body["got"].to_string();
+    ensure!(text.contains("ü✓") && text.contains("0.1"), "{text}");
+    ensure!(ask("packaged", "{}")?.body["price"] == 7, "a handler in a package");
+    ensure!(ask("echo", "")?.body["got"] == serde_json::json!({}), "no body is an empty object");
+    // What goes wrong says what it is.
+    expect("echo", "[1]", 400, "NotAnObject")?;
+    expect("echo", "{", 400, "NotAnObject")?;
+    let raised = expect("raises", r#"{"what": "way"}"#, 500, "ValueError")?;
+    ensure!(raised.body["error"]["message"] == "no way", "{raised:?}");
+    let trace = raised.body["error"]["stackTrace"].to_string();
+    ensure!(trace.contains("main.py") && trace.contains("helper") && !trace.contains("shim.py"), "{trace}");
+    for kind in ["none", "list", "generator"] {
+        expect("nothing", &format!(r#"{{"as": "{kind}"}}"#), 502, "InvalidResult")?;
+    }
+    expect("slow", r#"{"for": 30}"#, 504, "Timeout")?;
+    ensure!(ask("slow", "{}")?.status == 200, "the next call is answered");
+    expect("dies", r#"{"die": true}"#, 502, "Crashed")?;
+    ensure!(ask("dies", "{}")?.status == 200, "the next call is answered");
+    expect("greedy", r#"{"bytes": 200000000}"#, 502, "OutOfMemory")?;
+    eventually("the next call is answered", secs(60), || {
+        ensure!(ask("greedy", r#"{"bytes": 1000}"#)?.status == 200, "not yet");
+        Ok(())
+    })?;
+    expect("small", &format!(r#"{{"x": "{}"}}"#, "y".repeat(1024)), 413, "BodyTooLarge")?;
+    expect("small", r#"{"length": 5000}"#, 502, "InvalidResult")?;
+    let broken = expect("broken", "{}", 500, "FunctionNotRunning")?;
+    ensure!(broken.body.to_string().contains("SyntaxError"), "{broken:?}");
+    let imports = expect("imports", "{}", 500, "FunctionNotRunning")?;
+    ensure!(imports.body.to_string().contains("not_there"), "{imports:?}");
+    // What it writes is kept, each line with its call.
+    let printed = ask("prints", r#"{"word": "tales"}"#)?;
+    ensure!(printed.status == 200, "{printed:?}");
+    let log = log_of(cluster, "prints")?;
+    ensure!(log.contains("told tales") && log.contains("child"), "{log}");
+    Ok(())
+}
+
+fn hold_the_sandbox(cluster: &Cluster) -> Result<()> {
+    let gateway = cluster.node().address()?.to_owned();
+    let etcd = cluster.etcd_for_nodes();
+    let port = etcd.rsplit(':').next().unwrap_or_default();
+    let inside = ask(
+        cluster,
+        "inside",
+        &format!(r#"{{"targets": [["{gateway}", 7071], ["{}", {port}]]}}"#, cluster.slot().underlay(1)),
+    )?;
+    let found = &inside.body;
+    ensure!(found["uid"] == 65532 && found["root"] == "EROFS" && found["tmp"] == "done", "{inside:?}");
+    ensure!(found["capabilities"] == "0000000000000000" && found["noNewPrivs"] == "1", "{inside:?}");
+    ensure!(found["files"] == 1024 && found["docker"] == false, "{inside:?}");
+    let forks = found["forks"].as_u64().unwrap_or_default();
+    ensure!((1..256).contains(&forks), "{inside:?}");
+    Ok(())
+}
+
+/// What the replicas of a function wrote.
+fn log_of(cluster: &Cluster, name: &str) -> Result<String> {
+    let node = cluster.node();
+    let mut log = String::new();
+    for container in node.docker.containers(&cluster.slot().instance())? {
+        if container.label("container") == "function"
+            && container.label("pod").starts_with(&format!("{name}-"))
+        {
+            let said = node.docker.outcome(&["logs", &container.id])?;
+            log.push_str(&said.stdout);
+            log.push_str(&said.stderr);
+        }
+    }
+    Ok(log)
+}

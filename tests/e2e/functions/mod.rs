@@ -1,0 +1,61 @@
+//! Functions: code in Git, called over HTTP, scaled from zero and back.
+
+use harness::{Change, Cluster, ClusterOptions, Context, Node, Result, Where, ensure};
+use serde_json::Value;
+
+mod calls;
+mod contract;
+mod scaling;
+
+/// What a caller was answered.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    body: Value,
+}
+
+impl Answer {
+    /// The error's word.
+    fn error(&self) -> &str {
+        self.body["error"]["type"].as_str().unwrap_or_default()
+    }
+}
+
+/// Three nodes that can build Python functions.
+fn three_nodes() -> ClusterOptions {
+    ClusterOptions { place: Where::Namespaces(3), python: true, ..ClusterOptions::default() }
+}
+
+/// A function's manifest, with further lines of its spec.
+fn manifest(name: &str, spec: &str) -> Change {
+    let text = format!(
+        "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec:\n  source: code/{name}\n{spec}"
+    );
+    Change::write(format!("{name}.yaml"), text)
+}
+
+/// Something else, so that the removal of the function is not that of everything.
+fn other_object() -> Change {
+    let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n";
+    Change::write("other.yaml", text)
+}
+
+/// A file of its folder.
+fn code(name: &str, file: &str, text: &str) -> Change {
+    Change::write(format!("code/{name}/{file}"), text)
+}
+
+/// Calls from the machine, which is a peer of the nodes' network and no pod.
+fn call(node: &Node, name: &str, body: &str) -> Result<Answer> {
+    call_with(node, name, body, &[])
+}
+
+fn call_with(node: &Node, name: &str, body: &str, more: &[&str]) -> Result<Answer> {
+    let url = format!("http://127.0.0.1:8081/default/{name}");
+    let mut args = vec!["-s", "-m", "100", "-w", "\n%{http_code}", "-d", body, &url];
+    args.extend(more);
+    let text = node.net.run("curl", &args)?;
+    let (body, code) = text.rsplit_once('\n').context("curl said nothing")?;
+    let body = serde_json::from_str(body).with_context(|| format!("{code}: {body}"))?;
+    Ok(Answer { status: code.parse()?, body })
+}
