@@ -20,6 +20,7 @@ mod shell;
 mod writes;
 
 pub mod autoscaler;
+pub mod functions;
 pub mod nodes;
 pub mod scheduler;
 pub mod services;
