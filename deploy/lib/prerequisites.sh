@@ -74,6 +74,8 @@ want_tests() {
 	want_for htpasswd apache2-utils
 	want_for dig bind9-dnsutils
 	want_for dnsperf dnsperf
+	want_for python3 python3
+	want_for curl curl
 }
 
 # What the benches compare with.

@@ -16,15 +16,14 @@ use schema::since::Since;
 mod invoke;
 mod offline;
 mod resource;
+mod simulate;
 mod top;
 mod up;
 
 pub use invoke::InvokeArgs;
-pub use offline::{
-    ExplainArgs, ReportFormat, SchemaArgs, SimulateArgs, SimulateFormat, SimulateHpaArgs, Simulated,
-    ValidateArgs,
-};
+pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
+pub use simulate::{SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, Simulated};
 pub use top::{SortBy, TopArgs, TopKind};
 pub use up::{DownArgs, UpArgs};
 
@@ -118,7 +117,10 @@ pub enum Command {
     )]
     Validate(ValidateArgs),
     /// What a controller would have done with a recorded load, offline
-    #[command(after_help = "Example: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json")]
+    #[command(
+        after_help = "Examples: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json\n          \
+                            minik8s simulate function functions/hello.yaml --trace monday.json"
+    )]
     Simulate(SimulateArgs),
     /// The JSON Schema of a kind's manifest, for editors
     #[command(

@@ -6,12 +6,16 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn simulate(arguments: &[&str]) -> Output {
+    run("hpa", arguments)
+}
+
+fn run(what: &str, arguments: &[&str]) -> Output {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulate");
     let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s"));
-    command.args(["simulate", "hpa"]).args(arguments).current_dir(folder).output().unwrap()
+    command.args(["simulate", what]).args(arguments).current_dir(folder).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -99,6 +103,107 @@ fn what_cannot_be_used_ends_with_2_and_says_what_to_do() {
             (Some(2), ""),
             "{arguments:?}: {errors}"
         );
+        assert!(errors.contains(says), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn calls_become_replicas_over_time_and_what_they_cost() {
+    let output = run("function", &["function.yaml", "--trace", "calls.json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    insta::assert_snapshot!(text(&output.stdout), @r"
+    AT       CALLS   WAITING   MODE     WANTED   READY   REPLICAS
+    0s       0       1         stable   1        0       -
+    0.7s     2       0         stable   1        1       ##
+    12s      10      100       panic    5        1       ##
+    12.7s    50      61        panic    5        5       #########
+    14s      50      90        panic    11       5       #########
+    14.7s    110     1         panic    11       11      ###################
+    16s      61      0         panic    12       11      ###################
+    16.7s    60      0         panic    12       12      ####################
+    59.7s    0       0         stable   0        0       -
+    120s     0       1         stable   1        0       -
+    120.7s   1       0         stable   1        1       ##
+    150.9s   0       0         stable   0        0       -
+
+    2381 of 3061 calls answered, 680 refused because the queue was full
+    794 waited for a replica: half of them up to 0.363s, 95 % up to 1.833s, the longest 2s
+    599.3 replica-seconds until 150.9s, 12 replicas at most
+    ");
+}
+
+#[test]
+fn what_the_decider_sees_becomes_what_it_says() {
+    let output = run("function", &["function.yaml", "--trace", "seen.json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    insta::assert_snapshot!(text(&output.stdout), @r"
+    AT      READY   STABLE   PANIC   MODE     EXCESS   DESIRED   REPLICAS
+    0s      1       30       15      panic    -95      3         ######
+    2s      1       100      880.5   panic    -961     10        ####################
+    4s      10      100      ?       panic    ?        ?         -
+    60s     10      1.25     0       panic    40       10        ####################
+    62.5s   10      1.25     0       stable   40       5         ##########
+    ");
+}
+
+#[test]
+fn the_json_of_a_function_is_as_a_program_wants_it() {
+    let answer = |trace: &str| -> Value {
+        let output = run("function", &["function.yaml", "--trace", trace, "-o", "json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let steps = answer("seen.json");
+    let known = json!({"at": 2, "desired": 10, "valid": true, "panic": true, "excessBurstCapacity": -961});
+    let unknown = json!({"at": 4, "desired": 0, "valid": false, "panic": true, "excessBurstCapacity": 0});
+    assert_eq!((&steps["steps"][1], &steps["steps"][2]), (&known, &unknown));
+    let load = answer("calls.json");
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    assert_eq!(keys(&load), "calls endsAt mostReplicas replicaSeconds replicas waitSeconds");
+    assert_eq!(keys(&load["calls"]), "answered arrived refused timedOut waited");
+    assert_eq!(keys(&load["replicas"][0]), "at inFlight panic ready waiting wanted");
+    assert_eq!(keys(&load["waitSeconds"]), "max p50 p95");
+}
+
+#[test]
+fn a_function_that_cannot_be_used_ends_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let function =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulate/function.yaml"))
+            .unwrap();
+    let two =
+        write("two.yaml", &format!("{function}---\n{}", function.replace("name: hello", "name: price")));
+    let broken = write("broken.yaml", &function.replace("concurrency: 10", "concurrency: 0"));
+    let bad = write("bad.json", "{\"arivals\": []}");
+    for (arguments, says) in [
+        (
+            vec!["hpa.yaml", "--trace", "calls.json"],
+            "holds no Function; name the file of one, see 'minik8s explain",
+        ),
+        (
+            vec![&two, "--trace", "calls.json"],
+            "several functions: Function/default/hello, Function/default/price; leave",
+        ),
+        (vec![&broken, "--trace", "calls.json"], "broken.yaml:7:16: error[out-of-range]"),
+        (
+            vec!["function.yaml", "--trace", &bad],
+            "bad.json: line 1, column 10: unknown field `arivals`, expected one of",
+        ),
+        (
+            vec!["function.yaml", "--trace", "day.json"],
+            "day.json: line 2, column 12: unknown field `replicas`",
+        ),
+        (vec!["function.yaml"], "--trace <TRACE>"),
+    ] {
+        let output = run("function", &arguments);
+        let errors = text(&output.stderr);
+        let ended = (output.status.code(), text(&output.stdout));
+        assert_eq!(ended, (Some(2), String::new()), "{arguments:?}: {errors}");
         assert!(errors.contains(says), "{arguments:?}: {errors}");
     }
 }

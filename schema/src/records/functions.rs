@@ -31,6 +31,9 @@ pub struct FunctionRecord {
     pub has_good: bool,
     /// The bounds of its calls.
     pub calls: CallLimits,
+    /// What the decisions on `wanted` remember.
+    #[serde(default, skip_serializing_if = "ScalerMemory::is_empty")]
+    pub scaler: ScalerMemory,
     /// When there last was a call, to a few seconds: counts where gateways forgot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_active: Option<Timestamp>,
@@ -74,6 +77,66 @@ pub struct FunctionImage {
     /// Nodes that have it and give it to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
+}
+
+/// What decisions on the number of replicas leave behind: a leader that takes over goes on with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScalerMemory {
+    /// How it decides.
+    #[serde(default)]
+    pub mode: ScalerMode,
+    /// Decisions that `scale_down_delay` may still hold up, the oldest and largest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peaks: Vec<ScalerPeak>,
+}
+
+/// How a decider decides.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ScalerMode {
+    /// It never has.
+    #[default]
+    Unseen,
+    /// By the stable window.
+    Stable,
+    /// By the larger of both windows, and never downwards.
+    #[serde(rename_all = "camelCase")]
+    Panic {
+        /// When the threshold was last reached.
+        surged_at: Timestamp,
+        /// The most replicas that it wanted since it began.
+        most: u32,
+    },
+}
+
+/// The largest decision of some ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalerPeak {
+    /// Which tick, since 1970.
+    pub tick: i64,
+    /// Replicas.
+    pub replicas: u32,
+}
+
+impl ScalerMemory {
+    /// Of a decider that is made while this many replicas are ready. With more than one it begins in panic: what it
+    /// does not remember must take none of them.
+    pub fn at_first(ready: u32, now: Timestamp) -> Self {
+        let mode =
+            if ready > 1 { ScalerMode::Panic { surged_at: now, most: ready } } else { ScalerMode::Stable };
+        Self { mode, peaks: Vec::new() }
+    }
+
+    /// There is nothing to remember.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether it decides in panic.
+    pub fn is_panic(&self) -> bool {
+        matches!(self.mode, ScalerMode::Panic { .. })
+    }
 }
 
 /// One replica of a function.

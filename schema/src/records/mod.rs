@@ -20,7 +20,7 @@ pub use deliveries::{
 pub use events::{Event, EventType};
 pub use functions::{
     BuildOrder, CallLimits, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
-    NodeImageState, Replica, Trouble,
+    NodeImageState, Replica, ScalerMemory, ScalerMode, ScalerPeak, Trouble,
 };
 pub use nodes::{
     DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,

@@ -8,12 +8,15 @@ use jiff::Timestamp;
 
 use super::{Controller, Observed, Writes};
 
+pub mod bounds;
 mod builds;
+pub mod decider;
 mod plan;
 mod replicas;
 mod scaling;
 #[cfg(test)]
 mod tests;
+pub mod windows;
 
 /// The controller.
 #[derive(Debug)]

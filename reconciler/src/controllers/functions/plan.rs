@@ -94,9 +94,13 @@ impl Planned<'_> {
         let running = self.rollout.map_or(0, |rollout| rollout.status.replicas);
         let demand = demand(snapshot, &self.id, self.now);
         let last_active = before.and_then(|before| before.value.last_active);
+        let replicas = self.replicas.get(&self.id).cloned().unwrap_or_default();
+        let memory = before.map(|before| before.value.scaler.clone()).unwrap_or_default();
         let scaled = Scaled {
             spec: &self.spec,
             demand,
+            memory: &memory,
+            ready: u32::try_from(replicas.len()).unwrap_or(u32::MAX),
             rollout: self.rollout,
             last_active,
             current: scale.map_or(running, |scale| scale.value.replicas),
@@ -106,7 +110,8 @@ impl Planned<'_> {
             hash: self.object.hash.clone(),
             images,
             wanted: decided.replicas,
-            replicas: self.replicas.get(&self.id).cloned().unwrap_or_default(),
+            replicas,
+            scaler: decided.memory,
             trouble: self.rollout.and_then(trouble),
             has_good: self.rollout.is_some_and(|rollout| rollout.good.is_some()),
             calls: CallLimits::of(&self.spec),

@@ -6,8 +6,8 @@ use schema::meta::NamespacedName;
 use schema::records::{FunctionDemand, Rollout};
 use schema::snapshot::Snapshot;
 
-/// How often the number is decided on while there are calls, as Knative's autoscaler ticks.
-const TICK: SignedDuration = SignedDuration::from_secs(2);
+use super::bounds::Bounds;
+use super::decider::{Config, Memory, Observation, TICK, decide};
 
 /// The window of the longer mean that gateways report.
 const WINDOW: SignedDuration = SignedDuration::from_secs(60);
@@ -52,9 +52,10 @@ fn milli(value: u64) -> f64 {
 }
 
 /// A decision, and when to decide again at the latest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Decided {
     pub(super) replicas: u32,
+    pub(super) memory: Memory,
     pub(super) again_at: Option<Timestamp>,
 }
 
@@ -63,51 +64,50 @@ pub(super) struct Scaled<'a> {
     /// After `with_defaults`.
     pub(super) spec: &'a FunctionSpec,
     pub(super) demand: Demand,
+    pub(super) memory: &'a Memory,
     pub(super) rollout: Option<&'a Rollout>,
     /// The last call that was known of when this was decided last.
     pub(super) last_active: Option<Timestamp>,
     /// Replicas that there are to be now.
     pub(super) current: u32,
+    /// Replicas that take calls.
+    pub(super) ready: u32,
 }
 
 impl Scaled<'_> {
     pub(super) fn decide(&self, now: Timestamp) -> Decided {
         let Demand { busy, stable, panic, is_partly_unknown, .. } = self.demand;
-        let (least, most) = (self.spec.min_scale, self.spec.max_scale.unwrap_or(u32::MAX));
-        let calls = stable.max(panic);
-        let wanted = share_of(calls, self.target());
-        let wanted = if busy > 0 { wanted.max(1) } else { wanted };
-        let zero_at = self.zero_at();
-        let rests = busy == 0 && zero_at.is_none_or(|at| at <= now);
-        let wanted = match (wanted, rests) {
-            (0 | 1, true) => 0,
-            (wanted, _) => wanted.max(1),
+        let (decision, memory) = match self.current {
+            // Nothing to go by yet: a call wakes one replica.
+            0 => (None, Memory::default()),
+            _ => {
+                let seen = Observation { ready: Some(self.ready), stable: Some(stable), panic: Some(panic) };
+                decide(&Config::of(self.spec), self.memory, seen, now)
+            }
         };
+        let bounds = Bounds::of(self.spec);
+        let since = self.last_call();
+        let idle = (busy == 0).then(|| since.map_or(SignedDuration::ZERO, |since| now.duration_since(since)));
+        let mut replicas = bounds.wanted(decision.map(|decision| decision.desired), self.current, idle);
         // A new version is tried with one replica before calls depend on it.
-        let is_untried = self.rollout.is_none_or(|rollout| !rollout.complete && rollout.failure.is_none());
-        let least = if is_untried { least.max(1) } else { least };
-        let kept = if is_partly_unknown { self.current } else { 0 };
-        let replicas = wanted.max(least).max(kept.min(most)).min(most.max(least));
-        let ticks = busy > 0 || calls > 0.0 || is_partly_unknown;
-        let next = if ticks { now.checked_add(TICK).ok() } else { zero_at.filter(|_| replicas > 0) };
-        Decided { replicas, again_at: next.filter(|at| *at > now) }
+        if self.rollout.is_none_or(|rollout| !rollout.complete && rollout.failure.is_none()) {
+            replicas = replicas.max(1);
+        }
+        if is_partly_unknown {
+            replicas = replicas.max(self.current.min(bounds.most));
+        }
+        let ticks = busy > 0 || stable > 0.0 || panic > 0.0 || is_partly_unknown || memory.is_panic();
+        let zero_at = since.and_then(|since| since.checked_add(bounds.zero_after).ok());
+        let zero_at = zero_at.filter(|_| replicas > bounds.least && busy == 0);
+        let tick = now.checked_add(TICK).ok().filter(|_| ticks && replicas > 0);
+        let next = tick.into_iter().chain(zero_at).filter(|at| *at > now).min();
+        let memory = if replicas == 0 { Memory::default() } else { memory };
+        Decided { replicas, memory, again_at: next }
     }
 
-    /// When the last replica goes if no call comes.
-    fn zero_at(&self) -> Option<Timestamp> {
-        let after = self.spec.scale_to_zero_after_seconds.unwrap_or_default();
+    /// When the last call ended, or something else that counts as one.
+    fn last_call(&self) -> Option<Timestamp> {
         let tried = self.rollout.filter(|rollout| rollout.complete).map(|rollout| rollout.progressed_at);
-        let since = self.demand.idle_since.max(self.last_active).max(tried)?;
-        since.checked_add(SignedDuration::from_secs(after.into())).ok()
+        self.demand.idle_since.max(self.last_active).max(tried)
     }
-
-    /// Calls that one replica is to have.
-    fn target(&self) -> f64 {
-        f64::from(self.spec.concurrency) * f64::from(self.spec.target_utilization_percentage) / 100.0
-    }
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded, and never negative")]
-fn share_of(calls: f64, target: f64) -> u32 {
-    (calls / target.max(0.01)).ceil().clamp(0.0, f64::from(u32::MAX)) as u32
 }

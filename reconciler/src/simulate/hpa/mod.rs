@@ -14,7 +14,7 @@ mod tests;
 mod trace;
 
 pub use run::run;
-pub use trace::{Trace, TraceError};
+pub use trace::Trace;
 
 /// All looks, in order.
 #[derive(Debug, Clone, PartialEq, Serialize)]

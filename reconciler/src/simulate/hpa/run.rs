@@ -4,14 +4,14 @@ use jiff::{SignedDuration, Timestamp};
 use schema::condition::ConditionStatus;
 use schema::kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscalerSpec, ResourceName};
 use schema::quantity::{Cpu, Memory as Bytes};
-use serde_json::Number;
 
 use super::load::Fleet;
-use super::trace::{StepForm, Trace, TraceError, load_of, time};
+use super::trace::{StepForm, Trace, load_of};
 use super::{Entry, Metric, Report};
 use crate::controllers::autoscaler::{
     Decision, Demand, Input, LOOK_SECONDS, Memory, MetricResult, PerResource, Tuning, decide, word,
 };
+use crate::simulate::trace::{TraceError, number, time};
 
 /// Most looks at a load: a month of them.
 const LOOKS_MAX: i64 = 200_000;
@@ -144,14 +144,6 @@ impl Looks<'_> {
         });
         self.memory = memory;
         desired
-    }
-}
-
-/// A whole number as that.
-fn number(at: f64) -> Number {
-    match at.fract() == 0.0 {
-        true => Number::from(at as i64),
-        false => Number::from_f64(at).unwrap_or_else(|| Number::from(at as i64)),
     }
 }
 

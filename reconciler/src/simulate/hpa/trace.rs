@@ -2,41 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use schema::kinds::horizontal_pod_autoscaler::ResourceName;
 use schema::kinds::pod::PodPhase;
 use schema::quantity::{Cpu, Memory as Bytes};
 use schema::records::{Recommendation, ScaleChange};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use crate::controllers::autoscaler::{Memory, PerResource, Pod, Sample, Tuning};
-
-/// Furthest time in a trace, in seconds: thirty years.
-const SECONDS_MAX: f64 = 1e9;
+use crate::simulate::trace::{self, SECONDS_MAX, TraceError, present, seconds, time};
 
 /// How long a pod has run that says nothing of it: for longer than any start takes.
 const LONG_AGO_SECONDS: f64 = 86_400.0;
 
 /// Over how long a sample is the mean that says nothing of it: as nodes measure.
 const WINDOW_SECONDS: f64 = 15.0;
-
-/// A trace that can't be followed: where, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {why}; {help}")]
-pub struct TraceError {
-    /// The field, or line and column.
-    pub place: String,
-    /// What is wrong.
-    pub why: String,
-    /// What to do.
-    pub help: String,
-}
-
-impl TraceError {
-    pub(super) fn at(place: impl Into<String>, why: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { place: place.into(), why: why.into(), help: help.into() }
-    }
-}
 
 /// What was, or would be.
 #[derive(Debug, Clone, Deserialize)]
@@ -147,37 +127,17 @@ struct TracedPod {
     usage_window_seconds: Option<f64>,
 }
 
-/// A field that is there, even if it is `null`.
-fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(from).map(Some)
-}
-
 impl Trace {
     /// Reads a trace.
     ///
     /// # Errors
     /// It is no JSON, or none of these fields.
     pub fn read(text: &str) -> Result<Self, TraceError> {
-        let trace: Self = serde_json::from_str(text).map_err(|error| {
-            let whole = error.to_string();
-            // Its place goes to the front, as that of every other error.
-            let why = whole.rsplit_once(" at line ").map_or(whole.as_str(), |(why, _)| why).to_owned();
-            let place = format!("line {}, column {}", error.line(), error.column());
-            TraceError::at(place, why, "see 'minik8s simulate hpa --help' for the fields of a trace")
-        })?;
+        let trace: Self = trace::read(text, "simulate hpa")?;
         if trace.steps.is_empty() {
             return Err(TraceError::at("steps", "there is none", "give at least one step"));
         }
-        let mut before = f64::NEG_INFINITY;
-        for (index, step) in trace.steps.iter().enumerate() {
-            let place = format!("steps[{index}].at");
-            seconds(step.at, &place, -SECONDS_MAX)?;
-            if step.at < before {
-                let why = format!("{} is before the step before it", step.at);
-                return Err(TraceError::at(place, why, "put the steps in order"));
-            }
-            before = step.at;
-        }
+        trace::check_order(trace.steps.iter().map(|step| step.at))?;
         Ok(trace)
     }
 
@@ -311,12 +271,6 @@ pub(super) fn load_of(pods: &[Pod], resource: ResourceName) -> u64 {
     pods.iter().filter_map(|pod| pod.usage?.used.of(resource)).sum()
 }
 
-/// The time this number of seconds after the beginning.
-pub(super) fn time(seconds: f64) -> Timestamp {
-    // Within the bounds that `read` checks.
-    Timestamp::from_millisecond((seconds * 1000.0).round() as i64).unwrap_or(Timestamp::UNIX_EPOCH)
-}
-
 fn past_time(at: f64, place: &str) -> Result<Timestamp, TraceError> {
     seconds(at, place, -SECONDS_MAX)?;
     if at > 0.0 {
@@ -324,13 +278,4 @@ fn past_time(at: f64, place: &str) -> Result<Timestamp, TraceError> {
         return Err(TraceError::at(place, why, "history is before 0, so its times are negative"));
     }
     Ok(time(at))
-}
-
-/// A span of time, at least `least` seconds.
-fn seconds(written: f64, place: &str, least: f64) -> Result<SignedDuration, TraceError> {
-    if !(least..=SECONDS_MAX).contains(&written) {
-        let help = format!("write seconds from {least} to {SECONDS_MAX}");
-        return Err(TraceError::at(place, format!("{written} is too far away"), help));
-    }
-    Ok(SignedDuration::from_millis((written * 1000.0).round() as i64))
 }

@@ -73,7 +73,7 @@ impl Site {
             format!("spec:\n  host: shop.{ns}.test\n  paths:\n{}{}", path("/", "web"), path("/api", "api"));
         add("dns/shop.yaml", head + &spec);
         let head = format!("apiVersion: minik8s.io/v1\nkind: Function\n{}", meta("resize"));
-        add("functions/resize.yaml", head + "spec:\n  source: functions/resize\n");
+        add("functions/resize.yaml", head + "spec:\n  image: example.test/resize:1\n");
         let head = format!("apiVersion: minik8s.io/v1\nkind: Workflow\n{}", meta("order"));
         let states = "spec:\n  startAt: resize\n  states:\n    resize:\n      type: Task\n      function: resize\n      \
                       end: true\n";

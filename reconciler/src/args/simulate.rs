@@ -1,0 +1,107 @@
+//! Flags of `simulate`, and the fields of its traces.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// Whose decisions.
+    #[command(subcommand)]
+    pub what: Simulated,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Simulated {
+    /// How many pods an autoscaler would have wanted
+    #[command(after_help = SIMULATE_HPA_HELP)]
+    Hpa(SimulateHpaArgs),
+    /// How many replicas a function would have, what they cost and how long callers wait
+    #[command(after_help = SIMULATE_FUNCTION_HELP)]
+    Function(SimulateFunctionArgs),
+}
+
+const SIMULATE_HPA_HELP: &str = r#"Examples: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json
+          minik8s simulate hpa apps/web-hpa.yaml --trace monday.json -o json
+
+TRACE is JSON. A load that rises and falls, met by whatever pods there are, one look every 15 s:
+
+  {"replicas": 1, "readyAfterSeconds": 10, "requests": {"cpu": "500m"},
+   "steps": [{"at": 0, "load": {"cpu": "200m"}}, {"at": 60, "load": {"cpu": "2300m"}},
+             {"at": 600, "load": {"cpu": "200m"}}, {"at": 1200, "load": {"cpu": "200m"}}]}
+
+Steps may also say which pods there were, or only what their use asked for (windows and policies alone):
+
+  {"at": 0, "current": 1, "pods": [{"name": "web-1", "requests": {"cpu": "500m"}, "usage": {"cpu": "1"}}]}
+  {"at": 15, "current": 2, "recommendation": 8}
+
+A pod may have phase, ready, startedSecondsAgo, readySinceSecondsAgo, deletion, usageAgeSeconds and
+usageWindowSeconds; one that names none of them is ready and has long been. Beside steps:
+
+  "controller": {"tolerance": 0.1, "cpuInitializationPeriodSeconds": 300,
+                 "initialReadinessDelaySeconds": 30, "downscaleStabilizationSeconds": 300}
+  "history": {"recommendations": [{"at": -60, "replicas": 4}], "scaleUps": [{"at": -30, "change": 2}],
+              "scaleDowns": []}
+
+Exit code: 0, or 2 when FILE or TRACE can't be used."#;
+
+const SIMULATE_FUNCTION_HELP: &str = r#"Examples: minik8s simulate function functions/hello.yaml --trace monday.json
+          minik8s simulate function functions/hello.yaml --trace monday.json -o json
+
+TRACE is JSON. Calls that arrive at even distances, met by the replicas that there are by then:
+
+  {"coldStartSeconds": 0.7, "handlingSeconds": 0.05,
+   "arrivals": [{"at": 0, "perSecond": 2, "forSeconds": 600},
+                {"at": 60, "perSecond": 200, "forSeconds": 30}]}
+
+The answer: replicas over time, calls that waited and how long, calls refused, replica-seconds.
+Or the decider alone (Knative's KPA), by what it sees at each step; null: that can't be told:
+
+  {"ready": 1,
+   "steps": [{"at": 0, "stableConcurrency": 50, "panicConcurrency": 100},
+             {"at": 2, "ready": 10, "stableConcurrency": 50, "panicConcurrency": null}]}
+
+ready is how many replicas take calls when the decider is made, and at steps that do not say.
+Beside both, and in a step from which on it holds, each value optional (target and totalPerPod
+follow from FILE; these are those of concurrency 10, and Knative's defaults):
+
+  "config": {"target": 7, "totalPerPod": 10, "panicThreshold": 2, "maxScaleUpRate": 1000,
+             "maxScaleDownRate": 2, "targetBurstCapacity": 211, "stableWindowSeconds": 60,
+             "scaleDownDelaySeconds": 0, "activationScale": 1, "reachable": true}
+
+Exit code: 0, or 2 when FILE or TRACE can't be used."#;
+
+/// How a simulation is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SimulateFormat {
+    /// For people: a chart of load and pods, or a table.
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct SimulateHpaArgs {
+    /// The manifest of the autoscaler, in any spelling that a repository may have
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The recorded load, as JSON
+    #[arg(long, value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: SimulateFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct SimulateFunctionArgs {
+    /// The manifest of the function, in any spelling that a repository may have
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The calls, or what the decider sees, as JSON
+    #[arg(long, value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: SimulateFormat,
+}

@@ -1,0 +1,106 @@
+//! What all simulations do alike: they read a manifest and a trace, and print a report.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use schema::kinds::Resource;
+use schema::manifest::load_file;
+use schema::violation::Severity;
+use serde::Serialize;
+
+use crate::args::SimulateFormat;
+use crate::cli::error::CliError;
+use crate::cli::print::output::{complain_each, json, note, write_out};
+use crate::diagnostics::visible;
+use crate::simulate::TraceError;
+
+/// Largest file that is read.
+const BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Longest bar of a chart.
+const BAR_MAX: u64 = 20;
+
+/// The kind that a command asks FILE for.
+pub(super) struct Asked {
+    /// As a manifest names it.
+    pub(super) kind: &'static str,
+    /// Many of them.
+    pub(super) several: &'static str,
+    /// As `minik8s explain` takes it.
+    pub(super) explain: &'static str,
+}
+
+/// The one object of a kind in a file; none where the file has errors, which are printed.
+pub(super) fn manifest<T>(
+    file: &Path,
+    asked: &Asked,
+    of_kind: impl Fn(&Resource) -> Option<Arc<T>>,
+) -> Result<Option<Arc<T>>, CliError> {
+    let text = read(file)?;
+    let shown = file.display().to_string();
+    let loaded = load_file(&shown, text.as_bytes());
+    if loaded.has_errors() {
+        let errors = loaded.violations.iter().filter(|violation| violation.severity == Severity::Error);
+        errors.for_each(|violation| complain_each(&visible(&violation.to_string())));
+        return Ok(None);
+    }
+    for violation in &loaded.violations {
+        note(&visible(&violation.to_string()));
+    }
+    let found = loaded.documents.iter();
+    let found = found.filter_map(|document| Some((&document.reference, of_kind(&document.object.resource)?)));
+    let found: Vec<_> = found.collect();
+    let Asked { kind, several, explain } = asked;
+    match found.as_slice() {
+        [(_, spec)] => Ok(Some(Arc::clone(spec))),
+        [] => Err(CliError::Usage(format!(
+            "{shown} holds no {kind}; name the file of one, see 'minik8s explain {explain}'"
+        ))),
+        all => {
+            let names: Vec<String> = all.iter().map(|(reference, _)| reference.to_string()).collect();
+            let names = names.join(", ");
+            Err(CliError::Usage(format!("{shown} holds several {several}: {names}; leave one in it")))
+        }
+    }
+}
+
+/// What follows from a trace; what is wrong with it is told with its file.
+pub(super) fn trace<T>(file: &Path, follow: impl Fn(&str) -> Result<T, TraceError>) -> Result<T, CliError> {
+    follow(&read(file)?).map_err(|error| CliError::Usage(format!("{}: {error}", file.display())))
+}
+
+pub(super) fn print<T: Serialize>(
+    format: SimulateFormat,
+    report: &T,
+    text: impl Fn(&T) -> String,
+) -> Result<ExitCode, CliError> {
+    write_out(&match format {
+        SimulateFormat::Json => json(report)?,
+        SimulateFormat::Text => text(report),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<String, CliError> {
+    let usage = |why: String| CliError::Usage(format!("{}: {why}", path.display()));
+    let unreadable = |error: std::io::Error| usage(format!("{error}; name a file that can be read"));
+    let file = File::open(path).map_err(unreadable)?;
+    if file.metadata().map_err(unreadable)?.is_dir() {
+        return Err(usage("it is a folder; name a file".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(usage(format!("it is larger than {} MiB; make it shorter", BYTES_MAX >> 20)));
+    }
+    String::from_utf8(bytes).map_err(|_| usage("it is no text in UTF-8; name a text file".to_owned()))
+}
+
+/// A bar as long as `value` is of `most`; the smallest value has one, too.
+pub(super) fn bar(mark: char, value: u64, most: u64) -> String {
+    let length = (u128::from(value) * u128::from(BAR_MAX)).div_ceil(u128::from(most.max(1)));
+    std::iter::repeat_n(mark, usize::try_from(length).unwrap_or_default()).collect()
+}

@@ -1,0 +1,183 @@
+//! Knative's KPA: how many replicas the calls that are in a function need. A step of values:
+//! `(memory, averages, time) -> (decision, memory)`.
+//!
+//! Rules and numbers are those of knative/serving, `pkg/autoscaler/scaling/autoscaler.go`: averages over a target,
+//! limits of growth and of shrinking, panic, delay, burst capacity. The bounds of the manifest and scaling to zero come
+//! after it, in `bounds.rs`.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::function::FunctionSpec;
+pub use schema::records::{ScalerMemory as Memory, ScalerMode as Mode, ScalerPeak as Peak};
+
+#[cfg(test)]
+mod tests;
+
+/// How often to decide: Knative's tick. The delay counts in buckets of this length.
+pub const TICK: SignedDuration = SignedDuration::from_secs(2);
+
+/// What a function's decisions go by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Config {
+    /// Calls per replica to aim at, above 0.
+    pub target: f64,
+    /// Calls that one replica takes.
+    pub total_per_replica: f64,
+    /// Panic begins when the calls of the panic window need this many times the ready replicas.
+    pub panic_threshold: f64,
+    /// A decision is at most this many times the ready replicas, at least 1.
+    pub max_scale_up_rate: f64,
+    /// A decision is at least the ready replicas divided by this, at least 1.
+    pub max_scale_down_rate: f64,
+    /// Calls at once to be ready for; 0: no burst; below 0: any number.
+    pub target_burst_capacity: f64,
+    /// How long panic lasts after the last surge; over as long goes [`Observation::stable`].
+    pub stable_window: SignedDuration,
+    /// A larger decision as young as this still holds; 0: never.
+    pub scale_down_delay: SignedDuration,
+    /// Least replicas while there are calls; 0 and 1 change nothing.
+    pub activation_scale: u32,
+    /// Calls can come to it. Where none can, nothing limits or delays its shrinking.
+    pub is_reachable: bool,
+}
+
+impl Config {
+    /// Of a function, with Knative's defaults (`config/core/configmaps/autoscaler.yaml`) for what a manifest has no
+    /// field for.
+    pub fn of(function: &FunctionSpec) -> Self {
+        let total = f64::from(function.concurrency);
+        Self {
+            target: total * f64::from(function.target_utilization_percentage) / 100.0,
+            total_per_replica: total,
+            panic_threshold: 2.0,
+            max_scale_up_rate: 1000.0,
+            max_scale_down_rate: 2.0,
+            target_burst_capacity: 211.0,
+            stable_window: SignedDuration::from_secs(60),
+            scale_down_delay: SignedDuration::ZERO,
+            activation_scale: 1,
+            is_reachable: true,
+        }
+    }
+}
+
+/// What is known of a function; none: it can't be told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Observation {
+    /// Replicas that take calls.
+    pub ready: Option<u32>,
+    /// Mean number of calls in it over the stable window: those that run and those that wait.
+    pub stable: Option<f64>,
+    /// The same over the panic window, the last tenth of the stable one.
+    pub panic: Option<f64>,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// Replicas that the calls need.
+    pub desired: u32,
+    /// It was decided in panic.
+    pub panic: bool,
+    /// Calls that could come at once beyond the burst to be ready for; below 0, a burst of that size would not fit.
+    pub excess_burst_capacity: i64,
+}
+
+/// Decides. Without data there is no decision, and the memory stays as it was: not knowing is not "no calls".
+pub fn decide(
+    config: &Config,
+    memory: &Memory,
+    seen: Observation,
+    now: Timestamp,
+) -> (Option<Decision>, Memory) {
+    let average = |value: Option<f64>| value.filter(|value| value.is_finite());
+    let (Some(ready), Some(stable), Some(panic)) = (seen.ready, average(seen.stable), average(seen.panic))
+    else {
+        return (None, memory.clone());
+    };
+    let mut memory = match memory.mode {
+        Mode::Unseen => Memory::at_first(ready, now),
+        _ => memory.clone(),
+    };
+    let limits = Limits::of(config, ready);
+    let surges = limits.asked(panic) / limits.ready >= config.panic_threshold;
+    memory.mode = after(memory.mode, surges, config.stable_window, now);
+    let mut desired = limits.wanted(stable);
+    if let Mode::Panic { most, .. } = &mut memory.mode {
+        desired = desired.max(limits.wanted(panic)).max(*most);
+        *most = desired;
+    }
+    let desired = delayed(config, &mut memory.peaks, desired, now);
+    let excess_burst_capacity = excess_burst_capacity(config, ready, panic);
+    (Some(Decision { desired, panic: memory.is_panic(), excess_burst_capacity }), memory)
+}
+
+/// How far a decision may be from what there is.
+struct Limits<'a> {
+    config: &'a Config,
+    /// Ready replicas; none counts as one, or it could never grow.
+    ready: f64,
+}
+
+impl<'a> Limits<'a> {
+    fn of(config: &'a Config, ready: u32) -> Self {
+        Self { config, ready: f64::from(ready.max(1)) }
+    }
+
+    /// What an average asks for.
+    fn asked(&self, average: f64) -> f64 {
+        (average / self.config.target).ceil()
+    }
+
+    /// What an average asks for, within the rates.
+    fn wanted(&self, average: f64) -> u32 {
+        let Config { max_scale_up_rate, max_scale_down_rate, activation_scale, is_reachable, .. } =
+            *self.config;
+        let asked = self.asked(average);
+        // Up, so that a small number grows even at a rate near 1; down, so that it shrinks.
+        let most = (max_scale_up_rate * self.ready).ceil();
+        let least = if is_reachable { (self.ready / max_scale_down_rate).floor() } else { 0.0 };
+        // Not `clamp`, which would panic where rates below 1 let the two cross.
+        let wanted = asked.max(least).min(most) as u32;
+        if asked > 0.0 { wanted.max(activation_scale) } else { wanted }
+    }
+}
+
+/// Panic begins with a surge and ends once the last surge is older than the stable window.
+fn after(mode: Mode, surges: bool, stable_window: SignedDuration, now: Timestamp) -> Mode {
+    match mode {
+        Mode::Panic { most, .. } if surges => Mode::Panic { surged_at: now, most },
+        _ if surges => Mode::Panic { surged_at: now, most: 0 },
+        Mode::Panic { surged_at, .. } if now.duration_since(surged_at) > stable_window => Mode::Stable,
+        same => same,
+    }
+}
+
+/// The largest decision of the delay, this one included.
+fn delayed(config: &Config, peaks: &mut Vec<Peak>, desired: u32, now: Timestamp) -> u32 {
+    if config.scale_down_delay <= SignedDuration::ZERO {
+        peaks.clear();
+        return desired;
+    }
+    if !config.is_reachable {
+        return desired;
+    }
+    let ticks = config.scale_down_delay.as_millis().unsigned_abs().div_ceil(TICK.as_millis().unsigned_abs());
+    let tick = now.as_second().div_euclid(TICK.as_secs());
+    // Smaller and older ones can never again be the largest.
+    peaks.retain(|peak| peak.replicas > desired && i128::from(tick - peak.tick) < ticks as i128);
+    if peaks.last().is_none_or(|last| last.tick < tick) {
+        peaks.push(Peak { tick, replicas: desired });
+    }
+    peaks.first().map_or(desired, |largest| largest.replicas)
+}
+
+fn excess_burst_capacity(config: &Config, ready: u32, panic: f64) -> i64 {
+    let burst = config.target_burst_capacity;
+    if burst > 0.0 {
+        (f64::from(ready) * config.total_per_replica - burst - panic).floor() as i64
+    } else if burst == 0.0 {
+        0
+    } else {
+        -1
+    }
+}

@@ -1,0 +1,237 @@
+//! The closed loop: calls meet the replicas that the decider wanted for those before them. Times are microseconds.
+//!
+//! A tick as in the controller, and a look at once when a call finds no replica or the last one may go. The windows and
+//! the memory begin anew when the function falls asleep: what was before it says nothing of the load that wakes it.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::function::FunctionSpec;
+
+use super::calls::{Arrivals, Queue, SECOND, count, micros, rounded};
+use super::fleet::Fleet;
+use super::trace::Load;
+use super::{CallCounts, Change, LoadReport};
+use crate::controllers::functions::bounds::Bounds;
+use crate::controllers::functions::decider::{Config, Memory, Observation, TICK, decide};
+use crate::controllers::functions::windows::Windows;
+use crate::simulate::trace::TraceError;
+
+/// Most calls of a trace: a few seconds of work, and 40 MB of waiting times.
+const CALLS_MAX: u64 = 10_000_000;
+
+/// Longest time in which calls come: a day.
+const SPAN_SECONDS_MAX: f64 = 86_400.0;
+
+/// How long a function may take to become small again: longest `scaleToZeroAfterSeconds`, window and wait together.
+const REST_SECONDS_MAX: f64 = 2.0 * 86_400.0 + 7_200.0;
+
+/// Follows calls until all are answered and the function is as small as it may be.
+pub(super) fn follow_load(
+    spec: &FunctionSpec,
+    config: Config,
+    load: &Load<'_>,
+) -> Result<LoadReport, TraceError> {
+    let (begin, end) = span(spec, load)?;
+    let mut simulation = Simulation::new(spec, config, load, begin);
+    simulation.run(end);
+    Ok(simulation.report())
+}
+
+/// The whole second in which the first call comes, and when everything must be over.
+fn span(spec: &FunctionSpec, load: &Load<'_>) -> Result<(i64, i64), TraceError> {
+    let timeout = spec.timeout_seconds.unwrap_or_default();
+    if load.handling_seconds > f64::from(timeout) {
+        let why =
+            format!("{} s is longer than the function's timeoutSeconds of {timeout}", load.handling_seconds);
+        let help = "raise timeoutSeconds in the manifest, or write less: such calls are answered with 504";
+        return Err(TraceError::at("handlingSeconds", why, help));
+    }
+    let begin = load.arrivals.iter().map(|arrival| arrival.at).fold(f64::INFINITY, f64::min).floor();
+    let mut calls = 0_u64;
+    for (index, arrival) in load.arrivals.iter().enumerate() {
+        let last = arrival.at + arrival.for_seconds - begin;
+        if last > SPAN_SECONDS_MAX + 1.0 {
+            let why = format!("it ends {last} s after the first call");
+            let help = format!("end within {SPAN_SECONDS_MAX} s of it");
+            return Err(TraceError::at(format!("arrivals[{index}].forSeconds"), why, help));
+        }
+        calls = calls.saturating_add(count(arrival));
+        if calls > CALLS_MAX {
+            let why = format!("that would be {calls} calls so far");
+            let help = format!("write fewer per second or for less long, {CALLS_MAX} in all at most");
+            return Err(TraceError::at(format!("arrivals[{index}]"), why, help));
+        }
+    }
+    Ok((micros(begin), micros(begin + SPAN_SECONDS_MAX + REST_SECONDS_MAX)))
+}
+
+/// A function in virtual time.
+struct Simulation {
+    config: Config,
+    bounds: Bounds,
+    arrivals: Arrivals,
+    queue: Queue,
+    fleet: Fleet,
+    windows: Windows,
+    memory: Memory,
+    /// Replicas that there should be.
+    wanted: u32,
+    now: i64,
+    next_tick: i64,
+    /// Since when no call is in the function; none while one is.
+    idle_since: Option<i64>,
+    /// Replicas multiplied by how long they were there.
+    replica_micros: u64,
+    most_replicas: usize,
+    changes: Vec<Change>,
+}
+
+impl Simulation {
+    fn new(spec: &FunctionSpec, config: Config, load: &Load<'_>, begin: i64) -> Self {
+        let cold_start = micros(load.cold_start_seconds);
+        let mut fleet = Fleet::new(spec.concurrency, cold_start, micros(load.handling_seconds));
+        // Those of `minScale` have long been ready.
+        fleet.scale(spec.min_scale, begin - cold_start);
+        Self {
+            config,
+            bounds: Bounds::of(spec),
+            arrivals: Arrivals::new(load.arrivals),
+            queue: Queue {
+                length: spec.queue_length as usize,
+                patience: micros(f64::from(spec.cold_start_timeout_seconds)),
+                waiting: Default::default(),
+                counts: CallCounts::default(),
+                waits: Vec::new(),
+            },
+            fleet,
+            windows: Windows::default(),
+            memory: Memory::default(),
+            wanted: spec.min_scale,
+            now: begin,
+            next_tick: begin,
+            idle_since: Some(begin),
+            replica_micros: 0,
+            most_replicas: 0,
+            changes: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, end: i64) {
+        while self.now < end {
+            self.pass_time(self.next_event());
+            self.serve();
+            let is_wake_up = self.wanted == 0 && self.idle_since.is_none();
+            if is_wake_up || self.now >= self.next_tick || self.sleeps_at().is_some_and(|at| at <= self.now) {
+                self.look();
+            }
+            self.note();
+            if self.is_over() {
+                return;
+            }
+        }
+    }
+
+    fn next_event(&self) -> i64 {
+        // A time to sleep that has come and gone is the next tick's: time goes on, whatever was decided.
+        let sleeps_at = self.sleeps_at().filter(|at| *at > self.now);
+        let others =
+            [self.arrivals.next_event(), self.fleet.next_event(), self.queue.next_event(), sleeps_at];
+        others.into_iter().flatten().fold(self.next_tick, i64::min)
+    }
+
+    /// When the last replica may go, if no call comes.
+    fn sleeps_at(&self) -> Option<i64> {
+        let after = i64::try_from(self.bounds.zero_after.as_micros()).ok()?;
+        let idle_since = self.idle_since.filter(|_| self.wanted > 0 && self.bounds.least == 0)?;
+        Some(idle_since + after)
+    }
+
+    /// Calls in the function: those that run and those that wait.
+    fn calls(&self) -> usize {
+        self.fleet.in_flight() + self.queue.waiting.len()
+    }
+
+    fn pass_time(&mut self, next: i64) {
+        if self.wanted > 0 {
+            self.windows.record(time(self.now), time(next), self.calls() as f64);
+        }
+        let passed = u64::try_from(next - self.now).unwrap_or_default();
+        self.replica_micros += passed * self.fleet.all() as u64;
+        self.now = next;
+    }
+
+    /// All that is due of calls and replicas.
+    fn serve(&mut self) {
+        self.fleet.pass(self.now);
+        while !self.queue.waiting.is_empty() && self.fleet.take(self.now) {
+            self.queue.leave(self.now);
+        }
+        self.queue.expire(self.now);
+        while self.arrivals.take(self.now) {
+            let is_taken = self.fleet.take(self.now);
+            self.queue.arrive(self.now, is_taken);
+        }
+        match self.calls() {
+            0 => _ = self.idle_since.get_or_insert(self.now),
+            _ => self.idle_since = None,
+        }
+    }
+
+    /// Decides, and starts or removes replicas.
+    fn look(&mut self) {
+        let now = time(self.now);
+        let (stable, panic) = self.windows.averages(now, self.config.stable_window);
+        let ready = u32::try_from(self.fleet.ready()).ok();
+        let (decision, memory) =
+            decide(&self.config, &self.memory, Observation { ready, stable, panic }, now);
+        self.memory = memory;
+        let idle = self.idle_since.map(|since| SignedDuration::from_micros(self.now - since));
+        self.wanted = self.bounds.wanted(decision.map(|decision| decision.desired), self.wanted, idle);
+        if self.wanted == 0 {
+            (self.memory, self.windows) = (Memory::default(), Windows::default());
+        }
+        self.fleet.scale(self.wanted, self.now);
+        self.most_replicas = self.most_replicas.max(self.fleet.all());
+        if self.now >= self.next_tick {
+            self.next_tick += i64::try_from(TICK.as_micros()).unwrap_or(i64::MAX);
+        }
+    }
+
+    /// Keeps how it is, if other replicas are wanted or ready than before.
+    fn note(&mut self) {
+        let of = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let (wanted, ready) = (self.wanted, of(self.fleet.ready()));
+        if self.changes.last().is_some_and(|last| (last.wanted, last.ready) == (wanted, ready)) {
+            return;
+        }
+        self.changes.push(Change {
+            at: rounded(self.now as f64 / SECOND),
+            wanted,
+            ready,
+            in_flight: of(self.fleet.in_flight()),
+            waiting: of(self.queue.waiting.len()),
+            panic: self.memory.is_panic(),
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        let least = self.bounds.least;
+        let is_small = self.wanted == least && self.fleet.all() == least as usize;
+        is_small && self.arrivals.next_event().is_none() && self.calls() == 0
+    }
+
+    fn report(mut self) -> LoadReport {
+        LoadReport {
+            wait_seconds: self.queue.waits(),
+            calls: self.queue.counts,
+            replicas: self.changes,
+            most_replicas: u32::try_from(self.most_replicas).unwrap_or(u32::MAX),
+            replica_seconds: rounded(self.replica_micros as f64 / SECOND),
+            ends_at: rounded(self.now as f64 / SECOND),
+        }
+    }
+}
+
+fn time(micros: i64) -> Timestamp {
+    // Within the bounds that `span` checks.
+    Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)
+}

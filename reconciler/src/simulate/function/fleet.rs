@@ -1,0 +1,125 @@
+//! Replicas in virtual time, and the calls that run in them. Times are microseconds.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Number of a replica, in the order of their starts.
+type Number = u32;
+
+/// The replicas of one function.
+pub(super) struct Fleet {
+    /// Calls that one takes at once.
+    concurrency: u32,
+    cold_start: i64,
+    handling: i64,
+    /// By when they are ready, in order: all start alike.
+    starting: VecDeque<(i64, Number)>,
+    /// Calls in it, for each that takes calls; those with the fewest first.
+    serving: BTreeSet<(u32, Number)>,
+    /// Calls in it, for each that only ends what it began.
+    draining: BTreeMap<Number, u32>,
+    /// Ends of calls, in order: all run alike.
+    ends: VecDeque<(i64, Number)>,
+    /// Calls in each that serves.
+    in_flight: BTreeMap<Number, u32>,
+    next: Number,
+}
+
+impl Fleet {
+    pub(super) fn new(concurrency: u32, cold_start: i64, handling: i64) -> Self {
+        Self {
+            concurrency,
+            cold_start,
+            handling,
+            starting: VecDeque::new(),
+            serving: BTreeSet::new(),
+            draining: BTreeMap::new(),
+            ends: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Replicas that take calls.
+    pub(super) fn ready(&self) -> usize {
+        self.serving.len()
+    }
+
+    /// All replicas, those that start and those that end included.
+    pub(super) fn all(&self) -> usize {
+        self.starting.len() + self.serving.len() + self.draining.len()
+    }
+
+    /// Calls that run.
+    pub(super) fn in_flight(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// When a replica is ready or a call ends.
+    pub(super) fn next_event(&self) -> Option<i64> {
+        let ready = self.starting.front().map(|(at, _)| *at);
+        let end = self.ends.front().map(|(at, _)| *at);
+        ready.into_iter().chain(end).min()
+    }
+
+    /// Starts replicas, or removes some: those that are not ready yet first, then those with the fewest calls, each
+    /// time the newest. One with calls ends them first.
+    pub(super) fn scale(&mut self, wanted: u32, now: i64) {
+        let wanted = wanted as usize;
+        while self.starting.len() + self.serving.len() < wanted {
+            self.starting.push_back((now + self.cold_start, self.next));
+            self.next += 1;
+        }
+        while self.starting.len() + self.serving.len() > wanted {
+            if self.starting.pop_back().is_some() {
+                continue;
+            }
+            let Some(&(fewest, _)) = self.serving.first() else { return };
+            let newest = self.serving.range(..=(fewest, Number::MAX)).next_back().copied();
+            let Some((calls, number)) = newest else { return };
+            self.serving.remove(&(calls, number));
+            self.in_flight.remove(&number);
+            if calls > 0 {
+                self.draining.insert(number, calls);
+            }
+        }
+    }
+
+    /// All that is due: calls end, replicas get ready.
+    pub(super) fn pass(&mut self, now: i64) {
+        while let Some(&(at, number)) = self.ends.front()
+            && at <= now
+        {
+            self.ends.pop_front();
+            if let Some(calls) = self.draining.get_mut(&number) {
+                *calls -= 1;
+                if *calls == 0 {
+                    self.draining.remove(&number);
+                }
+            } else if let Some(calls) = self.in_flight.get_mut(&number) {
+                self.serving.remove(&(*calls, number));
+                *calls -= 1;
+                self.serving.insert((*calls, number));
+            }
+        }
+        while let Some(&(at, number)) = self.starting.front()
+            && at <= now
+        {
+            self.starting.pop_front();
+            self.serving.insert((0, number));
+            self.in_flight.insert(number, 0);
+        }
+    }
+
+    /// Gives a call to the replica with the fewest; false when all are full.
+    pub(super) fn take(&mut self, now: i64) -> bool {
+        let Some(&(calls, number)) = self.serving.first() else { return false };
+        if calls >= self.concurrency {
+            return false;
+        }
+        self.serving.remove(&(calls, number));
+        self.serving.insert((calls + 1, number));
+        self.in_flight.insert(number, calls + 1);
+        self.ends.push_back((now + self.handling, number));
+        true
+    }
+}
