@@ -33,6 +33,10 @@ finish() {
 	if [ -e "$tests/images.lock" ]; then
 		flock --nonblock "$tests/images.lock" \
 			docker rmi minik8s-e2e/busybox:1 minik8s-e2e/busybox:2 >/dev/null 2>&1
+		if [ -f "$tests/python.made" ]; then
+			flock --nonblock "$tests/images.lock" sh -c 'xargs docker rmi < "$1" && rm "$1"' - "$tests/python.made" \
+				>/dev/null 2>&1
+		fi
 	fi
 	if [ -f "$scratch/dockerd.pid" ]; then
 		local pid

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use reconciler::diagnostics::inspect;
 use schema::violation::rules;
@@ -138,7 +139,11 @@ fn annotations_may_not_be_too_large() {
 
 #[test]
 fn what_a_newcomer_copies_breaks_no_rule() {
-    let report = inspect(&[root().join("sample-repo")]).unwrap().report;
+    // A repository of its own: paths in it are from its root.
+    let copy = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp").arg("-R").arg(root().join("sample-repo/.")).arg(copy.path()).status();
+    assert!(copied.unwrap().success());
+    let report = inspect(&[copy.path()]).unwrap().report;
     let broken: Vec<_> =
         report.violations.iter().filter(|one| one.rule != rules::NOT_EXECUTED_YET.id).collect();
     assert!(broken.is_empty(), "{broken:#?}");

@@ -47,8 +47,14 @@ pub fn ensure_python(docker: &DockerWorld) -> Result<()> {
     let (agent, scratch) = (agent_binary(), root.to_string_lossy().into_owned());
     let own = DockerWorld::of_machine();
     let args = ["python-base", "--docker", own.host(), "--state-dir", &scratch];
+    let was_there =
+        own.run(&["images", "-q", "minik8s.local/python"]).is_ok_and(|ids| !ids.trim().is_empty());
     let made = run(&agent.to_string_lossy(), &args)?;
     let images: Vec<&str> = made.lines().collect();
+    if !was_there {
+        // run.sh removes them with the others.
+        fs::write(root.join("python.made"), images.join("\n"))?;
+    }
     if docker.host() == own.host() || images.iter().all(|image| docker.has_image(image).unwrap_or(false)) {
         return Ok(());
     }

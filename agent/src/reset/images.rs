@@ -1,9 +1,12 @@
-//! The pause image: goes when no container of any instance uses it any more. An instance that needs
-//! it again loads it again. Other names of the same image are their owners'.
+//! The pause image goes when no container of any instance uses it any more, and with it the images of functions, which
+//! instances share. An instance that needs them again makes them again. Other names of the same images are their owners'.
 
 use super::removed::Removed;
 use crate::worlds::docker::{Docker, DockerError};
 use crate::worlds::pause::IMAGE_REPOSITORY;
+
+/// What the names of all images begin with that nodes build.
+const BUILT: &str = "minik8s.local/";
 
 fn is_ours(tag: &str) -> bool {
     tag.rsplit_once(':').is_some_and(|(name, _)| name == IMAGE_REPOSITORY)
@@ -14,8 +17,16 @@ pub(crate) async fn remove(docker: &dyn Docker, removed: &mut Removed) {
         Ok(images) => images,
         Err(error) => return removed.failures.push(format!("image {IMAGE_REPOSITORY}: {error}")),
     };
-    for tag in images.into_iter().flat_map(|image| image.tags).filter(|tag| is_ours(tag)) {
-        match docker.remove_image(&tag).await {
+    let tags: Vec<String> = images.into_iter().flat_map(|image| image.tags).collect();
+    for tag in tags.iter().filter(|tag| is_ours(tag)) {
+        match docker.remove_image(tag).await {
+            // Another instance runs pods here.
+            Err(DockerError::ImageInUse { .. }) => return,
+            result => removed.note(format!("image {tag}"), result.map(|()| true)),
+        }
+    }
+    for tag in tags.iter().filter(|tag| tag.starts_with(BUILT)) {
+        match docker.remove_image(tag).await {
             Err(DockerError::ImageInUse { .. }) => {}
             result => removed.note(format!("image {tag}"), result.map(|()| true)),
         }

@@ -14,17 +14,15 @@ use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 
 mod app;
-mod autoscalers;
 mod blobs;
 mod error;
 mod events;
-mod functions;
 mod input;
+mod kinds;
 mod logs;
 mod objects;
 mod placements;
 mod read;
-mod services;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -32,6 +30,7 @@ mod tests;
 pub use app::ApiDeps;
 use app::Shared;
 pub use error::ApiError;
+use kinds::{autoscalers, functions, services};
 
 /// Longest time until an answer begins; a log stream may go on after that.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);

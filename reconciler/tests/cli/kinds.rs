@@ -84,7 +84,7 @@ async fn get_lists_every_kind_and_all_of_them() {
     assert!(lines.next().is_some_and(|row| row.contains("80/TCP") && row.contains("Progressing")), "{text}");
     let wide = run(&server, &["get", "fn", "-A", "-o", "wide"]).await;
     let text = String::from_utf8_lossy(&wide.stdout).into_owned();
-    for word in ["NAMESPACE", "FILE", "AUTHOR", "LABELS", "Progressing"] {
+    for word in ["NAMESPACE", "SOURCE", "WAITING", "Progressing"] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
@@ -136,12 +136,7 @@ async fn describe_has_a_page_for_every_kind() {
         ),
         (
             &["describe", "fn", "greet", "-n", "lab"],
-            &[
-                "Namespace:     lab",
-                "Kind:          Function",
-                "Health:        Progressing",
-                "functions/greet",
-            ],
+            &["Namespace:     lab", "Called at:     POST", "Health:        Progressing", "functions/greet"],
         ),
         (&["describe", "cluster", "cluster"], &["schedulerStrategy: spread"]),
     ] {

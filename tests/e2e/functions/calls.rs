@@ -23,8 +23,8 @@ pub(super) fn containers(cluster: &Cluster, name: &str) -> Result<usize> {
 fn a_pushed_function_answers_from_every_node_sleeps_and_wakes() -> Result<()> {
     Cluster::run(three_nodes(), |cluster| {
         let spec = "  scaleToZeroAfterSeconds: 5\n";
-        let commit =
-            cluster.push(&[manifest("hello", spec), code("hello", "main.py", HELLO)], "Say hello")?;
+        let changes = [other_object(), manifest("hello", spec), code("hello", "main.py", HELLO)];
+        let commit = cluster.push(&changes, "Say hello")?;
         cluster.applied(&commit)?;
         let first = call(cluster.node(), "hello", r#"{"name": "Ada"}"#)?;
         ensure!(first.status == 200 && first.body["greeting"] == "hello Ada", "{first:?}");

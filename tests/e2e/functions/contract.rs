@@ -113,7 +113,7 @@ fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
         eventually("all images are built", secs(240), || {
             let images = cluster.etcd.list("/minik8s/status/")?;
             let ready =
-                images.iter().filter(|one| one.key.contains("/images/") && one.value.contains("Ready"));
+                images.iter().filter(|one| one.key.contains("/images/") && one.value.contains("\"ready\""));
             ensure!(ready.count() == CODE.len() + 1, "not yet");
             Ok(())
         })?;

@@ -164,8 +164,10 @@ fn a_new_function_is_tried_then_sleeps_and_a_call_wakes_it() {
     let waiting = FunctionDemand { waiting: 1, ..FunctionDemand::default() };
     let woken = builder.put(&Key::Demand("n1".to_owned()), &demand(&[("default/hello", waiting)]));
     assert_eq!(replicas(&woken, at(60)), Some(1));
+    let one = ScaleRecord { replicas: 1, scaler: object.reference().to_string() };
     let many = FunctionDemand { in_flight: 7, stable_milli: 7000, panic_milli: 7000, ..waiting };
-    let busy = woken.put(&Key::Demand("n1".to_owned()), &demand(&[("default/hello", many)]));
+    let busy =
+        woken.put(&scale, &one).put(&Key::Demand("n1".to_owned()), &demand(&[("default/hello", many)]));
     assert_eq!(replicas(&busy, at(61)), Some(10), "7 calls at 0.7 a replica");
 }
 

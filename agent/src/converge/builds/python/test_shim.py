@@ -534,8 +534,9 @@ class Calls(unittest.TestCase):
             self.assertEqual(raw.recv(1), b"")
 
     def test_a_caller_that_reads_late_gets_all_of_it(self):
-        with Shim(one("{'text': 'x' * 30_000_000}"), {"RESULT_LIMIT_BYTES": 40_000_000}) as shim:
-            slow = shim.begin({})
+        with Shim(MAIN_FILES, {"RESULT_LIMIT_BYTES": 40_000_000}) as shim:
+            slow = shim.begin({"code": "touch('begun'); result = {'text': 'x' * 30_000_000}"})
+            shim.exists("begun")
             wait_until(lambda: shim.in_flight() == 0, "the call ends before its answer is read")
             self.assertEqual(len(Answer(slow.getresponse()).json["text"]), 30_000_000)
 

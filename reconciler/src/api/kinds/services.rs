@@ -5,15 +5,15 @@ use axum::extract::{Path, State};
 use jiff::Timestamp;
 use schema::meta::NamespacedName;
 
-use super::app::App;
-use super::error::ApiError;
-use super::input::{self, Asked};
-use super::read::InNamespace;
+use crate::api::app::App;
+use crate::api::error::ApiError;
+use crate::api::input::{self, Asked};
+use crate::api::read::InNamespace;
 use crate::view::{self, List, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-pub(super) async fn services(
+pub(in crate::api) async fn services(
     State(app): App,
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::ServiceView>> {
@@ -21,7 +21,7 @@ pub(super) async fn services(
     Ok(Json(List { items: view::services(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
-pub(super) async fn endpoints(
+pub(in crate::api) async fn endpoints(
     State(app): App,
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::EndpointsView>> {
@@ -29,7 +29,7 @@ pub(super) async fn endpoints(
     Ok(Json(List { items: view::endpoints(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
-pub(super) async fn routes(
+pub(in crate::api) async fn routes(
     State(app): App,
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::RouteView>> {
@@ -37,7 +37,7 @@ pub(super) async fn routes(
     Ok(Json(List { items: view::routes(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
-pub(super) async fn service(
+pub(in crate::api) async fn service(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Answer<view::ServiceDetail> {

@@ -9,17 +9,17 @@ use schema::kinds::function::{ImageState, image_hash};
 use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 
-use super::app::App;
-use super::error::ApiError;
-use super::events::{self, Wanted};
-use super::input::{self, Asked};
-use super::logs;
-use super::read::InNamespace;
+use crate::api::app::App;
+use crate::api::error::ApiError;
+use crate::api::events::{self, Wanted};
+use crate::api::input::{self, Asked};
+use crate::api::logs;
+use crate::api::read::InNamespace;
 use crate::view::{self, List, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-pub(super) async fn all(
+pub(in crate::api) async fn all(
     State(app): App,
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::FunctionView>> {
@@ -29,7 +29,7 @@ pub(super) async fn all(
     Ok(Json(List { items: view::functions(&*app.snapshot()?, &which, Timestamp::now()) }))
 }
 
-pub(super) async fn one(
+pub(in crate::api) async fn one(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Answer<view::FunctionDetail> {
@@ -42,7 +42,7 @@ pub(super) async fn one(
 }
 
 /// The log of the newest build, from the node that made it.
-pub(super) async fn build_log(
+pub(in crate::api) async fn build_log(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {

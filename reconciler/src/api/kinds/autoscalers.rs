@@ -5,16 +5,16 @@ use axum::extract::{Path, State};
 use jiff::Timestamp;
 use schema::meta::NamespacedName;
 
-use super::app::App;
-use super::error::ApiError;
-use super::events::{self, Wanted};
-use super::input::{self, Asked};
-use super::read::InNamespace;
+use crate::api::app::App;
+use crate::api::error::ApiError;
+use crate::api::events::{self, Wanted};
+use crate::api::input::{self, Asked};
+use crate::api::read::InNamespace;
 use crate::view::{self, List, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-pub(super) async fn all(
+pub(in crate::api) async fn all(
     State(app): App,
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::AutoscalerView>> {
@@ -24,7 +24,7 @@ pub(super) async fn all(
     Ok(Json(List { items: view::autoscalers(&*app.snapshot()?, &which, Timestamp::now()) }))
 }
 
-pub(super) async fn one(
+pub(in crate::api) async fn one(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Answer<view::AutoscalerDetail> {

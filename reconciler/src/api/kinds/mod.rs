@@ -1,0 +1,5 @@
+//! What is asked of single kinds.
+
+pub(super) mod autoscalers;
+pub(super) mod functions;
+pub(super) mod services;
