@@ -15,6 +15,7 @@ pub(super) const BASE_SCRIPT: &str = include_str!("python/base.sh");
 /// Compiles all modules, as nothing can be written at run time; one that can't be compiled is an error if a call
 /// begins in it.
 const COMPILE: &str = "import compileall, os, py_compile; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH; \
+    py_compile.compile('/minik8s/shim.py', '/minik8s/shim.pyc', doraise=True, invalidation_mode=mode); \
     [compileall.compile_dir(d, quiet=2, force=True, invalidation_mode=mode) \
     for d in ('/function-packages', '/function') if os.path.isdir(d)]; \
     [py_compile.compile(f, doraise=True, invalidation_mode=mode) \
@@ -63,7 +64,7 @@ pub(super) fn dockerfile(bases: &Bases, order: &BuildOrder, folder: &Path) -> (S
     text.push_str("USER 0\nCOPY shim.py /minik8s/shim.py\nCOPY source /function\n");
     text.push_str(&format!("RUN {}\n", exec_form(&["python3", "-c", COMPILE])));
     text.push_str("WORKDIR /function\nUSER 65532:65532\n");
-    text.push_str(&format!("ENTRYPOINT {}\n", exec_form(&["python3", "-u", "/minik8s/shim.py"])));
+    text.push_str(&format!("ENTRYPOINT {}\n", exec_form(&["python3", "/minik8s/shim.pyc"])));
     (text, has_packages && !has_wheels)
 }
 

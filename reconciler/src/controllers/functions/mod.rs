@@ -26,6 +26,6 @@ impl Controller for Functions {
     const NAME: &'static str = "functions";
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
-        plan::plan(&seen.snapshot, now)
+        plan::plan(&seen.snapshot, &seen.last_known, now)
     }
 }

@@ -14,6 +14,7 @@ use schema::snapshot::Snapshot;
 use super::builds::{Builds, Needed};
 use super::replicas::{Replicas, replicas};
 use super::scaling::{Scaled, demand};
+use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
@@ -21,7 +22,7 @@ use crate::controllers::writes::Writes;
 /// The time of the last call is written anew only when it is so much later: it counts where gateways forgot.
 const ACTIVE_STEP: SignedDuration = SignedDuration::from_secs(5);
 
-pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
+pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let mut out = Writes::default();
     let cluster = snapshot.cluster();
     // What can't be read may still need its image and its record.
@@ -37,6 +38,7 @@ pub(super) fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
             spec: spec.with_defaults(&cluster.functions),
             replicas: &replicas,
             rollout: snapshot.rollouts.get(&object.reference()).map(|record| &record.value),
+            last_known,
             now,
         };
         let needed = Needed::of_function(snapshot, object, &planned.spec, &cluster.functions);
@@ -83,6 +85,8 @@ struct Planned<'a> {
     spec: FunctionSpec,
     replicas: &'a Replicas,
     rollout: Option<&'a Rollout>,
+    /// What etcd knew before it was lost.
+    last_known: &'a LastKnown,
     now: Timestamp,
 }
 
@@ -103,7 +107,10 @@ impl Planned<'_> {
             ready: u32::try_from(replicas.len()).unwrap_or(u32::MAX),
             rollout: self.rollout,
             last_active,
-            current: scale.map_or(running, |scale| scale.value.replicas),
+            current: scale
+                .map(|scale| scale.value.replicas)
+                .or_else(|| self.last_known.replicas(&self.object.reference()))
+                .unwrap_or(running),
         };
         let decided = scaled.decide(self.now);
         let record = FunctionRecord {

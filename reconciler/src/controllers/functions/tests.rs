@@ -16,10 +16,14 @@ use schema::records::{
     BuildOrder, FunctionDemand, FunctionRecord, NodeConditions, NodeDemand, NodeImage, NodeImageState,
     Rollout, RolloutProgress, ScaleRecord,
 };
+use schema::snapshot::Snapshot;
 
-use super::plan::plan;
 use crate::controllers::testing::{SnapshotBuilder, object_of};
-use crate::controllers::{Change, Writes};
+use crate::controllers::{Change, LastKnown, Writes};
+
+fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
+    super::plan::plan(snapshot, &LastKnown::default(), now)
+}
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_900_000_000 + seconds)

@@ -39,12 +39,14 @@ pub struct FunctionDefaults {
 
 impl Default for FunctionDefaults {
     /// Timeout and memory are OpenWhisk's (60 s, 256 MB); Knative waits 30 s at most before zero. Ten
-    /// replicas are what one small node holds.
+    /// replicas are what one small node holds, as most of the time they use little of what they may.
     fn default() -> Self {
-        let limits =
-            ResourceList { cpu: Some(Cpu { millis: 500 }), memory: Some(Memory { bytes: 256 << 20 }) };
+        let of = |millis, mib: u64| ResourceList {
+            cpu: Some(Cpu { millis }),
+            memory: Some(Memory { bytes: mib << 20 }),
+        };
         Self {
-            resources: ResourceRequirements { requests: ResourceList::default(), limits },
+            resources: ResourceRequirements { requests: of(50, 64), limits: of(500, 256) },
             timeout_seconds: 60,
             max_scale: 10,
             scale_to_zero_after_seconds: 30,

@@ -62,7 +62,7 @@ pub struct FunctionSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
     /// What one replica needs and may use. What it leaves out is the Cluster's
-    /// `functions.resources`: limits of 500m CPU and 256Mi memory.
+    /// `functions.resources`: limits of 500m CPU and 256Mi memory, and 50m and 64Mi set aside.
     #[serde(default, skip_serializing_if = "ResourceRequirements::is_empty")]
     pub resources: ResourceRequirements,
     /// Seconds that a call may run before it is ended and answered with 504, at most 600; by default
