@@ -129,14 +129,18 @@ impl CatalogStore {
             !settled || unreadable(Key::Service(id.clone()).to_string())
         });
         if !settled {
-            services = with_endpoints(&self.current.services, &services);
+            services = not_emptied(&self.current.services, &services, |service| service.endpoints.is_empty());
         }
         let routes = kept(&self.current.routes, &snapshot.routes, |id| {
             !settled || unreadable(Key::Route(id.clone()).to_string())
         });
-        let functions = kept(&self.current.functions, &snapshot.functions, |id| {
+        let mut functions = kept(&self.current.functions, &snapshot.functions, |id| {
             !settled || unreadable(Key::Function(id.clone()).to_string())
         });
+        if !settled {
+            functions =
+                not_emptied(&self.current.functions, &functions, |function| function.replicas.is_empty());
+        }
         // What is the same keeps the revision that it had before, so etcd's own are asked, too.
         let known = snapshot.services.values().chain(services.values());
         let revision = known.map(|found| found.mod_revision).max().unwrap_or_default();
@@ -182,16 +186,17 @@ fn first_v4(node: &NodeRecord) -> Option<Ipv4Addr> {
     })
 }
 
-/// A record that an etcd on its way to being complete again has without endpoints stands as it was: the
+/// A record that an etcd on its way to being complete again has without endpoints or replicas stands as it was: the
 /// pods behind it are not bound again yet, or their nodes have not reported them.
-fn with_endpoints(
-    former: &Table<NamespacedName, ServiceRecord>,
-    now: &Table<NamespacedName, ServiceRecord>,
-) -> Table<NamespacedName, ServiceRecord> {
+fn not_emptied<V: Clone>(
+    former: &Table<NamespacedName, V>,
+    now: &Table<NamespacedName, V>,
+    is_empty: impl Fn(&V) -> bool,
+) -> Table<NamespacedName, V> {
     let mut next = now.clone();
     for (id, there) in former {
-        let emptied = now.get(id).is_some_and(|found| found.value.endpoints.is_empty());
-        if emptied && !there.value.endpoints.is_empty() {
+        let emptied = now.get(id).is_some_and(|found| is_empty(&found.value));
+        if emptied && !is_empty(&there.value) {
             next.insert(id.clone(), Arc::clone(there));
         }
     }

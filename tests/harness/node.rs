@@ -19,7 +19,7 @@ use crate::wait::{eventually, secs};
 const AGENT_PORT: u16 = 7071;
 /// Where functions are called on nodes in namespaces, and the slot's port for that on the machine itself.
 const FUNCTIONS_PORT: u16 = 8081;
-const FUNCTIONS_OFFSET: u16 = 9;
+const FUNCTIONS_OFFSET: u16 = 19;
 
 /// One node of a cluster.
 #[derive(Debug)]

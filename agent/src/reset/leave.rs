@@ -26,7 +26,7 @@ pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) 
         keys.extend(listed.items.into_iter().map(|pair| pair.key));
     }
     let mut there = Vec::new();
-    let own = [Key::Node, Key::Subnet, Key::Usage, Key::Rules].map(|key| key(node.to_owned()));
+    let own = [Key::Node, Key::Subnet, Key::Usage, Key::Rules, Key::Demand].map(|key| key(node.to_owned()));
     for key in own {
         let key = key.to_string();
         let found = store.get(&key).await.context("cannot read what etcd has of this node")?;
@@ -84,7 +84,7 @@ mod tests {
             let mut keys: Vec<String> =
                 ["nodes/", "subnets/"].iter().map(|kind| format!("/minik8s/{kind}{node}")).collect();
             keys.extend(
-                ["usage/N", "rules/N", "bindings/N/settled"]
+                ["usage/N", "rules/N", "demand/N", "bindings/N/settled"]
                     .map(|key| format!("/minik8s/{}", key.replace('N', node))),
             );
             for pod in 0..pods {
@@ -109,8 +109,8 @@ mod tests {
         let mut removed = Removed::default();
         leave(&store, "n1", &mut removed).await.unwrap();
         let left = left(&store).await;
-        assert!(left.len() == 225 && left.iter().all(|key| key.contains("n10")), "{left:?}");
-        assert_eq!(removed.lines, ["120 keys of node n1 in etcd", "105 keys of node n1 in etcd"]);
+        assert!(left.len() == 226 && left.iter().all(|key| key.contains("n10")), "{left:?}");
+        assert_eq!(removed.lines, ["120 keys of node n1 in etcd", "106 keys of node n1 in etcd"]);
         let mut again = Removed::default();
         leave(&store, "n1", &mut again).await.unwrap();
         assert!(again.lines.is_empty());

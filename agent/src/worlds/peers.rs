@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use super::docker::{Docker, DockerError};
 use crate::catalog::Catalog;
 
-/// Longest time to connect to a node, and without a byte of an image.
+/// Longest time to connect to a node, and without a byte of an image: Docker packs a large one before it sends any.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// Longest time for all of an image.
 const FETCH_MAX: Duration = Duration::from_secs(600);
 

@@ -101,7 +101,7 @@ fn url(args: &InvokeArgs) -> Result<Url, CliError> {
     let wrong = || CliError::Usage(format!("{base} is no address; write it as http://node:{GATEWAY_PORT}"));
     let mut url: Url = full.parse().map_err(|_| wrong())?;
     if args.gateway.is_none() {
-        url.set_port(Some(GATEWAY_PORT)).map_err(|()| wrong())?;
+        url.set_scheme("http").and_then(|()| url.set_port(Some(GATEWAY_PORT))).map_err(|()| wrong())?;
     }
     url.set_path(&name);
     Ok(url)

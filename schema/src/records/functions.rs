@@ -31,6 +31,9 @@ pub struct FunctionRecord {
     pub has_good: bool,
     /// The bounds of its calls.
     pub calls: CallLimits,
+    /// When `wanted` last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaled_at: Option<Timestamp>,
     /// What the decisions on `wanted` remember.
     #[serde(default, skip_serializing_if = "ScalerMemory::is_empty")]
     pub scaler: ScalerMemory,

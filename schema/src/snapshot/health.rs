@@ -94,7 +94,15 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         of_object.filter_map(|record| record.value.status.last_scale_time).filter(|at| *at <= now).max()
     };
     if let Resource::Function(_) = &object.resource {
-        return rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
+        let image = snapshot.functions.get(&named(object)).and_then(|found| found.value.image().cloned());
+        // A build has a bound of its own, and may wait for others.
+        let builds =
+            matches!(image.map(|image| image.state), Some(ImageState::Waiting | ImageState::Building { .. }));
+        return if builds {
+            Some(now)
+        } else {
+            rollout_of(snapshot, object).map(|rollout| rollout.progressed_at)
+        };
     }
     if let Resource::ReplicaSet(_) | Resource::DaemonSet(_) = &object.resource {
         let rollout = rollout_of(snapshot, object)?;
@@ -142,7 +150,7 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         Resource::DaemonSet(_) => has_its_pods(snapshot, object, false),
         // Its first look adopts the number of pods that run, should etcd have been lost.
         Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
-        Resource::Function(_) => snapshot.functions.contains_key(&named(object)),
+        Resource::Function(_) => function_is_complete(snapshot, object),
         // Nodes need nothing of these.
         Resource::Node(_) | Resource::ConfigMap(_) | Resource::Workflow(_) | Resource::Job(_) => true,
     }
@@ -177,6 +185,15 @@ fn function(snapshot: &Snapshot, object: &Object, spec: &FunctionSpec) -> Health
             None => progressing,
         },
         Some(_) => health,
+    }
+}
+
+/// A function whose image can be had, or which has run before, has its pods; any has its record.
+fn function_is_complete(snapshot: &Snapshot, object: &Object) -> bool {
+    let Some(record) = snapshot.functions.get(&named(object)).map(|found| &found.value) else { return false };
+    match snapshot.rollouts.get(&object.reference()).map(|found| &found.value.status) {
+        Some(status) => status.replicas >= status.desired_replicas,
+        None => record.image().is_none_or(|image| image.state != ImageState::Ready),
     }
 }
 

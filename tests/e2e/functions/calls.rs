@@ -19,6 +19,24 @@ pub(super) fn containers(cluster: &Cluster, name: &str) -> Result<usize> {
     Ok(count)
 }
 
+/// It sleeps, what is pushed then can't be built, and a call still wakes what was there.
+fn broken_code_leaves_the_old_one(cluster: &Cluster) -> Result<()> {
+    eventually("it sleeps again", secs(100), || {
+        ensure!(containers(cluster, "hello")? == 0, "it runs");
+        Ok(())
+    })?;
+    let commit = cluster.push(&[code("hello", "main.py", "def main(params:\n    pass\n")], "Broken")?;
+    cluster.applied(&commit)?;
+    eventually("the build has failed", secs(60), || {
+        let log = cluster.cli(&["logs", "function/hello", "--build"])?;
+        ensure!(log.stdout.contains("SyntaxError"), "{log:?}");
+        Ok(())
+    })?;
+    let old = call(cluster.node(), "hello", "{}")?;
+    ensure!(old.status == 200 && old.body["greeting"] == "hello you", "{old:?}");
+    Ok(())
+}
+
 #[test]
 fn a_pushed_function_answers_from_every_node_sleeps_and_wakes() -> Result<()> {
     Cluster::run(three_nodes(), |cluster| {
@@ -42,6 +60,7 @@ fn a_pushed_function_answers_from_every_node_sleeps_and_wakes() -> Result<()> {
         })?;
         let woken = call(&cluster.nodes[2], "hello", r#"{"name": "Bo"}"#)?;
         ensure!(woken.status == 200 && woken.body["greeting"] == "hello Bo", "{woken:?}");
+        broken_code_leaves_the_old_one(cluster)?;
         let missing = call(cluster.node(), "nobody", "{}")?;
         ensure!(missing.status == 404 && missing.error() == "NotFound", "{missing:?}");
         let list = call(cluster.node(), "hello", "[1]")?;

@@ -101,7 +101,9 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         let since = observed.unneeded_since.get(hash).copied().unwrap_or(now);
         let goes_at = since.checked_add(KEPT).unwrap_or(Timestamp::MAX);
         if goes_at <= now {
-            plan.remove.push((hash.clone(), image.tags.clone()));
+            // Other names of the same image are their owners'.
+            let own = image.tags.iter().filter(|tag| image_hash(tag) == Some(hash)).cloned();
+            plan.remove.push((hash.clone(), own.collect()));
         } else {
             plan.again_at = plan.again_at.into_iter().chain([goes_at]).min();
         }

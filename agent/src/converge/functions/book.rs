@@ -4,22 +4,26 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::control::lock;
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
-use schema::records::{FunctionDemand, FunctionRecord, NodeDemand};
+use schema::records::{CallLimits, FunctionDemand, FunctionRecord, NodeDemand};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::window::{PANIC_SECONDS, STABLE_SECONDS, Window};
 
+/// How long a replica that could not be reached comes last.
+const SHUNNED: Duration = Duration::from_secs(5);
+
 /// What came of asking for a replica.
 #[derive(Debug)]
 pub(super) enum Place {
     /// It takes the call now.
-    At(SocketAddr),
+    At(Lease),
     /// One is going to, or nothing can.
     Waits(oneshot::Receiver<Given>),
     /// Too many wait already.
@@ -27,11 +31,36 @@ pub(super) enum Place {
 }
 
 /// What a call that waits is given.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Given {
-    Replica(SocketAddr),
+    Replica(Lease),
     /// No replica comes, with what keeps it.
     Nothing(String),
+    /// There is no such function any more.
+    Gone,
+}
+
+/// A place at a replica, until it is dropped: also by a caller that went away as it got it.
+#[derive(Debug)]
+pub(super) struct Lease {
+    calls: Calls,
+    id: NamespacedName,
+    address: SocketAddr,
+    is_held: bool,
+}
+
+impl Lease {
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.is_held {
+            self.calls.leave(&self.id, self.address);
+        }
+    }
 }
 
 /// A function with its calls.
@@ -41,15 +70,20 @@ struct Entry {
     in_flight: BTreeMap<SocketAddr, u32>,
     /// Those that take calls.
     ready: Vec<SocketAddr>,
+    /// Those that could not be reached, until when they come last.
+    shunned: BTreeMap<SocketAddr, Instant>,
     concurrency: u32,
     queue_length: usize,
     /// Counts picks, so that equal replicas take turns.
     turn: usize,
     queue: VecDeque<oneshot::Sender<Given>>,
     hopeless: Option<String>,
+    is_gone: bool,
+    /// Replicas that refused a call, with those of other gateways: until when they get none.
+    full_until: BTreeMap<SocketAddr, Instant>,
     window: Window,
     idle_since: Option<Timestamp>,
-    /// Nothing was heard of it for a whole window.
+    /// When it became idle.
     idle_from: Instant,
 }
 
@@ -58,11 +92,14 @@ impl Entry {
         Self {
             in_flight: BTreeMap::new(),
             ready: Vec::new(),
+            shunned: BTreeMap::new(),
             concurrency: 1,
             queue_length: 0,
             turn: 0,
             queue: VecDeque::new(),
             hopeless: None,
+            is_gone: false,
+            full_until: BTreeMap::new(),
             window: Window::new(now),
             idle_since: None,
             idle_from: now,
@@ -74,17 +111,23 @@ impl Entry {
         self.concurrency = record.calls.concurrency.max(1);
         self.queue_length = usize::try_from(record.calls.queue_length).unwrap_or(usize::MAX);
         self.hopeless = hopeless(record);
+        self.is_gone = false;
         let ready = &self.ready;
         self.in_flight.retain(|address, calls| *calls > 0 || ready.contains(address));
     }
 
     /// The replica with the fewest calls that takes one more; not `except` if there is another.
-    fn pick(&mut self, except: Option<SocketAddr>) -> Option<SocketAddr> {
+    fn pick(&mut self, except: Option<SocketAddr>, now: Instant) -> Option<SocketAddr> {
+        self.shunned.retain(|_, until| *until > now);
+        self.full_until.retain(|_, until| *until > now);
         let count = self.ready.len();
         let order = (0..count).map(|step| self.ready[(self.turn + step) % count]);
         let load = |address: &SocketAddr| self.in_flight.get(address).copied().unwrap_or_default();
-        let free = order.filter(|address| load(address) < self.concurrency);
-        let picked = free.min_by_key(|address| (Some(*address) == except, load(address)))?;
+        let is_full = |address: &SocketAddr| self.full_until.contains_key(address);
+        let free = order.filter(|address| load(address) < self.concurrency && !is_full(address));
+        let is_shunned = |address: &SocketAddr| self.shunned.contains_key(address);
+        let rank = |address: &SocketAddr| (is_shunned(address), Some(*address) == except, load(address));
+        let picked = free.min_by_key(rank)?;
         self.turn = self.turn.wrapping_add(1) % count.max(1);
         *self.in_flight.entry(picked).or_default() += 1;
         Some(picked)
@@ -110,10 +153,16 @@ impl Entry {
     }
 
     /// Gives free places to those that wait, the first first.
-    fn serve(&mut self) {
+    fn serve(&mut self, lease: impl Fn(SocketAddr) -> Lease, now: Instant) {
         while let Some(first) = self.queue.front() {
             if first.is_closed() {
                 self.queue.pop_front();
+                continue;
+            }
+            if self.is_gone {
+                if let Some(first) = self.queue.pop_front() {
+                    let _ = first.send(Given::Gone);
+                }
                 continue;
             }
             if let Some(why) = self.hopeless.clone() {
@@ -122,9 +171,11 @@ impl Entry {
                 }
                 continue;
             }
-            let Some(address) = self.pick(None) else { break };
+            let Some(address) = self.pick(None, now) else { break };
             let Some(first) = self.queue.pop_front() else { break };
-            if first.send(Given::Replica(address)).is_err() {
+            if let Err(Given::Replica(mut returned)) = first.send(Given::Replica(lease(address))) {
+                // The book is locked: the place is given back here.
+                returned.is_held = false;
                 self.end(address);
             }
         }
@@ -193,26 +244,35 @@ impl Calls {
             known.insert(id);
             let entry = book.functions.entry(id.clone()).or_insert_with(|| Entry::new(now));
             entry.take_in(record);
-            entry.serve();
+            entry.serve(|address| self.lease(id, address), now);
             entry.note(now);
         }
         for (id, entry) in &mut book.functions {
             if !known.contains(id) {
                 entry.ready.clear();
-                entry.hopeless = Some(format!("function {id} is gone"));
-                entry.serve();
+                entry.is_gone = true;
+                entry.serve(|address| self.lease(id, address), now);
             }
         }
         book.functions.retain(|id, entry| known.contains(id) || entry.at_replicas() > 0);
     }
 
     /// Asks for a replica. `except` refused this very call a moment ago.
-    pub(super) fn enter(&self, id: &NamespacedName, except: Option<SocketAddr>) -> Place {
+    pub(super) fn enter(
+        &self,
+        id: &NamespacedName,
+        limits: &CallLimits,
+        except: Option<SocketAddr>,
+    ) -> Place {
         let mut book = self.book();
         let now = Instant::now();
-        let entry = book.functions.entry(id.clone()).or_insert_with(|| Entry::new(now));
-        let place = match entry.pick(except) {
-            Some(address) => Place::At(address),
+        let entry = book.functions.entry(id.clone()).or_insert_with(|| Entry {
+            // Followed in a moment.
+            queue_length: usize::try_from(limits.queue_length).unwrap_or(usize::MAX),
+            ..Entry::new(now)
+        });
+        let place = match entry.pick(except, now) {
+            Some(address) => Place::At(self.lease(id, address)),
             None if except.is_none() && entry.queue.len() >= entry.queue_length => Place::Full,
             None => {
                 let (given, wait) = oneshot::channel();
@@ -221,7 +281,7 @@ impl Calls {
                     Some(_) => entry.queue.push_front(given),
                     None => entry.queue.push_back(given),
                 }
-                entry.serve();
+                entry.serve(|address| self.lease(id, address), now);
                 if entry.at_replicas() + entry.waiting() == 1 {
                     self.stirred.send_replace(());
                 }
@@ -233,13 +293,36 @@ impl Calls {
     }
 
     /// A call at a replica has ended.
-    pub(super) fn leave(&self, id: &NamespacedName, address: SocketAddr) {
+    fn leave(&self, id: &NamespacedName, address: SocketAddr) {
         let mut book = self.book();
+        let now = Instant::now();
         if let Some(entry) = book.functions.get_mut(id) {
             entry.end(address);
-            entry.serve();
-            entry.note(Instant::now());
+            entry.serve(|address| self.lease(id, address), now);
+            entry.note(now);
         }
+    }
+
+    /// A replica refused a call: calls of other gateways fill it.
+    pub(super) fn is_full(&self, id: &NamespacedName, address: SocketAddr, pause: Duration) {
+        let mut book = self.book();
+        if let Some(entry) = book.functions.get_mut(id) {
+            entry.full_until.insert(address, Instant::now() + pause);
+        }
+    }
+
+    /// Looks again whether those that wait can be given something.
+    pub(super) fn serve(&self, id: &NamespacedName) {
+        let mut book = self.book();
+        let now = Instant::now();
+        if let Some(entry) = book.functions.get_mut(id) {
+            entry.serve(|address| self.lease(id, address), now);
+            entry.note(now);
+        }
+    }
+
+    fn lease(&self, id: &NamespacedName, address: SocketAddr) -> Lease {
+        Lease { calls: self.clone(), id: id.clone(), address, is_held: true }
     }
 
     /// A call that waited does so no longer.
@@ -251,11 +334,11 @@ impl Calls {
         }
     }
 
-    /// A replica could not be reached: it takes no calls until it is published anew.
+    /// A replica could not be reached: for a while it gets calls only if no other one takes them.
     pub(super) fn shun(&self, id: &NamespacedName, address: SocketAddr) {
         let mut book = self.book();
         if let Some(entry) = book.functions.get_mut(id) {
-            entry.ready.retain(|one| *one != address);
+            entry.shunned.insert(address, Instant::now() + SHUNNED);
         }
     }
 

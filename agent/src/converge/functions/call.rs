@@ -9,10 +9,10 @@ use hyper::StatusCode;
 use schema::control::error_chain;
 use schema::meta::NamespacedName;
 use schema::records::CallLimits;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::answer::Refused;
-use super::book::{Calls, Given, Place};
+use super::book::{Calls, Given, Lease, Place};
 
 /// What a replica says that takes no further call now: another one is asked.
 const BUSY: &str = "x-minik8s-busy";
@@ -57,19 +57,6 @@ enum Failed {
     Refused(Refused),
 }
 
-/// A place at a replica, until it is dropped.
-struct Held<'c> {
-    calls: &'c Calls,
-    id: &'c NamespacedName,
-    address: SocketAddr,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.calls.leave(self.id, self.address);
-    }
-}
-
 /// A place in the queue, until it is dropped.
 struct Queued<'c> {
     calls: &'c Calls,
@@ -82,14 +69,17 @@ impl Drop for Queued<'_> {
     }
 }
 
-impl<'c> Call<'c> {
+impl Call<'_> {
     /// Makes the call.
     pub(super) async fn run(self) -> Result<Answered, Refused> {
         let began = Instant::now();
         let wait = Duration::from_secs(self.limits.cold_start_timeout_seconds.into());
         let (mut except, mut pause) = (None, BUSY_WAIT.0);
         loop {
-            let held = self.replica(except, began + wait).await?;
+            if except.is_some() && began.elapsed() >= wait {
+                return Err(self.none_came());
+            }
+            let held = self.replica((except, pause), began + wait).await?;
             let queued = began.elapsed();
             match self.send(&held).await {
                 Ok((status, body, handled_micros)) => {
@@ -97,15 +87,12 @@ impl<'c> Call<'c> {
                 }
                 Err(Failed::Refused(refused)) => return Err(refused),
                 Err(Failed::NotBegun { address, is_gone }) => {
-                    drop(held);
                     if is_gone {
                         self.calls.shun(self.id, address);
                     }
-                    // The first try goes to another replica at once.
-                    if except.is_some() {
-                        sleep(pause).await;
-                        pause = (pause * 2).min(BUSY_WAIT.1);
-                    }
+                    self.calls.is_full(self.id, address, pause);
+                    drop(held);
+                    pause = (pause * 2).min(BUSY_WAIT.1);
                     except = Some(address);
                 }
             }
@@ -113,10 +100,13 @@ impl<'c> Call<'c> {
     }
 
     /// A place at a replica, in turn.
-    async fn replica(&self, except: Option<SocketAddr>, until: Instant) -> Result<Held<'c>, Refused> {
-        let held = |address| Held { calls: self.calls, id: self.id, address };
-        let wait = match self.calls.enter(self.id, except) {
-            Place::At(address) => return Ok(held(address)),
+    async fn replica(
+        &self,
+        (except, pause): (Option<SocketAddr>, Duration),
+        until: Instant,
+    ) -> Result<Lease, Refused> {
+        let wait = match self.calls.enter(self.id, self.limits, except) {
+            Place::At(lease) => return Ok(lease),
             Place::Full => {
                 let most = self.limits.queue_length;
                 return Err(Refused::later(
@@ -129,7 +119,14 @@ impl<'c> Call<'c> {
         let queued = Queued { calls: self.calls, id: self.id };
         // Before `queued`, which then finds it closed.
         let mut wait = wait;
-        let given = timeout_at(until, &mut wait).await;
+        let given = loop {
+            // Who was refused looks again soon: nobody else says that a replica is free of other gateways' calls.
+            let look = if except.is_some() { until.min(Instant::now() + pause) } else { until };
+            match timeout_at(look, &mut wait).await {
+                Err(_) if look < until => self.calls.serve(self.id),
+                given => break given,
+            }
+        };
         let given = match given {
             Ok(given) => given,
             // It may have been given a replica in this moment.
@@ -138,15 +135,17 @@ impl<'c> Call<'c> {
                 Err(_) => {
                     drop(wait);
                     drop(queued);
-                    let seconds = self.limits.cold_start_timeout_seconds;
-                    let message = format!("no replica took the call within {seconds} s");
-                    return Err(Refused::later("NoReplica", message));
+                    return Err(self.none_came());
                 }
             },
         };
         std::mem::forget(queued);
         match given {
-            Ok(Given::Replica(address)) => Ok(held(address)),
+            Ok(Given::Replica(lease)) => Ok(lease),
+            Ok(Given::Gone) => {
+                let message = format!("there is no function {} any more", self.id);
+                Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message))
+            }
             Ok(Given::Nothing(why)) => {
                 Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "FunctionNotRunning", why))
             }
@@ -154,8 +153,13 @@ impl<'c> Call<'c> {
         }
     }
 
-    async fn send(&self, held: &Held<'_>) -> Result<(StatusCode, Bytes, Option<u64>), Failed> {
-        let address = held.address;
+    fn none_came(&self) -> Refused {
+        let seconds = self.limits.cold_start_timeout_seconds;
+        Refused::later("NoReplica", format!("no replica took the call within {seconds} s"))
+    }
+
+    async fn send(&self, held: &Lease) -> Result<(StatusCode, Bytes, Option<u64>), Failed> {
+        let address = held.address();
         let may_run = Duration::from_secs(self.limits.timeout_seconds.into());
         let deadline =
             jiff::Timestamp::now().as_millisecond() + i64::from(self.limits.timeout_seconds) * 1000;

@@ -23,6 +23,8 @@ mod call;
 mod handler;
 mod observe;
 pub mod plan;
+#[cfg(test)]
+mod tests;
 mod who;
 mod window;
 
@@ -70,6 +72,8 @@ impl FunctionsLoop {
         let client = reqwest::Client::builder()
             .connect_timeout(call::CONNECT_MAX)
             .pool_max_idle_per_host(64)
+            // Less than the 5 s after which common servers close an idle connection.
+            .pool_idle_timeout(std::time::Duration::from_secs(4))
             .tcp_nodelay(true)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()

@@ -45,7 +45,9 @@ fn image(image: &FunctionImage) -> String {
         ImageState::Building { node } => format!("node {node} builds it"),
         ImageState::Ready if image.nodes.is_empty() => "is pulled from its registry".to_owned(),
         ImageState::Ready => format!("on {}", image.nodes.join(", ")),
-        ImageState::Failed { .. } => "can't be built, see Note and 'minik8s logs --build'".to_owned(),
+        ImageState::Failed { .. } => {
+            "can't be built, see Note and 'minik8s logs function/NAME --build'".to_owned()
+        }
     };
     format!("{}: {state}", image.reference)
 }

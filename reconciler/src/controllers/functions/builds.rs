@@ -98,6 +98,8 @@ pub(super) struct Builds<'a> {
     ordered: BTreeMap<&'a str, Vec<&'a str>>,
     /// Nodes that may be given a build, with how many they have.
     builders: BTreeMap<&'a str, usize>,
+    /// Orders of this plan, by image.
+    assigned: BTreeMap<String, String>,
     /// Orders that stand, or are new.
     kept: BTreeSet<(String, String)>,
 }
@@ -115,7 +117,7 @@ impl<'a> Builds<'a> {
                 *load += 1;
             }
         }
-        Self { snapshot, reported, ordered, builders, kept: BTreeSet::new() }
+        Self { snapshot, reported, ordered, builders, assigned: BTreeMap::new(), kept: BTreeSet::new() }
     }
 
     /// How far an image is; orders it where no node has it.
@@ -124,13 +126,17 @@ impl<'a> Builds<'a> {
         let mut image = FunctionImage { reference, id: None, state: ImageState::Ready, nodes: Vec::new() };
         // Every node pulls it from its registry.
         let Some(hash) = image_hash(&image.reference).map(str::to_owned) else { return image };
+        let mut by_id: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (node, state) in self.reported.get(hash.as_str()).into_iter().flatten() {
             if let NodeImageState::Ready { id, .. } = state
                 && !self.snapshot.is_evicted(node)
             {
-                image.id = Some(id.clone());
-                image.nodes.push((*node).to_owned());
+                by_id.entry(id).or_default().push((*node).to_owned());
             }
+        }
+        // Built twice, after the first builder was lost for a while: the one that most nodes have.
+        if let Some((id, nodes)) = by_id.into_iter().max_by_key(|(_, nodes)| nodes.len()) {
+            (image.id, image.nodes) = (Some(id.to_owned()), nodes);
         }
         if image.id.is_none() {
             image.state = self.build(&hash, order, out);
@@ -143,9 +149,9 @@ impl<'a> Builds<'a> {
             return ImageState::Failed { why: "no node has it any more, and its source is gone".to_owned() };
         };
         let nodes = self.ordered.get(hash).into_iter().flatten();
-        let builder = nodes.copied().find(|node| !self.snapshot.is_evicted(node));
-        let node = match builder {
-            Some(node) => node.to_owned(),
+        let builder = nodes.copied().find(|node| !self.snapshot.is_evicted(node)).map(str::to_owned);
+        let node = match builder.or_else(|| self.assigned.get(hash).cloned()) {
+            Some(node) => node,
             None => match self.assign(hash, &order, out) {
                 Some(node) => node,
                 None => return ImageState::Waiting,
@@ -165,6 +171,7 @@ impl<'a> Builds<'a> {
         *load += 1;
         let key = Key::Build((*node).to_owned(), hash.to_owned());
         let reason = Reason::BuildAssigned { node: (*node).to_owned() };
+        self.assigned.insert(hash.to_owned(), (*node).to_owned());
         out.put(key, order, Expect::Absent, reason).then(|| (*node).to_owned())
     }
 

@@ -12,7 +12,7 @@ use schema::records::{CallLimits, FunctionImage, FunctionRecord, Rollout, ScaleR
 use schema::snapshot::Snapshot;
 
 use super::builds::{Builds, Needed};
-use super::replicas::{Replicas, replicas};
+use super::replicas::{OfFunction, Replicas, replicas};
 use super::scaling::{Scaled, demand};
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
@@ -98,7 +98,8 @@ impl Planned<'_> {
         let running = self.rollout.map_or(0, |rollout| rollout.status.replicas);
         let demand = demand(snapshot, &self.id, self.now);
         let last_active = before.and_then(|before| before.value.last_active);
-        let replicas = self.replicas.get(&self.id).cloned().unwrap_or_default();
+        let OfFunction { ready: replicas, crashed } =
+            self.replicas.get(&self.id).cloned().unwrap_or_default();
         let memory = before.map(|before| before.value.scaler.clone()).unwrap_or_default();
         let scaled = Scaled {
             spec: &self.spec,
@@ -106,7 +107,8 @@ impl Planned<'_> {
             memory: &memory,
             ready: u32::try_from(replicas.len()).unwrap_or(u32::MAX),
             rollout: self.rollout,
-            last_active,
+            last_active: last_active.map(|at| at.min(self.now)),
+            scaled_at: before.and_then(|before| before.value.scaled_at),
             current: scale
                 .map(|scale| scale.value.replicas)
                 .or_else(|| self.last_known.replicas(&self.object.reference()))
@@ -118,8 +120,12 @@ impl Planned<'_> {
             images,
             wanted: decided.replicas,
             replicas,
+            scaled_at: match before {
+                Some(before) if before.value.wanted == decided.replicas => before.value.scaled_at,
+                Some(_) | None => Some(self.now),
+            },
             scaler: decided.memory,
-            trouble: self.rollout.and_then(trouble),
+            trouble: self.rollout.and_then(failure).or(crashed),
             has_good: self.rollout.is_some_and(|rollout| rollout.good.is_some()),
             calls: CallLimits::of(&self.spec),
             last_active: self.last_active(demand.busy, demand.idle_since, last_active),
@@ -147,12 +153,8 @@ impl Planned<'_> {
     }
 }
 
-/// Why no replica becomes ready: what the rollout says while it is under way, or why it failed.
-fn trouble(rollout: &Rollout) -> Option<Trouble> {
-    if let Some(failure) = &rollout.failure {
-        return Some(Trouble { reason: failure.reason.clone(), message: failure.message.clone() });
-    }
-    let progressing = rollout.status.conditions.iter().find(|condition| condition.kind == "Progressing")?;
-    let is_trouble = !rollout.complete && !progressing.message.is_empty();
-    is_trouble.then(|| Trouble { reason: progressing.reason.clone(), message: progressing.message.clone() })
+/// Why the newest version was given up.
+fn failure(rollout: &Rollout) -> Option<Trouble> {
+    let failure = rollout.failure.as_ref()?;
+    Some(Trouble { reason: failure.reason.clone(), message: failure.message.clone() })
 }

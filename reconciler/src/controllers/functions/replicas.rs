@@ -5,14 +5,24 @@ use std::net::{IpAddr, SocketAddrV4};
 
 use schema::kinds::Kind;
 use schema::kinds::function::PORT;
+use schema::kinds::pod::ContainerState;
 use schema::meta::NamespacedName;
-use schema::records::{PodInstance, Replica};
+use schema::records::{PodInstance, Replica, Trouble};
 use schema::snapshot::{BoundPod, Snapshot};
 
 use crate::controllers::away::are_most_away;
 
-/// By function, sorted by pod.
-pub(super) type Replicas = BTreeMap<NamespacedName, Vec<Replica>>;
+/// The replicas of one function.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OfFunction {
+    /// Those that take calls, sorted by pod.
+    pub(super) ready: Vec<Replica>,
+    /// Why the first of the others can't, if its code does not start.
+    pub(super) crashed: Option<Trouble>,
+}
+
+/// By function.
+pub(super) type Replicas = BTreeMap<NamespacedName, OfFunction>;
 
 /// All that are ready, on nodes that are there.
 pub(super) fn replicas(snapshot: &Snapshot) -> Replicas {
@@ -25,15 +35,31 @@ pub(super) fn replicas(snapshot: &Snapshot) -> Replicas {
         }
         let Some(pod) = snapshot.pods.get(&bound.place.1).map(|pod| &pod.value) else { continue };
         let is_there = !trust_heartbeats || snapshot.node_is_ready(bound.node());
-        if let Some(replica) = replica(&bound, pod).filter(|_| is_there) {
-            let function = NamespacedName::new(&pod.namespace, &owner.name);
-            found.entry(function).or_default().push(replica);
+        let of_function = found.entry(NamespacedName::new(&pod.namespace, &owner.name)).or_default();
+        match replica(&bound, pod) {
+            Some(replica) if is_there => of_function.ready.push(replica),
+            Some(_) => {}
+            None if of_function.crashed.is_none() => of_function.crashed = crashed(&bound, pod),
+            None => {}
         }
     }
-    for replicas in found.values_mut() {
-        replicas.sort_by(|a, b| a.pod.cmp(&b.pod));
+    for of_function in found.values_mut() {
+        of_function.ready.sort_by(|a, b| a.pod.cmp(&b.pod));
     }
     found
+}
+
+/// What the program said last of a replica that ended by itself before it took a call.
+fn crashed(bound: &BoundPod<'_>, pod: &PodInstance) -> Option<Trouble> {
+    let status = bound.status_of(&pod.uid).filter(|status| !status.is_terminating())?;
+    let container = status.container_statuses.first()?;
+    let end = match &container.state {
+        ContainerState::Terminated(end) => Some(end),
+        ContainerState::Waiting(_) | ContainerState::Running(_) => container.last_state.as_ref(),
+    };
+    let end = end.filter(|end| end.exit_code != 0)?;
+    let message = format!("pod {} ended with code {}: {}", pod.name, end.exit_code, end.message);
+    Some(Trouble { reason: "CrashLoopBackOff".to_owned(), message })
 }
 
 fn replica(bound: &BoundPod<'_>, pod: &PodInstance) -> Option<Replica> {

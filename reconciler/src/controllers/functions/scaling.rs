@@ -7,7 +7,7 @@ use schema::records::{FunctionDemand, Rollout};
 use schema::snapshot::Snapshot;
 
 use super::bounds::Bounds;
-use super::decider::{Config, Memory, Observation, TICK, decide};
+use super::decider::{Config, Memory, Mode, Observation, TICK, decide};
 
 /// The window of the longer mean that gateways report.
 const WINDOW: SignedDuration = SignedDuration::from_secs(60);
@@ -28,20 +28,28 @@ pub(super) struct Demand {
 pub(super) fn demand(snapshot: &Snapshot, function: &NamespacedName, now: Timestamp) -> Demand {
     let mut sum = Demand::default();
     let name = function.to_string();
-    for node in snapshot.nodes.keys().filter(|node| snapshot.node_is_ready(node)) {
+    for node in snapshot.nodes.keys() {
+        let is_ready = snapshot.node_is_ready(node);
+        if !is_ready && snapshot.is_evicted(node) {
+            continue;
+        }
+        // One that is silent for a moment still takes calls, as far as anyone knows.
+        sum.is_partly_unknown |= !is_ready;
         let Some(reported) = snapshot.demand.get(node).map(|found| &found.value) else {
             sum.is_partly_unknown = true;
             continue;
         };
         // A gateway that has just begun knows only a part of the window.
-        sum.is_partly_unknown |= now.duration_since(reported.since) < WINDOW;
+        let seen = now.duration_since(reported.since);
+        sum.is_partly_unknown |= !seen.is_negative() && seen < WINDOW;
         let of_function = reported.functions.get(&name).copied();
         let FunctionDemand { waiting, in_flight, stable_milli, panic_milli, idle_since } =
             of_function.unwrap_or_default();
         sum.busy += waiting + in_flight;
         sum.stable += milli(stable_milli);
         sum.panic += milli(panic_milli);
-        sum.idle_since = sum.idle_since.max(Some(idle_since.unwrap_or(reported.since)));
+        // A time to come is of a node whose clock is wrong.
+        sum.idle_since = sum.idle_since.max(Some(idle_since.unwrap_or(reported.since).min(now)));
     }
     sum
 }
@@ -72,6 +80,8 @@ pub(super) struct Scaled<'a> {
     pub(super) current: u32,
     /// Replicas that take calls.
     pub(super) ready: u32,
+    /// When `current` last changed.
+    pub(super) scaled_at: Option<Timestamp>,
 }
 
 impl Scaled<'_> {
@@ -93,9 +103,12 @@ impl Scaled<'_> {
         if self.rollout.is_none_or(|rollout| !rollout.complete && rollout.failure.is_none()) {
             replicas = replicas.max(1);
         }
-        if is_partly_unknown {
+        // Knative's step down is one in each tick; a plan is made far more often.
+        let is_early = self.scaled_at.is_some_and(|at| now < at + TICK) && replicas > 0;
+        if is_partly_unknown || is_early {
             replicas = replicas.max(self.current.min(bounds.most));
         }
+        let memory = if is_same_surge(self.memory, &memory) { self.memory.clone() } else { memory };
         let ticks = busy > 0 || stable > 0.0 || panic > 0.0 || is_partly_unknown || memory.is_panic();
         let zero_at = since.and_then(|since| since.checked_add(bounds.zero_after).ok());
         let zero_at = zero_at.filter(|_| replicas > bounds.least && busy == 0);
@@ -109,5 +122,15 @@ impl Scaled<'_> {
     fn last_call(&self) -> Option<Timestamp> {
         let tried = self.rollout.filter(|rollout| rollout.complete).map(|rollout| rollout.progressed_at);
         self.demand.idle_since.max(self.last_active).max(tried)
+    }
+}
+
+/// A surge that goes on is written down once in a tick, not with each plan: each write wakes the next one.
+fn is_same_surge(before: &Memory, now: &Memory) -> bool {
+    match (before.mode, now.mode) {
+        (Mode::Panic { surged_at: then, most: had }, Mode::Panic { surged_at: at, most }) => {
+            had == most && before.peaks == now.peaks && at.duration_since(then) < TICK
+        }
+        _ => false,
     }
 }

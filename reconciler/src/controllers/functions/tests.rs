@@ -175,6 +175,57 @@ fn a_new_function_is_tried_then_sleeps_and_a_call_wakes_it() {
     assert_eq!(replicas(&busy, at(61)), Some(10), "7 calls at 0.7 a replica");
 }
 
+// Seen red without `assigned`: the second function's order went to the other node.
+#[test]
+fn two_functions_of_one_folder_have_one_build() {
+    let (object, mut other) = (function('a'), function('a'));
+    other.metadata.name = "other".to_owned();
+    let builder = SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), &object);
+    let builder = builder.put(&Key::Object(other.reference()), &other);
+    assert_eq!(orders(&plan(&builder.snapshot, at(0))), [("n1".to_owned(), true)]);
+}
+
+// Seen red without `is_same_surge`: each write woke the next one.
+#[test]
+fn a_surge_that_goes_on_is_written_once_in_a_tick() {
+    let object = function('a');
+    let many =
+        FunctionDemand { in_flight: 90, stable_milli: 90_000, panic_milli: 90_000, ..Default::default() };
+    let one = ScaleRecord { replicas: 1, scaler: object.reference().to_string() };
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
+    let builder = builder.put(&Key::Rollout(object.reference()), &rollout(&object, at(-100)));
+    let builder = builder.put(&Key::Scale(object.reference()), &one);
+    let builder = builder.put(&Key::Demand("n1".to_owned()), &demand(&[("default/hello", many)]));
+    let first = plan(&builder.snapshot, at(0));
+    assert!(!first.writes.is_empty());
+    let builder = builder.after(&first);
+    let settled = plan(&builder.snapshot, at(1));
+    let builder = builder.after(&settled);
+    let again = plan(&builder.snapshot, at(1));
+    assert!(again.writes.is_empty(), "{again}");
+}
+
+// Seen red with nodes left out that are silent for a moment.
+#[test]
+fn a_node_that_is_silent_for_a_moment_takes_no_replica_away() {
+    let object = function('a');
+    let five = ScaleRecord { replicas: 5, scaler: object.reference().to_string() };
+    let builder = SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), &object);
+    let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
+    let builder = builder.put(&Key::Rollout(object.reference()), &rollout(&object, at(-100)));
+    let builder = builder.put(&Key::Scale(object.reference()), &five);
+    let calls = FunctionDemand { in_flight: 3, stable_milli: 3000, panic_milli: 3000, ..Default::default() };
+    let builder = builder.put(&Key::Demand("n1".to_owned()), &demand(&[("default/hello", calls)]));
+    let builder = builder.put(&Key::Demand("n2".to_owned()), &demand(&[]));
+    let silent = builder.delete(&Key::Heartbeat("n1".to_owned()));
+    let conditions =
+        NodeConditions { ready: ConditionStatus::Unknown, since: at(-5), evicted_at: None, drain: None };
+    let silent = silent.put(&Key::NodeConditions("n1".to_owned()), &conditions);
+    let planned = plan(&silent.snapshot, at(0));
+    assert!(written::<ScaleRecord>(&planned, &Key::Scale(object.reference())).is_none(), "{planned}");
+}
+
 #[test]
 fn what_is_gone_leaves_nothing_behind() {
     let object = function('a');

@@ -43,7 +43,9 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
                 }
                 let scale = scale(snapshot, last_known, &reference);
                 // A function has none before its first image is built.
-                let Some(workload) = Workload::of_scaled(snapshot, object, scale) else { continue };
+                let Some(workload) = Workload::of_scaled(snapshot, last_known, object, scale) else {
+                    continue;
+                };
                 let pods = pods.pods(&reference);
                 let clock_stands = false;
                 Planned { snapshot, last_known, workload, pods, names: &names, now, clock_stands }

@@ -201,7 +201,8 @@ impl Planned<'_, '_> {
 
     pub(super) fn template(&self, hash: &str) -> Option<Template> {
         let workload = &self.workload.reference;
-        if hash == self.workload.wanted {
+        // Of one that is held the object says another already.
+        if hash == self.workload.wanted && !self.workload.is_held {
             return self.workload.template();
         }
         let stored = self.snapshot.templates.get(&(workload.clone(), hash.to_owned()));

@@ -14,6 +14,8 @@ use schema::object::Object;
 use schema::records::{OwnerRef, Rollout, Template};
 use schema::snapshot::{Snapshot, health};
 
+use crate::controllers::last_known::LastKnown;
+
 /// An object that makes equal pods.
 pub(super) struct Workload<'a> {
     pub(super) reference: ObjectRef,
@@ -44,8 +46,15 @@ pub(super) enum Strategy {
 
 impl<'a> Workload<'a> {
     /// What a replica set or a function asks for. `scale`: the number that an autoscaler gave it.
-    pub(super) fn of_scaled(snapshot: &Snapshot, object: &'a Object, scale: Option<u32>) -> Option<Self> {
-        let record = snapshot.rollouts.get(&object.reference()).map(|record| &record.value);
+    pub(super) fn of_scaled(
+        snapshot: &Snapshot,
+        last_known: &LastKnown,
+        object: &'a Object,
+        scale: Option<u32>,
+    ) -> Option<Self> {
+        let reference = object.reference();
+        let record = snapshot.rollouts.get(&reference).map(|record| &record.value);
+        let record = record.or_else(|| last_known.rollout(&reference));
         match &object.resource {
             Resource::ReplicaSet(spec) => Some(Self::of_replica_set(object, spec, scale, record)),
             Resource::Function(spec) => Self::of_function(snapshot, object, spec, scale, record),

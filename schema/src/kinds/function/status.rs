@@ -49,9 +49,10 @@ impl FunctionSpec {
             ImageState::Building { node } => {
                 Health::Progressing { why: format!("node {node} builds the image") }
             }
-            ImageState::Ready if status.ready < status.wanted => Health::Progressing {
-                why: format!("{} of {} replicas are ready", status.ready, status.wanted),
-            },
+            // With fewer than the calls ask for, the others wait a little longer.
+            ImageState::Ready if status.ready == 0 && status.wanted > 0 => {
+                Health::Progressing { why: format!("none of {} replicas is ready", status.wanted) }
+            }
             ImageState::Ready => Health::Healthy,
         }
     }
@@ -67,7 +68,8 @@ mod tests {
         let with =
             |image, wanted, ready| function.health(&FunctionStatus { image, wanted, ready }).to_string();
         assert_eq!(with(ImageState::Ready, 0, 0), "Healthy");
-        assert_eq!(with(ImageState::Ready, 2, 1), "Progressing");
+        assert_eq!(with(ImageState::Ready, 2, 1), "Healthy");
+        assert_eq!(with(ImageState::Ready, 2, 0), "Progressing");
         assert_eq!(with(ImageState::Building { node: "a".to_owned() }, 0, 0), "Progressing");
         assert_eq!(with(ImageState::Failed { why: "no".to_owned() }, 1, 1), "Degraded");
     }

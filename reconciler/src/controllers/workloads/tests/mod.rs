@@ -5,6 +5,7 @@ mod copies;
 mod daemon_sets;
 mod etcd_lost;
 mod field;
+mod functions;
 mod killed;
 mod replica_sets;
 mod rolling;
