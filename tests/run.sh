@@ -138,7 +138,7 @@ end_to_end() {
 # What the node beside the tests is like after them.
 still_healthy() {
 	[ -d "$beside" ] || return 0
-	"$(target_dir)/debug/minik8s" status | tee "$scratch/status" && grep -q '6/6 ready' "$scratch/status"
+	"$(target_dir)/debug/minik8s" status | tee "$scratch/status" && grep -q '7/7 ready' "$scratch/status"
 }
 
 target_dir() { cargo metadata --format-version 1 --no-deps --offline | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'; }
