@@ -118,7 +118,7 @@ async fn who_refused_gets_none_for_a_while_and_who_was_not_reached_comes_last() 
 async fn only_what_never_ran_and_cannot_start_is_answered_at_once() {
     let calls = calls(0);
     let trouble = Trouble { reason: "CrashLoopBackOff".to_owned(), message: "SyntaxError".to_owned() };
-    let serves = FunctionRecord { trouble: Some(trouble.clone()), has_good: true, ..record(0) };
+    let serves = FunctionRecord { trouble: Some(trouble), has_good: true, ..record(0) };
     let mut wait = waits(enter(&calls));
     follow(&calls, &serves);
     assert!(wait.try_recv().is_err(), "a version of it has run");
