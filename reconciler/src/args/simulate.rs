@@ -48,7 +48,7 @@ Exit code: 0, or 2 when FILE or TRACE can't be used."#;
 const SIMULATE_FUNCTION_HELP: &str = r#"Examples: minik8s simulate function functions/hello.yaml --trace monday.json
           minik8s simulate function functions/hello.yaml --trace monday.json -o json
 
-TRACE is JSON. Calls that arrive at even distances, met by the replicas that there are by then:
+TRACE is JSON. Calls that arrive at even distances, met by the replicas that run at that time:
 
   {"coldStartSeconds": 0.7, "handlingSeconds": 0.05,
    "arrivals": [{"at": 0, "perSecond": 2, "forSeconds": 600},

@@ -61,7 +61,7 @@ fn a_pushed_function_answers_from_every_node_sleeps_and_wakes() -> Result<()> {
         let woken = call(&cluster.nodes[2], "hello", r#"{"name": "Bo"}"#)?;
         ensure!(woken.status == 200 && woken.body["greeting"] == "hello Bo", "{woken:?}");
         broken_code_leaves_the_old_one(cluster)?;
-        let missing = call(cluster.node(), "nobody", "{}")?;
+        let missing = call(cluster.node(), "missing", "{}")?;
         ensure!(missing.status == 404 && missing.error() == "NotFound", "{missing:?}");
         let list = call(cluster.node(), "hello", "[1]")?;
         ensure!(list.status == 400 && list.error() == "NotAnObject", "{list:?}");

@@ -1,4 +1,4 @@
-//! What a function's code may do, what its callers are told of it, and what it can't reach.
+//! What a function's code may do, what its callers are answered, and what it can't reach.
 
 use harness::{eventually, secs};
 

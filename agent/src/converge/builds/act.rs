@@ -79,13 +79,7 @@ fn without_colours(said: &str) -> String {
 impl BuildsLoop {
     pub(super) async fn carry_out(&mut self, observed: &Observed, plan: BuildsPlan) -> Outcome {
         self.reports.send_replace(Some(plan.reported));
-        let now = Timestamp::now();
-        let needed = observed.needed.as_ref();
-        let is_unneeded = |hash: &&String| needed.is_some_and(|needed| !needed.contains(*hash));
-        let unneeded = observed.images.keys().filter(is_unneeded);
-        self.unneeded_since = unneeded
-            .map(|hash| (hash.clone(), self.unneeded_since.get(hash).copied().unwrap_or(now)))
-            .collect();
+        self.unneeded_since = plan.unneeded_since;
         self.failed.retain(|hash, _| observed.orders.contains_key(hash));
         let mut outcome = Outcome { again: false, again_at: plan.again_at };
         for (hash, tags) in plan.remove {
@@ -116,7 +110,7 @@ impl BuildsLoop {
         let mut snapshot = self.deps.snapshot.clone();
         let key = (self.deps.node.clone(), hash.to_owned());
         let taken_back = async {
-            // Nobody wants it any more.
+            // No function needs it any more.
             while snapshot.current().builds.contains_key(&key) {
                 snapshot.changed().await;
             }

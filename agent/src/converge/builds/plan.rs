@@ -55,6 +55,8 @@ pub struct BuildsPlan {
     /// Hashes and tags of images to remove.
     pub remove: Vec<(String, Vec<String>)>,
     pub reported: Reported,
+    /// Since when images are not needed that are here.
+    pub unneeded_since: BTreeMap<String, Timestamp>,
     pub again_at: Option<Timestamp>,
 }
 
@@ -99,6 +101,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
             continue;
         }
         let since = observed.unneeded_since.get(hash).copied().unwrap_or(now);
+        plan.unneeded_since.insert(hash.clone(), since);
         let goes_at = since.checked_add(KEPT).unwrap_or(Timestamp::MAX);
         if goes_at <= now {
             // Other names of the same image are their owners'.

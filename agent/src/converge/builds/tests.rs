@@ -12,7 +12,7 @@ use schema::records::{BuildOrder, NodeImageState};
 use sha2::{Digest as _, Sha256};
 
 use super::plan::{Failure, Observed, of_functions, plan};
-use super::python::{Bases, SHIM, dockerfile};
+use super::python::{BASE_SCRIPT, Bases, SHIM, dockerfile};
 use crate::worlds::docker::StoredImage;
 
 const HASH: &str = "0123456789abcdef0123456789abcdef";
@@ -84,7 +84,7 @@ fn an_image_that_nothing_needs_goes_after_a_while() {
         ..Observed::default()
     };
     let removes = |observed: &Observed| plan(observed, at(0)).remove.len();
-    assert_eq!(removes(&with(None, Some(-10_000))), 0, "nobody knows what is needed");
+    assert_eq!(removes(&with(None, Some(-10_000))), 0, "what is needed is not known");
     assert_eq!(removes(&with(Some([HASH.to_owned()].into()), Some(-10_000))), 0);
     assert_eq!(removes(&with(Some(BTreeSet::new()), None)), 0);
     assert_eq!(removes(&with(Some(BTreeSet::new()), Some(-599))), 0);
@@ -108,10 +108,10 @@ fn packages_come_from_wheels_first_then_from_the_named_index() {
     assert!(text.contains("FROM pip:1 AS packages\n") && text.contains("COPY --from=packages"), "{text}");
 }
 
-/// Images are known by what they are made of: whoever changes the program in them counts up
-/// [`RUNTIME_VERSION`] and writes the digest here.
+/// Images are named by what they are made of: a change of the program in them, or of their base, goes with another
+/// [`RUNTIME_VERSION`] and the new digest here.
 #[test]
 fn the_program_in_each_image_has_its_version() {
-    let digest = hex(&Sha256::digest(SHIM));
-    assert_eq!((RUNTIME_VERSION, &digest[..16]), (1, "5a20f4dcde674d6f"));
+    let digest = hex(&Sha256::digest(format!("{SHIM}{BASE_SCRIPT}")));
+    assert_eq!((RUNTIME_VERSION, &digest[..16]), (1, "85d9cfdfdab4b792"));
 }

@@ -120,7 +120,7 @@ impl Call<'_> {
         // Before `queued`, which then finds it closed.
         let mut wait = wait;
         let given = loop {
-            // Who was refused looks again soon: nobody else says that a replica is free of other gateways' calls.
+            // A refused call looks again soon: nothing reports that a replica has ended a call of another gateway.
             let look = if except.is_some() { until.min(Instant::now() + pause) } else { until };
             match timeout_at(look, &mut wait).await {
                 Err(_) if look < until => self.calls.serve(self.id),

@@ -18,7 +18,7 @@ pub(super) struct Demand {
     pub(super) busy: u32,
     pub(super) stable: f64,
     pub(super) panic: f64,
-    /// When the last call ended, or since when nobody can know of one.
+    /// When the last call ended; at a gateway that knows of none, when it began to count.
     pub(super) idle_since: Option<Timestamp>,
     /// A living node has not said what goes through its gateway, or not for long enough.
     pub(super) is_partly_unknown: bool,

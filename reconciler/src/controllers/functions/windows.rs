@@ -25,7 +25,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// So many calls were in the function from one time to another. Spans follow each other; between two there were no
+    /// How many calls were in the function from one time to another. Spans follow each other; between two there were no
     /// calls.
     pub fn record(&mut self, from: Timestamp, to: Timestamp, calls: f64) {
         if to <= from {

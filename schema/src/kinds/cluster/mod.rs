@@ -42,7 +42,7 @@ pub struct ClusterSpec {
     pub scheduler_strategy: SchedulerStrategy,
     /// When a commit that deletes much is held.
     pub prune: PrunePolicy,
-    /// Where images of functions are pushed to and pulled from; without one, each node builds its own. This version has the
+    /// Where images of functions are pushed to and pulled from; without one, a node builds each image and the others take it from there. This version has the
     /// default only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registry: Option<Registry>,

@@ -105,7 +105,7 @@ pub struct FunctionSpec {
     /// Largest answer, at most 64Mi; a larger one is replaced by 502.
     #[serde(default = "body_limit")]
     pub response_body_limit: Memory,
-    /// Anyone who reaches a node may call it; else only pods, nodes and reconcilers.
+    /// Anyone who reaches a node may call it; else only the pods and nodes of the cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
     /// What a replica may do to its node; strict by default.

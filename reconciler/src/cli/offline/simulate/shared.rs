@@ -67,7 +67,7 @@ pub(super) fn manifest<T>(
     }
 }
 
-/// What follows from a trace; what is wrong with it is told with its file.
+/// What follows from a trace. An error names the file of the trace.
 pub(super) fn trace<T>(file: &Path, follow: impl Fn(&str) -> Result<T, TraceError>) -> Result<T, CliError> {
     follow(&read(file)?).map_err(|error| CliError::Usage(format!("{}: {error}", file.display())))
 }
