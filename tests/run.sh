@@ -83,7 +83,11 @@ stage() {
 	fi
 	passed=$((passed + good))
 	failed=$((failed + bad))
-	[ "$bad" = 0 ] || failures+=("$name")
+	if [ "$bad" != 0 ]; then
+		failures+=("$name")
+		# Which, and why: at the end, where the logs of the daemons don't hide it.
+		grep -nE '^(Error:|thread .* panicked|test .* FAILED|error(\[|:))' -A 2 "$log" | head -40 | cut -c 1-1000 >>"$scratch/why"
+	fi
 	say "$name: $good passed, $bad failed, $((SECONDS - start)) s"
 }
 
@@ -170,9 +174,11 @@ else
 	say "licences: not looked at, cargo-deny is not installed"
 fi
 
+why=$(cat "$scratch/why" 2>/dev/null)
 trap - EXIT
 finish
 [ ${#failures[@]} = 0 ] || say "failed: ${failures[*]}"
+[ -z "$why" ] || echo "$why"
 say "$((SECONDS - began)) s in all"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

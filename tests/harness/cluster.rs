@@ -459,10 +459,10 @@ impl Cluster {
     fn show_logs(&self) {
         let agents = self.nodes.iter().map(|node| &node.agent);
         let dockers = self.nodes.iter().filter_map(|node| node.dockerd.as_ref());
-        // etcd first and short: what matters stands last.
-        let daemons = [&self.etcd.daemon].into_iter().chain(dockers).chain(&self.reconcilers).chain(agents);
-        for daemon in daemons {
-            let lines = if daemon.name() == "etcd" { 5 } else { 60 };
+        // Others' daemons first and short: what matters stands last.
+        let others = [&self.etcd.daemon].into_iter().chain(dockers).map(|daemon| (daemon, 5));
+        let ours = self.reconcilers.iter().chain(agents).map(|daemon| (daemon, 40));
+        for (daemon, lines) in others.chain(ours) {
             eprintln!("---- end of {} ----", daemon.log_path().display());
             eprintln!("{}", last_lines(&daemon.log_tail(), lines));
         }
