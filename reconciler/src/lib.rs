@@ -11,6 +11,7 @@ pub mod diagnostics;
 pub mod git;
 pub mod gitops;
 mod kinds;
+pub mod runs;
 pub mod simulate;
 pub mod state_dir;
 pub mod view;

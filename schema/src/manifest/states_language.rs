@@ -5,7 +5,6 @@ const ONLY_JSON_PATH: &str =
 const NO_VARIABLES: &str =
     "keep the value in the state's data: put it there with resultPath, read it with a path";
 const INLINE_MAP: &str = "a Map runs its items inline: let a task read the items, and use itemsPath";
-const NUMBER: &str = "write the number itself, without `Path`";
 
 /// Any of these records, fields, what to do.
 const FIELDS: &Table = &[
@@ -14,11 +13,6 @@ const FIELDS: &Table = &[
     (&["TaskState"], &["credentials"], "a function is called as the workflow's own; remove it"),
     (&["MapState"], &["itemReader", "itemBatcher", "resultWriter", "label"], INLINE_MAP),
     (&["Machine"], &["processorConfig"], "remove it: a Map runs its items inline"),
-    (
-        &["MapState"],
-        &["maxConcurrencyPath", "toleratedFailureCountPath", "toleratedFailurePercentagePath"],
-        NUMBER,
-    ),
 ];
 
 /// Names that the rewriting of older spellings replaces, unless today's stands beside them.

@@ -109,6 +109,7 @@ rules! {
     NO_END "no-end" Error "A state machine has no state that ends it and can be reached."
     UNREACHABLE_STATE "unreachable-state" Warning "No way leads to a state."
     JSON_PATH "json-path" Error "A path is no JSONPath, or not of the sort that the field takes."
+    INTRINSIC "intrinsic" Error "An intrinsic function does not exist, or is not called as it can be."
     PAYLOAD "payload" Error "A field of a payload that ends in `.$` has no path, or stands beside one of the same name."
     TIMESTAMP "timestamp" Error "A point in time is not written as RFC 3339 says."
     RETRY "retry" Error "The errors or numbers of a retrier or catcher make no sense."

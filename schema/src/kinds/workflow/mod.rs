@@ -16,6 +16,7 @@ mod defaults;
 mod descriptor;
 mod dialect;
 mod handler;
+mod intrinsic;
 mod operator;
 mod path;
 mod rule;
@@ -24,9 +25,12 @@ mod status;
 mod validate;
 
 pub use handler::{Catcher, JitterStrategy, Retrier};
+pub use intrinsic::{
+    Argument, Expression, ExpressionError, INTRINSIC_NESTING_MAX, Intrinsic, IntrinsicCall, unescaped,
+};
 pub use operator::{Operand, Operator};
 pub use path::{JsonPath, NullablePath, PathError, PathRoot, Segment};
-pub use rule::Rule;
+pub use rule::{Rule, timestamp};
 pub use state::{
     ChoiceState, FailState, Machine, MachineRef, MapState, ParallelState, PassState, State, SucceedState,
     TaskState, WaitState,

@@ -1,7 +1,7 @@
 //! The JSONPaths of workflows: a bounded parser.
 //!
 //! Not the crate `serde_json_path`: it reads RFC 9535, in which `$.input-foo` is no path, but state
-//! machines are full of such names. Wildcards, filters, `..` and unions are not read: where a run would
+//! machines are full of such names. Filters, `..` and unions are not read: where a run would
 //! need them, a function does it better.
 
 use std::fmt;
@@ -39,6 +39,8 @@ pub enum Segment {
     Index(i64),
     /// `[1:3]`, `[1:]`, `[:3]`: a part of a list; gives a list.
     Slice(Option<i64>, Option<i64>),
+    /// `[*]` or `.*`: each item of a list, or each value of an object; gives a list.
+    Wildcard,
 }
 
 /// The text is no path.
@@ -48,7 +50,7 @@ pub enum PathError {
     #[error("a path begins with `$`")]
     NoRoot,
     /// An intrinsic function.
-    #[error("intrinsic functions are not supported")]
+    #[error("an intrinsic function is no path")]
     Intrinsic,
     /// A part of JSONPath that is not read.
     #[error("{0} are not supported in paths")]
@@ -98,7 +100,7 @@ impl JsonPath {
         let is_single = |segment: &Segment| match segment {
             Segment::Name(_) => true,
             Segment::Index(index) => *index >= 0,
-            Segment::Slice(..) => false,
+            Segment::Slice(..) | Segment::Wildcard => false,
         };
         self.segments.iter().all(is_single)
     }
@@ -126,8 +128,8 @@ impl<'a> Reader<'a> {
             if self.rest.starts_with('.') {
                 return Err(PathError::Unsupported("`..` steps"));
             }
-            if self.rest.starts_with('*') {
-                return Err(PathError::Unsupported("wildcards"));
+            if self.eat('*') {
+                return Ok(Segment::Wildcard);
             }
             let name = self.until(|c| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '$' | '@')));
             return match name {
@@ -140,7 +142,10 @@ impl<'a> Reader<'a> {
         }
         let segment = match self.rest.chars().next() {
             Some(quote @ ('\'' | '"')) => Segment::Name(self.quoted(quote)?),
-            Some('*') => return Err(PathError::Unsupported("wildcards")),
+            Some('*') => {
+                self.eat('*');
+                Segment::Wildcard
+            }
             Some('?' | '(') => return Err(PathError::Unsupported("filters")),
             _ => self.index()?,
         };
@@ -214,6 +219,7 @@ impl fmt::Display for JsonPath {
                     write!(f, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))?;
                 }
                 Segment::Index(index) => write!(f, "[{index}]")?,
+                Segment::Wildcard => f.write_str("[*]")?,
                 Segment::Slice(first, last) => write!(f, "[{}:{}]", bound(first), bound(last))?,
             }
         }
@@ -270,6 +276,7 @@ mod tests {
             ("$['it\\'s']", true),
             ("$.fooList[1:]", false),
             ("$.a[-1]", false),
+            ("$.a[*].b", false),
             ("$$.Execution.Id", true),
             ("$.größe", true),
         ] {
@@ -292,11 +299,10 @@ mod tests {
             ("$.a[1", "`]` is wanted at character 6"),
             ("$.a['b", "the closing quote is wanted at character 7"),
             ("$.a[--]", "an index is wanted at character 5"),
-            ("$.a[*]", "wildcards are not supported in paths"),
             ("$.a[?(@.b)]", "filters are not supported in paths"),
             ("$.a[1,2]", "unions are not supported in paths"),
             ("$.a b", "`.` or `[` is wanted at character 4"),
-            ("States.UUID()", "intrinsic functions are not supported"),
+            ("States.UUID()", "an intrinsic function is no path"),
         ] {
             assert_eq!(
                 JsonPath::parse(text).map_err(|error| error.to_string()),

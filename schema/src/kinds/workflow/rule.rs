@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -34,6 +35,12 @@ pub struct Rule {
     /// The operator with what it compares with. A checked rule with a variable has exactly one.
     #[serde(flatten)]
     pub comparisons: BTreeMap<Operator, Json>,
+}
+
+/// A point in time as the language takes it: RFC 3339 with `T` and `Z` in upper case.
+pub fn timestamp(text: &str) -> Option<Timestamp> {
+    let is_written_so = text.as_bytes().get(10) == Some(&b'T') && !text.contains(['z', '[', ' ']);
+    is_written_so.then(|| text.parse().ok()).flatten()
 }
 
 /// By hand, as schemars writes no strict schema for a flattened map: one field for each operator.

@@ -124,7 +124,7 @@ pub struct TaskState {
     /// What of the state's input it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
-    /// What it is called with instead of its input. A field `x.$` takes its value from a path.
+    /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Json>,
     /// What is made of the result before `resultPath`. A field `x.$` takes its value from a path of it.
@@ -199,7 +199,7 @@ pub struct PassState {
     /// What of the state's input it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
-    /// What it is called with instead of its input. A field `x.$` takes its value from a path.
+    /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Json>,
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
@@ -272,13 +272,13 @@ pub struct FailState {
     /// Name of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Path of the error's name.
+    /// Path of the error's name, or an intrinsic function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_path: Option<String>,
     /// What went wrong, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Path of the cause.
+    /// Path of the cause, or an intrinsic function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause_path: Option<String>,
 }
@@ -302,7 +302,7 @@ pub struct ParallelState {
     /// What of the state's input it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
-    /// What it is called with instead of its input. A field `x.$` takes its value from a path.
+    /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Json>,
     /// What is made of the result before `resultPath`. A field `x.$` takes its value from a path of it.
@@ -342,14 +342,23 @@ pub struct MapState {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 99_999_999))]
     pub max_concurrency: u32,
-    /// How many items may fail.
+    /// Path of that number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency_path: Option<String>,
+    /// How many items may fail. `{"Error": …, "Cause": …}` takes the place of their output.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 99_999_999))]
     pub tolerated_failure_count: u32,
+    /// Path of that number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerated_failure_count_path: Option<String>,
     /// How many items of a hundred may fail.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 100))]
     pub tolerated_failure_percentage: u32,
+    /// Path of that number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerated_failure_percentage_path: Option<String>,
     /// Name of the state that follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,

@@ -15,7 +15,6 @@ const UNSUPPORTED: &[&str] = &[
     "valid-map-items.asl.json",
     "valid-map-noconfig.asl.json",
     "valid-map-with-item-batcher.json",
-    "valid-math-add.json",
     "valid-task-batch.json",
     "valid-task-intrisic-function.json",
 ];

@@ -9,12 +9,13 @@ use super::paths::{self, Sort};
 const ALL: &str = "States.ALL";
 
 /// The errors that the engine itself raises, as the Amazon States Language names them.
-const STATES: [&str; 12] = [
+const STATES: [&str; 13] = [
     ALL,
     "States.BranchFailed",
     "States.DataLimitExceeded",
     "States.ExceedToleratedFailureThreshold",
     "States.HeartbeatTimeout",
+    "States.IntrinsicFailure",
     "States.NoChoiceMatched",
     "States.ParameterPathFailure",
     "States.Permissions",

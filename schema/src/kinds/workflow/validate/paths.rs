@@ -1,6 +1,9 @@
 //! Fields that hold a path.
 
-use crate::kinds::workflow::{JsonPath, NullablePath, PathError, PathRoot};
+use crate::kinds::workflow::{
+    Expression, ExpressionError, Intrinsic, JsonPath, NullablePath, PathError, PathRoot,
+};
+use crate::manifest::nearest::suggestion;
 use crate::violation::{Findings, Path, rules};
 
 /// What a field's path may be.
@@ -46,11 +49,35 @@ pub(super) fn check(text: &str, sort: Sort, at: &Path<'_>, findings: &mut Findin
     }
 }
 
+/// Checks what a field `x.$` takes its value from: a path, or an intrinsic function.
+pub(super) fn expression(text: &str, at: &Path<'_>, findings: &mut Findings) {
+    let Err(error) = Expression::parse(text) else { return };
+    let (rule, message, help) = match error {
+        ExpressionError::Path(_) if !text.starts_with("States.") => {
+            return check(text, Sort::Any, at, findings);
+        }
+        ExpressionError::Variable(name) => (
+            &rules::WORKFLOW_UNSUPPORTED,
+            format!("Minik8s does not have the variables of the Amazon States Language (`{name}`, Assign)"),
+            "keep the value in the state's data: put it there with resultPath, read it with a path"
+                .to_owned(),
+        ),
+        ExpressionError::Unknown(name) => {
+            let help = suggestion(&name, Intrinsic::ALL.iter().map(|function| function.as_str()));
+            (&rules::INTRINSIC, format!("Invalid value: there is no intrinsic function `{name}`"), help)
+        }
+        error => {
+            let help = "for example `States.Format('{} of {}', $.part, $.whole)`".to_owned();
+            (&rules::INTRINSIC, format!("Invalid value: `{text}`: {error}"), help)
+        }
+    };
+    findings.add(rule, at, message).help(help);
+}
+
 fn intrinsic(text: &str, at: &Path<'_>, findings: &mut Findings) {
     let name = text.split('(').next().unwrap_or(text);
-    let message =
-        format!("Minik8s does not have the intrinsic functions of the Amazon States Language (`{name}`)");
+    let message = format!("Invalid value: a path is wanted here, not the intrinsic function `{name}`");
     findings
-        .add(&rules::WORKFLOW_UNSUPPORTED, at, message)
-        .help("let a function work the value out, and write its path here");
+        .add(&rules::JSON_PATH, at, message)
+        .help("work the value out in a Pass before, in a field of its parameters that ends in `.$`");
 }

@@ -1,8 +1,8 @@
-//! Payload templates: JSON in which a field `x.$` takes its value from a path.
+//! Payload templates: JSON in which a field `x.$` takes its value from a path or an intrinsic function.
 
 use serde_json::Value as Json;
 
-use super::paths::{self, Sort};
+use super::paths;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the template at `at`, if there is one.
@@ -26,7 +26,7 @@ pub(super) fn check(template: Option<&Json>, at: &Path<'_>, findings: &mut Findi
                     findings.add(&rules::PAYLOAD, &here, message).on_key().help("keep one of them");
                 }
                 match value.as_str() {
-                    Some(path) => paths::check(path, Sort::Any, &here, findings),
+                    Some(text) => paths::expression(text, &here, findings),
                     None => {
                         let message = "Invalid value: the name ends in `.$`, so a path is wanted";
                         findings

@@ -1,10 +1,9 @@
 //! The rules of a Choice.
 
-use jiff::Timestamp;
 use serde_json::Value as Json;
 
 use super::paths::{self, Sort};
-use crate::kinds::workflow::{NESTING_MAX, Operand, Operator, Rule};
+use crate::kinds::workflow::{self, NESTING_MAX, Operand, Operator, Rule};
 use crate::violation::{Findings, Path, rules};
 
 /// Checks a rule at `at`; `depth` others are around it.
@@ -94,10 +93,9 @@ fn operand(operator: Operator, operand: &Json, at: &Path<'_>, findings: &mut Fin
     }
 }
 
-/// RFC 3339, with `T` and `Z` in upper case as the language wants them.
+/// Checks a point in time.
 pub(super) fn timestamp(text: &str, at: &Path<'_>, findings: &mut Findings) {
-    let is_written_so = text.as_bytes().get(10) == Some(&b'T') && !text.contains(['z', '[', ' ']);
-    if !is_written_so || text.parse::<Timestamp>().is_err() {
+    if workflow::timestamp(text).is_none() {
         let message = format!("Invalid value: `{text}` is no timestamp of RFC 3339");
         findings.add(&rules::TIMESTAMP, at, message).help("for example `2030-01-31T12:00:00Z`");
     }

@@ -130,7 +130,10 @@ fn fail(fail: &FailState, at: &Path<'_>, findings: &mut Findings) {
         ("cause", &fail.cause, "causePath", &fail.cause_path),
     ] {
         let here = at.field(path_name);
-        paths::optional(path.as_deref(), Sort::Single, &here, findings);
+        match path {
+            Some(text) if text.starts_with("States.") => paths::expression(text, &here, findings),
+            path => paths::optional(path.as_deref(), Sort::Single, &here, findings),
+        }
         if text.is_some() && path.is_some() {
             let message = format!("Forbidden: `{name}` is there as well");
             findings.add(&rules::EXCLUSIVE, &here, message).on_key().help("keep one of them");
@@ -146,4 +149,21 @@ fn parallel(parallel: &ParallelState, at: &Path<'_>, findings: &mut Findings) {
 
 fn map(map: &MapState, at: &Path<'_>, findings: &mut Findings) {
     paths::optional(map.items_path.as_deref(), Sort::Single, &at.field("itemsPath"), findings);
+    for (name, number, path) in [
+        ("maxConcurrency", map.max_concurrency, &map.max_concurrency_path),
+        ("toleratedFailureCount", map.tolerated_failure_count, &map.tolerated_failure_count_path),
+        (
+            "toleratedFailurePercentage",
+            map.tolerated_failure_percentage,
+            &map.tolerated_failure_percentage_path,
+        ),
+    ] {
+        let path_name = format!("{name}Path");
+        let here = at.field(&path_name);
+        paths::optional(path.as_deref(), Sort::Single, &here, findings);
+        if number > 0 && path.is_some() {
+            let message = format!("Forbidden: `{name}` is there as well");
+            findings.add(&rules::EXCLUSIVE, &here, message).on_key().help("keep one of them");
+        }
+    }
 }

@@ -1,0 +1,163 @@
+//! What states see of their data and what becomes of it: paths, payload templates, places for results.
+
+use std::borrow::Cow;
+
+use schema::kinds::workflow::{Expression, JsonPath, NullablePath, PathRoot, Segment};
+use serde_json::{Map, Value as Json};
+
+use super::context::Context;
+use super::failure::{Failure, errors};
+use super::intrinsic;
+
+/// What a path leads to. None: to nothing. A path with slices or wildcards gives a list.
+pub(super) fn resolve<'a>(
+    path: &JsonPath,
+    data: &'a Json,
+    context: &'a Context<'_>,
+) -> Option<Cow<'a, Json>> {
+    let root = match path.root {
+        PathRoot::Data => data,
+        PathRoot::Context => context.object(),
+    };
+    let mut found = vec![root];
+    for segment in &path.segments {
+        found = found.into_iter().flat_map(|value| below(value, segment)).collect();
+    }
+    let is_many =
+        path.segments.iter().any(|segment| matches!(segment, Segment::Slice(..) | Segment::Wildcard));
+    if is_many {
+        return Some(Cow::Owned(Json::Array(found.into_iter().cloned().collect())));
+    }
+    found.first().copied().map(Cow::Borrowed)
+}
+
+fn below<'a>(value: &'a Json, segment: &Segment) -> Vec<&'a Json> {
+    match (segment, value) {
+        (Segment::Name(name), Json::Object(fields)) => fields.get(name).into_iter().collect(),
+        (Segment::Index(index), Json::Array(items)) => {
+            place_in(items.len(), *index).and_then(|index| items.get(index)).into_iter().collect()
+        }
+        (Segment::Slice(first, last), Json::Array(items)) => {
+            let bound = |bound: i64| bound_in(items.len(), bound);
+            let (first, last) = (first.map_or(0, bound), last.map_or(items.len(), bound));
+            items.get(first..last.max(first)).unwrap_or_default().iter().collect()
+        }
+        (Segment::Wildcard, Json::Array(items)) => items.iter().collect(),
+        (Segment::Wildcard, Json::Object(fields)) => fields.values().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// An index from the front, for one that may count from the end.
+fn place_in(length: usize, index: i64) -> Option<usize> {
+    match usize::try_from(index) {
+        Ok(index) => Some(index),
+        Err(_) => length.checked_sub(usize::try_from(index.unsigned_abs()).ok()?),
+    }
+}
+
+fn bound_in(length: usize, bound: i64) -> usize {
+    place_in(length, bound).unwrap_or(0).min(length)
+}
+
+/// What the path written in a field leads to; an error where it leads to nothing.
+pub(super) fn lookup<'a>(
+    field: &str,
+    text: &str,
+    data: &'a Json,
+    context: &'a Context<'_>,
+) -> Result<Cow<'a, Json>, Failure> {
+    let path =
+        JsonPath::parse(text).map_err(|error| Failure::runtime(format!("{field}: `{text}`: {error}")))?;
+    resolve(&path, data, context)
+        .ok_or_else(|| Failure::runtime(format!("{field}: there is nothing at `{text}` of the data")))
+}
+
+/// `inputPath` and `outputPath`: all when absent, `{}` when null.
+pub(super) fn select<'a>(
+    field: &str,
+    path: Option<&NullablePath>,
+    data: &'a Json,
+    context: &'a Context<'_>,
+) -> Result<Cow<'a, Json>, Failure> {
+    match path.map(|path| path.0.as_deref()) {
+        None => Ok(Cow::Borrowed(data)),
+        Some(None) => Ok(Cow::Owned(Json::Object(Map::new()))),
+        Some(Some(text)) => lookup(field, text, data, context),
+    }
+}
+
+/// A payload template with its values.
+pub(super) fn fill(template: &Json, data: &Json, context: &Context<'_>) -> Result<Json, Failure> {
+    match template {
+        Json::Array(items) => {
+            items.iter().map(|item| fill(item, data, context)).collect::<Result<_, _>>().map(Json::Array)
+        }
+        Json::Object(fields) => {
+            let mut filled = Map::new();
+            for (name, value) in fields {
+                match (name.strip_suffix(".$"), value) {
+                    (Some(plain), Json::String(text)) => {
+                        filled.insert(plain.to_owned(), expression(plain, text, data, context)?);
+                    }
+                    _ => {
+                        filled.insert(name.clone(), fill(value, data, context)?);
+                    }
+                }
+            }
+            Ok(Json::Object(filled))
+        }
+        plain => Ok(plain.clone()),
+    }
+}
+
+/// What a path or an intrinsic function gives, for the field `name`.
+pub(super) fn expression(
+    name: &str,
+    text: &str,
+    data: &Json,
+    context: &Context<'_>,
+) -> Result<Json, Failure> {
+    match Expression::parse(text) {
+        Ok(Expression::Path(path)) => resolve(&path, data, context).map(Cow::into_owned).ok_or_else(|| {
+            Failure::new(errors::PARAMETER_PATH, format!("{name}: there is nothing at `{text}` of the data"))
+        }),
+        Ok(Expression::Call(call)) => intrinsic::evaluate(&call, data, context)
+            .map_err(|why| Failure::new(errors::INTRINSIC, format!("{name}: {text}: {why}"))),
+        Err(error) => Err(Failure::runtime(format!("{name}: `{text}`: {error}"))),
+    }
+}
+
+/// `resultPath`: the result instead of the input when absent, the input alone when null, else the input with
+/// the result in it.
+pub(super) fn place(path: Option<&NullablePath>, input: &Json, result: Json) -> Result<Json, Failure> {
+    let text = match path.map(|path| path.0.as_deref()) {
+        None => return Ok(result),
+        Some(None) => return Ok(input.clone()),
+        Some(Some(text)) => text,
+    };
+    let path = JsonPath::parse(text).map_err(|error| Failure::runtime(format!("resultPath: {error}")))?;
+    let mut whole = input.clone();
+    let mut here = &mut whole;
+    for segment in &path.segments {
+        let below = match (segment, here) {
+            (Segment::Name(name), Json::Object(fields)) => Some(fields.entry(name).or_insert(Json::Null)),
+            (Segment::Name(name), other @ Json::Null) => {
+                *other = Json::Object(Map::new());
+                other.as_object_mut().map(|fields| fields.entry(name).or_insert(Json::Null))
+            }
+            (Segment::Index(index), Json::Array(items)) => {
+                usize::try_from(*index).ok().and_then(|index| items.get_mut(index))
+            }
+            _ => None,
+        };
+        here = below.ok_or_else(|| {
+            Failure::new(
+                errors::RESULT_PATH,
+                format!("the result can't be put at `{text}` of the state's input"),
+            )
+        })?;
+    }
+    *here = result;
+    Ok(whole)
+}

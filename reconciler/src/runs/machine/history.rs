@@ -1,0 +1,93 @@
+//! The history of a run, with the names that Step Functions gives to events.
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+/// One thing that happened in a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryEvent {
+    /// From 1, without gaps.
+    pub id: u32,
+    /// The event before it in its branch; 0 for the first.
+    pub previous_event_id: u32,
+    /// When.
+    pub timestamp: Timestamp,
+    /// `TaskStateEntered` and so on.
+    #[serde(rename = "type")]
+    pub kind: Cow<'static, str>,
+    /// The state that it is about; none for the run's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// What more there is to say.
+    #[serde(flatten)]
+    pub detail: HistoryDetail,
+}
+
+/// What more there is to say of an event.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryDetail {
+    /// What the run, state or function was given.
+    #[serde(default, with = "some", skip_serializing_if = "Option::is_none")]
+    pub input: Option<Json>,
+    /// What it gave.
+    #[serde(default, with = "some", skip_serializing_if = "Option::is_none")]
+    pub output: Option<Json>,
+    /// Name of an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The error in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The function that is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// Id of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<u64>,
+    /// Which attempt, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Which item of a Map, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<usize>,
+    /// How many items a Map has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<usize>,
+}
+
+impl HistoryDetail {
+    pub(super) fn input(input: &Json) -> Self {
+        Self { input: Some(input.clone()), ..Self::default() }
+    }
+
+    pub(super) fn output(output: &Json) -> Self {
+        Self { output: Some(output.clone()), ..Self::default() }
+    }
+
+    pub(super) fn error(error: &str, cause: &str) -> Self {
+        Self { error: Some(error.to_owned()), cause: Some(cause.to_owned()), ..Self::default() }
+    }
+
+    pub(super) fn index(index: usize) -> Self {
+        Self { index: Some(index), ..Self::default() }
+    }
+}
+
+/// A value that is null is one.
+mod some {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use serde_json::Value as Json;
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<Json>, to: S) -> Result<S::Ok, S::Error> {
+        value.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Json>, D::Error> {
+        Json::deserialize(from).map(Some)
+    }
+}

@@ -1,0 +1,50 @@
+//! Functions on lists.
+
+use serde_json::Value as Json;
+
+/// Most items of a range: the language's own bound.
+const RANGE_MAX: usize = 1000;
+
+pub(super) fn item(items: &[Json], index: i64) -> Result<Json, String> {
+    let found = usize::try_from(index).ok().and_then(|index| items.get(index));
+    found.cloned().ok_or_else(|| format!("the list has no item {index}, but {} items", items.len()))
+}
+
+pub(super) fn partition(items: &[Json], size: i64) -> Result<Json, String> {
+    let size = usize::try_from(size).ok().filter(|size| *size > 0);
+    let size = size.ok_or("the size of a part is to be more than 0")?;
+    Ok(Json::Array(items.chunks(size).map(|chunk| Json::Array(chunk.to_vec())).collect()))
+}
+
+/// From the first to the last, which is one of them if the steps meet it.
+pub(super) fn range(first: i64, last: i64, step: i64) -> Result<Json, String> {
+    if step == 0 {
+        return Err("the step of a range is not to be 0".to_owned());
+    }
+    let mut items = Vec::new();
+    let mut next = Some(first);
+    while let Some(number) = next.filter(|number| if step > 0 { *number <= last } else { *number >= last }) {
+        if items.len() == RANGE_MAX {
+            return Err(format!("a range has at most {RANGE_MAX} items"));
+        }
+        items.push(Json::from(number));
+        next = number.checked_add(step);
+    }
+    Ok(Json::Array(items))
+}
+
+/// Each value once, where it first stood.
+pub(super) fn unique(items: &[Json]) -> Json {
+    let mut kept: Vec<Json> = Vec::new();
+    for item in items {
+        if !kept.iter().any(|one| is_same(one, item)) {
+            kept.push(item.clone());
+        }
+    }
+    Json::Array(kept)
+}
+
+/// Equal, whether a number is written `1` or `1.0`.
+pub(super) fn is_same(left: &Json, right: &Json) -> bool {
+    left == right || (left.is_number() && left.as_f64() == right.as_f64())
+}

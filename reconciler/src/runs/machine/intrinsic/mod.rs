@@ -1,0 +1,114 @@
+//! What the intrinsic functions of payload templates give.
+
+use std::borrow::Cow;
+
+use schema::kinds::workflow::{Argument, Intrinsic, IntrinsicCall, unescaped};
+use serde_json::{Map, Value as Json};
+
+use super::context::Context;
+use super::data::resolve;
+
+mod lists;
+mod numbers;
+mod texts;
+
+/// What a call gives, or why it gives nothing.
+pub(super) fn evaluate(call: &IntrinsicCall, data: &Json, context: &Context<'_>) -> Result<Json, String> {
+    use Intrinsic as I;
+    let mut values = Vec::with_capacity(call.arguments.len());
+    for argument in &call.arguments {
+        values.push(value(argument, data, context)?);
+    }
+    let values: Vec<&Json> = values.iter().map(AsRef::as_ref).collect();
+    match (call.function, values.as_slice()) {
+        (I::Format, [template, rest @ ..]) => match call.arguments.first() {
+            Some(Argument::Text(raw)) => texts::format(raw, true, rest),
+            _ => texts::format(text(template)?, false, rest),
+        },
+        (I::StringToJson, [text_]) => {
+            serde_json::from_str(text(text_)?).map_err(|error| format!("the text is no JSON: {error}"))
+        }
+        (I::JsonToString, [value]) => Ok(Json::String(value.to_string())),
+        (I::StringSplit, [whole, at]) => Ok(texts::split(text(whole)?, text(at)?)),
+        (I::Base64Encode, [plain]) => texts::encode(text(plain)?),
+        (I::Base64Decode, [encoded]) => texts::decode(text(encoded)?),
+        (I::Hash, [value, algorithm]) => texts::hash(value, text(algorithm)?),
+        (I::Uuid, []) => Ok(texts::uuid(context.random.bytes())),
+        (I::Array, items) => Ok(Json::Array(items.iter().map(|item| (*item).clone()).collect())),
+        (I::ArrayLength, [items]) => Ok(Json::from(list(items)?.len())),
+        (I::ArrayContains, [items, item]) => {
+            Ok(Json::Bool(list(items)?.iter().any(|one| lists::is_same(one, item))))
+        }
+        (I::ArrayGetItem, [items, index]) => lists::item(list(items)?, number(index)?),
+        (I::ArrayPartition, [items, size]) => lists::partition(list(items)?, number(size)?),
+        (I::ArrayRange, [first, last, step]) => lists::range(number(first)?, number(last)?, number(step)?),
+        (I::ArrayUnique, [items]) => Ok(lists::unique(list(items)?)),
+        (I::JsonMerge, [left, right, deep]) => merge(left, right, deep),
+        (I::MathAdd, [left, right]) => numbers::add(number(left)?, number(right)?),
+        (I::MathRandom, [first, last]) => {
+            numbers::random(number(first)?, number(last)?, context.random.number())
+        }
+        (I::MathRandom, [first, last, seed]) => {
+            numbers::random(number(first)?, number(last)?, super::random::seeded(number(seed)?))
+        }
+        (function, values) => Err(format!("{function} does not take {} arguments", values.len())),
+    }
+}
+
+fn value<'a>(
+    argument: &'a Argument,
+    data: &'a Json,
+    context: &'a Context<'_>,
+) -> Result<Cow<'a, Json>, String> {
+    match argument {
+        Argument::Text(raw) => Ok(Cow::Owned(Json::String(unescaped(raw)))),
+        Argument::Literal(literal) => Ok(Cow::Borrowed(literal)),
+        Argument::Path(path) => {
+            resolve(path, data, context).ok_or_else(|| format!("there is nothing at `{path}` of the data"))
+        }
+        Argument::Call(call) => evaluate(call, data, context).map(Cow::Owned),
+    }
+}
+
+fn text(value: &Json) -> Result<&str, String> {
+    value.as_str().ok_or_else(|| format!("a text is wanted, not {}", shown(value)))
+}
+
+fn list(value: &Json) -> Result<&[Json], String> {
+    value.as_array().map(Vec::as_slice).ok_or_else(|| format!("a list is wanted, not {}", shown(value)))
+}
+
+/// A whole number; others are rounded, as Step Functions does.
+fn number(value: &Json) -> Result<i64, String> {
+    let rounded = || {
+        let float = value.as_f64()?.round();
+        // Exact up to here, so that the conversion loses nothing.
+        #[allow(clippy::cast_possible_truncation)]
+        (float.abs() <= 9_007_199_254_740_992.0).then_some(float as i64)
+    };
+    let number = value.as_i64().or_else(rounded);
+    number.ok_or_else(|| format!("a number is wanted, not {}", shown(value)))
+}
+
+fn merge(left: &Json, right: &Json, deep: &Json) -> Result<Json, String> {
+    let (Some(left), Some(right)) = (left.as_object(), right.as_object()) else {
+        return Err("two objects are wanted".to_owned());
+    };
+    if *deep != Json::Bool(false) {
+        return Err("the third argument is to be false: the language has no deep merge".to_owned());
+    }
+    let both = left.iter().chain(right).map(|(name, value)| (name.clone(), value.clone()));
+    Ok(Json::Object(both.collect::<Map<_, _>>()))
+}
+
+/// A value for a message, in short.
+fn shown(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "a boolean",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a text",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
+    }
+}

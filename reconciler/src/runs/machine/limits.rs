@@ -1,0 +1,15 @@
+//! The bounds of a run, and how each was chosen.
+
+use jiff::SignedDuration;
+
+/// Most states that a run enters, in all branches. Step Functions ends a run at 25,000 history events.
+pub const STEPS_MAX: u32 = 25_000;
+
+/// Most entries of a run's journal. A Task that is retried for ever enters one state only.
+pub const EVENTS_MAX: u32 = 25_000;
+
+/// Largest input, output and payload of a state, as JSON: that of Step Functions.
+pub const PAYLOAD_MAX_BYTES: usize = 256 * 1024;
+
+/// Longest run whose workflow has no `timeoutSeconds`.
+pub const RUN_MAX: SignedDuration = SignedDuration::from_hours(24);

@@ -1,0 +1,154 @@
+//! The state machine of a run: a pure function of its state and of what happened.
+//!
+//! A run is the list of its [`Event`]s, its journal: stepping through them gives the same [`Run`] each time.
+//! So there is no clock here and no random source. Time rides beside the event, and what is random follows
+//! from the run's id and from how often it was asked for. What the run wants of the world is
+//! [`Run::pending`]: calls, timers, or just to go on.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+mod branches;
+mod choice;
+mod context;
+mod data;
+mod failure;
+mod history;
+mod intrinsic;
+pub mod limits;
+mod random;
+mod run;
+mod strand;
+mod task;
+#[cfg(test)]
+mod tests;
+mod transition;
+
+pub use failure::errors;
+pub use history::{HistoryDetail, HistoryEvent};
+pub use run::Run;
+
+/// What a run is begun with, kept with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunContext {
+    /// Namespace of the workflow.
+    pub namespace: String,
+    /// The workflow's name.
+    pub workflow: String,
+    /// The run's id, unique in its workflow.
+    pub id: String,
+    /// What it is run with.
+    pub input: Json,
+    /// When it was begun.
+    pub started_at: Timestamp,
+}
+
+/// What happened to a run; one of these is one entry of its journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+pub enum Event {
+    /// All branches that wait for nothing outside go on by one state.
+    Continue,
+    /// A call was answered.
+    Returned {
+        /// Which.
+        call: u64,
+        /// The answer.
+        output: Json,
+    },
+    /// A call failed.
+    Failed {
+        /// Which.
+        call: u64,
+        /// The error's name: the function's own, or one of the language's.
+        error: String,
+        /// The error in a sentence.
+        cause: String,
+    },
+    /// The function that was called is alive.
+    Beat {
+        /// Which call.
+        call: u64,
+    },
+    /// The time of a timer has come.
+    Due {
+        /// Which.
+        timer: u64,
+    },
+    /// By a person, or because the workflow was removed.
+    Cancelled {
+        /// Why.
+        cause: String,
+    },
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+pub enum Outcome {
+    /// Well.
+    Succeeded {
+        /// Its result.
+        output: Json,
+    },
+    /// By an error that nothing caught, or in a Fail.
+    Failed {
+        /// The error's name; empty where a Fail names none.
+        error: String,
+        /// The error in a sentence.
+        cause: String,
+    },
+    /// By its time limit.
+    TimedOut,
+    /// By a person, or because its workflow was removed.
+    Aborted {
+        /// Why.
+        cause: String,
+    },
+}
+
+/// A call of a function that the run waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Call {
+    /// Unique in the run, one for each attempt.
+    pub id: u64,
+    /// The state that calls.
+    pub state: String,
+    /// As the state has it: `name`, or `namespace/name`.
+    pub function: String,
+    /// What it is called with.
+    pub payload: Json,
+    /// From 1.
+    pub attempt: u32,
+    /// The same for all attempts of one visit of the state: with the run's id, the idempotency key.
+    pub step: u64,
+    /// The run has a timer for it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u32>,
+    /// The run has a timer for it, too, which each beat puts off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_seconds: Option<u32>,
+}
+
+/// A time that the run waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// Unique in the run; 0 is the run's own limit.
+    pub id: u64,
+    /// When [`Event::Due`] is wanted. A beat puts off the timer of a heartbeat under the same id.
+    pub due: Timestamp,
+}
+
+/// What is to be done outside for a run as it is. Not edges: whoever asks again gets the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pending<'a> {
+    /// [`Event::Continue`] is wanted.
+    pub continues: bool,
+    /// Calls to be made, or under way.
+    pub calls: Vec<&'a Call>,
+    /// Times to wait for, that of the run's own limit among them.
+    pub timers: Vec<Timer>,
+}

@@ -1,0 +1,188 @@
+//! A run at one point of its journal.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::workflow::WorkflowSpec;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::failure::{Failure, errors};
+use super::history::{HistoryDetail, HistoryEvent};
+use super::limits::{EVENTS_MAX, RUN_MAX};
+use super::random::Random;
+use super::strand::{Phase, Strand};
+use super::transition::{Counters, Progress, Transition, sized};
+use super::{Event, Outcome, Pending, RunContext, Timer};
+
+/// The timer of the run's own limit.
+const LIMIT_ID: u64 = 0;
+
+/// A run at one point of its journal. Serializable, so that a journal can be compacted to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    context: RunContext,
+    root: Strand,
+    counters: Counters,
+    /// When it times out.
+    deadline: Timestamp,
+    /// Time of the last event: it never goes back, whatever the clocks of leaders say.
+    at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
+}
+
+impl Run {
+    /// A run in its first state.
+    pub fn begin(context: RunContext, spec: &WorkflowSpec) -> (Self, Vec<HistoryEvent>) {
+        let at = context.started_at;
+        let longest = spec.timeout_seconds.map_or(RUN_MAX, |s| SignedDuration::from_secs(i64::from(s)));
+        let mut run = Self {
+            root: Strand::new(at, 0, None),
+            counters: Counters::default(),
+            deadline: at.checked_add(longest).unwrap_or(Timestamp::MAX),
+            at,
+            outcome: None,
+            context,
+        };
+        let history = run.transition(|transition, root| {
+            let input = transition.run.input.clone();
+            root.last_event =
+                transition.note(0, "ExecutionStarted", None, HistoryDetail::input(&transition.run.input));
+            let machine = spec.machine();
+            match sized("input", input) {
+                Ok(input) => transition.enter(machine, root, machine.start_at, input),
+                Err(failure) => transition.fatal = Some(failure),
+            }
+            Progress::Moved
+        });
+        (run, history.unwrap_or_default())
+    }
+
+    /// Makes one transition: in each branch that the event is about, at most one state is left and one entered.
+    /// None: the event is late or came twice, and changes nothing.
+    pub fn step(&mut self, spec: &WorkflowSpec, at: Timestamp, event: &Event) -> Option<Vec<HistoryEvent>> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let before = self.at;
+        self.at = before.max(at);
+        let history = match event {
+            Event::Cancelled { cause } => {
+                let detail = HistoryDetail { cause: Some(cause.clone()), ..HistoryDetail::default() };
+                Some(self.end(Outcome::Aborted { cause: cause.clone() }, "ExecutionAborted", detail))
+            }
+            Event::Due { timer: LIMIT_ID } if self.deadline <= self.at => {
+                let detail = HistoryDetail::error(errors::TIMEOUT, "the run took too long");
+                Some(self.end(Outcome::TimedOut, "ExecutionTimedOut", detail))
+            }
+            event => self.transition(|transition, root| transition.advance(spec.machine(), root, event)),
+        };
+        let Some(mut history) = history else {
+            self.at = before;
+            return None;
+        };
+        self.counters.events += 1;
+        if self.outcome.is_none() && self.counters.events >= EVENTS_MAX {
+            let cause = format!("the run's journal has {EVENTS_MAX} entries");
+            history.extend(self.fail(Failure::new(errors::EVENT_LIMIT, cause)));
+        }
+        Some(history)
+    }
+
+    /// What is to be done outside for the run as it is. Whoever asks again gets the same.
+    pub fn pending(&self) -> Pending<'_> {
+        let mut pending = Pending { continues: false, calls: Vec::new(), timers: Vec::new() };
+        if self.outcome.is_none() {
+            pending.timers.push(Timer { id: LIMIT_ID, due: self.deadline });
+            self.root.pending(&mut pending);
+        }
+        pending
+    }
+
+    /// What it was begun with.
+    pub fn context(&self) -> &RunContext {
+        &self.context
+    }
+
+    /// How it ended, if it has.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// The state that it is or ended in; of parallel branches, the state around them.
+    pub fn state_name(&self) -> &str {
+        &self.root.state
+    }
+
+    /// States entered, in all branches.
+    pub fn steps(&self) -> u32 {
+        self.counters.steps
+    }
+
+    /// Events that changed it: entries of its journal.
+    pub fn events(&self) -> u32 {
+        self.counters.events
+    }
+
+    /// Time of the last event.
+    pub fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    fn transition(
+        &mut self,
+        act: impl FnOnce(&mut Transition<'_>, &mut Strand) -> Progress,
+    ) -> Option<Vec<HistoryEvent>> {
+        let (progress, mut history, fatal) = {
+            let random = Random::new(&self.context.id, self.counters.draws);
+            let mut transition = Transition {
+                run: &self.context,
+                at: self.at,
+                counters: &mut self.counters,
+                random: &random,
+                history: Vec::new(),
+                fatal: None,
+            };
+            let progress = act(&mut transition, &mut self.root);
+            let (history, fatal) = (transition.history, transition.fatal);
+            self.counters.draws = random.draws();
+            (progress, history, fatal)
+        };
+        let ended = match (fatal, progress) {
+            (Some(failure), _) | (None, Progress::Ended(Err(failure))) => self.fail(failure),
+            (None, Progress::Ended(Ok(output))) => self.succeed(output),
+            (None, Progress::Moved) => Vec::new(),
+            (None, Progress::Unconcerned) => return None,
+        };
+        history.extend(ended);
+        Some(history)
+    }
+
+    fn succeed(&mut self, output: Json) -> Vec<HistoryEvent> {
+        let detail = HistoryDetail::output(&output);
+        self.end(Outcome::Succeeded { output }, "ExecutionSucceeded", detail)
+    }
+
+    fn fail(&mut self, failure: Failure) -> Vec<HistoryEvent> {
+        let Failure { error, cause, .. } = failure;
+        let detail = HistoryDetail::error(&error, &cause);
+        self.end(Outcome::Failed { error, cause }, "ExecutionFailed", detail)
+    }
+
+    fn end(&mut self, outcome: Outcome, kind: &'static str, detail: HistoryDetail) -> Vec<HistoryEvent> {
+        self.outcome = Some(outcome);
+        self.root.phase = Phase::Over;
+        self.root.input = Json::Null;
+        self.root.retries = Vec::new();
+        self.counters.history += 1;
+        let (id, previous_event_id) = (self.counters.history, self.root.last_event);
+        vec![HistoryEvent {
+            id,
+            previous_event_id,
+            timestamp: self.at,
+            kind: kind.into(),
+            state: None,
+            detail,
+        }]
+    }
+}

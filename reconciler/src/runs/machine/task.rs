@@ -1,0 +1,151 @@
+//! Task: a call of a function, its answer, its time limits.
+
+use jiff::SignedDuration;
+use schema::kinds::workflow::{COUNT_MAX, MachineRef, State, TaskState};
+use serde_json::Value as Json;
+
+use super::context::Context;
+use super::data::{fill, lookup, place, select};
+use super::failure::{Failure, errors};
+use super::history::HistoryDetail;
+use super::strand::{Phase, Strand};
+use super::transition::{Progress, Transition, sized};
+use super::{Call, Event, Timer};
+
+/// What a call needs of the state's data.
+struct Prepared {
+    payload: Json,
+    timeout: Option<u32>,
+    heartbeat: Option<u32>,
+}
+
+impl Transition<'_> {
+    /// Schedules the call that a Task is.
+    pub(super) fn call(&mut self, task: &TaskState, strand: &mut Strand) -> Result<Phase, Failure> {
+        let Prepared { payload, timeout, heartbeat } = prepare(task, strand, &self.context(strand))?;
+        let call = Call {
+            id: self.id(),
+            state: strand.state.clone(),
+            function: task.function.clone(),
+            payload,
+            attempt: strand.retry_count() + 1,
+            step: strand.step,
+            timeout_seconds: timeout,
+            heartbeat_seconds: heartbeat,
+        };
+        let scheduled = HistoryDetail {
+            input: Some(call.payload.clone()),
+            function: Some(call.function.clone()),
+            call: Some(call.id),
+            attempt: Some(call.attempt),
+            ..HistoryDetail::default()
+        };
+        self.record(strand, "TaskScheduled", scheduled);
+        let started = HistoryDetail { call: Some(call.id), ..HistoryDetail::default() };
+        self.record(strand, "TaskStarted", started);
+        let mut timer = |seconds: Option<u32>| {
+            seconds.map(|seconds| self.timer(SignedDuration::from_secs(i64::from(seconds))))
+        };
+        let (timeout, heartbeat) = (timer(timeout), timer(heartbeat));
+        Ok(Phase::Calling { call, timeout, heartbeat })
+    }
+
+    /// Applies an event to a strand that waits for a function.
+    pub(super) fn answered(
+        &mut self,
+        machine: MachineRef<'_>,
+        state: &State,
+        strand: &mut Strand,
+        event: &Event,
+    ) -> Progress {
+        let (Phase::Calling { call, timeout, heartbeat }, State::Task(task)) = (&mut strand.phase, state)
+        else {
+            return Progress::Unconcerned;
+        };
+        match event {
+            Event::Returned { call: id, output } if *id == call.id => {
+                let of_call = HistoryDetail { call: Some(*id), ..HistoryDetail::output(output) };
+                let sized = sized("answer of the function", output.clone());
+                if sized.is_ok() {
+                    self.record(strand, "TaskSucceeded", of_call);
+                }
+                let output = sized.and_then(|output| self.result(task, strand, &output));
+                self.leave_or_fail(machine, state, strand, output)
+            }
+            Event::Failed { call: id, error, cause } if *id == call.id => {
+                let of_call = HistoryDetail { call: Some(*id), ..HistoryDetail::error(error, cause) };
+                let kind = if error == errors::TIMEOUT { "TaskTimedOut" } else { "TaskFailed" };
+                self.record(strand, kind, of_call);
+                let failure = Failure { of_task: true, ..Failure::new(error, cause) };
+                self.fail(machine, state, strand, failure)
+            }
+            Event::Beat { call: id } if *id == call.id => {
+                let (Some(timer), Some(seconds)) = (heartbeat, call.heartbeat_seconds) else {
+                    return Progress::Unconcerned;
+                };
+                let due = self.at.checked_add(SignedDuration::from_secs(i64::from(seconds)));
+                match due {
+                    Ok(due) if due > timer.due => {
+                        timer.due = due;
+                        Progress::Moved
+                    }
+                    _ => Progress::Unconcerned,
+                }
+            }
+            Event::Due { timer: id } => {
+                let is_due = |timer: &Option<Timer>| {
+                    timer.is_some_and(|timer| timer.id == *id && timer.due <= self.at)
+                };
+                let (error, cause) = if is_due(timeout) {
+                    let seconds = call.timeout_seconds.unwrap_or_default();
+                    (errors::TIMEOUT, format!("no answer within {seconds} s"))
+                } else if is_due(heartbeat) {
+                    let seconds = call.heartbeat_seconds.unwrap_or_default();
+                    (errors::HEARTBEAT_TIMEOUT, format!("no sign of life for {seconds} s"))
+                } else {
+                    return Progress::Unconcerned;
+                };
+                let of_call = HistoryDetail { call: Some(call.id), ..HistoryDetail::error(error, &cause) };
+                self.record(strand, "TaskTimedOut", of_call);
+                let failure = Failure { of_task: true, ..Failure::new(error, cause) };
+                self.fail(machine, state, strand, failure)
+            }
+            _ => Progress::Unconcerned,
+        }
+    }
+
+    fn result(&self, task: &TaskState, strand: &Strand, output: &Json) -> Result<Json, Failure> {
+        let context = self.context(strand);
+        let result = match &task.result_selector {
+            Some(template) => fill(template, output, &context)?,
+            None => output.clone(),
+        };
+        let placed = place(task.result_path.as_ref(), &strand.input, result)?;
+        Ok(select("outputPath", task.output_path.as_ref(), &placed, &context)?.into_owned())
+    }
+}
+
+fn prepare(task: &TaskState, strand: &Strand, context: &Context<'_>) -> Result<Prepared, Failure> {
+    let input = select("inputPath", task.input_path.as_ref(), &strand.input, context)?;
+    let limit = |name: &str, plain: Option<u32>, path: &Option<String>| match path {
+        Some(path) => count(name, path, &input, context).map(Some),
+        None => Ok(plain),
+    };
+    let timeout = limit("timeoutSecondsPath", task.timeout_seconds, &task.timeout_seconds_path)?;
+    let heartbeat = limit("heartbeatSecondsPath", task.heartbeat_seconds, &task.heartbeat_seconds_path)?;
+    let payload = match &task.parameters {
+        Some(template) => fill(template, &input, context)?,
+        None => input.into_owned(),
+    };
+    Ok(Prepared { payload: sized("payload", payload)?, timeout, heartbeat })
+}
+
+/// The whole number at a path.
+pub(super) fn count(field: &str, path: &str, data: &Json, context: &Context<'_>) -> Result<u32, Failure> {
+    let value = lookup(field, path, data, context)?;
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number.filter(|number| *number <= COUNT_MAX).ok_or_else(|| {
+        let most = format!("a whole number up to {COUNT_MAX} is wanted");
+        Failure::runtime(format!("{field}: `{path}` leads to {value}; {most}"))
+    })
+}

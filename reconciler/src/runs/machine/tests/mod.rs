@@ -1,0 +1,1 @@
+//! Runs on workflows in a few lines.

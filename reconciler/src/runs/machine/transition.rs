@@ -1,0 +1,387 @@
+//! One transition: how a strand enters, does and leaves states, and what becomes of errors.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::workflow::{MachineRef, PassState, State, WaitState, timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use super::context::Context;
+use super::data::{fill, lookup, place, select};
+use super::failure::{Failure, delay, errors};
+use super::history::{HistoryDetail, HistoryEvent};
+use super::limits::{PAYLOAD_MAX_BYTES, STEPS_MAX};
+use super::random::Random;
+use super::strand::{Phase, Strand};
+use super::{Event, RunContext, Timer, choice};
+
+/// What a run has counted; kept with it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Counters {
+    /// States entered.
+    pub(super) steps: u32,
+    /// Entries of the journal.
+    pub(super) events: u32,
+    /// Events of the history.
+    pub(super) history: u32,
+    /// Ids given to calls and timers.
+    pub(super) ids: u64,
+    /// Random values drawn.
+    pub(super) draws: u64,
+}
+
+/// What an event did to a strand.
+pub(super) enum Progress {
+    /// Nothing: it is not about this strand, late, or came twice.
+    Unconcerned,
+    /// It went on.
+    Moved,
+    /// Its machine is at its end.
+    Ended(Result<Json, Failure>),
+}
+
+/// One transition of a run.
+pub(super) struct Transition<'a> {
+    pub(super) run: &'a RunContext,
+    pub(super) at: Timestamp,
+    pub(super) counters: &'a mut Counters,
+    pub(super) random: &'a Random<'a>,
+    pub(super) history: Vec<HistoryEvent>,
+    /// An error that ends the run, whatever is around.
+    pub(super) fatal: Option<Failure>,
+}
+
+impl Transition<'_> {
+    /// Adds an event to the history of a strand.
+    pub(super) fn record(
+        &mut self,
+        strand: &mut Strand,
+        kind: impl Into<Cow<'static, str>>,
+        detail: HistoryDetail,
+    ) {
+        let id = self.note(strand.last_event, kind, Some(strand.state.clone()), detail);
+        strand.last_event = id;
+    }
+
+    /// Adds an event to the history.
+    pub(super) fn note(
+        &mut self,
+        previous_event_id: u32,
+        kind: impl Into<Cow<'static, str>>,
+        state: Option<String>,
+        detail: HistoryDetail,
+    ) -> u32 {
+        self.counters.history += 1;
+        let id = self.counters.history;
+        let kind = kind.into();
+        self.history.push(HistoryEvent { id, previous_event_id, timestamp: self.at, kind, state, detail });
+        id
+    }
+
+    /// An id for a call or a timer.
+    pub(super) fn id(&mut self) -> u64 {
+        self.counters.ids += 1;
+        self.counters.ids
+    }
+
+    /// A timer that is due so much later.
+    pub(super) fn timer(&mut self, after: SignedDuration) -> Timer {
+        Timer { id: self.id(), due: self.at.checked_add(after).unwrap_or(Timestamp::MAX) }
+    }
+
+    /// The context object of a strand.
+    pub(super) fn context<'b>(&'b self, strand: &'b Strand) -> Context<'b> {
+        Context {
+            run: self.run,
+            random: self.random,
+            state: &strand.state,
+            entered: strand.entered,
+            retries: strand.retry_count(),
+            item: strand.item.as_ref().map(|item| (item.index, &item.value)),
+            made: OnceCell::new(),
+        }
+    }
+
+    /// Lets the strand enter a state of its machine, as far as that goes without an event.
+    pub(super) fn enter(&mut self, machine: MachineRef<'_>, strand: &mut Strand, name: &str, input: Json) {
+        self.counters.steps += 1;
+        name.clone_into(&mut strand.state);
+        strand.entered = self.at;
+        strand.step = u64::from(self.counters.steps);
+        strand.input = input;
+        strand.phase = Phase::Ready;
+        if self.counters.steps > STEPS_MAX {
+            let cause = format!("the run entered more than {STEPS_MAX} states; the last was {name}");
+            self.fatal.get_or_insert(Failure::new(errors::STEP_LIMIT, cause));
+            return;
+        }
+        let Some(state) = machine.states.get(name) else {
+            self.fatal.get_or_insert(Failure::runtime(format!("there is no state {name}")));
+            return;
+        };
+        strand.retries = vec![0; state.handlers().0.len()];
+        let detail = HistoryDetail::input(&strand.input);
+        self.record(strand, format!("{}StateEntered", state.kind()), detail);
+        self.start(state, strand);
+    }
+
+    /// Starts the work of the state that was entered, or is tried again.
+    pub(super) fn start(&mut self, state: &State, strand: &mut Strand) {
+        let started = match state {
+            State::Task(task) => self.call(task, strand),
+            State::Wait(wait) => self.wait(wait, strand),
+            State::Parallel(parallel) => self.open_parallel(parallel, strand),
+            State::Map(map) => self.open_map(map, strand),
+            State::Pass(_) | State::Choice(_) | State::Succeed(_) | State::Fail(_) => Ok(Phase::Ready),
+        };
+        strand.phase = started.unwrap_or_else(|failure| Phase::Broken { failure });
+    }
+
+    /// Applies the event to the strand and those inside.
+    pub(super) fn advance(
+        &mut self,
+        machine: MachineRef<'_>,
+        strand: &mut Strand,
+        event: &Event,
+    ) -> Progress {
+        let Some(state) = machine.states.get(&strand.state) else {
+            self.fatal.get_or_insert(Failure::runtime(format!("there is no state {}", strand.state)));
+            return Progress::Moved;
+        };
+        match (&mut strand.phase, event) {
+            (Phase::Ready, Event::Continue) => self.work(machine, state, strand),
+            (Phase::Broken { failure }, Event::Continue) => {
+                let failure = failure.clone();
+                self.fail(machine, state, strand, failure)
+            }
+            (Phase::Waiting { timer }, Event::Due { timer: id })
+                if timer.id == *id && timer.due <= self.at =>
+            {
+                let output = self.passed_on(state, strand);
+                self.leave_or_fail(machine, state, strand, output)
+            }
+            (Phase::Retrying { timer }, Event::Due { timer: id })
+                if timer.id == *id && timer.due <= self.at =>
+            {
+                self.start(state, strand);
+                Progress::Moved
+            }
+            (Phase::Calling { .. }, _) => self.answered(machine, state, strand, event),
+            (Phase::Inside { .. }, _) => self.inside(machine, state, strand, event),
+            _ => Progress::Unconcerned,
+        }
+    }
+
+    /// Does what a state does without the world.
+    fn work(&mut self, machine: MachineRef<'_>, state: &State, strand: &mut Strand) -> Progress {
+        match state {
+            State::Pass(pass) => {
+                let output = self.pass(pass, strand);
+                self.leave_or_fail(machine, state, strand, output)
+            }
+            State::Choice(choice) => match self.choose(choice, strand) {
+                Ok((next, output)) => self.leave(machine, state, strand, output, Some(&next)),
+                Err(failure) => self.fail(machine, state, strand, failure),
+            },
+            State::Succeed(_) => {
+                let output = self.passed_on(state, strand);
+                self.leave_or_fail(machine, state, strand, output)
+            }
+            State::Fail(fail) => {
+                let failure = self.failed_state(fail, strand).unwrap_or_else(|failure| failure);
+                self.fail(machine, state, strand, failure)
+            }
+            // These have begun when they are entered.
+            State::Task(_) | State::Wait(_) | State::Parallel(_) | State::Map(_) => Progress::Unconcerned,
+        }
+    }
+
+    fn pass(&self, pass: &PassState, strand: &Strand) -> Result<Json, Failure> {
+        let context = self.context(strand);
+        let input = select("inputPath", pass.input_path.as_ref(), &strand.input, &context)?;
+        let input = match &pass.parameters {
+            Some(template) => Cow::Owned(fill(template, &input, &context)?),
+            None => input,
+        };
+        let result = pass.result.clone().unwrap_or_else(|| input.into_owned());
+        let placed = place(pass.result_path.as_ref(), &strand.input, result)?;
+        Ok(select("outputPath", pass.output_path.as_ref(), &placed, &context)?.into_owned())
+    }
+
+    fn choose(
+        &self,
+        choice: &schema::kinds::workflow::ChoiceState,
+        strand: &Strand,
+    ) -> Result<(String, Json), Failure> {
+        let context = self.context(strand);
+        let input = select("inputPath", choice.input_path.as_ref(), &strand.input, &context)?;
+        let next = choice::next(choice, &input, &context)?;
+        let output = select("outputPath", choice.output_path.as_ref(), &input, &context)?.into_owned();
+        Ok((next.to_owned(), output))
+    }
+
+    /// The failure that a Fail is.
+    fn failed_state(
+        &self,
+        fail: &schema::kinds::workflow::FailState,
+        strand: &Strand,
+    ) -> Result<Failure, Failure> {
+        let context = self.context(strand);
+        let text = |field: &str, plain: &Option<String>, path: &Option<String>| match (plain, path) {
+            (Some(plain), _) => Ok(plain.clone()),
+            (None, None) => Ok(String::new()),
+            (None, Some(path)) => {
+                let value = if path.starts_with("States.") {
+                    super::data::expression(field, path, &strand.input, &context)?
+                } else {
+                    lookup(field, path, &strand.input, &context)?.into_owned()
+                };
+                value.as_str().map(str::to_owned).ok_or_else(|| {
+                    Failure::runtime(format!("{field}: `{path}` leads to {value}, which is no text"))
+                })
+            }
+        };
+        let error = text("errorPath", &fail.error, &fail.error_path)?;
+        let cause = text("causePath", &fail.cause, &fail.cause_path)?;
+        Ok(Failure::new(&error, cause))
+    }
+
+    /// The output of a state that makes no result: its input, through both paths.
+    fn passed_on(&self, state: &State, strand: &Strand) -> Result<Json, Failure> {
+        let (input, output) = match state {
+            State::Wait(wait) => (&wait.input_path, &wait.output_path),
+            State::Succeed(succeed) => (&succeed.input_path, &succeed.output_path),
+            _ => (&None, &None),
+        };
+        let context = self.context(strand);
+        let seen = select("inputPath", input.as_ref(), &strand.input, &context)?;
+        Ok(select("outputPath", output.as_ref(), &seen, &context)?.into_owned())
+    }
+
+    fn wait(&mut self, wait: &WaitState, strand: &Strand) -> Result<Phase, Failure> {
+        let due = {
+            let context = self.context(strand);
+            let input = select("inputPath", wait.input_path.as_ref(), &strand.input, &context)?;
+            let seconds = match &wait.seconds_path {
+                Some(path) => Some(super::task::count("secondsPath", path, &input, &context)?),
+                None => wait.seconds,
+            };
+            let until = |text: &str| {
+                timestamp(text)
+                    .ok_or_else(|| Failure::runtime(format!("`{text}` is no timestamp of RFC 3339")))
+            };
+            match (seconds, &wait.timestamp, &wait.timestamp_path) {
+                (Some(seconds), ..) => {
+                    let after = SignedDuration::from_secs(i64::from(seconds));
+                    self.at.checked_add(after).unwrap_or(Timestamp::MAX)
+                }
+                (None, Some(text), _) => until(text)?,
+                (None, None, Some(path)) => {
+                    let value = lookup("timestampPath", path, &input, &context)?;
+                    until(value.as_str().unwrap_or_default())?
+                }
+                (None, None, None) => self.at,
+            }
+        };
+        Ok(Phase::Waiting { timer: Timer { id: self.id(), due } })
+    }
+
+    /// Leaves the state with its output, or fails.
+    pub(super) fn leave_or_fail(
+        &mut self,
+        machine: MachineRef<'_>,
+        state: &State,
+        strand: &mut Strand,
+        output: Result<Json, Failure>,
+    ) -> Progress {
+        match output.and_then(|output| sized("output", output)) {
+            Ok(output) => {
+                let next = state.onward().and_then(|(next, _)| next);
+                self.leave(machine, state, strand, output, next)
+            }
+            Err(failure) => self.fail(machine, state, strand, failure),
+        }
+    }
+
+    fn leave(
+        &mut self,
+        machine: MachineRef<'_>,
+        state: &State,
+        strand: &mut Strand,
+        output: Json,
+        next: Option<&str>,
+    ) -> Progress {
+        self.record(strand, format!("{}StateExited", state.kind()), HistoryDetail::output(&output));
+        match next {
+            Some(next) => {
+                self.enter(machine, strand, next, output);
+                Progress::Moved
+            }
+            None => Progress::Ended(Ok(output)),
+        }
+    }
+
+    /// The state failed: retriers first, then catchers, each in its order.
+    pub(super) fn fail(
+        &mut self,
+        machine: MachineRef<'_>,
+        state: &State,
+        strand: &mut Strand,
+        failure: Failure,
+    ) -> Progress {
+        if failure.is_fatal() {
+            self.fatal.get_or_insert(failure);
+            return Progress::Moved;
+        }
+        let (retriers, catchers) = state.handlers();
+        let retrier = retriers.iter().position(|retrier| failure.fits(&retrier.error_equals));
+        if let Some((index, retrier)) = retrier.and_then(|index| Some((index, retriers.get(index)?)))
+            && let Some(used) = strand.retries.get_mut(index).filter(|used| **used < retrier.max_attempts)
+        {
+            *used += 1;
+            let after = delay(retrier, *used, self.random);
+            strand.phase = Phase::Retrying { timer: self.timer(after) };
+            return Progress::Moved;
+        }
+        let Some(catcher) = catchers.iter().find(|catcher| failure.fits(&catcher.error_equals)) else {
+            return Progress::Ended(Err(failure));
+        };
+        let said = json!({ "Error": failure.error, "Cause": failure.cause });
+        let caught = place(catcher.result_path.as_ref(), &strand.input, said);
+        match caught.and_then(|output| sized("output", output)) {
+            Ok(output) => self.leave(machine, state, strand, output, Some(&catcher.next)),
+            Err(failure) => Progress::Ended(Err(failure)),
+        }
+    }
+}
+
+/// The value, unless it is larger than a state's data may be.
+pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
+    let bytes = size(&value);
+    if bytes <= PAYLOAD_MAX_BYTES {
+        return Ok(value);
+    }
+    let cause = format!("the {what} has {bytes} bytes as JSON; at most {PAYLOAD_MAX_BYTES} are allowed");
+    Err(Failure::new(errors::DATA_LIMIT, cause))
+}
+
+/// How many bytes a value has as JSON, without writing it anywhere.
+fn size(value: &Json) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    match serde_json::to_writer(&mut count, value) {
+        Ok(()) => count.0,
+        Err(_) => usize::MAX,
+    }
+}

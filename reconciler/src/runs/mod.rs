@@ -1,0 +1,3 @@
+//! Runs of workflows.
+
+pub mod machine;

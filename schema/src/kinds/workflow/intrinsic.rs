@@ -1,0 +1,410 @@
+//! The intrinsic functions of payload templates: `States.Format('{} of {}', $.part, $.whole)`.
+//!
+//! A function's arguments are texts in single quotes, numbers, `true`, `false`, `null`, paths and other
+//! functions. What the functions do is the run engine's part.
+
+use std::fmt;
+
+use serde_json::{Number, Value as Json};
+
+use super::path::{JsonPath, PathError};
+
+/// Longest expression, in bytes.
+const EXPRESSION_MAX_BYTES: usize = 10_000;
+
+/// How deep functions may lie in each other: the language's own bound.
+pub const INTRINSIC_NESTING_MAX: usize = 10;
+
+/// Where a field `x.$` takes its value from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Expression {
+    /// From a path.
+    Path(JsonPath),
+    /// From an intrinsic function.
+    Call(IntrinsicCall),
+}
+
+/// A function with its arguments, of which there are as many as it takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IntrinsicCall {
+    /// The function.
+    pub function: Intrinsic,
+    /// In their order.
+    pub arguments: Vec<Argument>,
+}
+
+/// One argument of a function.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Argument {
+    /// A text with its escapes, because a template of `States.Format` must tell `\{}` from `{}`;
+    /// [`unescaped`] is without.
+    Text(String),
+    /// A number, a boolean or null.
+    Literal(Json),
+    /// A path.
+    Path(JsonPath),
+    /// What another function gives.
+    Call(IntrinsicCall),
+}
+
+/// What a function takes at one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Any,
+    Text,
+    Number,
+    Boolean,
+    List,
+    Object,
+}
+
+impl Wanted {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "a value",
+            Self::Text => "a text",
+            Self::Number => "a number",
+            Self::Boolean => "true or false",
+            Self::List => "a list",
+            Self::Object => "an object",
+        }
+    }
+}
+
+macro_rules! intrinsics {
+    ($($name:ident $text:literal [$($wanted:ident)*] $optional:literal $more:literal)*) => {
+        /// An intrinsic function.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Intrinsic {
+            $(#[doc = concat!("`", $text, "`")] $name,)*
+        }
+
+        impl Intrinsic {
+            /// All of them.
+            pub const ALL: &[Intrinsic] = &[$(Intrinsic::$name),*];
+
+            /// Its name, with `States.`
+            pub fn as_str(self) -> &'static str {
+                match self { $(Intrinsic::$name => $text,)* }
+            }
+
+            /// What it takes, how many of the last may be left out, and whether more may follow.
+            fn parameters(self) -> (&'static [Wanted], usize, bool) {
+                match self { $(Intrinsic::$name => (&[$(Wanted::$wanted),*], $optional, $more),)* }
+            }
+        }
+    };
+}
+
+intrinsics! {
+    Array "States.Array" [] 0 true
+    ArrayContains "States.ArrayContains" [List Any] 0 false
+    ArrayGetItem "States.ArrayGetItem" [List Number] 0 false
+    ArrayLength "States.ArrayLength" [List] 0 false
+    ArrayPartition "States.ArrayPartition" [List Number] 0 false
+    ArrayRange "States.ArrayRange" [Number Number Number] 0 false
+    ArrayUnique "States.ArrayUnique" [List] 0 false
+    Base64Decode "States.Base64Decode" [Text] 0 false
+    Base64Encode "States.Base64Encode" [Text] 0 false
+    Format "States.Format" [Text] 0 true
+    Hash "States.Hash" [Any Text] 0 false
+    JsonMerge "States.JsonMerge" [Object Object Boolean] 0 false
+    JsonToString "States.JsonToString" [Any] 0 false
+    MathAdd "States.MathAdd" [Number Number] 0 false
+    MathRandom "States.MathRandom" [Number Number Number] 1 false
+    StringSplit "States.StringSplit" [Text Text] 0 false
+    StringToJson "States.StringToJson" [Text] 0 false
+    Uuid "States.UUID" [] 0 false
+}
+
+/// The text is neither a path nor a function that can be called so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExpressionError {
+    /// It is meant as a path.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// `$name`, which the language's `Assign` gives a value.
+    #[error("`{0}` is a variable")]
+    Variable(String),
+    /// There is no such function.
+    #[error("there is no intrinsic function `{0}`")]
+    Unknown(String),
+    /// Too few or too many arguments.
+    #[error("{function} takes {wanted}, not {found}")]
+    Count {
+        /// Its name.
+        function: &'static str,
+        /// How many it takes, in words.
+        wanted: String,
+        /// How many there are.
+        found: usize,
+    },
+    /// An argument that can never be of the type that is wanted.
+    #[error("argument {at} of {function} is to be {wanted}")]
+    Argument {
+        /// Its name.
+        function: &'static str,
+        /// Which, from 1.
+        at: usize,
+        /// What it takes there.
+        wanted: &'static str,
+    },
+    /// Not an expression, from this character on, counted from 1.
+    #[error("{wanted} is wanted at character {at}")]
+    Syntax {
+        /// What could come there.
+        wanted: &'static str,
+        /// Where.
+        at: usize,
+    },
+    /// Functions in functions.
+    #[error("functions lie in each other more than {INTRINSIC_NESTING_MAX} deep")]
+    TooDeep,
+    /// Too long.
+    #[error("the expression is longer than {EXPRESSION_MAX_BYTES} bytes")]
+    TooLong,
+}
+
+impl Expression {
+    /// Reads what stands in a field `x.$`.
+    pub fn parse(text: &str) -> Result<Self, ExpressionError> {
+        if !text.starts_with("States.") {
+            return Ok(Self::Path(JsonPath::parse(text)?));
+        }
+        if text.len() > EXPRESSION_MAX_BYTES {
+            return Err(ExpressionError::TooLong);
+        }
+        let mut reader = Reader { text, rest: text };
+        let call = reader.call(0)?;
+        if reader.rest.is_empty() { Ok(Self::Call(call)) } else { Err(reader.wrong("the end")) }
+    }
+}
+
+/// A text without its escapes: `\'` is a quote, `\\` a backslash, `\{` a brace.
+pub fn unescaped(raw: &str) -> String {
+    let mut plain = String::with_capacity(raw.len());
+    let mut chars = raw.chars();
+    while let Some(char) = chars.next() {
+        plain.push(if char == '\\' { chars.next().unwrap_or(char) } else { char });
+    }
+    plain
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn wrong(&self, wanted: &'static str) -> ExpressionError {
+        let before = &self.text[..self.text.len() - self.rest.len()];
+        ExpressionError::Syntax { wanted, at: before.chars().count() + 1 }
+    }
+
+    fn space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    fn eat(&mut self, char: char) -> bool {
+        let rest = self.rest.strip_prefix(char);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn take(&mut self, length: usize) -> &'a str {
+        let (word, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        word
+    }
+
+    fn call(&mut self, depth: usize) -> Result<IntrinsicCall, ExpressionError> {
+        if depth >= INTRINSIC_NESTING_MAX {
+            return Err(ExpressionError::TooDeep);
+        }
+        let end = self.rest.find(|c: char| !(c.is_alphanumeric() || c == '.')).unwrap_or(self.rest.len());
+        let name = self.take(end);
+        let known = Intrinsic::ALL.iter().find(|function| function.as_str() == name);
+        let Some(function) = known.copied() else { return Err(ExpressionError::Unknown(name.to_owned())) };
+        if !self.eat('(') {
+            return Err(self.wrong("`(`"));
+        }
+        let mut arguments = Vec::new();
+        self.space();
+        if !self.eat(')') {
+            loop {
+                self.space();
+                arguments.push(self.argument(depth)?);
+                self.space();
+                if self.eat(')') {
+                    break;
+                }
+                if !self.eat(',') {
+                    return Err(self.wrong("`,` or `)`"));
+                }
+            }
+        }
+        fit(function, &arguments)?;
+        Ok(IntrinsicCall { function, arguments })
+    }
+
+    fn argument(&mut self, depth: usize) -> Result<Argument, ExpressionError> {
+        match self.rest.chars().next() {
+            Some('\'') => self.quoted(),
+            Some('$') => self.path(),
+            Some('S') => self.call(depth + 1).map(Argument::Call),
+            Some(first) if first == '-' || first.is_ascii_digit() => self.number(),
+            _ => self.word(),
+        }
+    }
+
+    fn quoted(&mut self) -> Result<Argument, ExpressionError> {
+        let body = &self.rest[1..];
+        let mut is_escaped = false;
+        for (at, char) in body.char_indices() {
+            match char {
+                _ if is_escaped => is_escaped = false,
+                '\\' => is_escaped = true,
+                '\'' => {
+                    self.rest = &body[at + 1..];
+                    return Ok(Argument::Text(body[..at].to_owned()));
+                }
+                _ => {}
+            }
+        }
+        Err(self.wrong("the closing quote of this text"))
+    }
+
+    /// A path ends at a comma, a closing parenthesis or a space outside of its brackets.
+    fn path(&mut self) -> Result<Argument, ExpressionError> {
+        let (mut brackets, mut quote) = (0_u32, None);
+        let ends = |(_, char): &(usize, char)| {
+            match (quote, *char) {
+                (Some(open), char) if open == char => quote = None,
+                (Some(_), _) => {}
+                (None, '\'' | '"') if brackets > 0 => quote = Some(*char),
+                (None, '[') => brackets += 1,
+                (None, ']') => brackets = brackets.saturating_sub(1),
+                (None, ',' | ')' | ' ') => return brackets == 0,
+                _ => {}
+            }
+            false
+        };
+        let end = self.rest.char_indices().find(ends).map_or(self.rest.len(), |(at, _)| at);
+        let text = self.take(end);
+        let after = text.trim_start_matches('$').chars().next();
+        if after.is_some_and(|first| first.is_alphabetic() || first == '_') {
+            return Err(ExpressionError::Variable(text.to_owned()));
+        }
+        Ok(Argument::Path(JsonPath::parse(text)?))
+    }
+
+    fn number(&mut self) -> Result<Argument, ExpressionError> {
+        let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
+        let number = self.rest[..end].parse::<Number>().map_err(|_| self.wrong("a number"))?;
+        self.take(end);
+        Ok(Argument::Literal(Json::Number(number)))
+    }
+
+    fn word(&mut self) -> Result<Argument, ExpressionError> {
+        let words = [("true", Json::Bool(true)), ("false", Json::Bool(false)), ("null", Json::Null)];
+        for (word, value) in words {
+            if self.rest.starts_with(word) {
+                self.take(word.len());
+                return Ok(Argument::Literal(value));
+            }
+        }
+        Err(self.wrong("a text in single quotes, a number, a path or a function"))
+    }
+}
+
+/// Whether the function takes so many arguments, and such.
+fn fit(function: Intrinsic, arguments: &[Argument]) -> Result<(), ExpressionError> {
+    let (wanted, optional, more) = function.parameters();
+    let (least, found) = (wanted.len() - optional, arguments.len());
+    if found < least || (found > wanted.len() && !more) {
+        let plural = if wanted.len() == 1 && !more { "argument" } else { "arguments" };
+        let words = match (wanted.len(), optional, more) {
+            (0, ..) => "no arguments".to_owned(),
+            (_, _, true) => format!("{least} or more {plural}"),
+            (most, 0, false) => format!("{most} {plural}"),
+            (most, ..) => format!("{least} to {most} {plural}"),
+        };
+        return Err(ExpressionError::Count { function: function.as_str(), wanted: words, found });
+    }
+    for (index, (wanted, argument)) in wanted.iter().zip(arguments).enumerate() {
+        let fits = match argument {
+            Argument::Path(_) | Argument::Call(_) => true,
+            Argument::Text(_) => matches!(wanted, Wanted::Any | Wanted::Text),
+            Argument::Literal(Json::Number(_)) => matches!(wanted, Wanted::Any | Wanted::Number),
+            Argument::Literal(Json::Bool(_)) => matches!(wanted, Wanted::Any | Wanted::Boolean),
+            Argument::Literal(_) => matches!(wanted, Wanted::Any),
+        };
+        if !fits {
+            let function = function.as_str();
+            return Err(ExpressionError::Argument { function, at: index + 1, wanted: wanted.as_str() });
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Intrinsic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(text: &str) -> IntrinsicCall {
+        match Expression::parse(text) {
+            Ok(Expression::Call(call)) => call,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn functions_are_read_with_all_sorts_of_arguments() {
+        let read = call(
+            r"States.Array('it\'s', -1.5, true, null, $.a['x, (y)'][0], $$.Execution.Id, States.UUID())",
+        );
+        assert_eq!(read.function, Intrinsic::Array);
+        assert_eq!(read.arguments.len(), 7);
+        assert_eq!(read.arguments[0], Argument::Text(r"it\'s".to_owned()));
+        assert_eq!(read.arguments[1], Argument::Literal(serde_json::json!(-1.5)));
+        assert_eq!(read.arguments[4], Argument::Path(JsonPath::parse("$.a['x, (y)'][0]").unwrap()));
+        assert_eq!(read.arguments[6], Argument::Call(call("States.UUID()")));
+        assert_eq!(Intrinsic::ALL.len(), 18, "the language has 18 functions");
+        assert!(matches!(Expression::parse("$.x"), Ok(Expression::Path(_))));
+        assert_eq!(unescaped(r"it\'s \{\} \\"), r"it's {} \");
+    }
+
+    #[test]
+    fn what_can_not_be_called_is_told() {
+        let deep = format!("{}$.x{}", "States.Array(".repeat(11), ")".repeat(11));
+        for (text, error) in [
+            ("States.Upper($.x)", "there is no intrinsic function `States.Upper`"),
+            ("States.UUID(1)", "States.UUID takes no arguments, not 1"),
+            ("States.MathAdd(1)", "States.MathAdd takes 2 arguments, not 1"),
+            ("States.MathRandom(1)", "States.MathRandom takes 2 to 3 arguments, not 1"),
+            ("States.Format()", "States.Format takes 1 or more arguments, not 0"),
+            ("States.MathAdd(1,'-1')", "argument 2 of States.MathAdd is to be a number"),
+            ("States.Array(1", "`,` or `)` is wanted at character 15"),
+            ("States.Array('a)", "the closing quote of this text is wanted at character 14"),
+            ("States.Array(1) x", "the end is wanted at character 16"),
+            (
+                "States.Array(x)",
+                "a text in single quotes, a number, a path or a function is wanted at character 14",
+            ),
+            ("States.Array($.a..b)", "`..` steps are not supported in paths"),
+            ("States.Array($name)", "`$name` is a variable"),
+            (deep.as_str(), "functions lie in each other more than 10 deep"),
+            ("ipsum", "a path begins with `$`"),
+        ] {
+            let found = Expression::parse(text).map_err(|error| error.to_string());
+            assert_eq!(found, Err(error.to_owned()), "{text}");
+        }
+    }
+}
