@@ -16,6 +16,7 @@ use schema::since::Since;
 mod invoke;
 mod offline;
 mod resource;
+mod run;
 mod simulate;
 mod top;
 mod up;
@@ -23,6 +24,7 @@ mod up;
 pub use invoke::InvokeArgs;
 pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
+pub use run::RunArgs;
 pub use simulate::{SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, Simulated};
 pub use top::{SortBy, TopArgs, TopKind};
 pub use up::{DownArgs, UpArgs};
@@ -108,6 +110,12 @@ pub enum Command {
                             Exit code: 0 answered, 1 the function failed, 2 the call was refused, 3 it did not run: \
                             nobody answered in time, or too many wait.")]
     Invoke(InvokeArgs),
+    /// Run a workflow once
+    #[command(after_help = "Examples: minik8s run sum -d '{\"x\": 1, \"y\": 2}' --wait\n          \
+                            minik8s run shop/order -f order.json --id order-4711\n\n\
+                            It changes nothing that should be: the workflow stays as the repository has it.\n\
+                            Exit code: 0 asked for, or with --wait succeeded; 1 it did not succeed; 2 wrong usage.")]
+    Run(RunArgs),
     /// Check manifests as a push of them would be checked
     #[command(
         after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n          \

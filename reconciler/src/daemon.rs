@@ -36,6 +36,7 @@ use crate::controllers::settings::ClusterSettings;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, VerdictLoop};
+use crate::runs::{WorkflowsDeps, WorkflowsLoop, wake_on_requests};
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
 /// Controllers look again after this even if nothing changed.
@@ -101,6 +102,29 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
 }
 
+/// Runs of workflows: their objects and what is asked for wake the loop, and each run that ends.
+fn drive_workflows(runtime: &mut Runtime, deps: &Deps) {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.objects.ptr_eq(&before.objects)
+            || !now.workflows.ptr_eq(&before.workflows)
+            || !now.settled.ptr_eq(&before.settled)
+            || now.synced != before.synced
+    };
+    let store = Arc::clone(&deps.store);
+    let row = Row::every(CONTROLLER_INTERVAL)
+        .wake_on(deps.fence.clone())
+        .wake_if(deps.snapshot.clone(), WAKE_GAP, is_news)
+        .wake_by(|nudge| wake_on_requests(store, nudge));
+    let the_loop = WorkflowsLoop::new(WorkflowsDeps {
+        store: Arc::clone(&deps.store),
+        snapshot: deps.snapshot.clone(),
+        fence: deps.fence.clone(),
+        last_known: deps.last_known.clone(),
+        nudge: row.nudge(),
+    });
+    runtime.drive(row, the_loop);
+}
+
 /// Takes webhooks; gives what counts them.
 fn serve_hooks(
     runtime: &mut Runtime,
@@ -150,6 +174,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
     runtime.drive(controller_row(&snapshot, &fence), verdicts);
     drive_controllers(&mut runtime, &deps);
+    drive_workflows(&mut runtime, &deps);
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
     runtime.drive(keep.row(), keep);

@@ -6,6 +6,7 @@ use crate::cli::print::tables::KindView;
 use crate::gitops::review::effects::{Case, Effect, daemon_set, other, service, workload};
 use crate::view::{
     AutoscalerView, FunctionView, KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView,
+    WorkflowView,
 };
 
 /// One row.
@@ -31,7 +32,7 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
         Kind::DaemonSet => Descriptor { page: KindPage::Workload, effects: daemon_set::daemon_set },
         Kind::HorizontalPodAutoscaler => row::<AutoscalerView>(workload::autoscaler),
         Kind::Dns => row::<RouteView>(service::dns),
-        Kind::Workflow => row::<ObjectView>(other::workflow),
+        Kind::Workflow => row::<WorkflowView>(other::workflow),
         Kind::Job => row::<ObjectView>(other::job),
     }
 }

@@ -54,7 +54,12 @@ pub fn content_hash<T: Serialize>(value: &T) -> String {
     // Through `Value`, whose objects are ordered maps: field order of the type does not matter.
     let value = serde_json::to_value(value).expect("types of this crate have a JSON form");
     let text = serde_json::to_vec(&value).expect("what is a JSON value has a text");
-    hex(&Sha256::digest(text))
+    sha256_hex(&text)
+}
+
+/// SHA-256 of these bytes, as 64 hex digits.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 /// Lower-case hex digits of `bytes`.

@@ -33,6 +33,26 @@ macro_rules! key_table {
                     Election, "all writers of the reconciler", All;
                 Event(reporter: String, namespace: String, id: String), EVENTS, "/minik8s/events/<reporter>/<ns>/<id>"
                     => "what happened, on a lease of 1 h; a node's reporter is its name", Reporter, "CLI", Nothing;
+                RunRequest(workflow: NamespacedName, run: String), RUN_REQUESTS, "/minik8s-runs/requests/<ns>/<workflow>/<run>"
+                    => "a run that is asked for: its input; until it has begun", Receiver, "workflows", Nothing;
+                RunInput(workflow: NamespacedName, run: String, part: u64), RUN_INPUTS,
+                    "/minik8s-runs/inputs/<ns>/<workflow>/<run>/<n>"
+                    => "a part of the input of a run that is asked for, if it has more than 32 KiB",
+                    Receiver, "workflows", Nothing;
+                RunHead(workflow: NamespacedName, run: String), RUN_HEADS, "/minik8s-runs/heads/<ns>/<workflow>/<run>"
+                    => "a run in short: when and why it began, how it ended",
+                    Controller("workflows"), "CLI", Nothing;
+                RunEntries(workflow: NamespacedName, run: String, first: u64), RUN_JOURNALS,
+                    "/minik8s-runs/journal/<ns>/<workflow>/<run>/<seq>"
+                    => "what happened to a run from this number on: one entry, or several once they are compacted",
+                    Controller("workflows"), "CLI", Nothing;
+                RunPayload(workflow: NamespacedName, run: String, digest: String, part: u64), RUN_PAYLOADS,
+                    "/minik8s-runs/payload/<ns>/<workflow>/<run>/<digest>/<n>"
+                    => "a part of an input or output of more than 32 KiB",
+                    Controller("workflows"), "CLI", Nothing;
+                RunDefinition(workflow: NamespacedName, hash: String), RUN_DEFINITIONS,
+                    "/minik8s-runs/definitions/<ns>/<workflow>/<hash>"
+                    => "the state machine that runs were begun with", Controller("workflows"), "CLI", Nothing;
             }
             watched {
                 Source(source: String), SOURCES, "/minik8s/sources/<source>"
@@ -86,6 +106,9 @@ macro_rules! key_table {
                 Demand(node: String), DEMAND, "/minik8s/demand/<node>"
                     => "calls of functions through the node's gateway",
                     Agent, "functions", Own; demand: NodeDemand, Figures;
+                Workflow(workflow: NamespacedName), WORKFLOWS, "/minik8s/workflows/<ns>/<workflow>"
+                    => "the run of the last push, and how many runs there are",
+                    Controller("workflows"), "gitops, CLI", Nothing; workflows: WorkflowRecord, Plans;
                 Node(node: String), NODES, "/minik8s/nodes/<node>"
                     => "capacity, addresses, versions", Agent, "scheduler", All; nodes: NodeRecord, Plans;
                 Subnet(node: String), SUBNETS, "/minik8s/subnets/<node>"

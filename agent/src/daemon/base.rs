@@ -163,6 +163,7 @@ impl Base<'_> {
         NodeLoop::new(NodeDeps {
             node: self.node_name(),
             listen: self.config.listen,
+            functions_listen: self.config.functions_listen,
             address: self.address.clone(),
             age_recipient: self.files.recipient().map(str::to_owned),
             store: Arc::clone(&self.store),

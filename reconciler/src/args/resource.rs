@@ -14,6 +14,8 @@ pub enum ResourceKind {
     Delivery,
     /// What happened.
     Event,
+    /// Runs of workflows.
+    Run,
     /// What is behind services.
     Endpoints,
     /// Objects of a kind: pods and nodes as they are, others as they are to be.
@@ -29,6 +31,7 @@ impl ResourceKind {
         (ResourceKind::Revision, &["revisions", "revision", "rev"]),
         (ResourceKind::Delivery, &["deliveries", "delivery", "dlv"]),
         (ResourceKind::Event, &["events", "event", "ev"]),
+        (ResourceKind::Run, &["runs", "run"]),
         (ResourceKind::Endpoints, &["endpoints", "endpoint", "ep"]),
         (ResourceKind::All, &["all"]),
     ];
@@ -60,7 +63,7 @@ impl ResourceKind {
 
     pub fn is_namespaced(self) -> bool {
         match self {
-            ResourceKind::Endpoints | ResourceKind::Event | ResourceKind::All => true,
+            ResourceKind::Endpoints | ResourceKind::Event | ResourceKind::Run | ResourceKind::All => true,
             ResourceKind::Object(kind) => !kind.is_cluster_scoped(),
             ResourceKind::Source | ResourceKind::Revision | ResourceKind::Delivery => false,
         }

@@ -12,7 +12,7 @@ use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
     AutoscalerDetail, FunctionDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView,
-    RevisionView, ServiceDetail, WorkloadView,
+    RevisionView, RunDetail, ServiceDetail, WorkflowDetail, WorkloadView,
 };
 
 mod autoscaler;
@@ -20,6 +20,7 @@ mod containers;
 mod function;
 mod page;
 mod service;
+mod workflow;
 mod workload;
 
 use page::{Page, indented, pairs};
@@ -39,6 +40,13 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
     let (screen, now) = (Screen::stdout(), Timestamp::now());
     match args.resource.kind {
         ResourceKind::Object(kind) => object(&client, kind, &args.namespace, name, (screen, now)).await,
+        ResourceKind::Run => {
+            let Some((workflow, id)) = name.split_once('/') else {
+                return Err(CliError::Usage(format!("write run/WORKFLOW/{name}; see 'minik8s get runs'")));
+            };
+            let run: RunDetail = client.get(&["runs", &args.namespace, workflow, id], &[]).await?;
+            write_out(&workflow::run_page(&run, screen))
+        }
         ResourceKind::Revision => {
             let List { items } = client.get::<List<RevisionView>>(&["history"], &[]).await?;
             write_out(&revision_page(one_revision(&items, name)?, screen))
@@ -86,6 +94,10 @@ async fn object(
         KindPage::Function => {
             let detail: FunctionDetail = client.get(&["functions", namespace, name], &[]).await?;
             write_out(&function::function_page(&detail, screen, now)?)
+        }
+        KindPage::Workflow => {
+            let detail: WorkflowDetail = client.get(&["workflows", namespace, name], &[]).await?;
+            write_out(&workflow::workflow_page(&detail, screen, now)?)
         }
         page @ (KindPage::Host | KindPage::Workload | KindPage::Object) => {
             let detail: ObjectDetail = client.get(&["objects", kind.as_str(), namespace, name], &[]).await?;

@@ -17,7 +17,8 @@ use crate::kinds;
 use crate::view::{
     AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionDetail, FunctionView,
     KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView, RevisionView,
-    RouteView, Selector, ServiceDetail, ServiceView, SourceView,
+    RouteView, RunDetail, RunView, Selector, ServiceDetail, ServiceView, SourceView, WorkflowDetail,
+    WorkflowView,
 };
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -38,7 +39,10 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
     if !names.is_empty() && namespace.is_none() && kind.is_namespaced() && kind != ResourceKind::Event {
         return Err(CliError::Usage("a name needs one namespace; leave out -A".to_owned()));
     }
-    let labelled = !matches!(kind, ResourceKind::Source | ResourceKind::Revision | ResourceKind::Event);
+    let labelled = !matches!(
+        kind,
+        ResourceKind::Source | ResourceKind::Revision | ResourceKind::Event | ResourceKind::Run
+    );
     if args.selector.is_some() && !labelled {
         return Err(CliError::Usage(format!("{} have no labels; leave out -l", kind.plural())));
     }
@@ -47,6 +51,7 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
     match kind {
         ResourceKind::Object(of) => what.of_kind(of).await,
         ResourceKind::Endpoints => what.list::<EndpointsView>(&["endpoints"]).await,
+        ResourceKind::Run => what.runs().await,
         ResourceKind::All => what.list::<ObjectView>(&["objects", "all"]).await,
         ResourceKind::Source => what.list::<SourceView>(&["sources"]).await,
         ResourceKind::Revision => what.list::<RevisionView>(&["history"]).await,
@@ -142,6 +147,11 @@ impl What<'_> {
                 let path = ["functions", namespace, name];
                 self.one::<FunctionDetail, FunctionView>(&path, |detail| &detail.row).await
             }
+            (KindPage::Workflow, Some((name, namespace)), _) => {
+                let path = ["workflows", namespace, name];
+                self.one::<WorkflowDetail, WorkflowView>(&path, |detail| &detail.row).await
+            }
+            (KindPage::Workflow, None, _) => self.list::<WorkflowView>(&["workflows"]).await,
             (KindPage::Function, None, _) => self.list::<FunctionView>(&["functions"]).await,
             (KindPage::Autoscaler, None, _) => self.list::<AutoscalerView>(&["autoscalers"]).await,
             (KindPage::Host, _, None) => self.list::<RouteView>(&["dns"]).await,
@@ -152,6 +162,17 @@ impl What<'_> {
             (KindPage::Workload | KindPage::Object, _, None) => {
                 self.list::<ObjectView>(&["objects", kind.as_str()]).await
             }
+        }
+    }
+
+    /// Runs; one in full if its workflow and id are given.
+    async fn runs(&self) -> Result<(), CliError> {
+        match self.only().and_then(|name| name.split_once('/')) {
+            Some((workflow, id)) => {
+                let path = ["runs", self.namespace.unwrap_or(DEFAULT_NAMESPACE), workflow, id];
+                self.one::<RunDetail, RunView>(&path, |detail| &detail.row).await
+            }
+            None => self.list::<RunView>(&["runs"]).await,
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schema::codec::encode;
 use schema::keys::Key;
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::records::{AutoscalerRecord, PodInstance, Rollout, ScaleRecord, Template};
+use schema::records::{AutoscalerRecord, PodInstance, Rollout, ScaleRecord, Template, WorkflowRecord};
 use schema::snapshot::{Change, Snapshot, Table, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,6 +18,7 @@ pub struct LastKnown {
     templates: Table<(ObjectRef, String), Template>,
     scales: Table<ObjectRef, ScaleRecord>,
     autoscalers: Table<NamespacedName, AutoscalerRecord>,
+    workflows: Table<NamespacedName, WorkflowRecord>,
     pods: BTreeMap<NamespacedName, LastPod>,
 }
 
@@ -51,6 +52,7 @@ impl LastKnown {
             templates: snapshot.templates.clone(),
             scales: snapshot.scales.clone(),
             autoscalers: snapshot.autoscalers.clone(),
+            workflows: snapshot.workflows.clone(),
             pods: pods.collect(),
         })
     }
@@ -62,6 +64,7 @@ impl LastKnown {
             && before.templates.ptr_eq(&now.templates)
             && before.scales.ptr_eq(&now.scales)
             && before.autoscalers.ptr_eq(&now.autoscalers)
+            && before.workflows.ptr_eq(&now.workflows)
             && before.bindings.ptr_eq(&now.bindings)
     }
 
@@ -88,6 +91,11 @@ impl LastKnown {
     /// What an autoscaler remembers.
     pub fn autoscaler(&self, id: &NamespacedName) -> Option<&AutoscalerRecord> {
         self.autoscalers.get(id).map(|record| &record.value)
+    }
+
+    /// What ran of a workflow.
+    pub fn workflow(&self, id: &NamespacedName) -> Option<&WorkflowRecord> {
+        self.workflows.get(id).map(|record| &record.value)
     }
 
     /// The node that ran this incarnation of a pod.
@@ -124,6 +132,9 @@ impl LastKnown {
         for (id, record) in &self.autoscalers {
             add(&mut records, &Key::Autoscaler(id.clone()), record);
         }
+        for (id, record) in &self.workflows {
+            add(&mut records, &Key::Workflow(id.clone()), record);
+        }
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         OnDisk { records, pods: pods.collect() }
     }
@@ -146,6 +157,7 @@ impl LastKnown {
             templates: snapshot.templates,
             scales: snapshot.scales,
             autoscalers: snapshot.autoscalers,
+            workflows: snapshot.workflows,
         }
     }
 }

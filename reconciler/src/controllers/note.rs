@@ -191,6 +191,13 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
             (Kind::HorizontalPodAutoscaler.as_str(), id.namespace.clone(), id.name.clone())
         }
         Key::Function(id) => (Kind::Function.as_str(), id.namespace.clone(), id.name.clone()),
+        Key::Workflow(id)
+        | Key::RunRequest(id, _)
+        | Key::RunInput(id, ..)
+        | Key::RunHead(id, _)
+        | Key::RunEntries(id, ..)
+        | Key::RunPayload(id, ..)
+        | Key::RunDefinition(id, _) => (Kind::Workflow.as_str(), id.namespace.clone(), id.name.clone()),
         Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
         Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
         Key::Node(node)

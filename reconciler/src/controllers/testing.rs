@@ -131,6 +131,7 @@ pub(crate) fn node_record(name: &str) -> NodeRecord {
         labels: [("kubernetes.io/hostname".to_owned(), name.to_owned())].into(),
         versions: NodeVersions::default(),
         api: "http://192.0.2.1:7071".into(),
+        calls: String::new(),
         registered_at: "2026-01-01T00:00:00Z".parse().unwrap(),
         pod_cidr: None,
         vtep: None,

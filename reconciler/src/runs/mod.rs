@@ -1,3 +1,25 @@
-//! Runs of workflows.
+//! Runs of workflows: each is a journal of what happened to it, and a task of the leader that carries it on.
+//!
+//! [`machine`] is pure: the state of a run is what its journal makes of it. [`WorkflowsLoop`] begins, resumes and
+//! ends runs; a task for each writes an entry before anything follows from it, and calls the functions. Writes
+//! `/minik8s-runs/` and `workflows/`.
 
+mod act;
+mod book;
+mod caller;
+mod journal;
 pub mod machine;
+mod plan;
+mod read;
+mod records;
+mod request;
+mod task;
+#[cfg(test)]
+mod tests;
+mod workflows_loop;
+
+pub use journal::Loaded;
+pub use read::{kept_run, run_heads};
+pub use records::{Origin, RunHead, RunId};
+pub use request::{Asked, RequestError, ask};
+pub use workflows_loop::{WorkflowsDeps, WorkflowsLoop, wake_on_requests};

@@ -20,6 +20,7 @@ mod status;
 pub(crate) mod testing;
 mod usage;
 mod wait;
+mod workflows;
 
 pub use age::{age, human_duration};
 pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
@@ -44,6 +45,10 @@ pub use status::{
 };
 pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
+pub use workflows::{
+    RunAccepted, RunAsked, RunDetail, RunView, WorkflowDetail, WorkflowView, duration, run, run_detail,
+    workflow, workflows,
+};
 
 /// A list as the API sends it and `-o json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,6 +71,7 @@ pub enum KindPage {
     Workload,
     Autoscaler,
     Function,
+    Workflow,
     /// Any object with what Git says of it.
     Object,
 }

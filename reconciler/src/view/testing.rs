@@ -105,6 +105,7 @@ pub(crate) fn put_node(snapshot: &mut Snapshot, name: &str) {
             arch: "amd64".to_owned(),
         },
         api: "http://127.0.0.1:7071".to_owned(),
+        calls: String::new(),
         registered_at: at(0),
         pod_cidr: None,
         vtep: None,

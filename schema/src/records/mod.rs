@@ -12,6 +12,7 @@ mod services;
 mod settings;
 mod sources;
 mod usage;
+mod workflows;
 
 pub use autoscaling::{AutoscalerRecord, Recommendation, ScaleChange, ScaleRecord};
 pub use deliveries::{
@@ -37,3 +38,4 @@ pub use sources::{
     SourceStatus, Verdict, Waiting,
 };
 pub use usage::{ContainerUsage, NodeUsage, PodUsage};
+pub use workflows::WorkflowRecord;

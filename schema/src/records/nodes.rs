@@ -31,6 +31,9 @@ pub struct NodeRecord {
     pub versions: NodeVersions,
     /// `http://address:port` of the agent's read-only API (logs).
     pub api: String,
+    /// `http://address:port` at which the node takes calls of functions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub calls: String,
     /// Whom to encrypt secrets for so that this node can decrypt them: `age1…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_recipient: Option<String>,

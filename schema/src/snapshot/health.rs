@@ -46,7 +46,11 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         }
         Resource::Node(node) => node.health(&node_status(snapshot, &object.metadata.name)),
         Resource::Function(spec) => function(snapshot, object, spec),
-        Resource::Workflow(_) | Resource::Job(_) => Health::NotRun,
+        Resource::Workflow(spec) => {
+            let record = snapshot.workflows.get(&named(object)).map(|found| found.value.status());
+            record.unwrap_or_default().health(spec.params.is_some(), object.generation)
+        }
+        Resource::Job(_) => Health::NotRun,
     }
 }
 
@@ -103,6 +107,10 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         } else {
             rollout_of(snapshot, object).map(|rollout| rollout.progressed_at)
         };
+    }
+    if let Resource::Workflow(_) = &object.resource {
+        // A run has a bound of its own, and may wait for long.
+        return Some(now);
     }
     if let Resource::ReplicaSet(_) | Resource::DaemonSet(_) = &object.resource {
         let rollout = rollout_of(snapshot, object)?;

@@ -37,6 +37,7 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 pub struct NodeDeps {
     pub node: String,
     pub listen: SocketAddr,
+    pub functions_listen: SocketAddr,
     pub address: NodeAddress,
     pub age_recipient: Option<String>,
     pub store: SharedStore,

@@ -45,6 +45,7 @@ impl NodeLoop {
             node: self.deps.node.clone(),
             facts: self.facts().await?,
             api: api_url(self.deps.listen, self.deps.address.or_loopback()),
+            calls: api_url(self.deps.functions_listen, self.deps.address.or_loopback()),
             age_recipient: self.deps.age_recipient.clone(),
             pod_cidr: self.deps.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             vtep: self.deps.vtep.borrow().clone(),

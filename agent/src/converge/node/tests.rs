@@ -55,6 +55,7 @@ impl Rig {
         NodeLoop::new(NodeDeps {
             node: "n1".into(),
             listen: "0.0.0.0:7071".parse().unwrap(),
+            functions_listen: "0.0.0.0:8081".parse().unwrap(),
             address: self.address.clone(),
             age_recipient: Some("age1node".into()),
             store,

@@ -3,3 +3,4 @@
 pub(super) mod autoscalers;
 pub(super) mod functions;
 pub(super) mod services;
+pub(super) mod workflows;

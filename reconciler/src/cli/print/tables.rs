@@ -7,7 +7,7 @@ use schema::records::{ChangeCounts, PlanRecord};
 use super::output::{Listed, Row};
 use crate::view::{
     AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionView, KindPage, NodeView, ObjectView,
-    PodView, RevisionView, RouteView, ServiceView, SourceView, WorkloadView, short,
+    PodView, RevisionView, RouteView, RunView, ServiceView, SourceView, WorkflowView, WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -36,6 +36,10 @@ impl KindView for AutoscalerView {
 
 impl KindView for FunctionView {
     const PAGE: KindPage = KindPage::Function;
+}
+
+impl KindView for WorkflowView {
+    const PAGE: KindPage = KindPage::Workflow;
 }
 
 impl KindView for RouteView {
@@ -209,6 +213,53 @@ impl Listed for FunctionView {
             .col("AGE", &self.age)
             .wide("SOURCE", &self.source)
             .remark("NOTE", &self.note)
+    }
+}
+
+impl Listed for WorkflowView {
+    fn id(&self) -> String {
+        format!("workflow/{}", self.name)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        let last = self.last_run.as_ref();
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("RUNNING", self.running)
+            .col("WAITING", self.waiting)
+            .col("LAST-RUN", last.map_or("", |run| &run.id))
+            .col("PHASE", last.map(|run| format!("{:?}", run.phase)).unwrap_or_default())
+            .col("STATE", last.map_or("", |run| &run.state))
+            .col("HEALTH", &self.health)
+            .col("AGE", &self.age)
+            .remark("NOTE", &self.note)
+    }
+}
+
+impl Listed for RunView {
+    fn id(&self) -> String {
+        format!("run/{}/{}", self.workflow, self.id)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        let why = if self.error.is_empty() {
+            self.cause.clone()
+        } else {
+            format!("{}: {}", self.error, self.cause)
+        };
+        row.namespace(&self.namespace)
+            .col("WORKFLOW", &self.workflow)
+            .col("ID", &self.id)
+            .col("PHASE", format!("{:?}", self.phase))
+            .col("STATE", &self.state)
+            .col("DURATION", &self.duration)
+            .col("AGE", &self.age)
+            .wide("BEGUN-BY", &self.origin)
+            .remark("WHY", why.lines().next().unwrap_or_default())
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        name == self.workflow || name == self.id || name == format!("{}/{}", self.workflow, self.id)
     }
 }
 

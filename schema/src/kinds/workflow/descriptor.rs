@@ -13,7 +13,7 @@ impl KindSpec for WorkflowSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: false,
+        is_run: true,
         names: NameForm::Short,
         older: Older::of_own_kind(dialect::rewrite),
     };
@@ -37,7 +37,7 @@ impl KindSpec for WorkflowSpec {
     }
 
     fn is_replaced_by(&self, after: &Self) -> bool {
-        self != after
+        self.run_hash() != after.run_hash()
     }
 }
 

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use crate::codec::content_hash;
 use crate::violation::{OwnedStep, Path};
 
 mod defaults;
@@ -68,9 +69,17 @@ pub struct WorkflowSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub timeout_seconds: Option<u32>,
+    /// Ids of runs that are to end. It starts none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cancel: Vec<String>,
 }
 
 impl WorkflowSpec {
+    /// The hash of all that a run is made of: another one means that a push starts a run.
+    pub fn run_hash(&self) -> String {
+        content_hash(&Self { cancel: Vec::new(), comment: None, ..self.clone() })
+    }
+
     /// The outermost states.
     pub fn machine(&self) -> MachineRef<'_> {
         MachineRef { start_at: &self.start_at, states: &self.states }

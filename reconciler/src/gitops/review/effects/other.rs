@@ -29,9 +29,11 @@ pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
 }
 
 pub(crate) fn workflow(case: &Case<'_>) -> Vec<Effect> {
+    let runs = matches!(case.after, Some(Resource::Workflow(spec)) if spec.params.is_some());
     match case.action {
-        Action::Create => says(["the workflow is started"]),
-        Action::Replace => says(["the workflow is started again as it is written now"]),
+        Action::Create if runs => says(["a run of the workflow is started"]),
+        Action::Replace if runs => says(["a run of the workflow as it is written now is started"]),
+        Action::Create | Action::Replace => Vec::new(),
         Action::Delete => says(["runs of the workflow that are under way end"]),
         Action::Update => Vec::new(),
     }

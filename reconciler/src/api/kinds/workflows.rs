@@ -1,0 +1,158 @@
+//! Workflows and their runs; a run may be asked for here, at any reconciler.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::StatusCode;
+use axum::routing::{MethodRouter, get};
+use jiff::Timestamp;
+use schema::kinds::Kind;
+use schema::meta::{NamespacedName, ObjectRef};
+use serde::Deserialize;
+
+use crate::api::app::{App, Shared};
+use crate::api::error::ApiError;
+use crate::api::events::{self, Wanted};
+use crate::api::input::{self, Asked};
+use crate::api::read::InNamespace;
+use crate::runs::{self, RequestError, RunId};
+use crate::view::{self, List, RunAccepted, RunAsked, Selection};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+/// Largest request: an input, and what is around it.
+const BODY_MAX_BYTES: usize = 512 * 1024;
+/// Most runs of an answer.
+const RUNS_MAX: usize = 5_000;
+
+/// Which runs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct Which {
+    namespace: Option<String>,
+    /// Of this workflow.
+    workflow: Option<String>,
+}
+
+pub(in crate::api) async fn all(
+    State(app): App,
+    Asked(query): Asked<InNamespace>,
+) -> Answer<List<view::WorkflowView>> {
+    input::optional_name("namespace", query.namespace.as_deref())?;
+    let labels = input::selector(query.selector.as_deref())?;
+    let which = Selection { namespace: query.namespace.as_deref(), labels, ..Selection::default() };
+    Ok(Json(List { items: view::workflows(&*app.snapshot()?, &which, Timestamp::now()) }))
+}
+
+pub(in crate::api) async fn one(
+    State(app): App,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Answer<view::WorkflowDetail> {
+    let id = named(namespace, name)?;
+    let (snapshot, now) = (app.snapshot()?, Timestamp::now());
+    let Some(mut detail) = view::workflow(&snapshot, &id, Vec::new(), now) else { return Err(missing(&id)) };
+    // Without etcd it is shown without its events.
+    detail.events = events::read(&app, &Wanted::of(Kind::Workflow, &id), now).await.unwrap_or_default();
+    Ok(Json(detail))
+}
+
+/// The newest runs first.
+pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) -> Answer<List<view::RunView>> {
+    input::optional_name("namespace", query.namespace.as_deref())?;
+    input::optional_name("workflow", query.workflow.as_deref())?;
+    let below = match (&query.namespace, &query.workflow) {
+        (Some(namespace), Some(workflow)) => format!("{namespace}/{workflow}/"),
+        (Some(namespace), None) => format!("{namespace}/"),
+        (None, _) => String::new(),
+    };
+    let heads = runs::run_heads(&app.deps.store, &below).await.map_err(|error| away(&error))?;
+    let now = Timestamp::now();
+    let mut rows: Vec<_> =
+        heads.iter().map(|(id, head)| view::run(&id.workflow, &id.run, head, now)).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.started_at));
+    rows.truncate(RUNS_MAX);
+    Ok(Json(List { items: rows }))
+}
+
+pub(in crate::api) async fn run(
+    State(app): App,
+    Path((namespace, name, run)): Path<(String, String, String)>,
+) -> Answer<view::RunDetail> {
+    let workflow = named(namespace, name)?;
+    input::name("run", &run)?;
+    let id = RunId::new(workflow, run);
+    let found = runs::kept_run(&app.deps.store, &id).await.map_err(|error| away(&error))?;
+    let Some((head, definition, journal)) = found else {
+        let message = format!("there is no run {} of workflow {}", id.run, id.workflow);
+        return Err(ApiError::not_found(
+            message,
+            "see 'minik8s get runs -A'; one that was just asked for begins soon",
+        ));
+    };
+    Ok(Json(view::run_detail(&id.workflow, &id.run, (&head, definition), journal, Timestamp::now())))
+}
+
+pub(in crate::api) fn start_route() -> MethodRouter<Arc<Shared>> {
+    get(no_list).post(start).layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
+}
+
+async fn no_list() -> ApiError {
+    ApiError::not_found("runs are listed at /v1/runs", "add ?namespace=NS&workflow=NAME")
+}
+
+async fn start(
+    State(app): App,
+    Path((namespace, name)): Path<(String, String)>,
+    body: Result<Json<RunAsked>, JsonRejection>,
+) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
+    let workflow = named(namespace, name)?;
+    let Json(asked) = body.map_err(|rejection| {
+        ApiError::bad_request(rejection.body_text(), "send {\"input\": {…}, \"id\": \"…\"}, both optional")
+    })?;
+    let at = Timestamp::now();
+    let run = asked.id.unwrap_or_else(|| format!("r{:x}-{:08x}", at.as_millisecond(), rand::random::<u32>()));
+    input::name("run", &run)?;
+    let snapshot = app.snapshot()?;
+    let key = ObjectRef {
+        kind: Kind::Workflow,
+        namespace: workflow.namespace.clone(),
+        name: workflow.name.clone(),
+    };
+    if !snapshot.objects.contains_key(&key) {
+        return Err(missing(&workflow));
+    }
+    let id = RunId::new(workflow, run);
+    let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
+    let asked =
+        runs::ask(&app.deps.store, &id, given, &app.deps.identity, at).await.map_err(
+            |error| match error {
+                RequestError::TooLarge(_) => ApiError::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    error.to_string(),
+                    "keep it where a function can fetch it",
+                ),
+                RequestError::Store(error) => away(&error),
+            },
+        )?;
+    let is_new = asked == runs::Asked::New;
+    let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
+    Ok((status, Json(RunAccepted { id: id.run, is_new })))
+}
+
+fn away(error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::unavailable(error.to_string(), "see 'minik8s status', and try again")
+}
+
+fn named(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
+    input::name("namespace", &namespace)?;
+    input::name("workflow", &name)?;
+    Ok(NamespacedName::new(namespace, name))
+}
+
+fn missing(id: &NamespacedName) -> ApiError {
+    let NamespacedName { namespace, name } = id;
+    let message = format!("there is no workflow {name} in namespace {namespace}");
+    ApiError::not_found(message, "see 'minik8s get workflows -A'")
+}

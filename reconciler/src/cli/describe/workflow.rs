@@ -1,0 +1,150 @@
+//! The pages of a workflow and of a run: the way that it took, step by step.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value as Json;
+
+use super::page::{Page, pairs};
+use crate::cli::error::CliError;
+use crate::cli::print::output::{Screen, yaml};
+use crate::runs::machine::HistoryEvent;
+use crate::view::{RunDetail, WorkflowDetail, age, duration};
+
+/// So much of an input or output is shown; `get run … -o json` has all of it.
+const VALUE_SHOWN_CHARS: usize = 300;
+
+pub(in crate::cli) fn workflow_page(
+    workflow: &WorkflowDetail,
+    screen: Screen,
+    now: Timestamp,
+) -> Result<String, CliError> {
+    let mut page = Page::default();
+    let row = &workflow.row;
+    page.field(0, "Name", &row.name);
+    page.field(0, "Namespace", &row.namespace);
+    page.field(0, "Health", &screen.paint(&row.health));
+    page.field(0, "Note", &row.note);
+    page.field(0, "Runs", &format!("{} under way, {} waiting", row.running, row.waiting));
+    if let Some(run) = &row.last_run {
+        let text = format!(
+            "{}: {:?} in state {}, begun {} ago",
+            run.id,
+            run.phase,
+            run.state,
+            age(run.started_at, now)
+        );
+        page.field(0, "Last push", &text);
+    }
+    page.field(0, "Run it", &format!("minik8s run {}/{} -d '{{…}}' --wait", row.namespace, row.name));
+    page.field(0, "Age", &row.age);
+    page.field(0, "Set by", &workflow.set_by);
+    page.field(0, "Commit", &workflow.commit);
+    page.fields(0, "Labels", pairs(&row.labels));
+    page.fields(0, "Annotations", pairs(&workflow.annotations));
+    page.block("Spec:", &yaml(&workflow.spec)?);
+    page.events(&workflow.events, screen, now);
+    Ok(page.0)
+}
+
+pub(in crate::cli) fn run_page(run: &RunDetail, screen: Screen) -> String {
+    let mut page = Page::default();
+    let row = &run.row;
+    page.field(0, "Run", &row.id);
+    page.field(0, "Workflow", &row.workflow);
+    page.field(0, "Namespace", &row.namespace);
+    page.field(0, "Phase", &screen.paint(&format!("{:?}", row.phase)));
+    page.field(0, "Error", &row.error);
+    page.fields(0, "Cause", row.cause.lines().map(str::to_owned));
+    page.field(0, "State", &row.state);
+    page.field(0, "Begun", &format!("{}, {} ago, by {}", row.started_at, row.age, row.origin));
+    page.field(0, "Took", &format!("{}, {} steps", row.duration, run.steps));
+    page.field(0, "Input", &short(&run.input));
+    page.field(0, "Output", &run.output.as_ref().map(short).unwrap_or_default());
+    page.block("Path:", &path(&run.history));
+    page.0
+}
+
+/// One visit of a state.
+#[derive(Default)]
+struct Visit<'a> {
+    depth: usize,
+    name: &'a str,
+    kind: &'a str,
+    entered: Option<&'a HistoryEvent>,
+    left: Option<&'a HistoryEvent>,
+    attempts: u32,
+    error: Option<String>,
+}
+
+/// Every state that was visited, those of branches indented below the state that they are of.
+fn path(history: &[HistoryEvent]) -> String {
+    let mut visits: Vec<Visit<'_>> = Vec::new();
+    // Of each event: the visit that it belongs to, and how deep what follows it lies.
+    let mut places: BTreeMap<u32, (Option<usize>, usize)> = BTreeMap::new();
+    for event in history {
+        let (before, depth) = places.get(&event.previous_event_id).copied().unwrap_or_default();
+        let kind = &*event.kind;
+        let place = if let Some(kind) = kind.strip_suffix("StateEntered") {
+            let name = event.state.as_deref().unwrap_or_default();
+            visits.push(Visit { depth, name, kind, entered: Some(event), ..Visit::default() });
+            (Some(visits.len() - 1), depth)
+        } else if kind.ends_with("StateExited") {
+            let is_it =
+                |visit: &&mut Visit<'_>| visit.left.is_none() && Some(visit.name) == event.state.as_deref();
+            let mut visited = None;
+            if let Some((number, visit)) = visits
+                .iter_mut()
+                .enumerate()
+                .rev()
+                .find(|(number, visit)| is_it(&visit) && before.is_none_or(|before| *number <= before))
+            {
+                visit.left = Some(event);
+                visited = Some((number, visit.depth));
+            }
+            visited.map_or((before, depth), |(number, depth)| (Some(number), depth))
+        } else {
+            if let Some(visit) = before.and_then(|before| visits.get_mut(before)) {
+                visit.attempts += u32::from(kind == "TaskScheduled");
+                if let Some(error) = &event.detail.error {
+                    visit.error =
+                        Some(format!("{error}: {}", event.detail.cause.as_deref().unwrap_or_default()));
+                }
+            }
+            let opens = matches!(kind, "ParallelStateStarted" | "MapIterationStarted");
+            (before, depth + usize::from(opens))
+        };
+        places.insert(event.id, place);
+    }
+    let lines: Vec<String> = visits.iter().flat_map(lines).collect();
+    lines.join("\n")
+}
+
+fn lines(visit: &Visit<'_>) -> Vec<String> {
+    let indent = "  ".repeat(visit.depth);
+    let took = match (visit.entered, visit.left) {
+        (Some(entered), Some(left)) => duration(entered.timestamp, left.timestamp),
+        _ => "not left".to_owned(),
+    };
+    let attempts = if visit.attempts > 1 { format!(", {} attempts", visit.attempts) } else { String::new() };
+    let mut lines = vec![format!("{indent}{} ({}, {took}{attempts})", visit.name, visit.kind)];
+    let mut more = |what: &str, value: Option<&Json>| {
+        if let Some(value) = value {
+            lines.push(format!("{indent}    {what} {}", short(value)));
+        }
+    };
+    more("in ", visit.entered.and_then(|event| event.detail.input.as_ref()));
+    more("out", visit.left.and_then(|event| event.detail.output.as_ref()));
+    if let Some(error) = &visit.error {
+        lines.push(format!("{indent}    error {}", error.lines().next().unwrap_or_default()));
+    }
+    lines
+}
+
+fn short(value: &Json) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(VALUE_SHOWN_CHARS) {
+        Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
+        None => text,
+    }
+}

@@ -1,0 +1,149 @@
+//! Calls a function for a run, through the gateway of any node, until there is an answer.
+
+use std::time::Duration;
+
+use reqwest::{Response, StatusCode, header};
+use schema::control::error_chain;
+use schema::store::reflector::SnapshotReader;
+use serde_json::Value as Json;
+use tokio::time::{Instant, sleep};
+
+use super::machine::{Call, Event};
+use super::records::{PAYLOAD_MAX_BYTES, RunId};
+
+/// Longest time to connect to a node.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// First and longest wait before a call that did not begin is made again.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// For so long a function may have too much to do, or no replica.
+const BUSY_MAX: Duration = Duration::from_secs(600);
+/// Names the call to the function: the same however often it is made.
+const KEY: &str = "idempotency-key";
+/// So much of a traceback goes into a cause.
+const CAUSE_MAX_CHARS: usize = 16 * 1024;
+
+/// Calls functions.
+pub(super) struct Caller {
+    http: reqwest::Client,
+    snapshot: SnapshotReader,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Ended(Event),
+    /// It did not begin; it may after this.
+    NotBegun {
+        why: String,
+        wait: Option<Duration>,
+        is_busy: bool,
+    },
+}
+
+impl Caller {
+    pub(super) fn new(snapshot: SnapshotReader) -> Self {
+        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
+        Self { http: http.unwrap_or_default(), snapshot }
+    }
+
+    /// Makes the call until it is answered. Who waits bounds the time, by dropping it.
+    pub(super) async fn call(&self, run: &RunId, call: &Call) -> Event {
+        let function = match call.function.split_once('/') {
+            Some(_) => call.function.clone(),
+            None => format!("{}/{}", run.workflow.namespace, call.function),
+        };
+        let key = format!("{run}/{}", call.step);
+        let began = Instant::now();
+        let mut wait = AGAIN.0;
+        let mut turn = usize::try_from(call.id).unwrap_or_default();
+        loop {
+            let attempt = match self.gateway(turn) {
+                Some(gateway) => self.attempt(&format!("{gateway}/{function}"), &key, call).await,
+                None => Attempt::NotBegun { why: "no node is ready".to_owned(), wait: None, is_busy: false },
+            };
+            let (why, asked, is_busy) = match attempt {
+                Attempt::Ended(event) => return event,
+                Attempt::NotBegun { why, wait, is_busy } => (why, wait, is_busy),
+            };
+            if is_busy && began.elapsed() > BUSY_MAX {
+                return failed(call, "Function.Unavailable", why);
+            }
+            tracing::debug!(%run, function, why, "the call is made again");
+            sleep(asked.unwrap_or(wait).min(AGAIN.1)).await;
+            wait = (wait * 2).min(AGAIN.1);
+            turn += 1;
+        }
+    }
+
+    /// The gateway of one of the nodes that are ready.
+    fn gateway(&self, turn: usize) -> Option<String> {
+        let snapshot = self.snapshot.current();
+        let is_ready = |name: &str, calls: &str| !calls.is_empty() && snapshot.node_is_ready(name);
+        let all: Vec<&str> = snapshot
+            .nodes
+            .iter()
+            .filter(|(name, node)| is_ready(name, &node.value.calls))
+            .map(|(_, node)| node.value.calls.as_str())
+            .collect();
+        all.get(turn.checked_rem(all.len())?).map(|calls| (*calls).to_owned())
+    }
+
+    async fn attempt(&self, url: &str, key: &str, call: &Call) -> Attempt {
+        let request = self
+            .http
+            .post(url)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(KEY, key)
+            .body(call.payload.to_string());
+        match request.send().await {
+            Ok(response) => answered(call, response).await,
+            // The node or its gateway is gone, maybe in the middle of the call: the key says that it is the same one.
+            Err(error) => Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false },
+        }
+    }
+}
+
+async fn answered(call: &Call, response: Response) -> Attempt {
+    let status = response.status();
+    let wait =
+        response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let text = match response.text().await {
+        Ok(text) => text,
+        Err(error) => return Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false },
+    };
+    if status.is_success() {
+        if text.len() > PAYLOAD_MAX_BYTES {
+            let cause =
+                format!("the answer has {} bytes, of which there may be {PAYLOAD_MAX_BYTES}", text.len());
+            return Attempt::Ended(failed(call, "States.DataLimitExceeded", cause));
+        }
+        return Attempt::Ended(match serde_json::from_str(&text) {
+            Ok(output) => Event::Returned { call: call.id, output },
+            Err(error) => failed(call, "Function.InvalidResult", format!("the answer is no JSON: {error}")),
+        });
+    }
+    let said: Json = serde_json::from_str(&text).unwrap_or_default();
+    let of = |name: &str| said["error"][name].as_str().unwrap_or_default().to_owned();
+    let (kind, message) = (of("type"), of("message"));
+    if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
+        return Attempt::NotBegun { why: message, wait: wait.map(Duration::from_secs), is_busy: true };
+    }
+    Attempt::Ended(match status {
+        StatusCode::GATEWAY_TIMEOUT => failed(call, "States.Timeout", message),
+        StatusCode::PAYLOAD_TOO_LARGE => failed(call, "States.DataLimitExceeded", message),
+        // The function's own errors keep their names.
+        StatusCode::INTERNAL_SERVER_ERROR if !kind.is_empty() && !kind.starts_with("States.") => {
+            let trace = said["error"]["stackTrace"].as_array().into_iter().flatten().filter_map(Json::as_str);
+            let cause: Vec<&str> = [message.as_str()].into_iter().chain(trace).collect();
+            failed(call, &kind, cause.join("\n"))
+        }
+        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => failed(call, "States.Permissions", message),
+        StatusCode::NOT_FOUND => failed(call, "Function.NotFound", message),
+        StatusCode::BAD_GATEWAY => failed(call, "Function.InvalidResult", message),
+        other => failed(call, "States.TaskFailed", format!("{other}: {message}")),
+    })
+}
+
+fn failed(call: &Call, error: &str, cause: String) -> Event {
+    let cause = cause.chars().take(CAUSE_MAX_CHARS).collect();
+    Event::Failed { call: call.id, error: error.to_owned(), cause }
+}

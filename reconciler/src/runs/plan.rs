@@ -1,0 +1,274 @@
+//! Which runs begin, go on, end and are forgotten, and what is said of each workflow. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::control;
+use schema::kinds::workflow::WorkflowSpec;
+use schema::kinds::{Kind, Resource};
+use schema::meta::NamespacedName;
+use schema::object::Object;
+use schema::records::WorkflowRecord;
+use schema::snapshot::Snapshot;
+
+use super::book::{Heads, Progress};
+use super::records::{Origin, RunHead, RunId, RunRequest, Stored};
+use crate::controllers::LastKnown;
+
+/// Most runs under way at once; more wait.
+pub(super) const RUNNING_MAX: usize = 500;
+/// How long a run that has ended is kept.
+pub(super) const KEPT_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// And how many of a workflow.
+pub(super) const KEPT_PER_WORKFLOW: usize = 1_000;
+/// Most runs that are forgotten in one go.
+const FORGOTTEN_AT_ONCE: usize = 200;
+/// Where a run is, is said at most so often.
+const SAID_EVERY: Duration = Duration::from_secs(1);
+
+/// What the loop saw.
+pub struct Observed {
+    /// All of etcd but the runs.
+    pub snapshot: Arc<Snapshot>,
+    /// What etcd knew before it was lost, until it is settled.
+    pub last_known: Arc<LastKnown>,
+    /// Every run.
+    pub heads: Heads,
+    /// Runs that a task carries on.
+    pub carried: BTreeMap<RunId, Progress>,
+    /// Runs under way that none does, and that may be resumed now.
+    pub idle: Vec<RunId>,
+    /// Runs that are asked for, each with the revision of its request.
+    pub requests: Vec<(RunId, RunRequest, i64)>,
+    /// It is time to forget old runs.
+    pub forgets: bool,
+}
+
+/// A run to begin.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Begin {
+    /// Its name.
+    pub id: RunId,
+    /// Its definition.
+    pub spec: WorkflowSpec,
+    /// Its input, or where it lies among those asked for.
+    pub input: Stored,
+    /// Its head.
+    pub head: RunHead,
+    /// Revision of the request that goes with it.
+    pub request: Option<i64>,
+    /// What is said of the workflow in the same transaction, and the revision of what was said before.
+    pub record: Option<(WorkflowRecord, Option<i64>)>,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Step {
+    /// Begins a run.
+    Begin(Box<Begin>),
+    /// Takes up a run where its journal ends.
+    Resume(RunId),
+    /// Ends a run.
+    Cancel {
+        /// Which.
+        id: RunId,
+        /// Why.
+        cause: String,
+    },
+    /// Takes away a request that has nothing left to ask for.
+    Dismiss {
+        /// Of this run.
+        id: RunId,
+        /// The request's revision.
+        revision: i64,
+    },
+    /// Says how the runs of a workflow go.
+    Say {
+        /// The workflow.
+        workflow: NamespacedName,
+        /// What; nothing once the workflow is gone.
+        record: Option<WorkflowRecord>,
+        /// Revision of what was said before.
+        before: Option<i64>,
+    },
+    /// Forgets a run that ended long ago.
+    Forget(RunId),
+}
+
+/// The steps in order.
+#[derive(Debug, Default)]
+pub struct Steps {
+    pub(super) steps: Vec<Step>,
+    again_at: Option<Timestamp>,
+}
+
+impl control::Plan for Steps {
+    fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.again_at
+    }
+}
+
+/// Decides.
+pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
+    let mut out = Steps::default();
+    let workflows: BTreeMap<NamespacedName, (&Object, &WorkflowSpec)> = seen
+        .snapshot
+        .objects
+        .iter()
+        .filter(|(id, _)| id.kind == Kind::Workflow)
+        .filter_map(|(id, found)| match &found.value.resource {
+            Resource::Workflow(spec) => {
+                Some((NamespacedName::new(&id.namespace, &id.name), (&found.value, &**spec)))
+            }
+            _ => None,
+        })
+        .collect();
+
+    let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len());
+    out.steps.extend(seen.idle.iter().cloned().map(Step::Resume));
+    for id in seen.carried.keys() {
+        let cause = match workflows.get(&id.workflow) {
+            None => "its workflow was removed",
+            Some((_, spec)) if spec.cancel.contains(&id.run) => "spec.cancel names it",
+            Some(_) => continue,
+        };
+        out.steps.push(Step::Cancel { id: id.clone(), cause: cause.to_owned() });
+    }
+
+    let mut waiting: BTreeMap<&NamespacedName, u32> = BTreeMap::new();
+    for (id, request, revision) in &seen.requests {
+        let known = workflows.get(&id.workflow).filter(|_| !seen.heads.contains_key(id));
+        let Some((_, spec)) = known else {
+            out.steps.push(Step::Dismiss { id: id.clone(), revision: *revision });
+            continue;
+        };
+        if free == 0 {
+            *waiting.entry(&id.workflow).or_default() += 1;
+            continue;
+        }
+        free -= 1;
+        out.steps.push(Step::Begin(Box::new(Begin {
+            id: id.clone(),
+            spec: (*spec).clone(),
+            input: request.input.clone(),
+            head: RunHead::begun(
+                spec,
+                spec.run_hash(),
+                Origin::Request { reconciler: request.reconciler.clone() },
+                now,
+            ),
+            request: Some(*revision),
+            record: None,
+        })));
+    }
+
+    for (id, (object, spec)) in &workflows {
+        let waiting = waiting.get(id).copied().unwrap_or(0);
+        say(seen, (id, object, spec), (&mut free, waiting), now, &mut out);
+    }
+    for (id, record) in &seen.snapshot.workflows {
+        if !workflows.contains_key(id) {
+            let before = Some(record.mod_revision);
+            out.steps.push(Step::Say { workflow: id.clone(), record: None, before });
+        }
+    }
+    if seen.forgets {
+        let kept = |id: &RunId| workflows.get(&id.workflow).and(seen.snapshot.workflows.get(&id.workflow));
+        forget(
+            &seen.heads,
+            now,
+            |id| kept(id).and_then(|r| r.value.last_run.as_ref()).is_some_and(|last| last.id == id.run),
+            &mut out,
+        );
+    }
+    if !seen.carried.is_empty() {
+        out.again_at = Some(now + SAID_EVERY);
+    }
+    out
+}
+
+/// The record of one workflow, and the run that its push starts.
+fn say(
+    seen: &Observed,
+    (id, object, spec): (&NamespacedName, &Object, &WorkflowSpec),
+    (free, waiting): (&mut usize, u32),
+    now: Timestamp,
+    out: &mut Steps,
+) {
+    let there = seen.snapshot.workflows.get(id);
+    let before = there.map(|there| &there.value).or_else(|| seen.last_known.workflow(id));
+    let mut record = before.cloned().unwrap_or_default();
+    let of_this = |run: &&RunId| run.workflow == *id;
+    let running = seen.carried.keys().filter(of_this).count() + seen.idle.iter().filter(of_this).count();
+    record.running = u32::try_from(running).unwrap_or(u32::MAX);
+    record.waiting = waiting;
+    record.generation = object.generation;
+    if let Some(last) = &mut record.last_run {
+        let run = RunId::new(id.clone(), &last.id);
+        if let Some(kept) = seen.heads.get(&run) {
+            *last = kept.head.summary(&run.run);
+        }
+        if let Some(progress) = seen.carried.get(&run) {
+            last.state.clone_from(&progress.state);
+        }
+    }
+    let revision = there.map(|there| there.mod_revision);
+    let hash = spec.run_hash();
+    let params = spec.params.as_ref().filter(|_| record.started_hash != hash);
+    let Some(params) = params else {
+        if there.is_none_or(|there| there.value != record) {
+            out.steps.push(Step::Say { workflow: id.clone(), record: Some(record), before: revision });
+        }
+        return;
+    };
+    if *free == 0 {
+        record.waiting += 1;
+        // What is said stays that of the run before, so that this one is not taken for begun.
+        record.generation = before.map_or(0, |before| before.generation);
+        if there.is_none_or(|there| there.value != record) {
+            out.steps.push(Step::Say { workflow: id.clone(), record: Some(record), before: revision });
+        }
+        return;
+    }
+    *free -= 1;
+    let run = format!("push-{}-{}", object.generation, &hash[..8]);
+    let head = RunHead::begun(spec, hash.clone(), Origin::Push { generation: object.generation }, now);
+    record.last_run = Some(head.summary(&run));
+    record.started_hash = hash;
+    record.running += 1;
+    out.steps.push(Step::Begin(Box::new(Begin {
+        id: RunId::new(id.clone(), run),
+        spec: spec.clone(),
+        input: Stored::Inline(params.clone()),
+        head,
+        request: None,
+        record: Some((record, revision)),
+    })));
+}
+
+/// Runs that ended too long ago, or that too many of the same workflow ended after.
+fn forget(heads: &Heads, now: Timestamp, is_last: impl Fn(&RunId) -> bool, out: &mut Steps) {
+    let mut ended: BTreeMap<&NamespacedName, BTreeSet<(Timestamp, &RunId)>> = BTreeMap::new();
+    for (id, kept) in heads {
+        if let Some(at) = kept.head.finished_at {
+            ended.entry(&id.workflow).or_default().insert((at, id));
+        }
+    }
+    let mut left = FORGOTTEN_AT_ONCE;
+    for of_workflow in ended.values() {
+        let too_many = of_workflow.len().saturating_sub(KEPT_PER_WORKFLOW);
+        for (number, (at, id)) in of_workflow.iter().enumerate() {
+            let is_old = now.duration_since(*at) > KEPT_FOR;
+            if left > 0 && (is_old || number < too_many) && !is_last(id) {
+                left -= 1;
+                out.steps.push(Step::Forget((*id).clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Reads runs for the API, at any reconciler.
+
+use schema::codec::decode;
+use schema::keys::{Key, prefix};
+use schema::kinds::workflow::WorkflowSpec;
+use schema::store::{SharedStore, StoreError};
+
+use super::journal::{Journal, JournalError, Loaded};
+use super::records::{RunHead, RunId};
+
+/// The heads of runs, of one namespace or workflow if `below` says so: `default/` or `default/sum/`.
+///
+/// # Errors
+/// Etcd does not answer.
+pub async fn run_heads(store: &SharedStore, below: &str) -> Result<Vec<(RunId, RunHead)>, StoreError> {
+    let listing = store.list(&format!("{}{below}", prefix::RUN_HEADS)).await?;
+    let heads = listing.items.into_iter().filter_map(|item| {
+        let Ok(Key::RunHead(workflow, run)) = item.key.parse() else { return None };
+        Some((RunId { workflow, run }, decode(&item.value).ok()?))
+    });
+    Ok(heads.collect())
+}
+
+/// A run with its definition and its journal; none if there is none.
+///
+/// # Errors
+/// Etcd does not answer, or what it holds can't be read.
+pub async fn kept_run(
+    store: &SharedStore,
+    id: &RunId,
+) -> Result<Option<(RunHead, WorkflowSpec, Loaded)>, JournalError> {
+    let unreadable = |error: schema::codec::CodecError| JournalError::Unreadable(error.to_string());
+    let Some(head) = store.get(&id.head().to_string()).await? else { return Ok(None) };
+    let head: RunHead = decode(&head.value).map_err(unreadable)?;
+    let key = Key::RunDefinition(id.workflow.clone(), head.definition.clone());
+    let Some(spec) = store.get(&key.to_string()).await? else { return Ok(None) };
+    let spec = decode(&spec.value).map_err(unreadable)?;
+    Ok(Journal::load(store, id).await?.map(|journal| (head, spec, journal)))
+}

@@ -1,0 +1,210 @@
+//! What lies below `/minik8s-runs/`. Only reconcilers read and write it.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use schema::keys::Key;
+use schema::kinds::workflow::{RunPhase, RunSummary, WorkflowSpec};
+use schema::meta::NamespacedName;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::machine::Event;
+
+/// Values of more bytes lie in parts of their own.
+pub(super) const INLINE_MAX_BYTES: usize = 32 * 1024;
+/// Largest part of such a value.
+pub(super) const PART_MAX_BYTES: usize = 48 * 1024;
+/// Largest input of a run, and output of a state: that of Step Functions.
+pub(super) const PAYLOAD_MAX_BYTES: usize = 256 * 1024;
+/// So much of a cause is kept beside a run's end.
+const CAUSE_SHOWN_CHARS: usize = 1_000;
+
+/// Names a run: its workflow, and its id among the workflow's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId {
+    /// The workflow.
+    pub workflow: NamespacedName,
+    /// The id.
+    pub run: String,
+}
+
+impl RunId {
+    /// A run of a workflow.
+    pub fn new(workflow: NamespacedName, run: impl Into<String>) -> Self {
+        Self { workflow, run: run.into() }
+    }
+
+    pub(super) fn head(&self) -> Key {
+        Key::RunHead(self.workflow.clone(), self.run.clone())
+    }
+
+    pub(super) fn entries(&self, first: u64) -> Key {
+        Key::RunEntries(self.workflow.clone(), self.run.clone(), first)
+    }
+
+    pub(super) fn request(&self) -> Key {
+        Key::RunRequest(self.workflow.clone(), self.run.clone())
+    }
+
+    pub(super) fn input(&self, part: u64) -> Key {
+        Key::RunInput(self.workflow.clone(), self.run.clone(), part)
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.workflow, self.run)
+    }
+}
+
+/// Why a run began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "by")]
+pub enum Origin {
+    /// A push of the workflow with params, of this generation.
+    Push {
+        /// The generation.
+        generation: u64,
+    },
+    /// `minik8s run` or the API.
+    Request {
+        /// Name of the reconciler that took it.
+        reconciler: String,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Push { generation } => write!(f, "the push of generation {generation}"),
+            Self::Request { reconciler } => write!(f, "a request to {reconciler}"),
+        }
+    }
+}
+
+/// `requests/<ns>/<workflow>/<run>`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunRequest {
+    /// When it was asked for.
+    pub asked_at: Timestamp,
+    /// Name of the reconciler that took it.
+    pub reconciler: String,
+    /// The input.
+    pub input: Stored,
+}
+
+/// A value, or where it lies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stored {
+    /// The value.
+    Inline(Json),
+    /// It lies in parts.
+    Parts(Parts),
+}
+
+/// A value in parts of its JSON text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Parts {
+    /// SHA-256 of the text, in hex.
+    pub digest: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// `heads/<ns>/<workflow>/<run>`: written when the run begins and when it ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunHead {
+    /// Hash of its definition.
+    pub definition: String,
+    /// Why it began.
+    pub origin: Origin,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// How far it is.
+    pub phase: RunPhase,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// The state that it ended in; before its end the one that it began with.
+    pub state: String,
+    /// States that it went through, once it has ended.
+    #[serde(default)]
+    pub steps: u32,
+    /// Name of the error that ended it; empty without one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
+    /// The error in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cause: String,
+}
+
+impl RunHead {
+    /// That of a run of this definition, at its beginning.
+    pub fn begun(spec: &WorkflowSpec, definition: String, origin: Origin, at: Timestamp) -> Self {
+        Self {
+            definition,
+            origin,
+            started_at: at,
+            phase: RunPhase::Running,
+            finished_at: None,
+            state: spec.start_at.clone(),
+            steps: 0,
+            error: String::new(),
+            cause: String::new(),
+        }
+    }
+
+    /// The run in short, under this id.
+    pub fn summary(&self, id: &str) -> RunSummary {
+        RunSummary {
+            id: id.to_owned(),
+            phase: self.phase,
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+            state: self.state.clone(),
+            error: self.error.clone(),
+            cause: self.cause.clone(),
+        }
+    }
+
+    /// It has not ended.
+    pub fn is_running(&self) -> bool {
+        self.phase == RunPhase::Running
+    }
+
+    pub(super) fn set_error(&mut self, error: &str, cause: &str) {
+        error.clone_into(&mut self.error);
+        self.cause = cause.chars().take(CAUSE_SHOWN_CHARS).collect();
+    }
+}
+
+/// `journal/<ns>/<workflow>/<run>/<seq>`: the beginning at 0, then what happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum JournalPart {
+    /// What the run was begun with.
+    Begun {
+        /// Its input.
+        input: Stored,
+    },
+    /// What happened, in order.
+    Entries(Vec<Entry>),
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    /// When.
+    pub at: Timestamp,
+    /// What. The output of an answer is null where it lies in parts.
+    pub event: Event,
+    /// Where the output of the answer lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Parts>,
+}

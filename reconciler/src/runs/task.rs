@@ -1,0 +1,162 @@
+//! One run under way: what happens is written down, and only then followed up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+
+use jiff::Timestamp;
+use schema::kinds::workflow::{RunPhase, WorkflowSpec};
+use schema::store::SharedStore;
+use schema::store::election::Fence;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Duration, sleep};
+
+use super::book::{KeptHead, SharedProgress};
+use super::caller::Caller;
+use super::journal::{Journal, JournalError};
+use super::machine::{Event, Outcome, Run};
+use super::records::{Entry, RunHead, RunId};
+
+/// A run, and all that it needs to go on.
+pub(super) struct RunTask {
+    pub(super) store: SharedStore,
+    pub(super) caller: Arc<Caller>,
+    pub(super) fence: Fence,
+    pub(super) id: RunId,
+    pub(super) kept: KeptHead,
+    pub(super) spec: Arc<WorkflowSpec>,
+    pub(super) run: Run,
+    pub(super) journal: Journal,
+    pub(super) cancelled: watch::Receiver<Option<String>>,
+    pub(super) progress: SharedProgress,
+}
+
+/// Calls under way.
+#[derive(Default)]
+struct Calls {
+    answers: JoinSet<Event>,
+    by_id: BTreeMap<u64, AbortHandle>,
+}
+
+impl RunTask {
+    /// Until the run has ended: its head then. None if another reconciler carries it on.
+    pub(super) async fn carry_on(mut self) -> Option<KeptHead> {
+        let mut calls = Calls::default();
+        let mut last = self.kept.head.started_at;
+        loop {
+            if self.run.outcome().is_some() {
+                return Some(self.kept);
+            }
+            self.follow_up(&mut calls);
+            let event = self.next_event(&mut calls).await;
+            // The clock may have been set back.
+            last = last.max(Timestamp::now());
+            if let Err(error) = self.take(event, last).await {
+                match error {
+                    JournalError::Lost => tracing::info!(run = %self.id, "{error}"),
+                    error => tracing::warn!(run = %self.id, %error, "the run can't go on"),
+                }
+                return None;
+            }
+        }
+    }
+
+    /// Calls what the run waits for, and lets go of what it does not.
+    fn follow_up(&self, calls: &mut Calls) {
+        let pending = self.run.pending();
+        let wanted: BTreeSet<u64> = pending.calls.iter().map(|call| call.id).collect();
+        calls.by_id.retain(|id, call| {
+            let is_wanted = wanted.contains(id);
+            if !is_wanted {
+                call.abort();
+            }
+            is_wanted
+        });
+        for call in pending.calls {
+            if calls.by_id.contains_key(&call.id) {
+                continue;
+            }
+            let (caller, id, made) = (Arc::clone(&self.caller), self.id.clone(), call.clone());
+            let handle = calls.answers.spawn(async move { caller.call(&id, &made).await });
+            calls.by_id.insert(call.id, handle);
+        }
+    }
+
+    /// What happens next: the end of the run if it is asked for, an inner transition, an answer or the end of a wait.
+    async fn next_event(&mut self, calls: &mut Calls) -> Event {
+        if let Some(cause) = self.cancelled.borrow_and_update().clone() {
+            return Event::Cancelled { cause };
+        }
+        let pending = self.run.pending();
+        if pending.continues {
+            return Event::Continue;
+        }
+        let timer = pending.timers.into_iter().min_by_key(|timer| timer.due);
+        let left = timer.as_ref().map(|timer| timer.due.duration_since(Timestamp::now()));
+        let left = left.map(|left| Duration::try_from(left).unwrap_or_default());
+        loop {
+            tokio::select! {
+                Some(answer) = calls.answers.join_next() => match answer {
+                    Ok(event) => return event,
+                    // It was let go of.
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => std::panic::resume_unwind(error.into_panic()),
+                },
+                () = sleep(left.unwrap_or_default()), if left.is_some() => {
+                    if let Some(timer) = &timer {
+                        return Event::Due { timer: timer.id };
+                    }
+                }
+                Ok(()) = self.cancelled.changed() => {
+                    if let Some(cause) = self.cancelled.borrow_and_update().clone() {
+                        return Event::Cancelled { cause };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the transition, and writes it down.
+    async fn take(&mut self, event: Event, at: Timestamp) -> Result<(), JournalError> {
+        if self.run.step(&self.spec, at, &event).is_none() {
+            return Ok(());
+        }
+        let entry = Entry { at, event, output: None };
+        let ended = self.run.outcome().map(|outcome| ended(&self.kept.head, outcome, &self.run, at));
+        let head = ended.as_ref().map(|head| (head, self.kept.revision));
+        self.journal.append(&self.store, self.fence, entry, head).await?;
+        if let Some(head) = ended {
+            self.kept.head = head;
+        }
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        self.run.state_name().clone_into(&mut progress.state);
+        progress.steps = self.run.steps();
+        Ok(())
+    }
+}
+
+/// The head of a run at its end.
+fn ended(begun: &RunHead, outcome: &Outcome, run: &Run, at: Timestamp) -> RunHead {
+    let mut head = RunHead {
+        finished_at: Some(at),
+        state: run.state_name().to_owned(),
+        steps: run.steps(),
+        ..begun.clone()
+    };
+    head.phase = match outcome {
+        Outcome::Succeeded { .. } => RunPhase::Succeeded,
+        Outcome::Failed { error, cause } => {
+            head.set_error(error, cause);
+            RunPhase::Failed
+        }
+        Outcome::TimedOut => {
+            head.set_error("States.Timeout", "the run took longer than it may");
+            RunPhase::TimedOut
+        }
+        Outcome::Aborted { cause } => {
+            head.set_error("", cause);
+            RunPhase::Aborted
+        }
+    };
+    head
+}

@@ -1,0 +1,180 @@
+//! The loop over all runs: observe and report. It plans in `plan.rs` and carries out in `act.rs`; each run goes on in
+//! a task of its own, so that a transition costs no plan.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use schema::codec::decode;
+use schema::control::{Loop, LoopError, Next, Nudge, Observation};
+use schema::keys::{Key, prefix};
+use schema::store::SharedStore;
+use schema::store::election::{Fence, FenceReader};
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::book::{Book, KeptHead};
+use super::caller::Caller;
+use super::plan::{self, Observed, Steps};
+use super::records::{RunHead, RunId, RunRequest};
+use crate::controllers::LastKnown;
+
+/// A run whose task ended before it did is taken up again after this.
+const RESUMED_AFTER: Duration = Duration::from_secs(10);
+/// How often old runs are looked for.
+const FORGETS_EVERY: Duration = Duration::from_secs(60);
+/// After a watch that broke.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the loop stands on.
+pub struct WorkflowsDeps {
+    /// Where runs are.
+    pub store: SharedStore,
+    /// All the rest of etcd.
+    pub snapshot: SnapshotReader,
+    /// Whether this process leads.
+    pub fence: FenceReader,
+    /// What etcd held when it was last settled.
+    pub last_known: watch::Receiver<Arc<LastKnown>>,
+    /// Wakes the loop: for tasks that end.
+    pub nudge: Nudge,
+}
+
+/// The loop.
+pub struct WorkflowsLoop {
+    pub(super) deps: WorkflowsDeps,
+    pub(super) caller: Arc<Caller>,
+    pub(super) term: Option<Fence>,
+    pub(super) book: Book,
+    forgot_at: Option<Instant>,
+}
+
+impl WorkflowsLoop {
+    /// A loop that has not looked yet.
+    pub fn new(deps: WorkflowsDeps) -> Self {
+        let caller = Arc::new(Caller::new(deps.snapshot.clone()));
+        Self { deps, caller, term: None, book: Book::default(), forgot_at: None }
+    }
+
+    /// A new term knows no run, and ends the tasks of the one before: the leader key is younger than all that they wrote.
+    async fn enter(&mut self, fence: Fence) -> Result<(), LoopError> {
+        if self.term == Some(fence) {
+            return Ok(());
+        }
+        self.leave();
+        let listing = self.deps.store.list(prefix::RUN_HEADS).await;
+        for item in listing.map_err(|error| LoopError::new("listing the runs", error))?.items {
+            let (Ok(Key::RunHead(workflow, run)), Ok(head)) =
+                (item.key.parse(), decode::<RunHead>(&item.value))
+            else {
+                tracing::warn!(item.key, "the head of a run can't be read; it is left alone");
+                continue;
+            };
+            self.book.put(RunId { workflow, run }, KeptHead { head, revision: item.mod_revision });
+        }
+        self.term = Some(fence);
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.term = None;
+        self.book = Book::default();
+    }
+
+    async fn requests(&self) -> Result<Vec<(RunId, RunRequest, i64)>, LoopError> {
+        let listing = self.deps.store.list(prefix::RUN_REQUESTS).await;
+        let listing =
+            listing.map_err(|error| LoopError::new("listing the runs that are asked for", error))?;
+        let mut requests: Vec<_> = listing
+            .items
+            .into_iter()
+            .filter_map(|item| {
+                let Ok(Key::RunRequest(workflow, run)) = item.key.parse() else { return None };
+                let request = decode::<RunRequest>(&item.value)
+                    .inspect_err(|error| tracing::warn!(item.key, %error, "the request can't be read"))
+                    .ok()?;
+                Some((RunId { workflow, run }, request, item.mod_revision))
+            })
+            .collect();
+        requests.sort_by_key(|(_, _, revision)| *revision);
+        Ok(requests)
+    }
+}
+
+#[async_trait]
+impl Loop for WorkflowsLoop {
+    type Observed = Observed;
+    type Plan = Steps;
+    type Outcome = Result<(), LoopError>;
+
+    fn name(&self) -> &'static str {
+        "workflows"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        let Some(fence) = self.deps.fence.current() else {
+            self.leave();
+            return Ok(Observation::NotReady("this reconciler does not lead".to_owned()));
+        };
+        let snapshot = self.deps.snapshot.current();
+        if !snapshot.synced || snapshot.revision < fence.create_revision {
+            return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
+        }
+        self.enter(fence).await?;
+        let now = Instant::now();
+        self.book.reap(now).await;
+        let requests = self.requests().await?;
+        let book = &self.book;
+        let rests = |id: &RunId| book.stuck.get(id).is_some_and(|at| now - *at < RESUMED_AFTER);
+        let idle = book.running.iter().filter(|id| !book.tasks.contains_key(*id) && !rests(id)).cloned();
+        let is_whole = !snapshot.settled.is_empty();
+        let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
+        let forgets = is_whole && self.forgot_at.is_none_or(|at| now - at >= FORGETS_EVERY);
+        if forgets {
+            self.forgot_at = Some(now);
+        }
+        Ok(Observation::Ready(Observed {
+            idle: idle.collect(),
+            carried: book.progress(),
+            heads: book.heads.clone(),
+            snapshot,
+            last_known,
+            requests,
+            forgets,
+        }))
+    }
+
+    fn plan(seen: &Observed, now: Timestamp) -> Steps {
+        plan::plan(seen, now)
+    }
+
+    async fn act(&mut self, _: &Observed, plan: Steps) -> Result<(), LoopError> {
+        let Some(fence) = self.term else { return Ok(()) };
+        for step in plan.steps {
+            self.carry_out(fence, step).await?;
+        }
+        Ok(())
+    }
+
+    async fn report(&mut self, _: Observed, done: Result<(), LoopError>) -> Result<Next, LoopError> {
+        done.map(|()| if self.book.stuck.is_empty() { Next::Interval } else { Next::After(RESUMED_AFTER) })
+    }
+}
+
+/// Wakes the loop whenever a run is asked for.
+pub async fn wake_on_requests(store: SharedStore, nudge: Nudge) {
+    loop {
+        if let Ok(listing) = store.list(prefix::RUN_REQUESTS).await {
+            nudge.nudge();
+            if let Ok(mut changes) = store.watch(prefix::RUN_REQUESTS, listing.revision + 1).await {
+                while let Some(Ok(_)) = changes.next().await {
+                    nudge.nudge();
+                }
+            }
+        }
+        sleep(WATCH_AGAIN).await;
+    }
+}

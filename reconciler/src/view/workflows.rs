@@ -1,0 +1,206 @@
+//! Workflows and their runs as a person sees them.
+
+use jiff::Timestamp;
+use schema::kinds::workflow::{RunPhase, RunSummary, WorkflowSpec};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::object::Object;
+use schema::snapshot::Snapshot;
+use schema::snapshot::health::health;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::age::{AppliedAt, age};
+use super::events::EventView;
+use super::objects::Selection;
+use crate::runs::machine::{HistoryEvent, Outcome, Run, RunContext};
+use crate::runs::{Loaded, RunHead};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkflowView {
+    pub namespace: String,
+    pub name: String,
+    /// Runs under way.
+    pub running: u32,
+    /// Runs that wait for others to end.
+    pub waiting: u32,
+    /// The run that the last push started.
+    pub last_run: Option<RunSummary>,
+    /// Healthy, Progressing or Degraded.
+    pub health: String,
+    pub note: String,
+    /// Time since the commit was applied; empty when that is not known any more.
+    pub age: String,
+    pub labels: StringMap,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkflowDetail {
+    #[serde(flatten)]
+    pub row: WorkflowView,
+    /// Who set it: `apps/web.yaml:1 of source main`.
+    pub set_by: String,
+    pub commit: String,
+    pub annotations: StringMap,
+    /// As it is after its defaults.
+    pub spec: WorkflowSpec,
+    pub events: Vec<EventView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunView {
+    pub namespace: String,
+    pub workflow: String,
+    /// Unique in its workflow.
+    pub id: String,
+    pub phase: RunPhase,
+    /// The state that it is in, or ended in; empty in lists while it runs.
+    pub state: String,
+    pub started_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// How long it took, or has been running.
+    pub duration: String,
+    pub age: String,
+    /// Why it began.
+    pub origin: String,
+    pub error: String,
+    pub cause: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunDetail {
+    #[serde(flatten)]
+    pub row: RunView,
+    /// States that it went through.
+    pub steps: u32,
+    pub input: Json,
+    /// Its result, once it has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Json>,
+    pub definition: WorkflowSpec,
+    /// With the event names of Step Functions.
+    pub history: Vec<HistoryEvent>,
+}
+
+/// What `POST /v1/workflows/<ns>/<name>/runs` takes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunAsked {
+    /// The input; `{}` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Json>,
+    /// The same id is the same run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunAccepted {
+    pub id: String,
+    /// False: there is such a run, or it was asked for before.
+    pub is_new: bool,
+}
+
+pub fn workflows(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<WorkflowView> {
+    let applied = AppliedAt::new(snapshot);
+    let all = snapshot.objects.iter().filter(|(id, found)| which.takes(id, &found.value));
+    all.filter(|(id, _)| id.kind == Kind::Workflow)
+        .map(|(_, found)| row(snapshot, &found.value, (&applied, now)))
+        .collect()
+}
+
+/// One workflow in full; `events` are shown as they are given.
+pub fn workflow(
+    snapshot: &Snapshot,
+    id: &NamespacedName,
+    events: Vec<EventView>,
+    now: Timestamp,
+) -> Option<WorkflowDetail> {
+    let key = ObjectRef { kind: Kind::Workflow, namespace: id.namespace.clone(), name: id.name.clone() };
+    let object = &snapshot.objects.get(&key)?.value;
+    let Resource::Workflow(spec) = &object.resource else { return None };
+    let from = &object.provenance;
+    Some(WorkflowDetail {
+        row: row(snapshot, object, (&AppliedAt::new(snapshot), now)),
+        set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
+        commit: format!("{} by {}", from.commit, from.author),
+        annotations: object.metadata.annotations.clone(),
+        spec: (**spec).clone(),
+        events,
+    })
+}
+
+fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Timestamp)) -> WorkflowView {
+    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+    let record = snapshot.workflows.get(&id).map(|found| found.value.clone()).unwrap_or_default();
+    let health = health(snapshot, object);
+    WorkflowView {
+        running: record.running,
+        waiting: record.waiting,
+        last_run: record.last_run,
+        note: health.why().unwrap_or_default().to_owned(),
+        health: health.to_string(),
+        age: applied.age(&object.provenance.commit, now),
+        labels: object.metadata.labels.clone(),
+        namespace: id.namespace,
+        name: id.name,
+    }
+}
+
+/// A run of a workflow in short.
+pub fn run(workflow: &NamespacedName, id: &str, head: &RunHead, now: Timestamp) -> RunView {
+    RunView {
+        namespace: workflow.namespace.clone(),
+        workflow: workflow.name.clone(),
+        id: id.to_owned(),
+        phase: head.phase,
+        state: if head.is_running() { String::new() } else { head.state.clone() },
+        started_at: head.started_at,
+        finished_at: head.finished_at,
+        duration: duration(head.started_at, head.finished_at.unwrap_or(now)),
+        age: age(head.started_at, now),
+        origin: head.origin.to_string(),
+        error: head.error.clone(),
+        cause: head.cause.clone(),
+    }
+}
+
+/// A run in full: its journal, gone through again.
+pub fn run_detail(
+    workflow: &NamespacedName,
+    id: &str,
+    (head, definition): (&RunHead, WorkflowSpec),
+    journal: Loaded,
+    now: Timestamp,
+) -> RunDetail {
+    let context = RunContext {
+        namespace: workflow.namespace.clone(),
+        workflow: workflow.name.clone(),
+        id: id.to_owned(),
+        input: journal.input.clone(),
+        started_at: head.started_at,
+    };
+    let (mut gone_through, mut history) = Run::begin(context, &definition);
+    for entry in &journal.entries {
+        history.extend(gone_through.step(&definition, entry.at, &entry.event).into_iter().flatten());
+    }
+    let output = match gone_through.outcome() {
+        Some(Outcome::Succeeded { output }) => Some(output.clone()),
+        _ => None,
+    };
+    let row = RunView { state: gone_through.state_name().to_owned(), ..run(workflow, id, head, now) };
+    RunDetail { row, steps: gone_through.steps(), input: journal.input, output, definition, history }
+}
+
+/// `0.350s`, then as ages are written.
+pub fn duration(from: Timestamp, to: Timestamp) -> String {
+    let millis = to.as_millisecond().saturating_sub(from.as_millisecond()).max(0);
+    if millis < 10_000 { format!("{}.{:03}s", millis / 1000, millis % 1000) } else { age(from, to) }
+}
