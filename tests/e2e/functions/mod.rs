@@ -27,7 +27,7 @@ fn three_nodes() -> ClusterOptions {
 }
 
 /// A function's manifest, with further lines of its spec.
-fn manifest(name: &str, spec: &str) -> Change {
+pub(crate) fn manifest(name: &str, spec: &str) -> Change {
     let text = format!(
         "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec:\n  source: code/{name}\n{spec}"
     );
@@ -41,7 +41,7 @@ fn other_object() -> Change {
 }
 
 /// A file of its folder.
-fn code(name: &str, file: &str, text: &str) -> Change {
+pub(crate) fn code(name: &str, file: &str, text: &str) -> Change {
     Change::write(format!("code/{name}/{file}"), text)
 }
 

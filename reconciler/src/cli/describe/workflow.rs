@@ -112,7 +112,8 @@ fn path(history: &[HistoryEvent]) -> String {
                 }
             }
             let opens = matches!(kind, "ParallelStateStarted" | "MapIterationStarted");
-            (before, depth + usize::from(opens))
+            let closes = kind.starts_with("MapIteration") && !opens;
+            (before, if closes { depth.saturating_sub(1) } else { depth + usize::from(opens) })
         };
         places.insert(event.id, place);
     }

@@ -1,0 +1,109 @@
+//! Calls of functions: what each answer means, and which are made again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::post;
+use schema::keys::Key;
+use schema::kinds::workflow::RunPhase;
+use schema::records::Heartbeat;
+use serde_json::json;
+
+use super::kit::Kit;
+use crate::controllers::testing::node_record;
+
+/// Which answers each function has left, and the keys that it was called with.
+type Functions = Arc<Mutex<BTreeMap<String, (Vec<(u16, &'static str)>, Vec<String>)>>>;
+
+async fn answer(
+    State(functions): State<Functions>,
+    Path((_, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> impl IntoResponse {
+    let mut functions = functions.lock().unwrap();
+    let (answers, keys) = functions.entry(name).or_default();
+    keys.push(headers["idempotency-key"].to_str().unwrap().to_owned());
+    let (status, body) = if answers.is_empty() { (200, "{\"well\": true}") } else { answers.remove(0) };
+    (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], body)
+}
+
+/// A node whose gateway has these functions.
+async fn gateway(kit: &Kit, functions: &Functions) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let calls = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new().route("/{namespace}/{name}", post(answer)).with_state(Arc::clone(functions));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let record = schema::records::NodeRecord { calls, ..node_record("n1") };
+    kit.put(&Key::Node("n1".into()), serde_json::to_vec(&record).unwrap()).await;
+    let beat = Heartbeat { since: record.registered_at };
+    kit.put(&Key::Heartbeat("n1".into()), serde_json::to_vec(&beat).unwrap()).await;
+}
+
+fn one_task(function: &str, more: &str) -> String {
+    format!("\n  startAt: a\n  states: {{a: {{type: Task, function: {function}, {more}end: true}}}}")
+}
+
+// Seen red with errors of the function that are all called States.TaskFailed.
+#[tokio::test]
+async fn each_answer_has_its_error_and_a_call_that_did_not_begin_is_made_again() {
+    let mut kit = Kit::new().await;
+    let own = r#"{"error": {"type": "Moody", "message": "not yet", "stackTrace": ["line 3"]}}"#;
+    let said = r#"{"error": {"type": "Other", "message": "so"}}"#;
+    let functions: Functions = Arc::default();
+    let cases: [(&str, Vec<(u16, &str)>, &str, &str); 9] = [
+        ("well", vec![], "", ""),
+        ("own", vec![(500, own)], "Moody", "not yet\nline 3"),
+        ("late", vec![(504, said)], "States.Timeout", "so"),
+        ("large", vec![(413, said)], "States.DataLimitExceeded", "so"),
+        ("wrong", vec![(502, said)], "Function.InvalidResult", "so"),
+        ("missing", vec![(404, said)], "Function.NotFound", "so"),
+        ("closed", vec![(403, said)], "States.Permissions", "so"),
+        ("busy", vec![(503, said), (429, said), (503, said)], "", ""),
+        (
+            "mad",
+            vec![(500, r#"{"error": {"type": "States.Fake", "message": "no"}}"#)],
+            "States.TaskFailed",
+            "500 Internal Server Error: no",
+        ),
+    ];
+    for (name, answers, ..) in &cases {
+        functions.lock().unwrap().insert((*name).to_owned(), (answers.clone(), Vec::new()));
+        kit.push(name, 1, &one_task(name, "")).await;
+        kit.ask(name, "r1", json!({})).await;
+    }
+    // They wait until there is a node.
+    kit.look().await;
+    gateway(&kit, &functions).await;
+    for (name, answers, error, cause) in cases {
+        let head = kit.ended(name, "r1").await;
+        let phase = if error.is_empty() { RunPhase::Succeeded } else { RunPhase::Failed };
+        assert_eq!((head.phase, head.error.as_str(), head.cause.as_str()), (phase, error, cause), "{name}");
+        let keys = functions.lock().unwrap()[name].1.clone();
+        let expected = if name == "busy" { answers.len() + 1 } else { 1 };
+        assert_eq!(keys.len(), expected, "{name}");
+        assert!(
+            keys.iter().all(|key| key.starts_with(&format!("default/{name}/r1/")) && *key == keys[0]),
+            "{keys:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_error_is_retried_under_the_same_key_and_then_caught() {
+    let mut kit = Kit::new().await;
+    let own = r#"{"error": {"type": "Moody", "message": "not yet"}}"#;
+    let functions: Functions = Arc::default();
+    functions.lock().unwrap().insert("moody".to_owned(), (vec![(500, own); 9], Vec::new()));
+    gateway(&kit, &functions).await;
+    let more = "retry: [{errorEquals: [Moody], maxAttempts: 1, intervalSeconds: 1}], ";
+    kit.push("flow", 1, &one_task("moody", more)).await;
+    kit.ask("flow", "r1", json!({})).await;
+    let head = kit.ended("flow", "r1").await;
+    assert_eq!((head.phase, head.error.as_str()), (RunPhase::Failed, "Moody"));
+    let keys = functions.lock().unwrap()["moody"].1.clone();
+    assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
+}

@@ -1,0 +1,208 @@
+//! Beginning, going on after crashes, ending, forgetting.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::keys::prefix;
+use schema::kinds::workflow::RunPhase;
+use serde_json::{Value as Json, json};
+
+use super::kit::{COUNTS, Kit, count_to, id};
+use crate::runs::book::{Heads, KeptHead};
+use crate::runs::journal::Journal;
+use crate::runs::plan::{self, KEPT_FOR, KEPT_PER_WORKFLOW, Observed, RUNNING_MAX, Step};
+use crate::runs::records::{Origin, RunHead};
+use crate::runs::{Asked, kept_run};
+
+const WAITS: &str = "\n  startAt: wait\n  states:\n    wait: {type: Wait, seconds: 3000, end: true}";
+
+// Seen red without the comparison of hashes in `plan::say`.
+#[tokio::test]
+async fn a_push_with_params_starts_one_run_for_each_change_of_what_runs() {
+    let mut kit = Kit::new().await;
+    let spec = |n: u32, more: &str| format!("\n  params: {{n: 0, until: {n}}}{more}{COUNTS}");
+    kit.push("flow", 1, &spec(3, "")).await;
+    let first = kit.until("a run", async |kit: &Kit| kit.record("flow").await?.last_run).await;
+    assert!(first.id.starts_with("push-1-"), "{first:?}");
+    assert_eq!(kit.ended("flow", &first.id).await.phase, RunPhase::Succeeded);
+    kit.push("flow", 2, &spec(3, "\n  cancel: [nothing]")).await;
+    for _ in 0..3 {
+        kit.look().await;
+    }
+    assert_eq!(kit.count(prefix::RUN_HEADS).await, 1, "to end a run starts none");
+    let record = kit.record("flow").await.unwrap();
+    assert_eq!(
+        (record.generation, record.running, record.last_run.unwrap().phase),
+        (2, 0, RunPhase::Succeeded)
+    );
+    kit.push("flow", 3, &spec(4, "")).await;
+    kit.until("another run", async |kit: &Kit| (kit.count(prefix::RUN_HEADS).await == 2).then_some(())).await;
+    kit.remove("flow").await;
+    kit.until("the record goes", async |kit: &Kit| kit.record("flow").await.is_none().then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_same_id_is_the_same_run_and_its_input_may_lie_in_parts() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, "\n  startAt: a\n  states: {a: {type: Pass, end: true}}").await;
+    // Quotes and characters of several bytes: no part may end within one.
+    let input = json!({"text": "\"€𝄞\\".repeat(9_000)});
+    assert_eq!(kit.ask("flow", "big", input.clone()).await, Asked::New);
+    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Before);
+    assert!(kit.count(prefix::RUN_INPUTS).await > 1);
+    assert_eq!(kit.ended("flow", "big").await.phase, RunPhase::Succeeded);
+    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Before);
+    kit.look().await;
+    let (_, _, loaded) = kept_run(&kit.store, &id("flow", "big")).await.unwrap().unwrap();
+    assert_eq!(loaded.input, input);
+    assert_eq!(kit.count(prefix::RUN_INPUTS).await + kit.count(prefix::RUN_REQUESTS).await, 0);
+    for item in kit.store.list("/minik8s-runs/").await.unwrap().items {
+        assert!(item.value.len() <= 64 * 1024, "{} has {} bytes", item.key, item.value.len());
+    }
+}
+
+// Seen red with a `write` that takes every conflict for that of another reconciler.
+#[tokio::test]
+async fn a_lost_answer_of_etcd_writes_no_entry_twice() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, COUNTS).await;
+    kit.ask("flow", "r1", count_to(40)).await;
+    kit.until("it begins", async |kit: &Kit| kit.head("flow", "r1").await).await;
+    for _ in 0..6 {
+        kit.memory.lose_next_answers(1);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let head = kit.ended("flow", "r1").await;
+    // 40 times two states, and the last one.
+    assert_eq!((head.phase, head.steps), (RunPhase::Succeeded, 81));
+}
+
+// Seen red with a `resume` that begins at the start of the journal.
+#[tokio::test]
+async fn a_run_goes_on_where_its_journal_ends_whenever_its_process_ends() {
+    let mut kit = Kit::new().await;
+    // A wait in each round, so that the test gets its turn.
+    let counts =
+        COUNTS.replace("next: enough}", "next: rest}\n    rest: {type: Wait, seconds: 0, next: enough}");
+    kit.push("flow", 1, &counts).await;
+    kit.ask("flow", "r1", count_to(100)).await;
+    let mut crashes = 0;
+    while kit.head("flow", "r1").await.is_none_or(|head| head.is_running()) {
+        kit.look().await;
+        tokio::task::yield_now().await;
+        let before = Journal::load(&kit.store, &id("flow", "r1")).await.unwrap();
+        kit.crash().await;
+        crashes += 1;
+        let after = Journal::load(&kit.store, &id("flow", "r1")).await.unwrap();
+        let length = |loaded: Option<crate::runs::Loaded>| loaded.map_or(0, |loaded| loaded.entries.len());
+        assert!(length(after) >= length(before), "the journal only grows");
+        // The next one gets further before it ends, too.
+        kit.look().await;
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        assert!(crashes < 500, "it does not go on");
+    }
+    let (head, spec, loaded) = kept_run(&kit.store, &id("flow", "r1")).await.unwrap().unwrap();
+    assert_eq!((head.phase, head.steps), (RunPhase::Succeeded, 301));
+    let workflow = id("flow", "r1").workflow;
+    let page = crate::view::run_detail(&workflow, "r1", (&head, spec), loaded, Timestamp::now());
+    assert_eq!(page.output, Some(json!(100)));
+    assert!(crashes > 1, "it ended before it could be disturbed");
+}
+
+#[tokio::test]
+async fn a_long_journal_is_a_few_keys() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, COUNTS).await;
+    kit.ask("flow", "r1", count_to(1_000)).await;
+    let head = kit.ended("flow", "r1").await;
+    assert_eq!((head.phase, head.steps), (RunPhase::Succeeded, 2_001));
+    let keys = kit.journal_keys("flow", "r1").await;
+    assert!(keys <= 1 + 20 + 100, "{keys} keys");
+    let (_, _, loaded) = kept_run(&kit.store, &id("flow", "r1")).await.unwrap().unwrap();
+    assert_eq!(loaded.entries.len(), 2_001);
+}
+
+#[tokio::test]
+async fn what_is_too_much_waits_and_begins_when_another_ends() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, WAITS).await;
+    for number in 0..RUNNING_MAX + 2 {
+        kit.ask("flow", &format!("r{number:03}"), json!({})).await;
+    }
+    kit.look().await;
+    kit.look().await;
+    let record = kit.record("flow").await.unwrap();
+    assert_eq!((record.running, record.waiting), (500, 2));
+    let end = format!("\n  cancel: [r000]{WAITS}");
+    kit.push("flow", 2, &end).await;
+    assert_eq!(kit.ended("flow", "r000").await.phase, RunPhase::Aborted);
+    kit.until("one more begins", async |kit: &Kit| (kit.record("flow").await?.waiting == 1).then_some(()))
+        .await;
+    kit.remove("flow").await;
+    let head = kit.ended("flow", "r400").await;
+    assert_eq!((head.phase, head.cause.as_str()), (RunPhase::Aborted, "its workflow was removed"));
+    kit.until("what waited is dismissed", async |kit: &Kit| {
+        (kit.count(prefix::RUN_REQUESTS).await == 0).then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn runs_that_ended_long_ago_or_are_too_many_are_forgotten() {
+    let now: Timestamp = "2026-01-10T00:00:00Z".parse().unwrap();
+    let head = |ended: SignedDuration| {
+        let head = RunHead {
+            definition: "ab".into(),
+            origin: Origin::Push { generation: 1 },
+            started_at: now - ended,
+            phase: RunPhase::Succeeded,
+            finished_at: Some(now - ended),
+            state: "a".into(),
+            steps: 1,
+            error: String::new(),
+            cause: String::new(),
+        };
+        Arc::new(KeptHead { head, revision: 1 })
+    };
+    let mut heads = Heads::new();
+    for number in 0..KEPT_PER_WORKFLOW + 3 {
+        let ended = SignedDuration::from_secs(10_000 - i64::try_from(number).unwrap());
+        heads.insert(id("many", &format!("r{number:04}")), head(ended));
+    }
+    heads.insert(id("few", "old"), head(KEPT_FOR + SignedDuration::from_secs(1)));
+    heads.insert(id("few", "young"), head(KEPT_FOR - SignedDuration::from_secs(1)));
+    let seen = Observed {
+        snapshot: Arc::default(),
+        last_known: Arc::default(),
+        heads,
+        carried: Default::default(),
+        idle: Vec::new(),
+        requests: Vec::new(),
+        forgets: true,
+    };
+    let forgotten: Vec<String> = plan::plan(&seen, now)
+        .steps
+        .into_iter()
+        .filter_map(|step| match step {
+            Step::Forget(id) => Some(format!("{}/{}", id.workflow.name, id.run)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(forgotten, ["few/old", "many/r0000", "many/r0001", "many/r0002"]);
+}
+
+#[tokio::test]
+async fn what_is_forgotten_leaves_nothing() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, COUNTS).await;
+    kit.ask("flow", "r1", count_to(150)).await;
+    kit.ended("flow", "r1").await;
+    let long_ago = Timestamp::now() - KEPT_FOR - SignedDuration::from_secs(60);
+    let mut head = kit.head("flow", "r1").await.unwrap();
+    head.finished_at = Some(long_ago);
+    kit.put(&id("flow", "r1").head(), serde_json::to_vec(&head).unwrap()).await;
+    kit.crash().await;
+    kit.settle().await;
+    kit.until("it is forgotten", async |kit: &Kit| (kit.count("/minik8s-runs/").await == 0).then_some(()))
+        .await;
+}

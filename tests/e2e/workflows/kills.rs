@@ -1,0 +1,121 @@
+//! Reconcilers are killed in the middle of a run, and etcd is lost after one: one result, and nothing runs twice.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use harness::{outcome, rounds};
+use schema::keys::prefix;
+
+const STEPS: usize = 20;
+/// Slow enough that a kill meets it in the middle.
+const COUNT: &str = "import time\n\n\ndef main(params):\n    print('called', params['n'])\n    time.sleep(0.1)\n    return {'n': params['n'] + 1}\n";
+
+fn flow(name: &str, params: &str) -> Change {
+    let state = |number: usize| match number {
+        STEPS => format!("    s{number}: {{type: Task, function: count, end: true}}\n"),
+        _ => format!("    s{number}: {{type: Task, function: count, next: s{}}}\n", number + 1),
+    };
+    let states: String = (1..=STEPS).map(state).collect();
+    let head = format!("apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {{name: {name}}}\nspec:\n");
+    Change::write(format!("{name}.yaml"), format!("{head}{params}  startAt: s1\n  states:\n{states}"))
+}
+
+/// How often each step called the function.
+fn per_step(cluster: &Cluster) -> Result<BTreeMap<String, usize>> {
+    let mut counts = BTreeMap::new();
+    for step in calls(cluster, "count")? {
+        *counts.entry(step).or_default() += 1;
+    }
+    Ok(counts)
+}
+
+fn entries(cluster: &Cluster, run: &str) -> Result<usize> {
+    Ok(cluster.etcd.list(&format!("{}default/flow/{run}/", prefix::RUN_JOURNALS))?.len())
+}
+
+// Seen red with a task that makes its calls before it has written why.
+#[test]
+fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() -> Result<()> {
+    Cluster::run(one_node(), |cluster| {
+        let mut changes = function("count", COUNT).to_vec();
+        changes.push(flow("flow", ""));
+        let commit = cluster.push(&changes, "Twenty steps")?;
+        cluster.applied(&commit)?;
+        let (ok, warm) = run(cluster, "flow", r#"{"n": 1000}"#, "warm")?;
+        ensure!(ok && warm["n"] == 1020, "{warm}");
+
+        cluster.cli(&["run", "flow", "-d", r#"{"n": 0}"#, "--id", "killed"])?.ok()?;
+        let mut kills = 0;
+        for round in 1..=rounds(4, STEPS) {
+            // The beginning is the first; one for each step follows.
+            let wanted = 1 + round * STEPS / rounds(4, STEPS).max(1) - 1;
+            eventually("the run goes on", secs(60), || {
+                let there = entries(cluster, "killed")?;
+                ensure!(there >= wanted, "{there} of {wanted} entries");
+                Ok(())
+            })?;
+            cluster.reconcilers[0].kill()?;
+            kills += 1;
+            cluster.reconcilers[0].start()?;
+            cluster.wait_reconciler(0)?;
+        }
+        let done = ended(cluster, "flow", "killed")?;
+        ensure!(done["phase"] == "Succeeded" && done["output"]["n"] == STEPS, "{done:#}");
+        let counts = per_step(cluster)?;
+        println!("{kills} kills: {counts:?}");
+        for step in 0..STEPS {
+            let times = counts.get(&step.to_string()).copied().unwrap_or(0);
+            ensure!((1..=2).contains(&times), "step {step} was called {times} times: {counts:?}");
+        }
+        Ok(())
+    })
+}
+
+// Seen red without the record of workflows among what reconcilers keep on their disks.
+#[test]
+fn the_same_id_is_one_run_anywhere_and_a_loss_of_etcd_runs_nothing_again() -> Result<()> {
+    let options = ClusterOptions { reconcilers: 2, ..one_node() };
+    Cluster::run(options, |cluster| {
+        let mut changes = function("count", COUNT).to_vec();
+        changes.push(flow("flow", ""));
+        changes.push(flow("once", "  params: {n: 500}\n"));
+        let commit = cluster.push(&changes, "Twenty steps")?;
+        cluster.applied(&commit)?;
+        let once = ended(cluster, "once", &pushed(cluster, "once")?)?;
+        ensure!(once["output"]["n"] == 520, "{once:#}");
+
+        let ask = |reconciler: u16| {
+            let mut command =
+                cluster.cli_command(&["run", "flow", "-d", r#"{"n": 0}"#, "--id", "shared", "--wait"]);
+            command.env("MINIK8S_SERVER", format!("http://{}", cluster.api(reconciler)));
+            outcome(&mut command, secs(60))
+        };
+        let (first, second) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| ask(1));
+            (ask(0), other.join())
+        });
+        let second = second.map_err(|_| harness::Error::msg("the other client panicked"))?;
+        for said in [first?.ok()?, second?.ok()?] {
+            ensure!(said.contains(r#"{"n":20}"#), "{said}");
+        }
+        let counts = per_step(cluster)?;
+        ensure!(counts.len() == 2 * STEPS && counts.values().all(|times| *times == 1), "{counts:?}");
+
+        let kept = || std::fs::read_to_string(cluster.dir("state-r1/reconciler/last-known.json"));
+        eventually("the other reconciler's disk has the run", secs(10), || {
+            ensure!(kept()?.contains("/minik8s/workflows/default/once"), "not yet");
+            Ok(())
+        })?;
+        // The first reconciler goes with it, so the other one leads.
+        cluster.lose_etcd()?;
+        cluster.settled()?;
+        eventually("both workflows are known again", secs(60), || {
+            ensure!(cluster.etcd.list(prefix::WORKFLOWS)?.len() == 2, "not yet");
+            Ok(())
+        })?;
+        let after = per_step(cluster)?;
+        ensure!(after == counts, "something ran again: {after:?}");
+        ensure!(cluster.etcd.list(prefix::RUN_HEADS)?.is_empty(), "a run began");
+        Ok(())
+    })
+}
