@@ -61,7 +61,6 @@ async fn the_same_id_is_the_same_run_and_its_input_may_lie_in_parts() {
     }
 }
 
-// Seen red with a `write` that takes every conflict for that of another reconciler.
 #[tokio::test]
 async fn a_lost_answer_of_etcd_writes_no_entry_twice() {
     let mut kit = Kit::new().await;
