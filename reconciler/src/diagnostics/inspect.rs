@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use schema::manifest::load_definition;
 use schema::snapshot::Table;
 use schema::violation::{Violation, rules};
 
@@ -23,6 +24,23 @@ impl Inspection {
     pub fn text(&self, file: &str) -> Option<String> {
         folder::text(&self.root, file)
     }
+}
+
+/// Reads and checks single files whose documents without a `kind` are state machines.
+pub fn inspect_definitions(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
+    let (mut violations, mut objects, mut not_manifests) = (Vec::new(), 0, Vec::new());
+    for path in paths {
+        let path = path.as_ref();
+        let file = path.display().to_string();
+        let loaded = load_definition(&file, &folder::read_file(path)?);
+        if !loaded.is_manifest {
+            not_manifests.push(file);
+        }
+        objects += loaded.documents.len();
+        violations.extend(loaded.violations);
+    }
+    let report = Report::new(violations, objects, paths.len());
+    Ok(Inspection { report, root: PathBuf::new(), not_manifests })
 }
 
 /// A violation that other files may answer.

@@ -181,7 +181,6 @@ fn mistakes_in_other_spellings_are_shown_where_they_are_written() {
         ("wrong-type", FORM_B.replacen("compareValue: 0", "compareValue: §zero", 1)),
         ("missing-field", FORM_B.replacen("- name: second\n    type", "- §type", 1)),
         ("duplicate-name", FORM_B.replacen("name: second", "name: §first", 1)),
-        ("workflow-unsupported", FORM_B.replacen("funcNamespace: default", "funcNamespace: §other", 1)),
         ("unknown-value", FORM_B.replacen("type: func", "type: §function", 1)),
         (
             "missing-field",
