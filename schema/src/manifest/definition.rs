@@ -12,13 +12,14 @@ use crate::violation::rules;
 pub const BARE_NAME: &str = "workflow";
 
 /// Loads a file whose documents without a `kind` are state machines: each is the spec of a Workflow named
-/// [`BARE_NAME`]. Whatever its name is, a text that begins with `{` is JSON, and any other YAML.
+/// [`BARE_NAME`]. The extension says how it is written; without one that does, `{` at its beginning means JSON.
 pub fn load_definition(path: &str, bytes: &[u8]) -> ManifestFile {
     let text = match text::read(bytes) {
         Ok(text) => text,
         Err(problem) => return broken(path, problem),
     };
-    let format = if text.trim_start().starts_with('{') { Format::Json } else { Format::Yaml };
+    let guessed = || if text.trim_start().starts_with('{') { Format::Json } else { Format::Yaml };
+    let format = Format::of(path).unwrap_or_else(guessed);
     let mut parsed = parse(format, text);
     for root in &mut parsed.roots {
         if is_bare(&root.node) {

@@ -31,13 +31,6 @@ pub(super) struct Answer {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Written {
-    List(Vec<Json>),
-    One(Json),
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WrittenAnswer {
     #[serde(default, rename = "return", deserialize_with = "crate::simulate::trace::present")]
@@ -51,12 +44,16 @@ struct WrittenAnswer {
 impl Mocks {
     /// Reads the file's text, which is JSON.
     pub fn read(text: &str) -> Result<Self, TraceError> {
-        let written: BTreeMap<String, Written> = read(text, "simulate workflow")?;
+        Self::of_values(read(text, "simulate workflow")?)
+    }
+
+    /// Mocks as values: each an answer, or a list of them.
+    pub(super) fn of_values(values: BTreeMap<String, Json>) -> Result<Self, TraceError> {
         let mut mocks = BTreeMap::new();
-        for (name, written) in written {
-            let (all, is_list) = match written {
-                Written::List(all) => (all, true),
-                Written::One(one) => (vec![one], false),
+        for (name, value) in values {
+            let (all, is_list) = match value {
+                Json::Array(all) => (all, true),
+                one => (vec![one], false),
             };
             let place = |index: usize| if is_list { format!("{name}[{index}]") } else { name.clone() };
             let all = all.into_iter().enumerate().map(|(index, one)| answer(one, &place(index)));
@@ -69,10 +66,10 @@ impl Mocks {
     /// The answers of a function, and the name that they are under.
     pub(super) fn of(&self, function: &str, namespace: &str) -> Option<(&str, &Answers)> {
         let own = format!("{namespace}/{function}");
+        let bare = function.rsplit('/').next();
         let is_meant = |name: &str| {
-            name == function
-                || name == own
-                || function_of_resource(name, namespace).as_deref() == Some(function)
+            let named = function_of_resource(name, "").unwrap_or_else(|| name.to_owned());
+            named == function || named == own || Some(named.as_str()) == bare
         };
         let exact = self.0.get_key_value(function);
         let found = exact.or_else(|| self.0.iter().find(|(name, _)| is_meant(name)));

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::workflow::WorkflowSpec;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::TraceError;
 use crate::runs::machine::{Call, Event, HistoryEvent, Outcome, Pending, Run, RunContext, errors};
 
+pub mod cases;
 mod mocks;
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,7 @@ pub struct Report {
 }
 
 /// How a run ended, in the words of Step Functions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[allow(missing_docs)]
 pub enum Status {
@@ -111,7 +112,7 @@ impl Answers<'_> {
         let missing = |why: String| {
             let place = format!("state {}", call.state);
             let help = format!(
-                "add one to the file of --mocks: {{\"{}\": {{\"return\": {{}}}}}}",
+                "add a mock: {{\"{}\": {{\"return\": {{}}}}}}",
                 call.function.replace(['"', '\\'], "")
             );
             TraceError::at(place, why, help)
