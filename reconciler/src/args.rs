@@ -22,10 +22,12 @@ mod top;
 mod up;
 
 pub use invoke::InvokeArgs;
-pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
+pub use offline::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
 pub use run::RunArgs;
-pub use simulate::{SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, Simulated};
+pub use simulate::{
+    SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, SimulateWorkflowArgs, Simulated,
+};
 pub use top::{SortBy, TopArgs, TopKind};
 pub use up::{DownArgs, UpArgs};
 
@@ -119,15 +121,17 @@ pub enum Command {
     /// Check manifests as a push of them would be checked
     #[command(
         after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n          \
-                            minik8s validate apps/web.yaml jobs\n\n\
+                            minik8s validate apps/web.yaml jobs\n          \
+                            minik8s validate --kind workflow-definition order.asl.json\n\n\
                             Paths in the output are relative to the Git repository around PATH, if there is one.\n\
                             Exit code: 0 no errors, 1 errors (with --strict also warnings), 2 PATH can't be read."
     )]
     Validate(ValidateArgs),
-    /// What a controller would have done with a recorded load, offline
+    /// What a controller would have done with a recorded load, or a run of a workflow with mocks; offline
     #[command(
         after_help = "Examples: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json\n          \
-                            minik8s simulate function functions/hello.yaml --trace monday.json"
+                            minik8s simulate function functions/hello.yaml --trace monday.json\n          \
+                            minik8s simulate workflow workflows/order.yaml --input '{\"id\": 7}' --mocks mocks.json"
     )]
     Simulate(SimulateArgs),
     /// The JSON Schema of a kind's manifest, for editors
@@ -440,7 +444,7 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    let arguments = help_as_flag(flags_last(arguments));
+    let arguments = simulate_workflow(help_as_flag(flags_last(arguments)));
     Cli::try_parse_from(&arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();
@@ -490,6 +494,16 @@ fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
         arguments.remove(1);
         arguments.truncate(2);
         arguments.push("--help".into());
+    }
+    arguments
+}
+
+/// `minik8s simulate FILE` is `minik8s simulate workflow FILE`: only a workflow needs no trace.
+fn simulate_workflow(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let word = |at: usize| arguments.get(at).and_then(|word| word.to_str());
+    let is_file = |word: &str| !word.starts_with('-') && word.contains(['.', '/']);
+    if word(1) == Some("simulate") && word(2).is_some_and(is_file) {
+        arguments.insert(2, "workflow".into());
     }
     arguments
 }

@@ -207,3 +207,78 @@ fn a_function_that_cannot_be_used_ends_with_2() {
         assert!(errors.contains(says), "{arguments:?}: {errors}");
     }
 }
+
+const ORDER: &str = "../../../sample-repo/workflows/order.yaml";
+
+#[test]
+fn a_run_of_a_workflow_becomes_a_line_per_event() {
+    let output = run("workflow", &[ORDER, "--mocks", "mocks.json"]);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    insta::assert_snapshot!(text(&output.stdout), @"");
+}
+
+#[test]
+fn a_workflow_is_simulated_without_the_word() {
+    let output = run("circle.asl.json", &["--input", r#"{"done": false}"#, "-o", "json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["status"], &report["error"]), (&json!("TIMED_OUT"), &json!("States.Timeout")));
+    let last = report["history"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["type"], "ExecutionTimedOut");
+    assert_eq!(last["timestamp"], "2026-01-02T00:00:00Z", "24 hours of virtual time");
+    let done = run("circle.asl.json", &["--input", r#"{"done": true}"#, "-o", "json"]);
+    assert_eq!(done.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&report["status"], &report["output"]), (&json!("SUCCEEDED"), &json!({"done": true})));
+}
+
+#[test]
+fn a_workflow_that_cannot_be_used_ends_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let jsonata = write(
+        "a.asl",
+        r#"{"QueryLanguage": "JSONata", "StartAt": "a", "States": {"a": {"Type": "Succeed"}}}"#,
+    );
+    let bad = write("bad.json", "{\"price\": 1}");
+    for (arguments, says) in [
+        (vec![ORDER], "state price: function price has no mock; add a mock"),
+        (vec![ORDER, "--input", "{"], "--input: EOF while parsing"),
+        (vec!["hpa.yaml"], "holds no Workflow"),
+        (vec![&jsonata], "a.asl:1:2: error[workflow-unsupported]"),
+        (vec![ORDER, "--mocks", &bad], "bad.json: price: invalid type: integer `1`"),
+        (vec!["gone.yaml"], "gone.yaml: No such file"),
+    ] {
+        let output = run("workflow", &arguments);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(says), "{arguments:?}: {errors}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_bare_definition_is_validated_as_a_workflow() {
+    let validate = |file: &str| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulate");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s"));
+        let command = command.args(["validate", "--kind", "workflow-definition", file]);
+        command.current_dir(folder).output().unwrap()
+    };
+    let output = validate("circle.asl.json");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.asl.json");
+    let circle =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulate/circle.asl.json"));
+    fs::write(&file, circle.unwrap().replace("\"Next\": \"Done\"", "\"Next\": \"Dome\"")).unwrap();
+    let output = validate(file.to_str().unwrap());
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("a.asl.json:7:78") && said.contains("did you mean `Done`?"), "{said}");
+    assert_eq!(validate("gone.json").status.code(), Some(2));
+}

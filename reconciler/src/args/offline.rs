@@ -15,11 +15,21 @@ pub enum ReportFormat {
     Github,
 }
 
+/// What files without an envelope are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BareKind {
+    /// State machines in the Amazon States Language, JSON or YAML.
+    WorkflowDefinition,
+}
+
 #[derive(Debug, Args)]
 pub struct ValidateArgs {
     /// Folders, read as their commit would be, and single files
     #[arg(value_name = "PATH", default_value = ".")]
     pub paths: Vec<PathBuf>,
+    /// What files are whose documents have no `kind`
+    #[arg(long, value_name = "KIND")]
+    pub kind: Option<BareKind>,
     /// How to print it
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: ReportFormat,

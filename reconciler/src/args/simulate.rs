@@ -19,6 +19,9 @@ pub enum Simulated {
     /// How many replicas a function would have, what they cost and how long callers wait
     #[command(after_help = SIMULATE_FUNCTION_HELP)]
     Function(SimulateFunctionArgs),
+    /// One run of a workflow, with mocks for functions
+    #[command(after_help = SIMULATE_WORKFLOW_HELP)]
+    Workflow(SimulateWorkflowArgs),
 }
 
 const SIMULATE_HPA_HELP: &str = r#"Examples: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json
@@ -71,6 +74,22 @@ follow from FILE; these are those of concurrency 10, and Knative's defaults):
 
 Exit code: 0, or 2 when FILE or TRACE can't be used."#;
 
+const SIMULATE_WORKFLOW_HELP: &str = r#"Examples: minik8s simulate workflow workflows/order.yaml --input '{"id": 7}' --mocks mocks.json
+          minik8s simulate order.asl.json --input '{"id": 7}' --mocks mocks.json -o json
+
+FILE is a Workflow in any spelling that a repository may have, or a document of the Amazon States
+Language alone, in JSON or YAML. MOCKS is JSON: what each function answers, by its name or by the
+Resource that names it. A list is answered in its order, one for each call and attempt:
+
+  {"price": {"return": {"total": 12}},
+   "charge": [{"error": "CardDeclined", "cause": "no funds"}, {"return": {"paid": true}}],
+   "arn:aws:lambda:eu-west-1:123456789012:function:notify": {"return": null, "afterSeconds": 30}}
+
+Time is virtual: waits, retries and limits pass at once. A run begins at 2026-01-01T00:00:00Z.
+
+Exit code: 0 when the run succeeded, 1 when not, 2 when FILE, JSON or MOCKS can't be used or a
+function has no mock."#;
+
 /// How a simulation is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SimulateFormat {
@@ -101,6 +120,22 @@ pub struct SimulateFunctionArgs {
     /// The calls, or what the decider sees, as JSON
     #[arg(long, value_name = "TRACE")]
     pub trace: PathBuf,
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: SimulateFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct SimulateWorkflowArgs {
+    /// The workflow
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// What it is run with; by default its params, else {}
+    #[arg(long, value_name = "JSON")]
+    pub input: Option<String>,
+    /// What functions answer, as JSON
+    #[arg(long, value_name = "MOCKS")]
+    pub mocks: Option<PathBuf>,
     /// How to print it
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: SimulateFormat,

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use schema::kinds::Resource;
+use schema::manifest::load_definition;
 use schema::snapshot::Table;
 use schema::violation::{Violation, rules};
 
@@ -9,6 +11,7 @@ use super::Report;
 use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
 use crate::gitops::load::contents::with_contents;
 use crate::gitops::load::folder::{self, Folder, FolderError};
+use crate::simulate::workflow::cases;
 
 /// A report, and where its files are.
 #[derive(Debug)]
@@ -23,6 +26,43 @@ impl Inspection {
     pub fn text(&self, file: &str) -> Option<String> {
         folder::text(&self.root, file)
     }
+}
+
+/// Runs the cases beside each workflow, in `<workflow>.tests.yaml` of the same folder.
+fn workflow_tests(folder: &Folder) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (file, loaded) in &folder.manifests {
+        for document in &loaded.documents {
+            let Resource::Workflow(spec) = &document.object.resource else { continue };
+            let reference = &document.reference;
+            let tests = Path::new(&**file).with_file_name(format!("{}.tests.yaml", reference.name));
+            let tests = tests.to_string_lossy().into_owned();
+            let Some(text) = folder::text(&folder.root, &tests) else { continue };
+            let failed = cases::check(&text, (&reference.namespace, &reference.name), spec);
+            violations.extend(failed.into_iter().map(|message| Violation {
+                object: Some(reference.to_string()),
+                ..Violation::of(&rules::WORKFLOW_TEST, tests.as_str(), (0, 0), message)
+            }));
+        }
+    }
+    violations
+}
+
+/// Reads and checks single files whose documents without a `kind` are state machines.
+pub fn inspect_definitions(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
+    let (mut violations, mut objects, mut not_manifests) = (Vec::new(), 0, Vec::new());
+    for path in paths {
+        let path = path.as_ref();
+        let file = path.display().to_string();
+        let loaded = load_definition(&file, &folder::read_file(path)?);
+        if !loaded.is_manifest {
+            not_manifests.push(file);
+        }
+        objects += loaded.documents.len();
+        violations.extend(loaded.violations);
+    }
+    let report = Report::new(violations, objects, paths.len());
+    Ok(Inspection { report, root: PathBuf::new(), not_manifests })
 }
 
 /// A violation that other files may answer.
@@ -46,7 +86,8 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let is_known = |violation: &&Violation| !only_files || !of_others(violation);
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);
     let addresses = warn_of_addresses(&folder.manifests, None);
-    let violations = own.chain(across).chain(&addresses).chain(&folder.passed_over).cloned();
+    let tests = workflow_tests(&folder);
+    let violations = own.chain(across).chain(&addresses).chain(&tests).chain(&folder.passed_over).cloned();
     let objects = folder.manifests.values().map(|file| file.documents.len()).sum();
     let report = Report::new(violations, objects, documents.manifest_files);
     let Folder { root, manifests, named, .. } = folder;

@@ -1,8 +1,10 @@
-//! What the controllers would have done: their own decisions on a recorded load, offline and in virtual time.
+//! What the controllers would have done: their own decisions on a recorded load, and the state machine of runs with
+//! mocks for functions, offline and in virtual time.
 
 pub mod function;
 pub mod hpa;
 pub mod placements;
 mod trace;
+pub mod workflow;
 
 pub use trace::TraceError;

@@ -5,6 +5,7 @@
 //! the kind's schema, the typed spec, its defaults, its `validate`. All violations come in one run.
 
 mod classify;
+mod definition;
 pub(crate) mod dialects;
 mod document;
 mod draft;
@@ -18,6 +19,7 @@ pub(crate) mod shape;
 pub(crate) mod states_language;
 mod values;
 
+pub use definition::{BARE_NAME, load_definition};
 pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
 pub use foreign::kind_help as foreign_kind;
 pub use layout::Layout;

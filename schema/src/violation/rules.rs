@@ -114,6 +114,7 @@ rules! {
     TIMESTAMP "timestamp" Error "A point in time is not written as RFC 3339 says."
     RETRY "retry" Error "The errors or numbers of a retrier or catcher make no sense."
     TIMEOUT "timeout" Error "The time limits of a state contradict each other."
+    WORKFLOW_TEST "workflow-test" Error "A case beside a workflow, in `<workflow>.tests.yaml`, does not hold."
     // The disk.
     UNREADABLE "unreadable" Error "A file or folder can't be read."
     FILE_NAME "file-name" Error "The path of a manifest is not UTF-8, so that it can't be read."

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use schema::violation::Severity;
 
-use crate::args::{ReportFormat, ValidateArgs};
+use crate::args::{BareKind, ReportFormat, ValidateArgs};
 use crate::cli::print::output::{Screen, complain, note};
 use crate::diagnostics::excerpt::Lines;
-use crate::diagnostics::inspect::Inspection;
+use crate::diagnostics::inspect::{Inspection, inspect_definitions};
 use crate::diagnostics::json::JsonReport;
 use crate::diagnostics::report::is_more;
 use crate::diagnostics::text::Style;
@@ -16,7 +16,11 @@ use crate::diagnostics::{github, inspect, text, visible};
 
 /// 0 without errors, 1 with, 2 when a path can't be read.
 pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
-    let inspection = match inspect(&args.paths) {
+    let inspected = match args.kind {
+        None => inspect(&args.paths),
+        Some(BareKind::WorkflowDefinition) => inspect_definitions(&args.paths),
+    };
+    let inspection = match inspected {
         Ok(inspection) => inspection,
         Err(error) => {
             complain(&format!("{error}; see 'minik8s validate --help'"));

@@ -197,6 +197,12 @@ pub fn text(root: &Path, file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes)).into_owned())
 }
 
+/// The bytes of a file that was named, whatever its extension.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, FolderError> {
+    let read = bytes(path).and_then(|bytes| bytes.ok_or_else(|| io::ErrorKind::FileTooLarge.into()));
+    read.map_err(|source| FolderError::Open { path: path.display().to_string(), source })
+}
+
 /// The nearest folder from `at` up that is a Git work tree.
 fn repository_around(at: &Path) -> Option<PathBuf> {
     at.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok()).map(Path::to_owned)

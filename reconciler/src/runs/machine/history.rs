@@ -19,8 +19,8 @@ pub struct HistoryEvent {
     /// `TaskStateEntered` and so on.
     #[serde(rename = "type")]
     pub kind: Cow<'static, str>,
-    /// The state that it is about; none for the run's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The state that it is about; null for the run's own.
+    #[serde(default)]
     pub state: Option<String>,
     /// What more there is to say.
     #[serde(flatten)]

@@ -25,6 +25,7 @@ mod state;
 mod status;
 mod validate;
 
+pub use dialect::function_of_resource;
 pub use handler::{Catcher, JitterStrategy, Retrier};
 pub use intrinsic::{
     Argument, Expression, ExpressionError, INTRINSIC_NESTING_MAX, Intrinsic, IntrinsicCall, unescaped,
@@ -86,7 +87,7 @@ impl WorkflowSpec {
     }
 
     /// Every function that it calls, also in branches and maps, by the path of the field that names it.
-    /// The functions are of the workflow's own namespace.
+    /// `namespace/name` is of that namespace, any other of the workflow's own.
     pub fn functions(&self) -> Vec<(Vec<OwnedStep>, &str)> {
         let mut found = Vec::new();
         functions_of(self.machine(), &Path::ROOT.field("spec"), &mut found);

@@ -113,7 +113,7 @@ pub struct TaskState {
     /// For people; has no effect and is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// Name of the Function of this namespace that is called.
+    /// Name of the Function that is called; `namespace/name` of one of another namespace.
     pub function: String,
     /// Name of the state that follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -121,6 +121,20 @@ fn times_and_errors() -> Vec<cases::Case> {
 fn paths() -> Vec<cases::Case> {
     vec![
         ("json-path", task("inputPath: §x.y")),
+        ("json-path", task("inputPath: §States.UUID()")),
+        ("intrinsic", task("parameters: {id.$: §States.Uuid()}")),
+        (
+            "intrinsic",
+            task("parameters: {id.$: §States.MathAdd(1)}")
+                .replace("§States.MathAdd(1)", "§\"States.MathAdd(1, 'x')\""),
+        ),
+        ("intrinsic", states("a: {type: Fail, causePath: §States.UUID(1)}")),
+        (
+            "exclusive",
+            states(
+                "a:\n  type: Map\n  end: true\n  maxConcurrency: 2\n  maxConcurrencyPath: §$.n\n  itemProcessor: {startAt: b, states: {b: {type: Succeed}}}",
+            ),
+        ),
         ("json-path", task("outputPath: §$..y")),
         ("json-path", task("resultPath: §\"$.x[1:]\"")),
         ("json-path", task("resultPath: §$$.State.Name")),
@@ -164,7 +178,10 @@ fn unsupported() -> Vec<cases::Case> {
         ),
         ("workflow-unsupported", states("a: {type: Pass, end: true, §assign: {x: 1}}")),
         ("workflow-unsupported", task("§credentials: {}")),
-        ("workflow-unsupported", task("parameters: {id.$: §States.UUID()}")),
+        (
+            "workflow-unsupported",
+            task("parameters: {id.$: \"§States.Format('{}', $name)\"}").replace("\"§", "§\""),
+        ),
         (
             "workflow-unsupported",
             task("").replace("function: f", "resource: §arn:aws:states:::sqs:sendMessage"),

@@ -1,7 +1,8 @@
 //! Older forms and AWS' own spelling: one machine is one machine, however it is written.
 
 use proptest::prelude::*;
-use schema::manifest::{ManifestFile, load_file};
+use schema::kinds::workflow::function_of_resource;
+use schema::manifest::{ManifestFile, load_definition, load_file};
 
 use super::{load, only, rules, workflow};
 use crate::cases::unmarked;
@@ -181,7 +182,6 @@ fn mistakes_in_other_spellings_are_shown_where_they_are_written() {
         ("wrong-type", FORM_B.replacen("compareValue: 0", "compareValue: §zero", 1)),
         ("missing-field", FORM_B.replacen("- name: second\n    type", "- §type", 1)),
         ("duplicate-name", FORM_B.replacen("name: second", "name: §first", 1)),
-        ("workflow-unsupported", FORM_B.replacen("funcNamespace: default", "funcNamespace: §other", 1)),
         ("unknown-value", FORM_B.replacen("type: func", "type: §function", 1)),
         (
             "missing-field",
@@ -215,6 +215,43 @@ fn mistakes_in_other_spellings_are_shown_where_they_are_written() {
             rules(&load_file(if text.starts_with('{') { "f.json" } else { "f.yaml" }, text.as_bytes()));
         assert_eq!(found.first(), Some(&format!("{rule} {place}")), "{found:?}\n{text}");
         assert_eq!(found.len(), 1, "{found:?}\n{text}");
+    }
+}
+
+#[test]
+fn functions_of_other_namespaces_keep_theirs() {
+    let first = |text: String| {
+        let loaded = load(text.trim_start());
+        let hash = only(&loaded).0.clone();
+        (format!("{hash:?}"), loaded.violations)
+    };
+    let (other, notes) = first(FORM_B.replacen("funcNamespace: default", "funcNamespace: other", 1));
+    let (today, _) = first(workflow(FORM_B_TODAY.trim()).replacen("function: sum", "function: other/sum", 1));
+    assert_eq!(other, today, "{notes:#?}");
+    for (resource, function) in [
+        ("function:sum", Some("sum")),
+        ("function:shop/sum", Some("sum")),
+        ("function:other/sum", Some("other/sum")),
+        ("arn:aws:lambda:eu-west-1:123456789012:function:sum:$LATEST", Some("sum")),
+        ("arn:aws:states:::sqs:sendMessage", None),
+        ("function:a/b/c", None),
+    ] {
+        assert_eq!(function_of_resource(resource, "shop").as_deref(), function, "{resource}");
+    }
+}
+
+#[test]
+fn a_definition_alone_is_read_as_the_spec_of_a_workflow() {
+    for path in ["flow.asl.json", "flow.asl", "flow.yaml"] {
+        let loaded = load_definition(path, AMAZON.as_bytes());
+        assert!(!loaded.has_errors(), "{path}: {:#?}", loaded.violations);
+        let whole = load(&workflow(AMAZON_TODAY.trim()));
+        assert_eq!(loaded.documents[0].object.resource, whole.documents[0].object.resource);
+        let broken = load_definition(path, AMAZON.replacen("\"Retry\"", "\"Retrys\"", 1).as_bytes());
+        assert!(broken.violations.iter().any(|found| found.rule == "unknown-field" && found.line > 1));
+    }
+    for text in ["", "7", "[]", "{}", "a: 1"] {
+        assert!(load_definition("flow.yaml", text.as_bytes()).documents.is_empty(), "{text}");
     }
 }
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use schema::kinds::Resource;
-use schema::manifest::load_file;
+use schema::manifest::{ManifestFile, load_file};
+use schema::meta::ObjectRef;
 use schema::violation::Severity;
 use serde::Serialize;
 
@@ -39,9 +40,19 @@ pub(super) fn manifest<T>(
     asked: &Asked,
     of_kind: impl Fn(&Resource) -> Option<Arc<T>>,
 ) -> Result<Option<Arc<T>>, CliError> {
+    Ok(object(file, asked, load_file, of_kind)?.map(|(_, spec)| spec))
+}
+
+/// The one object of a kind in a file that is read by `load`; none where the file has errors, which are printed.
+pub(super) fn object<T>(
+    file: &Path,
+    asked: &Asked,
+    load: impl Fn(&str, &[u8]) -> ManifestFile,
+    of_kind: impl Fn(&Resource) -> Option<Arc<T>>,
+) -> Result<Option<(ObjectRef, Arc<T>)>, CliError> {
     let text = read(file)?;
     let shown = file.display().to_string();
-    let loaded = load_file(&shown, text.as_bytes());
+    let loaded = load(&shown, text.as_bytes());
     if loaded.has_errors() {
         let errors = loaded.violations.iter().filter(|violation| violation.severity == Severity::Error);
         errors.for_each(|violation| complain_each(&visible(&violation.to_string())));
@@ -55,7 +66,7 @@ pub(super) fn manifest<T>(
     let found: Vec<_> = found.collect();
     let Asked { kind, several, explain } = asked;
     match found.as_slice() {
-        [(_, spec)] => Ok(Some(Arc::clone(spec))),
+        [(reference, spec)] => Ok(Some(((*reference).clone(), Arc::clone(spec)))),
         [] => Err(CliError::Usage(format!(
             "{shown} holds no {kind}; name the file of one, see 'minik8s explain {explain}'"
         ))),

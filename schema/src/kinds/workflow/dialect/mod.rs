@@ -14,6 +14,8 @@ mod parts;
 mod states_language;
 mod top_level;
 
+pub use states_language::function_of_resource;
+
 /// Rewrites a document of kind Workflow.
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     top_level::move_down(node, notes);
@@ -21,11 +23,11 @@ pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(node, &["spec"]) else { return };
     definition::splice(spec, notes);
     nodes::convert(spec, &namespace, notes);
-    states_language::respell(spec, notes);
+    states_language::respell(spec, &namespace, notes);
     choices::not_equals(spec, notes);
 }
 
-/// The namespace of the document, where calls of functions must stay.
+/// The namespace of the document, which functions are of that name no other.
 fn namespace(node: &Node) -> String {
     let written = node.entry("metadata").and_then(|metadata| metadata.value.entry("namespace"));
     let text = written.and_then(|entry| entry.value.text()).filter(|text| !text.is_empty());

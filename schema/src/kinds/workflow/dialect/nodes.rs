@@ -2,7 +2,9 @@
 
 use super::definition::parse_json;
 use super::parts::{End, emptied, merge, take_written, target};
-use crate::manifest::dialects::tree::{self, entry, list, mapping, number, plain, put, rename, take, text};
+use crate::manifest::dialects::tree::{
+    self, below, entry, list, mapping, number, plain, put, rename, take, text,
+};
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 use crate::violation::rules;
 
@@ -118,10 +120,14 @@ fn func(node: &mut Node, mark: Mark, namespace: &str, notes: &mut Notes<'_>) {
         && !text.is_empty()
         && text != namespace
     {
-        let message =
-            format!("funcNamespace: the function is of namespace `{text}`, the workflow of `{namespace}`");
-        let help = "a workflow calls functions of its own namespace: move one of them";
-        notes.error(other.value.mark, &rules::WORKFLOW_UNSUPPORTED, message, help);
+        let (mark, namespace) = (other.value.mark, text.to_owned());
+        if let Some(function) = below(node, &["function"])
+            && let Value::Scalar { text, .. } = &mut function.value
+            && !text.is_empty()
+        {
+            notes.older(mark, "funcNamespace", &format!("function: {namespace}/{text}"));
+            *text = format!("{namespace}/{text}");
+        }
     }
     match take_written(node, "nextNodeName").filter(target) {
         // Beside a `next` it stays what it is, and is reported as unknown.

@@ -14,7 +14,7 @@ use crate::manifest::states_language::{other_name, unsupported};
 use crate::violation::rules;
 
 /// Rewrites the spec.
-pub(super) fn respell(spec: &mut Node, notes: &mut Notes<'_>) {
+pub(super) fn respell(spec: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
     let shapes = shapes::of(Kind::Workflow);
     let mut first = None;
     lower_keys(spec, shapes, shapes.root, &mut first);
@@ -27,7 +27,7 @@ pub(super) fn respell(spec: &mut Node, notes: &mut Notes<'_>) {
         let kind = state.entry("type").and_then(|entry| entry.value.text()).unwrap_or_default().to_owned();
         leave_out(state);
         match kind.as_str() {
-            "Task" => resource(state, notes),
+            "Task" => resource(state, namespace, notes),
             "Map" => map(state, notes),
             _ => {}
         }
@@ -126,19 +126,19 @@ fn map(state: &mut Node, notes: &mut Notes<'_>) {
 }
 
 /// `resource` is `function`, if it names one.
-fn resource(state: &mut Node, notes: &mut Notes<'_>) {
+fn resource(state: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
     if state.entry("function").is_some() {
         return;
     }
     let Some(written) = take(state, "resource") else { return };
     let mark = if written.value.is_blank() { written.mark } else { written.value.mark };
-    let function = match named(&written.value) {
+    let function = match named(&written.value, namespace) {
         Ok(function) => {
             notes.older(mark, "resource", &format!("function: {function}"));
             function
         }
         Err((rule, message)) => {
-            let help = "write `function: name`, the name of a Function of this namespace";
+            let help = "write `function: name`, the name of a Function";
             notes.mistake(mark, rule, format!("resource: {message}"), help);
             "not-named".to_owned()
         }
@@ -146,17 +146,33 @@ fn resource(state: &mut Node, notes: &mut Notes<'_>) {
     put(state, entry("function", written.mark, text(mark, &function)));
 }
 
-/// The function that a resource names.
-fn named(resource: &Node) -> Result<String, (&'static crate::violation::Rule, String)> {
+/// The function that a resource names: by its name, `function:name`, `function:namespace/name`, or a name of AWS.
+fn named(resource: &Node, namespace: &str) -> Result<String, (&'static crate::violation::Rule, String)> {
     let Some(text) = resource.text() else {
         let message = "references of CloudFormation are not supported".to_owned();
         return Err((&rules::WORKFLOW_UNSUPPORTED, message));
     };
+    of_text(text, namespace)
+}
+
+/// The function that the text of a Resource names; `namespace/name` of one outside of the namespace.
+pub fn function_of_resource(text: &str, namespace: &str) -> Option<String> {
+    of_text(text, namespace).ok()
+}
+
+fn of_text(text: &str, namespace: &str) -> Result<String, (&'static crate::violation::Rule, String)> {
     let parts: Vec<&str> = text.split(':').collect();
     let is_alias = |alias: &str| alias == "$LATEST" || names::is_name(alias);
     let wrong = || (&rules::TASK_RESOURCE, format!("`{text}` names no function"));
     match parts.as_slice() {
         [name] if names::is_name(name) => Ok((*name).to_owned()),
+        ["function", name] => match name.split_once('/') {
+            None if names::is_name(name) => Ok((*name).to_owned()),
+            Some((other, name)) if names::is_name(other) && names::is_name(name) => {
+                Ok(if other == namespace { name.to_owned() } else { format!("{other}/{name}") })
+            }
+            _ => Err(wrong()),
+        },
         ["arn", _, "lambda", _, _, "function", name, alias @ ..] => match alias {
             [] if names::is_name(name) => Ok((*name).to_owned()),
             [alias] if names::is_name(name) && is_alias(alias) => Ok((*name).to_owned()),

@@ -66,7 +66,8 @@ fn data(state: &State, at: &Path<'_>, findings: &mut Findings) {
 }
 
 fn task(task: &TaskState, at: &Path<'_>, findings: &mut Findings) {
-    if !is_name(&task.function) {
+    let (namespace, name) = task.function.split_once('/').unwrap_or(("default", &task.function));
+    if !is_name(namespace) || !is_name(name) {
         let message = format!("Invalid value: `{}` can't be the name of a Function", task.function);
         findings.add(&rules::INVALID_NAME, &at.field("function"), message);
     }

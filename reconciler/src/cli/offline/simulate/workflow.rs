@@ -1,0 +1,84 @@
+//! `minik8s simulate workflow`: one run of a workflow, with mocks for functions.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use schema::kinds::Resource;
+use schema::manifest::load_definition;
+use serde_json::{Map, Value as Json};
+
+use super::shared::{Asked, object, print, trace};
+use crate::args::SimulateWorkflowArgs;
+use crate::cli::error::CliError;
+use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
+use crate::runs::machine::{HistoryEvent, RunContext};
+use crate::simulate::workflow::{BEGIN, Mocks, Report, Status, run as simulate};
+use crate::view::human_duration;
+
+/// What is asked of FILE.
+const WORKFLOW: Asked = Asked { kind: "Workflow", several: "workflows", explain: "workflow" };
+
+/// 0 when the run succeeded, 1 when not, 2 for wrong usage.
+pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
+    let found = object(&args.file, &WORKFLOW, load_definition, |resource| match resource {
+        Resource::Workflow(spec) => Some(Arc::clone(spec)),
+        _ => None,
+    })?;
+    let Some((reference, spec)) = found else { return Ok(ExitCode::from(2)) };
+    let input = match &args.input {
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            CliError::Usage(format!("--input: {error}; give it JSON, for example '{{\"x\": 1}}'"))
+        })?,
+        None => spec.params.clone().unwrap_or_else(|| Json::Object(Map::new())),
+    };
+    let mocks = match &args.mocks {
+        Some(file) => trace(file, Mocks::read)?,
+        None => Mocks::default(),
+    };
+    let context = RunContext {
+        namespace: reference.namespace,
+        workflow: reference.name,
+        id: "simulated".to_owned(),
+        input,
+        started_at: BEGIN,
+    };
+    let report = simulate(context, &spec, &mocks).map_err(|error| CliError::Usage(error.to_string()))?;
+    print(args.output, &report, |report| text(report, Screen::stdout()))?;
+    Ok(if report.status == Status::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A line per event, and what came of the run.
+fn text(report: &Report, screen: Screen) -> String {
+    let rows = report.history.iter().map(|event| {
+        let state = event.state.clone().unwrap_or_default();
+        let after = event.timestamp.duration_since(BEGIN).as_secs();
+        vec![human_duration(after), state, event.kind.clone().into_owned(), detail(event)]
+    });
+    let columns = [column("AFTER"), column("STATE"), column("EVENT"), cuttable("DETAIL")];
+    let mut text = plain(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default());
+    let _ = write!(text, "\n{}", report.status.as_str());
+    if let Some(output) = &report.output {
+        let _ = write!(text, " {output}");
+    }
+    let said = [&report.error, &report.cause].into_iter().flatten().filter(|said| !said.is_empty());
+    let said: Vec<&str> = said.map(String::as_str).collect();
+    if !said.is_empty() {
+        let _ = write!(text, " {}", said.join(": "));
+    }
+    text.push('\n');
+    text
+}
+
+fn detail(event: &HistoryEvent) -> String {
+    let detail = &event.detail;
+    let mut parts = Vec::new();
+    parts.extend(detail.index.map(|index| format!("item {index}")));
+    parts.extend(detail.length.map(|length| format!("{length} items")));
+    parts.extend(detail.function.clone());
+    parts.extend(detail.attempt.filter(|attempt| *attempt > 1).map(|attempt| format!("attempt {attempt}")));
+    let error = [&detail.error, &detail.cause].into_iter().flatten().filter(|said| !said.is_empty());
+    parts.extend(error.cloned());
+    parts.extend(detail.input.as_ref().or(detail.output.as_ref()).map(Json::to_string));
+    parts.join(" ")
+}

@@ -1,0 +1,170 @@
+//! `minik8s simulate workflow`: one run of a workflow offline, with mocks instead of functions and a clock that
+//! goes on to the next thing that happens.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::workflow::WorkflowSpec;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::TraceError;
+use crate::runs::machine::{Call, Event, HistoryEvent, Outcome, Pending, Run, RunContext, errors};
+
+pub mod cases;
+mod mocks;
+#[cfg(test)]
+mod tests;
+
+use mocks::Answer;
+pub use mocks::Mocks;
+
+/// When each run begins: always at the same time, so that the same input gives the same history.
+pub const BEGIN: Timestamp = Timestamp::constant(1_767_225_600, 0);
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The word of Step Functions.
+    pub status: Status,
+    /// Its result, if it succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Json>,
+    /// Name of the error that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The error in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// All that happened.
+    pub history: Vec<HistoryEvent>,
+}
+
+/// How a run ended, in the words of Step Functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs)]
+pub enum Status {
+    Succeeded,
+    Failed,
+    TimedOut,
+    Aborted,
+}
+
+impl Status {
+    /// As JSON has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "SUCCEEDED",
+            Self::Failed => "FAILED",
+            Self::TimedOut => "TIMED_OUT",
+            Self::Aborted => "ABORTED",
+        }
+    }
+}
+
+/// Runs the workflow from its beginning to its end. An error says which mock is missing.
+pub fn run(context: RunContext, spec: &WorkflowSpec, mocks: &Mocks) -> Result<Report, TraceError> {
+    let namespace = context.namespace.clone();
+    let mut now = context.started_at;
+    let (mut run, mut history) = Run::begin(context, spec);
+    let mut answers = Answers { mocks, namespace, given: BTreeMap::new(), open: BTreeMap::new() };
+    while run.outcome().is_none() {
+        let pending = run.pending();
+        let event = if pending.continues {
+            Event::Continue
+        } else {
+            answers.take_up(&pending, now)?;
+            let (at, event) = answers.next(&pending);
+            now = now.max(at);
+            event
+        };
+        history.extend(run.step(spec, now, &event).unwrap_or_default());
+    }
+    Ok(report(run.outcome(), history))
+}
+
+/// What the mocks answer, and when.
+struct Answers<'a> {
+    mocks: &'a Mocks,
+    namespace: String,
+    /// How many answers were given, by mock.
+    given: BTreeMap<String, usize>,
+    /// The answers of calls under way, by call.
+    open: BTreeMap<u64, (Timestamp, Event)>,
+}
+
+impl Answers<'_> {
+    /// Prepares answers for calls that are new, and forgets those of calls that are gone.
+    fn take_up(&mut self, pending: &Pending<'_>, now: Timestamp) -> Result<(), TraceError> {
+        self.open.retain(|id, _| pending.calls.iter().any(|call| call.id == *id));
+        for call in &pending.calls {
+            if !self.open.contains_key(&call.id) {
+                let (after, event) = self.answer(call)?;
+                self.open.insert(call.id, (now.checked_add(after).unwrap_or(Timestamp::MAX), event));
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, call: &Call) -> Result<(SignedDuration, Event), TraceError> {
+        let missing = |why: String| {
+            let place = format!("state {}", call.state);
+            let help = format!(
+                "add a mock: {{\"{}\": {{\"return\": {{}}}}}}",
+                call.function.replace(['"', '\\'], "")
+            );
+            TraceError::at(place, why, help)
+        };
+        let Some((name, answers)) = self.mocks.of(&call.function, &self.namespace) else {
+            return Err(missing(format!("function {} has no mock", call.function)));
+        };
+        let given = self.given.entry(name.to_owned()).or_default();
+        let Some(Answer { returned, error, cause, after }) = answers.get(*given) else {
+            let number = *given + 1;
+            return Err(missing(format!("function {} has no mock for its call {number}", call.function)));
+        };
+        if !answers.is_same_for_all() {
+            *given += 1;
+        }
+        let event = match (returned, error) {
+            (Some(output), _) => Event::Returned { call: call.id, output: output.clone() },
+            (None, error) => Event::Failed {
+                call: call.id,
+                error: error.clone().unwrap_or_else(|| errors::TASK_FAILED.to_owned()),
+                cause: cause.clone(),
+            },
+        };
+        Ok((*after, event))
+    }
+
+    /// What happens next: the earliest answer or timer; an answer before a timer of the same time.
+    fn next(&self, pending: &Pending<'_>) -> (Timestamp, Event) {
+        let answer = self.open.values().min_by_key(|(at, _)| *at).cloned();
+        let timer = pending.timers.iter().min_by_key(|timer| (timer.due, std::cmp::Reverse(timer.id)));
+        match (answer, timer) {
+            (Some((at, event)), Some(timer)) if at <= timer.due => (at, event),
+            (_, Some(timer)) => (timer.due, Event::Due { timer: timer.id }),
+            (Some(answer), None) => answer,
+            // A run that is not over has the timer of its own limit.
+            (None, None) => {
+                (Timestamp::MAX, Event::Cancelled { cause: "nothing is left to happen".to_owned() })
+            }
+        }
+    }
+}
+
+fn report(outcome: Option<&Outcome>, history: Vec<HistoryEvent>) -> Report {
+    let (status, output, error, cause) = match outcome.cloned() {
+        Some(Outcome::Succeeded { output }) => (Status::Succeeded, Some(output), None, None),
+        Some(Outcome::Failed { error, cause }) => (Status::Failed, None, Some(error), Some(cause)),
+        Some(Outcome::TimedOut) => {
+            let cause = "the run took longer than it may".to_owned();
+            (Status::TimedOut, None, Some(errors::TIMEOUT.to_owned()), Some(cause))
+        }
+        Some(Outcome::Aborted { cause }) => (Status::Aborted, None, None, Some(cause)),
+        None => (Status::Aborted, None, None, None),
+    };
+    Report { status, output, error, cause, history }
+}
