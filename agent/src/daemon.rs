@@ -128,8 +128,8 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let known = Known { subnet: subnet.clone(), catalog: catalog.clone(), handover };
     let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &known);
     let demand = written_to(&mut runtime, "demand record", Key::Demand(node.clone()), &store);
-    wire_functions(&mut runtime, config.functions_listen, known.clone(), demand);
-    wire_gateway(&mut runtime, &node, known);
+    let functions = wire_functions(&mut runtime, config.functions_listen, known.clone(), demand);
+    wire_gateway(&mut runtime, &node, known, functions);
     let base = Base {
         config,
         docker,

@@ -52,5 +52,6 @@ mod up_down;
 mod usage;
 mod wait;
 mod webhook;
+mod weighted;
 mod workloads;
 mod wrong_inputs;
