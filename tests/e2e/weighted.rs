@@ -60,7 +60,6 @@ fn shares(counts: &BTreeMap<String, usize>, percent: usize, off: usize) -> Resul
     Ok(())
 }
 
-// Seen red with points that are drawn at random.
 #[test]
 fn backends_share_a_path_by_weight_and_header_and_a_push_that_changes_shares_fails_no_request() -> Result<()>
 {

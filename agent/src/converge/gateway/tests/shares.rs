@@ -45,7 +45,7 @@ fn count(shares: &Shares, turns: &Turns, requests: u32, counts: &mut BTreeMap<St
     }
 }
 
-// Seen red with random points, which are off by up to 9 in 1,000 requests.
+// Seen red with points that are drawn at random.
 #[test]
 fn shares_are_exact_over_any_stretch_of_requests() {
     let shares = shares(vec![backend(90, to(1)), backend(10, to(2))]);
