@@ -12,10 +12,12 @@ use tokio::sync::watch;
 use super::every;
 use crate::catalog::Catalog;
 use crate::config::Config;
+use crate::control_plane::ControlPlane;
 use crate::converge::dns::{self, DnsDeps, DnsLoop};
 use crate::converge::functions::{self, Functions, FunctionsDeps, FunctionsLoop};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::node_dns::NodeDns;
+use crate::files::PodFiles;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
 
@@ -68,13 +70,15 @@ pub(crate) fn wire_functions(
     listen: SocketAddr,
     known: Known,
     demand: watch::Sender<Option<NodeDemand>>,
+    (files, control): (Arc<PodFiles>, watch::Receiver<ControlPlane>),
 ) -> Functions {
     let Known { subnet, catalog, .. } = known;
     let calls = functions::Calls::new(Timestamp::now());
     let row = Row::every(DEMAND_INTERVAL).wake_on(calls.stirred());
     runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
-    let deps = FunctionsDeps { listen, subnet, catalog, calls };
+    let row = row.wake_on(control.clone());
+    let deps = FunctionsDeps { listen, subnet, catalog, calls, files, control };
     let (the_loop, serving) = FunctionsLoop::new(deps, runtime.token());
     runtime.task("functions server", serving);
     let functions = the_loop.functions();

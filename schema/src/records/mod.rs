@@ -19,7 +19,7 @@ pub use deliveries::{
 };
 pub use events::{Event, EventType};
 pub use functions::{
-    BuildOrder, CallLimits, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
+    BuildOrder, CallLimits, CallToken, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
     NodeImageState, Replica, ScalerMemory, ScalerMode, ScalerPeak, Trouble,
 };
 pub use nodes::{

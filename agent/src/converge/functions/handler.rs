@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use jiff::Timestamp;
 use schema::meta::NamespacedName;
 use schema::records::{FunctionRecord, Subnet};
@@ -19,9 +19,13 @@ use tokio::time::{Instant, timeout};
 use super::answer::{Answered, Refused, TIMINGS, json_answer};
 use super::book::Calls;
 use super::call::{CONNECT_MAX, Call, is_object};
+use super::rates::Rates;
+use super::token::Tokens;
 use super::who::Known;
 use crate::catalog::Catalog;
+use crate::control_plane::ControlPlane;
 use crate::desired::Source;
+use crate::files::PodFiles;
 use crate::http::server::{Caller, Handler};
 
 /// Time for the next part of a body.
@@ -36,6 +40,8 @@ pub struct Functions {
     known: watch::Receiver<Known>,
     calls: Calls,
     client: reqwest::Client,
+    tokens: Tokens,
+    rates: Rates,
     /// Someone hears of calls that wait, and may start a replica.
     wakes: bool,
 }
@@ -59,6 +65,7 @@ impl Functions {
         catalog: watch::Receiver<Arc<Catalog>>,
         known: watch::Receiver<Known>,
         calls: Calls,
+        files: Option<Arc<PodFiles>>,
     ) -> Self {
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT_MAX)
@@ -71,7 +78,8 @@ impl Functions {
             .build();
         // Only TLS or a resolver of the system can fail to load, and neither is used.
         let client = client.unwrap_or_default();
-        Self { catalog, known, calls, client, wakes: true }
+        let (tokens, rates) = (Tokens::new(files), Rates::default());
+        Self { catalog, known, calls, client, tokens, rates, wakes: true }
     }
 
     /// Without a loop that follows changes: functions that sleep are not woken.
@@ -80,8 +88,8 @@ impl Functions {
         let calls = Calls::new(Timestamp::UNIX_EPOCH);
         calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
         // Nobody sends: what is known stays.
-        let (_, known) = watch::channel(Known::of(&newest, own));
-        Self { wakes: false, ..Self::new(catalog, known, calls) }
+        let (_, known) = watch::channel(Known::of(&newest, own, &ControlPlane::default()));
+        Self { wakes: false, ..Self::new(catalog, known, calls, None) }
     }
 
     /// A call that came through the gateway of hosts: the body is the call, by whatever method.
@@ -95,8 +103,8 @@ impl Functions {
         let called = async {
             let catalog = Arc::clone(&self.catalog.borrow());
             let record = record(&catalog, id)?;
-            self.may_call(record, caller, id)?;
-            self.call(request, record, id, &activation).await
+            self.may_call(record, caller, id, request.headers()).await?;
+            self.call(request, (record, &catalog), id, &activation).await
         };
         called.await.unwrap_or_else(|refused| refused.answer(&activation))
     }
@@ -113,9 +121,9 @@ impl Functions {
             return Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message));
         };
         let record = record(&catalog, &id)?;
-        self.may_call(record, caller, &id)?;
+        self.may_call(record, caller, &id, request.headers()).await?;
         match *request.method() {
-            Method::POST => self.call(request, record, &id, activation).await,
+            Method::POST => self.call(request, (record, &catalog), &id, activation).await,
             Method::GET => Ok(self.state(record, &id, activation)),
             _ => {
                 let message = "POST calls the function, GET says how it is";
@@ -127,7 +135,13 @@ impl Functions {
         }
     }
 
-    fn may_call(&self, record: &FunctionRecord, caller: &Caller, id: &NamespacedName) -> Result<(), Refused> {
+    async fn may_call(
+        &self,
+        record: &FunctionRecord,
+        caller: &Caller,
+        id: &NamespacedName,
+        headers: &HeaderMap,
+    ) -> Result<(), Refused> {
         let address = match caller.address {
             IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(caller.address, IpAddr::V4),
             v4 @ IpAddr::V4(_) => v4,
@@ -135,9 +149,12 @@ impl Functions {
         if record.calls.public || caller.is_node || self.known.borrow().has(address) {
             return Ok(());
         }
+        if let Some(token) = &record.token {
+            return self.tokens.check(id, token, headers).await;
+        }
         let message = format!(
-            "{address} is neither a pod nor a node of this cluster, and function {id} is not public; \
-             set `public: true` in its manifest to let everyone call it"
+            "{address} is neither a pod nor a node of this cluster, and function {id} is not public; set `public: true` \
+             in its manifest to let everyone call it, or `auth` to let those with a token"
         );
         Err(Refused::new(StatusCode::FORBIDDEN, "Forbidden", message))
     }
@@ -145,11 +162,15 @@ impl Functions {
     async fn call(
         &self,
         request: Request<Incoming>,
-        record: &FunctionRecord,
+        (record, catalog): (&FunctionRecord, &Catalog),
         id: &NamespacedName,
         activation: &str,
     ) -> Result<Answered, Refused> {
         let began = Instant::now();
+        if let Some(most) = catalog.settings.spec.functions.calls_per_minute {
+            let counted = self.rates.count(&id.namespace, most, began);
+            counted.map_err(|seconds| Refused::too_many(&id.namespace, most, seconds))?;
+        }
         if record.replicas.is_empty() && !self.wakes {
             let message = "it sleeps, and is woken once this node's agent runs again";
             return Err(Refused::later("NoReplica", message));

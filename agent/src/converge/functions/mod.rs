@@ -23,8 +23,10 @@ mod call;
 mod handler;
 mod observe;
 pub mod plan;
+mod rates;
 #[cfg(test)]
 mod tests;
+mod token;
 mod who;
 mod window;
 
@@ -35,6 +37,8 @@ use plan::{FunctionsPlan, Observed};
 use who::Known;
 
 use crate::catalog::Catalog;
+use crate::control_plane::ControlPlane;
+use crate::files::PodFiles;
 use crate::http::limits::Limits;
 use crate::http::server::Server;
 
@@ -44,6 +48,9 @@ pub struct FunctionsDeps {
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
     pub calls: Calls,
+    /// What decrypts the tokens of callers from outside.
+    pub files: Arc<PodFiles>,
+    pub control: watch::Receiver<ControlPlane>,
 }
 
 /// The loop.
@@ -53,6 +60,7 @@ pub struct FunctionsLoop {
     subnet: watch::Receiver<Option<Subnet>>,
     catalog: watch::Receiver<Arc<Catalog>>,
     calls: Calls,
+    control: watch::Receiver<ControlPlane>,
     known: watch::Sender<Known>,
     listeners: mpsc::Sender<TcpListener>,
     listens: Option<SocketAddr>,
@@ -67,15 +75,15 @@ impl FunctionsLoop {
         deps: FunctionsDeps,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let FunctionsDeps { listen, subnet, catalog, calls } = deps;
+        let FunctionsDeps { listen, subnet, catalog, calls, files, control } = deps;
         let (known, knows) = watch::channel(Known::default());
         let (listeners, opened) = mpsc::channel(1);
-        let functions = Functions::new(catalog.clone(), knows, calls.clone());
+        let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files));
         let (limits, connections) = (Limits::default(), TaskTracker::new());
         let server = Server::new(functions.clone(), limits, connections, CancellationToken::new());
         let (listens, followed) = (None, None);
         let the_loop =
-            Self { listen, subnet, catalog, calls, known, listeners, listens, followed, functions };
+            Self { listen, subnet, catalog, calls, control, known, listeners, listens, followed, functions };
         (the_loop, server.run(opened, shutdown))
     }
 
