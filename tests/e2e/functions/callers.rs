@@ -1,6 +1,6 @@
 //! Who may call a function, with which token, and how often.
 
-use harness::{NetWorld, eventually, secrets, secs};
+use harness::{NetWorld, encrypted, eventually, recipient, secs};
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn expect(cluster: &Cluster, name: &str, more: &[&str], status: u16, word: &str)
 }
 
 fn secret(cluster: &Cluster, token: &str) -> Result<Change> {
-    let text = secrets::encrypted(&secrets::recipient(cluster)?, &format!("token: {token}\nword: hidden\n"))?;
+    let text = encrypted(&recipient(cluster)?, &format!("token: {token}\nword: hidden\n"))?;
     Ok(Change::write("secrets/default/door.age", text))
 }
 
