@@ -1,14 +1,23 @@
 //! Who may call a function, with which token, and how often.
 
+use std::io::{Read, Write};
+
 use harness::{NetWorld, encrypted, eventually, recipient, secs};
 
 use super::*;
 
 const WHO: &str = "import os\n\n\ndef main(params):\n    return {'word': os.environ.get('WORD', '')}\n";
+/// Of the machine's addresses in the nodes' network, one that nobody else has.
+const OUTSIDE: u8 = 200;
 const TOKEN: &str = "open-sesame-4711";
 
-/// What a caller from the machine, which is no node of the cluster, is answered; and the answer's head.
+/// What a caller that is neither pod nor node nor reconciler is answered; and the answer's head.
 fn from_outside(cluster: &Cluster, name: &str, more: &[&str]) -> Result<(u16, String)> {
+    from_machine(cluster, name, &[&["--interface", &cluster.slot().underlay(OUTSIDE)], more].concat())
+}
+
+/// As the reconciler, unless `more` says otherwise.
+fn from_machine(cluster: &Cluster, name: &str, more: &[&str]) -> Result<(u16, String)> {
     let url = format!("http://{}:8081/default/{name}", cluster.node().address()?);
     let mut args = vec!["-s", "-i", "-m", "100", "-d", "{}", &url];
     args.extend(more);
@@ -32,6 +41,7 @@ fn secret(cluster: &Cluster, token: &str) -> Result<Change> {
 fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(1), python: true, ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
+        stand_outside(cluster)?;
         let auth =
             "  scaleToZeroAfterSeconds: 600\n  auth: {tokenFrom: {secretKeyRef: {name: door, key: token}}}\n";
         let env = "  env: [{name: WORD, valueFrom: {secretKeyRef: {name: door, key: word}}}]\n";
@@ -66,13 +76,33 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
     })
 }
 
+/// The machine gets another address beside the reconciler's, in the nodes' network; it goes with that.
+fn stand_outside(cluster: &Cluster) -> Result<()> {
+    let (bridge, slot) = (format!("{}h", cluster.slot().instance()), cluster.slot());
+    let address = format!("{}/24", slot.underlay(OUTSIDE));
+    NetWorld::of_machine().run("ip", &["addr", "add", &address, "dev", &bridge]).map(drop)
+}
+
+/// What the program sends with `--token-file`; and that from the reconciler's address none is needed.
 fn by_the_cli(cluster: &Cluster) -> Result<()> {
-    let gateway = format!("http://{}:8081", cluster.node().address()?);
     let file = cluster.dir("token");
     std::fs::write(&file, format!("{TOKEN}\n"))?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let gateway = format!("http://{}", listener.local_addr()?);
+    let heard = std::thread::spawn(move || -> Result<String> {
+        let (mut stream, _) = listener.accept()?;
+        let mut said = [0; 4096];
+        let length = stream.read(&mut said)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")?;
+        Ok(String::from_utf8_lossy(&said[..length]).into_owned())
+    });
     let file = file.to_string_lossy();
     let said = cluster.cli(&["invoke", "door", "--gateway", &gateway, "--token-file", &file])?;
-    ensure!(said.stdout.contains("word"), "{said:?}");
+    ensure!(said.stdout.trim() == "{}", "{said:?}");
+    let heard = heard.join().map_err(|_| harness::Error::msg("the listener panicked"))??;
+    ensure!(heard.contains(&format!("authorization: Bearer {TOKEN}\r\n")), "{heard}");
+    let (status, said) = from_machine(cluster, "closed", &[])?;
+    ensure!(status == 200, "the reconciler is refused: {said}");
     Ok(())
 }
 
