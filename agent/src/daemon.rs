@@ -25,6 +25,7 @@ use self::prepare::{Ground, prepare, require_root};
 use crate::api::{self, Api};
 use crate::catalog::{self, CatalogDisk, CatalogStore};
 use crate::config::Config;
+use crate::control_plane::{self, ControlPlane};
 use crate::converge::builds::NodeImages;
 use crate::converge::image_book::ImageBook;
 use crate::converge::node::HEARTBEAT_INTERVAL;
@@ -128,8 +129,13 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let known = Known { subnet: subnet.clone(), catalog: catalog.clone(), handover };
     let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &known);
     let demand = written_to(&mut runtime, "demand record", Key::Demand(node.clone()), &store);
-    wire_functions(&mut runtime, config.functions_listen, known.clone(), demand);
-    wire_gateway(&mut runtime, &node, known);
+    let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
+    let (controls, control) = watch::channel(ControlPlane::of_urls(&urls.0, &urls.1));
+    let following = control_plane::follow(urls, Arc::clone(&store), controls, token.clone());
+    runtime.task("control plane", following);
+    let reads = (Arc::clone(&files), control.clone());
+    let functions = wire_functions(&mut runtime, config.functions_listen, known.clone(), demand, reads);
+    wire_gateway(&mut runtime, &node, known, functions);
     let base = Base {
         config,
         docker,
@@ -142,6 +148,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
         address,
         subnet,
         catalog,
+        control,
         snapshot,
         events,
     };
@@ -161,7 +168,8 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.drive(row, base.node(vtep, reported));
 
     let row = every(NETWORK_INTERVAL).wake_on(base.catalog.clone()).wake_on(base.subnet.clone());
-    let row = wake_on_addresses(row.wake_on(pod_table.clone()), &base.netlink);
+    let row = row.wake_on(pod_table.clone()).wake_on(base.control.clone());
+    let row = wake_on_addresses(row, &base.netlink);
     let wakes = vec![wake_services.clone(), row.nudge()];
     runtime.drive(row, base.network(pod_table, vteps, addresses, wake_services));
     let watched = wake::on_change(Arc::clone(&base.iptables), wakes, token.clone());

@@ -89,7 +89,7 @@ pub struct ContentUse {
     pub at: Vec<OwnedStep>,
     /// What it names.
     pub what: ContentRef,
-    /// For pulling images only: what a running pod does without.
+    /// For pulling images, or of callers: what a running pod does without.
     pub is_login: bool,
     /// What it names, or its keys, may be absent.
     pub is_optional: bool,

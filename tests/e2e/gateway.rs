@@ -22,7 +22,7 @@ use schema::keys::Key;
 use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
 
-const HOST: &str = "shop.example";
+pub(crate) const HOST: &str = "shop.example";
 /// Ready when it serves; it stays a second longer than its place among the endpoints.
 const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n    \
     lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
@@ -31,18 +31,18 @@ const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, per
 const REQUESTS_MIN: usize = 30;
 
 /// The gateways as their clients see them: each node's own, at one address.
-struct Gateway {
+pub(crate) struct Gateway {
     address: Ipv4Addr,
-    nodes: Vec<NetWorld>,
+    pub(crate) nodes: Vec<NetWorld>,
 }
 
 impl Gateway {
-    fn of(cluster: &Cluster) -> Result<Self> {
+    pub(crate) fn of(cluster: &Cluster) -> Result<Self> {
         let nodes = cluster.nodes.iter().map(|node| node.net.clone()).collect();
         Ok(Self { address: vip(cluster, 11)?, nodes })
     }
 
-    fn socket(&self) -> SocketAddr {
+    pub(crate) fn socket(&self) -> SocketAddr {
         (self.address, 80).into()
     }
 
@@ -57,7 +57,7 @@ impl Gateway {
     }
 
     /// Each node says so.
-    fn says(&self, path: &str, code: u16, body: &str) -> Result<()> {
+    pub(crate) fn says(&self, path: &str, code: u16, body: &str) -> Result<()> {
         eventually(&format!("{path} says {code} {body:?}"), secs(45), || self.says_now(path, code, body))
     }
 
@@ -72,12 +72,17 @@ impl Gateway {
 
 /// One request; the body of a 200. `stream` is kept as long as the gateway keeps it.
 fn request(at: SocketAddr, path: &str, stream: &mut Option<TcpStream>) -> Result<String> {
+    exchange(at, &format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"), stream)
+}
+
+/// The same of a whole request.
+pub(crate) fn exchange(at: SocketAddr, request: &str, stream: &mut Option<TcpStream>) -> Result<String> {
     let mut connection = match stream.take() {
         Some(connection) => connection,
         None => TcpStream::connect_timeout(&at, secs(5))?,
     };
     connection.set_read_timeout(Some(secs(10)))?;
-    write!(connection, "GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")?;
+    connection.write_all(request.as_bytes())?;
     let mut said = Vec::new();
     let mut chunk = [0; 4096];
     loop {
@@ -103,13 +108,13 @@ fn request(at: SocketAddr, path: &str, stream: &mut Option<TcpStream>) -> Result
 
 /// Requests one after the other from each of some networks, by turns on a kept connection and on new ones, until
 /// it is asked how they went.
-struct Steady {
+pub(crate) struct Steady {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Result<usize>>>,
 }
 
 impl Steady {
-    fn start(from: &[NetWorld], at: SocketAddr, path: &'static str, wanted: &'static str) -> Self {
+    pub(crate) fn start(from: &[NetWorld], at: SocketAddr, path: &'static str, wanted: &'static str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let client = |(number, net): (usize, &NetWorld)| {
             let (stop, net, keep) = (Arc::clone(&stop), net.clone(), number % 2 == 0);
@@ -131,7 +136,7 @@ impl Steady {
     }
 
     /// How many requests there were; the first that failed is an error.
-    fn end(self) -> Result<usize> {
+    pub(crate) fn end(self) -> Result<usize> {
         self.stop.store(true, Ordering::Relaxed);
         let mut count = 0;
         for client in self.clients {
@@ -141,12 +146,12 @@ impl Steady {
     }
 }
 
-fn pod(name: &str, app: &str, greeting: &str, node: &Node) -> Change {
+pub(crate) fn pod(name: &str, app: &str, greeting: &str, node: &Node) -> Change {
     let pod = web(name).label("app", app).greeting(greeting).container_fields(GRACEFUL).on(&node.name);
     Change::write(format!("{name}.yaml"), pod.to_string())
 }
 
-fn service(name: &str) -> Change {
+pub(crate) fn service(name: &str) -> Change {
     let text = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  selector: {{app: {name}}}\n  \
          ports: [{{name: http, port: 80, targetPort: 8080}}]\n"
@@ -198,7 +203,7 @@ fn by_its_own_resolver(cluster: &Cluster, pod: &PodView) -> Result<()> {
     Ok(())
 }
 
-fn ready(cluster: &Cluster, service: &str, count: usize) -> Result<ServiceRecord> {
+pub(crate) fn ready(cluster: &Cluster, service: &str, count: usize) -> Result<ServiceRecord> {
     eventually(&format!("{service} has {count} endpoints"), secs(60), || {
         let record: ServiceRecord =
             cluster.etcd.value(Key::Service(NamespacedName::new("default", service)))?;

@@ -52,6 +52,7 @@ mod up_down;
 mod usage;
 mod wait;
 mod webhook;
+mod weighted;
 mod workflows;
 mod workloads;
 mod wrong_inputs;

@@ -13,6 +13,8 @@ pub struct PodNet {
     pub pod: NamespacedName,
     pub uid: String,
     pub address: Ipv4Addr,
+    /// It is a replica of a function.
+    pub is_function: bool,
     /// Ports of the node that lead to it.
     pub ports: Vec<HostPortStatus>,
 }

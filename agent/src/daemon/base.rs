@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
+use crate::control_plane::ControlPlane;
 use crate::converge::builds::plan::Reported;
 use crate::converge::builds::{BuildsDeps, BuildsLoop};
 use crate::converge::image_book::ImageBook;
@@ -49,6 +50,7 @@ pub(super) struct Base<'c> {
     pub(super) address: NodeAddress,
     pub(super) subnet: watch::Receiver<Option<Subnet>>,
     pub(super) catalog: watch::Receiver<Arc<Catalog>>,
+    pub(super) control: watch::Receiver<ControlPlane>,
     pub(super) snapshot: SnapshotReader,
     pub(super) events: EventRecorder,
 }
@@ -189,6 +191,7 @@ impl Base<'_> {
             subnet: self.subnet.clone(),
             pods,
             catalog: self.catalog.clone(),
+            control: self.control.clone(),
             vtep,
             address,
             rules_changed,
@@ -196,6 +199,7 @@ impl Base<'_> {
         let settings = NetworkSettings {
             node_ip: self.config.node_ip,
             vxlan: self.config.vxlan,
+            api_port: self.config.listen.port(),
             tunnel_without_peers: self.config.dns.node_dns,
             ..NetworkSettings::new(&self.config.machine.instance, self.pod_mtu)
         };

@@ -161,6 +161,11 @@ impl<B, H> Holding<B, H> {
     pub fn new(body: B, held: Option<H>) -> Self {
         Self { body, held }
     }
+
+    /// The body alone.
+    pub fn into_body(self) -> B {
+        self.body
+    }
 }
 
 impl<B: Body + Unpin, H: Unpin> Body for Holding<B, H> {

@@ -13,6 +13,8 @@ pub struct Names {
     pub forward: ChainRef,
     /// `MK8S-INPUT`.
     pub input: ChainRef,
+    /// `MK8S-SANDBOX`, for packets of functions.
+    pub sandbox: ChainRef,
     /// `MK8S-HOSTPORT`.
     pub hostport: ChainRef,
     /// `MK8S-POSTROUTING`.
@@ -28,14 +30,15 @@ impl Names {
             tunnel: format!("{instance}.1"),
             forward: ChainRef::new(Table::Filter, format!("{prefix}-FORWARD")),
             input: ChainRef::new(Table::Filter, format!("{prefix}-INPUT")),
+            sandbox: ChainRef::new(Table::Filter, format!("{prefix}-SANDBOX")),
             hostport: ChainRef::new(Table::Nat, format!("{prefix}-HOSTPORT")),
             postrouting: ChainRef::new(Table::Nat, format!("{prefix}-POSTROUTING")),
         }
     }
 
     /// All chains of this instance.
-    pub fn chains(&self) -> [&ChainRef; 4] {
-        [&self.forward, &self.input, &self.hostport, &self.postrouting]
+    pub fn chains(&self) -> [&ChainRef; 5] {
+        [&self.forward, &self.input, &self.sandbox, &self.hostport, &self.postrouting]
     }
 
     /// The jumps that lead into the chains.

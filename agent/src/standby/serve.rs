@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Handover, Role, SOCKET, Sockets, address, wire};
 use crate::catalog::CatalogDisk;
 use crate::config::Config;
+use crate::converge::functions::Functions;
 use crate::daemon::{self, Known};
 use crate::desired::known_subnet;
 use crate::locks::state_lock;
@@ -53,7 +54,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
     let mut runtime = Runtime::new();
     let _pods = daemon::wire_dns(&mut runtime, &config, netlink, &known);
-    daemon::wire_gateway(&mut runtime, &config.node, known);
+    let functions = Functions::of_last_known(known.catalog.clone(), known.subnet.borrow().as_ref());
+    daemon::wire_gateway(&mut runtime, &config.node, known, functions);
     let token = runtime.token();
     runtime.task("next agent", end_with_next(agent_dir, held, token));
     runtime.run_until_signal().await?;

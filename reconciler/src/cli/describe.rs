@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use schema::kinds::Kind;
+use schema::kinds::dns::DnsSpec;
 use schema::meta::DEFAULT_NAMESPACE;
 
 use super::client::Client;
@@ -192,6 +193,10 @@ fn object_page(
     page.fields(0, "Used by", object.used_by.iter().cloned());
     if kind == KindPage::Workload {
         workload::sections(&mut page, &WorkloadView::of(&row.status), screen, now);
+    }
+    if let (KindPage::Host, Ok(dns)) = (kind, serde_json::from_value::<DnsSpec>(object.spec.clone())) {
+        let paths = dns.paths.iter().map(|path| format!("{} leads to {}", path.path, path.in_words()));
+        page.fields(0, "Paths", paths);
     }
     page.block("Spec:", &yaml(&object.spec)?);
     Ok(page.0)

@@ -26,7 +26,11 @@ pub(super) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError> {
     let url = url(args)?;
     let http = reqwest::Client::builder().timeout(args.timeout).no_proxy().build();
     let http = http.map_err(|error| CliError::Usage(root_cause(&error)))?;
-    let request = http.post(url.clone()).header("content-type", "application/json").header("x-timings", "1");
+    let mut request =
+        http.post(url.clone()).header("content-type", "application/json").header("x-timings", "1");
+    if let Some(file) = &args.token_file {
+        request = request.bearer_auth(token(file)?);
+    }
     let answer = match request.body(body).send().await {
         Ok(answer) => answer,
         Err(error) => {
@@ -89,6 +93,16 @@ fn read(file: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Without the end of its line.
+fn token(file: &Path) -> Result<String, CliError> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| CliError::Usage(format!("cannot read {}: {error}", file.display())))?;
+    match text.trim() {
+        "" => Err(CliError::Usage(format!("{} holds no token", file.display()))),
+        token => Ok(token.to_owned()),
+    }
 }
 
 fn url(args: &InvokeArgs) -> Result<Url, CliError> {

@@ -228,10 +228,7 @@ pub fn routes(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec
             namespace: id.namespace.clone(),
             name: id.name.clone(),
             host: spec.host.clone(),
-            paths: paths
-                .iter()
-                .map(|path| format!("{} -> {}:{}", path.path, path.service, path.port))
-                .collect(),
+            paths: paths.iter().map(|path| format!("{} -> {}", path.path, path.in_words())).collect(),
             health,
             note,
             age: applied.age(&object.provenance.commit, now),

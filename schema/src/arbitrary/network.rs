@@ -24,5 +24,10 @@ pub(super) fn dns(name: &str, chance: &mut Chance) -> Json {
     for index in 0..chance.below(3) {
         paths.push(json!({"path": format!("/p{index}"), "service": to(), "rewrite": "/"}));
     }
+    if chance.below(3) == 0 {
+        let backend = |weight: u64| json!({"service": name, "port": 80, "weight": weight});
+        let backends = [backend(chance.between(1, 1000).into()), backend(chance.below(1000).into())];
+        paths.push(json!({"path": "/shared", "backends": backends, "sticky": {"cookie": "session"}}));
+    }
     json!({"host": format!("{name}.lan"), "paths": paths})
 }

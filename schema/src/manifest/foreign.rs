@@ -158,6 +158,11 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("DnsSpec", &["tls", "ingressClassName"], REMOVE),
     ("DnsPath", &["pathType"], "a path matches itself and everything below it; remove it"),
     ("DnsPath", &["backend"], "write service with name and port"),
+    (
+        "DnsBackend",
+        &["namespace", "filters", "kind"],
+        "a backend is a service or function of the same namespace; remove it",
+    ),
     ("ServiceReference", &["namespace"], "the service is one of the same namespace; remove it"),
 ];
 

@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::files::BlobRef;
+use crate::files::{BlobRef, Files, of_secret};
 use crate::kinds::function::{FunctionSpec, FunctionStatus, ImageState, Runtime};
 use crate::meta::NamespacedName;
 
@@ -31,6 +31,9 @@ pub struct FunctionRecord {
     pub has_good: bool,
     /// The bounds of its calls.
     pub calls: CallLimits,
+    /// What callers from outside show; none: none of them may call, unless it is public.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<CallToken>,
     /// When `wanted` last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaled_at: Option<Timestamp>,
@@ -187,6 +190,27 @@ impl CallLimits {
             response_body_bytes: function.response_body_limit.bytes,
             public: function.public,
         }
+    }
+}
+
+/// Where the token of callers from outside is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallToken {
+    /// Name of the secret.
+    pub secret: String,
+    /// The key in it.
+    pub key: String,
+    /// Its ciphertext, by its path.
+    pub files: Files,
+}
+
+impl CallToken {
+    /// That of a function whose object names these files.
+    pub fn of(function: &FunctionSpec, files: &Files) -> Option<Self> {
+        let key = &function.auth.as_ref()?.token_from.secret_key_ref;
+        let found = of_secret(files, &key.name).map(|(path, blob)| (path.to_owned(), blob.clone()));
+        Some(Self { secret: key.name.clone(), key: key.key.clone(), files: found.into_iter().collect() })
     }
 }
 

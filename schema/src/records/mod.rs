@@ -20,7 +20,7 @@ pub use deliveries::{
 };
 pub use events::{Event, EventType};
 pub use functions::{
-    BuildOrder, CallLimits, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
+    BuildOrder, CallLimits, CallToken, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
     NodeImageState, Replica, ScalerMemory, ScalerMode, ScalerPeak, Trouble,
 };
 pub use nodes::{
@@ -30,7 +30,8 @@ pub use nodes::{
 pub use pods::{Binding, OwnerRef, PodInstance, Settled};
 pub use rollouts::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep, Template};
 pub use services::{
-    Endpoint, LEFT_OUT_MAX, LeftOut, PathRecord, RouteRecord, RulesStatus, ServicePortRecord, ServiceRecord,
+    BackendRecord, BackendTarget, Endpoint, LEFT_OUT_MAX, LeftOut, PathLeads, PathRecord, RouteRecord,
+    RulesStatus, ServicePortRecord, ServiceRecord,
 };
 pub use settings::ClusterSettings;
 pub use sources::{

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::kinds::Health;
-use crate::kinds::dns::{DnsSpec, DnsStatus, UnroutedPath};
+use crate::kinds::dns::backend::{is_one, one};
+use crate::kinds::dns::{DnsSpec, DnsStatus, Share, Sticky, UnroutedPath};
 use crate::kinds::pod::Protocol;
 use crate::kinds::service::{ServicePortStatus, ServiceSpec, ServiceStatus};
 
@@ -157,7 +158,7 @@ impl RouteRecord {
     /// is what makes it known.
     pub fn status(&self) -> DnsStatus {
         let unrouted = self.paths.iter().filter_map(|path| {
-            let why = path.broken.clone()?;
+            let why = path.backends().iter().find_map(|backend| backend.broken.clone())?;
             Some(UnroutedPath { path: path.path.clone(), why })
         });
         DnsStatus { address: Some("each node's gateway".to_owned()), unrouted: unrouted.collect() }
@@ -170,16 +171,93 @@ impl RouteRecord {
 pub struct PathRecord {
     /// Begins with `/`.
     pub path: String,
-    /// Name of the service, in the route's namespace.
-    pub service: String,
-    /// Number of the service's port.
-    pub port: u16,
+    /// Where it leads.
+    #[serde(flatten)]
+    pub leads: PathLeads,
     /// What takes the place of `path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewrite: Option<String>,
-    /// Why it leads nowhere, if it does: the gateway answers 503 with it.
+}
+
+/// Where a path leads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PathLeads {
+    /// To several.
+    Shared {
+        /// In the order of the manifest.
+        backends: Vec<BackendRecord>,
+        /// What keeps clients at one of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sticky: Option<Sticky>,
+    },
+    /// To this one.
+    One(BackendRecord),
+}
+
+/// What gets requests of a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendRecord {
+    /// What it is.
+    #[serde(flatten)]
+    pub to: BackendTarget,
+    /// Its share among those with the same headers.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u32,
+    /// Headers that its requests have, by their names in lower case.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// Why it can take none, if so: the gateway answers 503 with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
+}
+
+/// A service or a function in the route's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum BackendTarget {
+    /// A service.
+    Service {
+        /// Its name.
+        service: String,
+        /// Number of its port.
+        port: u16,
+    },
+    /// A function.
+    Function {
+        /// Its name.
+        function: String,
+    },
+}
+
+impl PathRecord {
+    /// What gets its requests.
+    pub fn backends(&self) -> &[BackendRecord] {
+        match &self.leads {
+            PathLeads::One(backend) => std::slice::from_ref(backend),
+            PathLeads::Shared { backends, .. } => backends,
+        }
+    }
+
+    /// What keeps clients at one of them.
+    pub fn sticky(&self) -> Option<&Sticky> {
+        match &self.leads {
+            PathLeads::One(_) => None,
+            PathLeads::Shared { sticky, .. } => sticky.as_ref(),
+        }
+    }
+
+    /// Where it leads, in words.
+    pub fn in_words(&self) -> String {
+        let shares = self.backends().iter().map(|backend| {
+            let to = match &backend.to {
+                BackendTarget::Service { service, port } => format!("{service}:{port}"),
+                BackendTarget::Function { function } => format!("function {function}"),
+            };
+            Share { to, weight: backend.weight, headers: &backend.headers }
+        });
+        Share::in_words(&shares.collect::<Vec<_>>())
+    }
 }
 
 /// How far a node's rules are: what takes an endpoint down waits for it.

@@ -70,6 +70,7 @@ rules! {
     EXCLUSIVE "exclusive" Error "Fields that exclude each other are both set, or none of them is."
     NOT_FOUND "not-found" Error "A reference leads nowhere within the object."
     // Values.
+    INVALID_HEADER "invalid-header" Error "A name or value can't be one of an HTTP header."
     INVALID_IMAGE "invalid-image" Error "An image reference is malformed."
     INVALID_ENV_NAME "invalid-env-name" Error "An environment variable's name is malformed."
     FIELD_PATH "field-path" Error "A fieldPath is none that the downward API knows."

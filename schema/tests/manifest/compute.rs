@@ -116,6 +116,7 @@ maxScale: 1
 scaleToZeroAfterSeconds: 1
 requestBodyLimit: 64Mi
 responseBodyLimit: 1k
+auth: {tokenFrom: {secretKeyRef: {name: api, key: token}}}
 sandbox: {runAsUser: 1000, readOnlyRootFilesystem: false, tmpSizeLimit: 1Gi, pidsLimit: 8, openFilesLimit: 64}
 ";
 
@@ -343,10 +344,7 @@ fn a_setting_that_is_not_in_force_is_refused_unless_it_is_the_default() {
         );
         found.iter().map(|one| one.message.split(':').next().unwrap_or_default().to_owned()).collect()
     };
-    assert_eq!(
-        refused(UNSUPPORTED_SETTINGS),
-        ["spec.registry", "spec.functions.callsPerMinute", "spec.slurm"]
-    );
+    assert_eq!(refused(UNSUPPORTED_SETTINGS), ["spec.registry", "spec.slurm"]);
     assert_eq!(refused(FULL_CLUSTER), [""; 0]);
     assert_eq!(refused("schedulerStrategy: spread\nnodes: {evictAfterSeconds: 30}\nslurm: {}"), [""; 0]);
 }

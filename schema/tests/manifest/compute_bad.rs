@@ -58,6 +58,9 @@ fn functions() -> Vec<Case> {
         ("out-of-range", with("sandbox: {pidsLimit: §1}")),
         ("out-of-range", with("sandbox: {openFilesLimit: §1}")),
         ("out-of-range", with("sandbox: {tmpSizeLimit: §17Gi}")),
+        ("exclusive", with("public: true\n§auth: {tokenFrom: {secretKeyRef: {name: a, key: b}}}")),
+        ("required", with("auth: {tokenFrom: {secretKeyRef: {name: a, key: §\"\"}}}")),
+        ("missing-field", with("auth: {§tokenFrom: {}}")),
         ("unknown-field", with("sandbox: {§privileged: true}")),
         ("unknown-field", with("§maxReplicas: 3")),
     ]

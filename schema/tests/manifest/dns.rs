@@ -36,6 +36,71 @@ fn the_references_have_places() {
     assert_eq!(places, [(6, 9), (8, 11), (9, 21), (9, 32)]);
 }
 
+fn shared(backends: &str, more: &str) -> String {
+    dns(&format!("host: shop.example\npaths:\n- path: /a\n  backends:\n{backends}{more}"))
+}
+
+#[test]
+fn backends_share_a_path_and_their_references_have_places() {
+    let text = shared(
+        "  - {service: web, port: 80, weight: 9}\n  - {function: hello}\n  - {service: web, port: http, headers: {X-Canary: \"yes\"}}\n",
+        "  sticky: {cookie: session}\n",
+    );
+    let path = &spec(&text).paths[0];
+    assert_eq!(path.backends.iter().map(|one| one.weight).collect::<Vec<_>>(), [9, 1, 1]);
+    assert_eq!(path.backends[2].headers["x-canary"], "yes");
+    assert_eq!(
+        path.in_words(),
+        "service web:80 90%, function hello 10%, service web:http with x-canary: yes, sticky by cookie session"
+    );
+    let loaded = load(&text);
+    let object = &loaded.documents[0].object;
+    let named = schema::kinds::links::references(&object.metadata, &object.resource);
+    let named: Vec<_> = named.iter().map(|one| (one.target.to_string(), one.port.is_some())).collect();
+    let web = ("Service/default/web".to_owned(), true);
+    assert_eq!(named, [web.clone(), ("Function/default/hello".to_owned(), false), web]);
+}
+
+fn bad_backends() -> Vec<Case> {
+    let one = |rule, item: &str| (rule, shared(&format!("  - {{service: web, port: 80}}\n  - {item}\n"), ""));
+    let with_sticky = |rule, sticky: &str| {
+        (rule, shared("  - {service: web, port: 80}\n  - {function: f}\n", &format!("  {sticky}\n")))
+    };
+    let at_list = |backends: &str| shared(backends, "").replace("backends", "§backends");
+    let many = "  - {function: f}\n".repeat(17);
+    vec![
+        one("exclusive", "§{weight: 1}"),
+        one("exclusive", "{service: web, port: 80, §function: f}"),
+        one("required", "§{service: web}"),
+        one("exclusive", "{function: f, §port: 80}"),
+        one("invalid-name", "{function: §F}"),
+        one("out-of-range", "{function: f, weight: §1001}"),
+        one("invalid-header", "{function: f, headers: {X Y: §a}}"),
+        one("invalid-header", "{function: f, headers: {X: §\" a\"}}"),
+        ("required", at_list("  - {function: f, headers: {X: a}}\n")),
+        ("out-of-range", at_list("  - {function: f, weight: 0}\n")),
+        ("out-of-range", at_list("  - {function: f}\n  - {function: f, weight: 0, headers: {x: a}}\n")),
+        ("out-of-range", at_list(&many)),
+        with_sticky("exclusive", "§sticky: {}"),
+        with_sticky("exclusive", "§sticky: {header: a, cookie: b}"),
+        with_sticky("invalid-header", "sticky: {header: §\"a b\"}"),
+        ("exclusive", shared("  - {function: f}\n", "  §rewrite: /\n")),
+        ("exclusive", with("- {path: /b, service: {name: web, port: 80}, §backends: [{function: f}]}")),
+        ("exclusive", with("- {path: /b, service: {name: web, port: 80}, §sticky: {header: a}}")),
+        ("required", with("- §{path: /b}")),
+    ]
+}
+
+#[test]
+fn each_bad_backend_breaks_exactly_its_rule_at_its_place() {
+    check(&bad_backends());
+}
+
+#[test]
+fn messages_of_backends_say_what_is_wrong_and_what_to_do() {
+    insta::assert_snapshot!(messages(&bad_backends()));
+}
+
 fn cases() -> Vec<Case> {
     let host = |host: &str| ("host", with("").replace("shop.example", &format!("§{host}")));
     let path = |path: &str| {

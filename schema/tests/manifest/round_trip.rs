@@ -224,14 +224,16 @@ fn dns_objects() -> impl Strategy<Value = DnsSpec> {
                 .into_iter()
                 .map(|(first, (rest, slash, rewrite, port))| DnsPath {
                     path: format!("/{first}/{rest}{}", if slash { "/" } else { "" }),
-                    service: ServiceReference {
+                    service: Some(ServiceReference {
                         name: first,
                         port: if slash {
                             PortReference::Name("http".to_owned())
                         } else {
                             PortReference::Number(port)
                         },
-                    },
+                    }),
+                    backends: Vec::new(),
+                    sticky: None,
                     rewrite: rewrite.filter(|rewrite| !rewrite.contains("//")),
                 })
                 .collect(),

@@ -79,8 +79,15 @@ fn the_objects_that_the_sample_names_are_there() {
                 .map(|text| parse_reference(text, namespace).unwrap().to_string()),
         );
         match &object.resource {
-            Resource::Dns(dns) => named
-                .extend(dns.paths.iter().map(|path| format!("Service/{namespace}/{}", path.service.name))),
+            Resource::Dns(dns) => {
+                for path in &dns.paths {
+                    named.extend(path.service.iter().map(|to| format!("Service/{namespace}/{}", to.name)));
+                    for to in &path.backends {
+                        named.extend(to.service.iter().map(|name| format!("Service/{namespace}/{name}")));
+                        named.extend(to.function.iter().map(|name| format!("Function/{namespace}/{name}")));
+                    }
+                }
+            }
             Resource::HorizontalPodAutoscaler(scaler) => {
                 named.push(format!("ReplicaSet/{namespace}/{}", scaler.scale_target_ref.name));
             }

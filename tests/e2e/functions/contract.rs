@@ -87,7 +87,7 @@ def main(params):
         'files': resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         'docker': os.path.exists('/var/run/docker.sock'),
         'forks': forks(),
-        'reached': {target: attempt(lambda: connect(target, port)) for target, port in params.get('targets', [])},
+        'reached': [attempt(lambda: connect(target, port)) for target, port in params.get('targets', [])],
     }
 "#;
 
@@ -96,7 +96,8 @@ def main(params):
 fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(1), python: true, ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
-        let mut changes = vec![other_object()];
+        let plain = Change::write("plain.yaml", harness::manifests::web("plain").to_string());
+        let mut changes = vec![other_object(), plain];
         for (name, text, spec) in CODE {
             changes.extend([manifest(name, spec), code(name, "main.py", text)]);
         }
@@ -178,15 +179,24 @@ fn hold_the_sandbox(cluster: &Cluster) -> Result<()> {
     let gateway = cluster.node().address()?.to_owned();
     let etcd = cluster.etcd_for_nodes();
     let port = etcd.rsplit(':').next().unwrap_or_default();
-    let inside = ask(
-        cluster,
-        "inside",
-        &format!(r#"{{"targets": [["{gateway}", 7071], ["{}", {port}]]}}"#, cluster.slot().underlay(1)),
-    )?;
+    let host = cluster.slot().underlay(1);
+    // Any other pod reaches both.
+    let pod = cluster.pod("plain")?;
+    for (host, port) in [(gateway.as_str(), "7071"), (&host, port)] {
+        let ask = format!("nc -w 5 {host} {port} </dev/null");
+        cluster
+            .exec(&pod, "web", &["sh", "-c", &ask])
+            .with_context(|| format!("a pod does not reach {host}"))?;
+    }
+    let targets =
+        format!(r#"[["{gateway}", 8081], ["{gateway}", 7071], ["{host}", {port}], ["169.254.169.254", 80]]"#);
+    let inside = ask(cluster, "inside", &format!(r#"{{"targets": {targets}}}"#))?;
     let found = &inside.body;
     ensure!(found["uid"] == 65532 && found["root"] == "EROFS" && found["tmp"] == "done", "{inside:?}");
     ensure!(found["capabilities"] == "0000000000000000" && found["noNewPrivs"] == "1", "{inside:?}");
     ensure!(found["files"] == 1024 && found["docker"] == false, "{inside:?}");
+    let reached = serde_json::json!(["connected", "timed out", "timed out", "timed out"]);
+    ensure!(found["reached"] == reached, "{inside:?}");
     let forks = found["forks"].as_u64().unwrap_or_default();
     ensure!((1..256).contains(&forks), "{inside:?}");
     Ok(())

@@ -3,9 +3,11 @@
 use harness::{Change, Cluster, ClusterOptions, Context, Node, Result, Where, ensure};
 use serde_json::Value;
 
+mod callers;
 mod calls;
 mod contract;
 mod scaling;
+mod sources;
 
 /// What a caller was answered.
 #[derive(Debug)]

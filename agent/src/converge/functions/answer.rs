@@ -1,6 +1,6 @@
 //! What callers are answered.
 
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
@@ -36,12 +36,22 @@ impl Refused {
         Self { retry_after_seconds: Some(1), ..refused }
     }
 
+    /// The namespace has had its calls of this minute.
+    pub(super) fn too_many(namespace: &str, most: u32, seconds: u32) -> Self {
+        let message = format!("namespace {namespace} has had its {most} calls per minute through this node");
+        let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyCalls", message);
+        Self { retry_after_seconds: Some(seconds), ..refused }
+    }
+
     pub(super) fn answer(&self, activation: &str) -> Answered {
         let error = json!({"type": self.kind, "message": self.message});
         let body = json!({"activationId": activation, "error": error}).to_string();
         let mut response = json_answer(self.status, body.into(), activation);
         if let Some(seconds) = self.retry_after_seconds {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

@@ -8,19 +8,24 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use jiff::Timestamp;
 use schema::meta::NamespacedName;
-use schema::records::FunctionRecord;
+use schema::records::{FunctionRecord, Subnet};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::answer::{Answered, Refused, TIMINGS, json_answer};
 use super::book::Calls;
-use super::call::{Call, is_object};
+use super::call::{CONNECT_MAX, Call, is_object};
+use super::rates::Rates;
+use super::token::Tokens;
 use super::who::Known;
 use crate::catalog::Catalog;
+use crate::control_plane::ControlPlane;
 use crate::desired::Source;
+use crate::files::PodFiles;
 use crate::http::server::{Caller, Handler};
 
 /// Time for the next part of a body.
@@ -29,25 +34,81 @@ const BODY_RESTS_MAX: Duration = Duration::from_secs(30);
 const WANTS_TIMINGS: &str = "x-timings";
 
 /// Answers callers of functions.
-#[derive(Debug)]
-pub(super) struct Functions {
-    pub(super) catalog: watch::Receiver<Arc<Catalog>>,
-    pub(super) known: watch::Receiver<Known>,
-    pub(super) calls: Calls,
-    pub(super) client: reqwest::Client,
+#[derive(Debug, Clone)]
+pub struct Functions {
+    catalog: watch::Receiver<Arc<Catalog>>,
+    known: watch::Receiver<Known>,
+    calls: Calls,
+    client: reqwest::Client,
+    tokens: Tokens,
+    rates: Rates,
+    /// Someone hears of calls that wait, and may start a replica.
+    wakes: bool,
 }
 
 impl Handler for Functions {
     type Held = ();
 
     async fn handle(&self, request: Request<Incoming>, caller: Caller) -> Answered {
-        let activation = format!("{:032x}", rand::random::<u128>());
+        let activation = activation_id();
         let answer = self.answer(request, &caller, &activation).await;
         answer.unwrap_or_else(|refused| refused.answer(&activation))
     }
 }
 
+fn activation_id() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
 impl Functions {
+    pub(super) fn new(
+        catalog: watch::Receiver<Arc<Catalog>>,
+        known: watch::Receiver<Known>,
+        calls: Calls,
+        files: Option<Arc<PodFiles>>,
+    ) -> Self {
+        let client = reqwest::Client::builder()
+            .connect_timeout(CONNECT_MAX)
+            .pool_max_idle_per_host(64)
+            // Less than the 5 s after which common servers close an idle connection.
+            .pool_idle_timeout(Duration::from_secs(4))
+            .tcp_nodelay(true)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build();
+        // Only TLS or a resolver of the system can fail to load, and neither is used.
+        let client = client.unwrap_or_default();
+        let (tokens, rates) = (Tokens::new(files), Rates::default());
+        Self { catalog, known, calls, client, tokens, rates, wakes: true }
+    }
+
+    /// Without a loop that follows changes: functions that sleep are not woken.
+    pub fn of_last_known(catalog: watch::Receiver<Arc<Catalog>>, own: Option<&Subnet>) -> Self {
+        let newest = Arc::clone(&catalog.borrow());
+        let calls = Calls::new(Timestamp::UNIX_EPOCH);
+        calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
+        // Nobody sends: what is known stays.
+        let (_, known) = watch::channel(Known::of(&newest, own, &ControlPlane::default()));
+        Self { wakes: false, ..Self::new(catalog, known, calls, None) }
+    }
+
+    /// A call that came through the gateway of hosts: the body is the call, by whatever method.
+    pub async fn call_through_host(
+        &self,
+        request: Request<Incoming>,
+        id: &NamespacedName,
+        caller: &Caller,
+    ) -> Answered {
+        let activation = activation_id();
+        let called = async {
+            let catalog = Arc::clone(&self.catalog.borrow());
+            let record = record(&catalog, id)?;
+            self.may_call(record, caller, id, request.headers()).await?;
+            self.call(request, (record, &catalog), id, &activation).await
+        };
+        called.await.unwrap_or_else(|refused| refused.answer(&activation))
+    }
+
     async fn answer(
         &self,
         request: Request<Incoming>,
@@ -59,16 +120,10 @@ impl Functions {
             let message = "the path is not /<namespace>/<function>";
             return Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message));
         };
-        let Some(record) = catalog.functions.get(&id).map(|found| &found.value) else {
-            if catalog.source == Source::Unknown {
-                return Err(Refused::later("NotKnownYet", "this node does not know any functions yet"));
-            }
-            let message = format!("there is no function {id}");
-            return Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message));
-        };
-        self.may_call(record, caller, &id)?;
+        let record = record(&catalog, &id)?;
+        self.may_call(record, caller, &id, request.headers()).await?;
         match *request.method() {
-            Method::POST => self.call(request, record, &id, activation).await,
+            Method::POST => self.call(request, (record, &catalog), &id, activation).await,
             Method::GET => Ok(self.state(record, &id, activation)),
             _ => {
                 let message = "POST calls the function, GET says how it is";
@@ -80,7 +135,13 @@ impl Functions {
         }
     }
 
-    fn may_call(&self, record: &FunctionRecord, caller: &Caller, id: &NamespacedName) -> Result<(), Refused> {
+    async fn may_call(
+        &self,
+        record: &FunctionRecord,
+        caller: &Caller,
+        id: &NamespacedName,
+        headers: &HeaderMap,
+    ) -> Result<(), Refused> {
         let address = match caller.address {
             IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(caller.address, IpAddr::V4),
             v4 @ IpAddr::V4(_) => v4,
@@ -88,9 +149,12 @@ impl Functions {
         if record.calls.public || caller.is_node || self.known.borrow().has(address) {
             return Ok(());
         }
+        if let Some(token) = &record.token {
+            return self.tokens.check(id, token, headers).await;
+        }
         let message = format!(
-            "{address} is neither a pod nor a node of this cluster, and function {id} is not public; \
-             set `public: true` in its manifest to let everyone call it"
+            "{address} is neither a pod nor a node of this cluster, and function {id} is not public; set `public: true` \
+             in its manifest to let everyone call it, or `auth` to let those with a token"
         );
         Err(Refused::new(StatusCode::FORBIDDEN, "Forbidden", message))
     }
@@ -98,11 +162,19 @@ impl Functions {
     async fn call(
         &self,
         request: Request<Incoming>,
-        record: &FunctionRecord,
+        (record, catalog): (&FunctionRecord, &Catalog),
         id: &NamespacedName,
         activation: &str,
     ) -> Result<Answered, Refused> {
         let began = Instant::now();
+        if let Some(most) = catalog.settings.spec.functions.calls_per_minute {
+            let counted = self.rates.count(&id.namespace, most, began);
+            counted.map_err(|seconds| Refused::too_many(&id.namespace, most, seconds))?;
+        }
+        if record.replicas.is_empty() && !self.wakes {
+            let message = "it sleeps, and is woken once this node's agent runs again";
+            return Err(Refused::later("NoReplica", message));
+        }
         let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
         let body = read(request, record.calls.request_body_bytes).await?;
         let (calls, client) = (&self.calls, &self.client);
@@ -139,6 +211,19 @@ impl Functions {
             "here": {"waiting": waiting, "inFlight": in_flight},
         });
         json_answer(StatusCode::OK, body.to_string().into(), activation)
+    }
+}
+
+fn record<'c>(catalog: &'c Catalog, id: &NamespacedName) -> Result<&'c FunctionRecord, Refused> {
+    match catalog.functions.get(id) {
+        Some(found) => Ok(&found.value),
+        None if catalog.source == Source::Unknown => {
+            Err(Refused::later("NotKnownYet", "this node does not know any functions yet"))
+        }
+        None => {
+            let message = format!("there is no function {id}");
+            Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message))
+        }
     }
 }
 

@@ -23,18 +23,22 @@ mod call;
 mod handler;
 mod observe;
 pub mod plan;
+mod rates;
 #[cfg(test)]
 mod tests;
+mod token;
 mod who;
 mod window;
 
 pub use act::Outcome;
 pub use book::Calls;
-use handler::Functions;
+pub use handler::Functions;
 use plan::{FunctionsPlan, Observed};
 use who::Known;
 
 use crate::catalog::Catalog;
+use crate::control_plane::ControlPlane;
+use crate::files::PodFiles;
 use crate::http::limits::Limits;
 use crate::http::server::Server;
 
@@ -44,6 +48,9 @@ pub struct FunctionsDeps {
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
     pub calls: Calls,
+    /// What decrypts the tokens of callers from outside.
+    pub files: Arc<PodFiles>,
+    pub control: watch::Receiver<ControlPlane>,
 }
 
 /// The loop.
@@ -53,10 +60,12 @@ pub struct FunctionsLoop {
     subnet: watch::Receiver<Option<Subnet>>,
     catalog: watch::Receiver<Arc<Catalog>>,
     calls: Calls,
+    control: watch::Receiver<ControlPlane>,
     known: watch::Sender<Known>,
     listeners: mpsc::Sender<TcpListener>,
     listens: Option<SocketAddr>,
     followed: Option<Arc<Catalog>>,
+    functions: Functions,
 }
 
 impl FunctionsLoop {
@@ -66,25 +75,21 @@ impl FunctionsLoop {
         deps: FunctionsDeps,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let FunctionsDeps { listen, subnet, catalog, calls } = deps;
+        let FunctionsDeps { listen, subnet, catalog, calls, files, control } = deps;
         let (known, knows) = watch::channel(Known::default());
         let (listeners, opened) = mpsc::channel(1);
-        let client = reqwest::Client::builder()
-            .connect_timeout(call::CONNECT_MAX)
-            .pool_max_idle_per_host(64)
-            // Less than the 5 s after which common servers close an idle connection.
-            .pool_idle_timeout(std::time::Duration::from_secs(4))
-            .tcp_nodelay(true)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build();
-        // Only TLS or a resolver of the system can fail to load, and neither is used.
-        let client = client.unwrap_or_default();
-        let handler = Functions { catalog: catalog.clone(), known: knows, calls: calls.clone(), client };
-        let server = Server::new(handler, Limits::default(), TaskTracker::new(), CancellationToken::new());
+        let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files));
+        let (limits, connections) = (Limits::default(), TaskTracker::new());
+        let server = Server::new(functions.clone(), limits, connections, CancellationToken::new());
+        let (listens, followed) = (None, None);
         let the_loop =
-            Self { listen, subnet, catalog, calls, known, listeners, listens: None, followed: None };
+            Self { listen, subnet, catalog, calls, control, known, listeners, listens, followed, functions };
         (the_loop, server.run(opened, shutdown))
+    }
+
+    /// What answers callers, for those that come through a host.
+    pub fn functions(&self) -> Functions {
+        self.functions.clone()
     }
 }
 

@@ -12,6 +12,7 @@ impl FunctionsLoop {
             listens: self.listens,
             catalog: Arc::clone(&self.catalog.borrow_and_update()),
             subnet: self.subnet.borrow_and_update().clone(),
+            control: self.control.borrow_and_update().clone(),
             followed: self.followed.clone(),
             known: self.known.borrow().clone(),
         }

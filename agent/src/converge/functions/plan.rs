@@ -8,6 +8,7 @@ use schema::records::Subnet;
 
 use super::who::Known;
 use crate::catalog::Catalog;
+use crate::control_plane::ControlPlane;
 
 /// What the loop decides on.
 #[derive(Debug, Clone)]
@@ -16,6 +17,7 @@ pub struct Observed {
     pub listens: Option<SocketAddr>,
     pub catalog: Arc<Catalog>,
     pub subnet: Option<Subnet>,
+    pub control: ControlPlane,
     /// What is gone by.
     pub followed: Option<Arc<Catalog>>,
     pub(super) known: Known,
@@ -37,7 +39,7 @@ impl Plan for FunctionsPlan {
 }
 
 pub(super) fn plan(observed: &Observed) -> FunctionsPlan {
-    let known = Known::of(&observed.catalog, observed.subnet.as_ref());
+    let known = Known::of(&observed.catalog, observed.subnet.as_ref(), &observed.control);
     let is_same = |former: &Arc<Catalog>| former.functions.ptr_eq(&observed.catalog.functions);
     FunctionsPlan {
         listen: (observed.listens != Some(observed.wanted)).then_some(observed.wanted),

@@ -1,4 +1,5 @@
-//! Who may call functions that are not public: pods and nodes, by the addresses that etcd has of them. Pure.
+//! Who may call functions that are not public: pods, nodes and reconcilers, by the addresses that etcd has of them and
+//! those that the agent was given. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,21 +8,24 @@ use ipnet::Ipv4Net;
 use schema::records::Subnet;
 
 use crate::catalog::Catalog;
+use crate::control_plane::ControlPlane;
 
 /// Addresses of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Known {
     pods: Vec<Ipv4Net>,
+    /// And reconcilers.
     nodes: BTreeSet<Ipv4Addr>,
 }
 
 impl Known {
-    pub(super) fn of(catalog: &Catalog, own: Option<&Subnet>) -> Self {
+    pub(super) fn of(catalog: &Catalog, own: Option<&Subnet>, control: &ControlPlane) -> Self {
         let pods =
             own.map(|subnet| subnet.cidr).into_iter().chain(catalog.peers.values().map(|peer| peer.cidr));
         let nodes =
             catalog.own_address.into_iter().chain(catalog.peers.values().filter_map(|peer| peer.address));
-        Self { pods: pods.collect(), nodes: nodes.collect() }
+        let reconcilers = control.reconcilers.iter().map(|at| *at.ip());
+        Self { pods: pods.collect(), nodes: nodes.chain(reconcilers).collect() }
     }
 
     pub(super) fn has(&self, address: IpAddr) -> bool {

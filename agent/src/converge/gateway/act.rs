@@ -26,10 +26,11 @@ impl GatewayLoop {
             if self.table.borrow().size() != (hosts, paths) {
                 outcome.done.push(format!("routes {hosts} hosts with {paths} paths"));
             }
-            let endpoints = table.endpoints();
+            let (endpoints, turns) = (table.endpoints(), table.turns());
             // Requests that have begun keep the table that they began with.
             self.table.send_replace(table);
             self.balancer.retain(&endpoints);
+            self.turns.retain(&turns);
             self.routed = Some(Arc::clone(&observed.catalog));
         }
         if let Some(listen) = plan.listen {

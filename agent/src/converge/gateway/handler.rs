@@ -9,7 +9,10 @@ use tokio::sync::watch;
 
 use super::balance::InFlight;
 use super::proxy::{Answered, Proxy, Refusal, Target};
-use super::route::{Leads, NotFound, Route, Table};
+use super::route::{NotFound, Route, Table};
+use super::shares::{Leads, Turns};
+use crate::converge::functions::Functions;
+use crate::http::body::Holding;
 use crate::http::server::{Caller, Handler};
 
 /// Routes by host and path.
@@ -18,6 +21,9 @@ pub(super) struct Router {
     /// The newest table. A request keeps the one that it began with.
     pub(super) table: watch::Receiver<Arc<Table>>,
     pub(super) proxy: Proxy,
+    pub(super) turns: Turns,
+    /// Functions behind hosts.
+    pub(super) functions: Functions,
 }
 
 impl Handler for Router {
@@ -49,8 +55,13 @@ impl Router {
         let named = host.to_str().map_err(|_| bad_request("the host is no text"))?;
         let path = request.uri().path();
         let route = table.find(named, path).map_err(|what| not_found(what, named, path))?;
-        let endpoints = match &route.leads {
+        let leads = route.shares.pick(request.headers(), &self.turns);
+        let endpoints = match leads.ok_or_else(|| not_found(NotFound::Path, named, path))? {
             Leads::To(endpoints) => endpoints,
+            Leads::Function(id) => {
+                let answer = self.functions.call_through_host(request, id, caller).await;
+                return Ok(answer.map(|body| Holding::new(body.into_body(), None)));
+            }
             Leads::Nowhere(why) => return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why.clone())),
         };
         let rewritten = Route::rewritten(route, path);

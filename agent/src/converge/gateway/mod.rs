@@ -1,4 +1,4 @@
-//! The gateway loop: hosts and paths of Dns objects to endpoints of services, on this node.
+//! The gateway loop: hosts and paths of Dns objects to endpoints of services and to functions, on this node.
 //!
 //! Reads the node's range of services and the catalog; decides in `plan.rs`; opens the listener and swaps the
 //! table, which no request notices. Needs neither etcd nor Docker.
@@ -23,6 +23,7 @@ mod observe;
 pub mod plan;
 pub mod proxy;
 pub mod route;
+pub mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -33,7 +34,9 @@ use self::handler::Router;
 use self::plan::{GatewayPlan, Observed};
 use self::proxy::Proxy;
 use self::route::Table;
+use self::shares::Turns;
 use crate::catalog::Catalog;
+use crate::converge::functions::Functions;
 use crate::http::limits::Limits;
 use crate::http::server::Server;
 use crate::standby::Handover;
@@ -49,6 +52,7 @@ pub struct GatewayDeps {
     pub limits: Limits,
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
+    pub functions: Functions,
     pub handover: Handover,
 }
 
@@ -61,6 +65,7 @@ pub struct GatewayLoop {
     catalog: watch::Receiver<Arc<Catalog>>,
     table: watch::Sender<Arc<Table>>,
     balancer: Balancer,
+    turns: Turns,
     listeners: mpsc::Sender<TcpListener>,
     listens: Option<SocketAddr>,
     routed: Option<Arc<Catalog>>,
@@ -74,17 +79,30 @@ impl GatewayLoop {
         deps: GatewayDeps,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let GatewayDeps { node, port, limits, subnet, catalog, handover } = deps;
+        let GatewayDeps { node, port, limits, subnet, catalog, functions, handover } = deps;
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         let (table, newest) = watch::channel(Arc::new(Table::default()));
         let (listeners, opened) = mpsc::channel(1);
         // A tunnel does not end by itself: shutdown does not wait for one.
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
         let balancer = proxy.balancer().clone();
-        let server = Server::new(Router { table: newest, proxy }, limits, connections, cut);
+        let turns = Turns::default();
+        let router = Router { table: newest, proxy, turns: turns.clone(), functions };
+        let server = Server::new(router, limits, connections, cut);
         let (listens, routed) = (None, None);
-        let the_loop =
-            Self { node, port, subnet, catalog, table, balancer, listeners, listens, routed, handover };
+        let the_loop = Self {
+            node,
+            port,
+            subnet,
+            catalog,
+            table,
+            balancer,
+            turns,
+            listeners,
+            listens,
+            routed,
+            handover,
+        };
         (the_loop, server.run(opened, shutdown))
     }
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
-use schema::records::{Endpoint, PathRecord, ServicePortRecord, ServiceRecord};
+use schema::records::{BackendRecord, BackendTarget, Endpoint, PathRecord, ServicePortRecord, ServiceRecord};
 
+use super::shares::{Backend, Leads, Shares};
 use crate::catalog::Catalog;
 use crate::desired::Source;
 
@@ -27,15 +28,7 @@ pub struct Route {
     /// Without a slash at its end, so that `/` is empty.
     prefix: String,
     rewrite: Option<String>,
-    pub leads: Leads,
-}
-
-/// Where a path leads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Leads {
-    /// To one of these, sorted and never empty.
-    To(Arc<[SocketAddr]>),
-    Nowhere(String),
+    pub shares: Shares,
 }
 
 /// Why no path was found.
@@ -79,11 +72,16 @@ impl Table {
     /// Every endpoint that any path leads to.
     pub fn endpoints(&self) -> BTreeSet<SocketAddr> {
         let routes = self.hosts.values().flatten();
-        let endpoints = routes.filter_map(|route| match &route.leads {
+        let endpoints = routes.flat_map(|route| route.shares.leads()).filter_map(|leads| match leads {
             Leads::To(endpoints) => Some(endpoints.iter().copied()),
-            Leads::Nowhere(_) => None,
+            Leads::Function(_) | Leads::Nowhere(_) => None,
         });
         endpoints.flatten().collect()
+    }
+
+    /// What the turns of all paths are kept by.
+    pub fn turns(&self) -> BTreeSet<Arc<str>> {
+        self.hosts.values().flatten().flat_map(|route| route.shares.keys()).collect()
     }
 
     /// Number of hosts and of paths.
@@ -118,24 +116,41 @@ fn name(host: &str) -> String {
 }
 
 fn route(catalog: &Catalog, node: &str, id: &NamespacedName, path: &PathRecord) -> Route {
-    let leads = match &path.broken {
-        Some(why) => Leads::Nowhere(why.clone()),
-        None => leads(catalog, node, id, path),
-    };
+    let backends = path.backends().iter().map(|backend| Backend {
+        weight: backend.weight,
+        headers: backend.headers.clone(),
+        leads: leads(catalog, node, id, backend),
+    });
+    let key = format!("{id} {}", path.path);
+    let shares = Shares::new(&key, backends.collect(), path.sticky().cloned());
     let prefix = path.path.trim_end_matches('/').to_owned();
-    Route { prefix, rewrite: path.rewrite.clone(), leads }
+    Route { prefix, rewrite: path.rewrite.clone(), shares }
 }
 
-fn leads(catalog: &Catalog, node: &str, id: &NamespacedName, path: &PathRecord) -> Leads {
-    let service = NamespacedName::new(id.namespace.as_str(), path.service.as_str());
+fn leads(catalog: &Catalog, node: &str, id: &NamespacedName, backend: &BackendRecord) -> Leads {
+    if let Some(why) = &backend.broken {
+        return Leads::Nowhere(why.clone());
+    }
+    match &backend.to {
+        BackendTarget::Service { service, port } => {
+            let service = NamespacedName::new(id.namespace.as_str(), service.as_str());
+            leads_to_service(catalog, node, &service, *port)
+        }
+        BackendTarget::Function { function } => {
+            Leads::Function(NamespacedName::new(id.namespace.as_str(), function.as_str()))
+        }
+    }
+}
+
+fn leads_to_service(catalog: &Catalog, node: &str, service: &NamespacedName, port: u16) -> Leads {
     let said = format!("service {service}");
-    let Some(record) = catalog.services.get(&service).map(|versioned| &versioned.value) else {
+    let Some(record) = catalog.services.get(service).map(|versioned| &versioned.value) else {
         return Leads::Nowhere(format!("this node does not know {said}"));
     };
     let wanted =
-        |(_, port): &(usize, &ServicePortRecord)| port.port == path.port && port.protocol == Protocol::Tcp;
+        |(_, found): &(usize, &ServicePortRecord)| found.port == port && found.protocol == Protocol::Tcp;
     let Some((index, _)) = record.ports.iter().enumerate().find(wanted) else {
-        return Leads::Nowhere(format!("{said} has no TCP port {}", path.port));
+        return Leads::Nowhere(format!("{said} has no TCP port {port}"));
     };
     let mut local = record.endpoints.iter().filter(|e| !record.internal_local || is_on(e, node)).peekable();
     if local.peek().is_none() {
@@ -148,7 +163,7 @@ fn leads(catalog: &Catalog, node: &str, id: &NamespacedName, path: &PathRecord) 
         })
         .collect();
     match endpoints.is_empty() {
-        true => Leads::Nowhere(format!("no endpoint of {said} has its port {}", path.port)),
+        true => Leads::Nowhere(format!("no endpoint of {said} has its port {port}")),
         false => Leads::To(endpoints.into_iter().collect()),
     }
 }

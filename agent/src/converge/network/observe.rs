@@ -1,7 +1,7 @@
 //! Reads what the network loop decides on: rules, bridge, links, and the pods of this node.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use schema::control::{LoopError, error_chain};
 use schema::records::{Subnet, dns_address, gateway_address};
@@ -145,6 +145,17 @@ impl NetworkLoop {
         Ok(AddressSeen { address, is_routed: self.deps.netlink.uplink_mtu().await?.is_some(), keeps_former })
     }
 
+    /// What functions may not reach. Other agents listen where this one does, at their nodes' addresses.
+    fn guarded(&mut self) -> BTreeSet<SocketAddrV4> {
+        let control = self.deps.control.borrow_and_update().clone();
+        let catalog = self.deps.catalog.borrow_and_update().clone();
+        let nodes = catalog.peers.values().filter_map(|peer| peer.address).chain(catalog.own_address);
+        let agents = nodes.map(|node| SocketAddrV4::new(node, self.settings.api_port));
+        let all = agents.chain(control.etcd).chain(control.reconcilers);
+        // Of the node's own no pod reaches loopback, and of another network nobody does.
+        all.filter(|at| !at.ip().is_loopback()).collect()
+    }
+
     async fn model(
         &mut self,
         subnet: &Subnet,
@@ -171,6 +182,8 @@ impl NetworkLoop {
             host_ports: first_claims(claims),
             dns: dns_address(subnet.service_cidr),
             gateway: gateway_address(subnet.service_cidr),
+            functions: pods.values().filter(|pod| pod.is_function).map(|pod| pod.address).collect(),
+            guarded: self.guarded(),
             tunnel_port: self.settings.vxlan.port,
             tunnel_senders: tunnel.and_then(|seen| seen.peers.as_ref().map(tunnel::senders)),
         })

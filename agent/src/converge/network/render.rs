@@ -37,23 +37,55 @@ pub struct Model {
     pub tunnel_senders: Option<BTreeSet<Ipv4Addr>>,
     pub dns: Ipv4Addr,
     pub gateway: Ipv4Addr,
+    /// Addresses of the pods here that are functions.
+    pub functions: BTreeSet<Ipv4Addr>,
+    /// What they may not reach: etcd, the APIs of reconcilers and agents.
+    pub guarded: BTreeSet<SocketAddrV4>,
 }
+
+/// Where clouds give out a machine's credentials.
+const METADATA: &str = "169.254.169.254/32";
 
 /// The rules of every chain of the model, each without `-A CHAIN`.
 pub fn rules(model: &Model) -> BTreeMap<ChainRef, Vec<String>> {
     let names = &model.names;
-    BTreeMap::from([
-        (names.forward.clone(), forward_rules(&names.bridge)),
+    let mut rules = BTreeMap::from([
+        (names.forward.clone(), forward_rules(model)),
         (names.input.clone(), input_rules(model)),
         (names.hostport.clone(), hostport_rules(&model.host_ports)),
         (names.postrouting.clone(), postrouting_rules(model)),
-    ])
+    ]);
+    // Without functions nothing leads to it.
+    if !model.functions.is_empty() {
+        rules.insert(names.sandbox.clone(), sandbox_rules(model));
+    }
+    rules
+}
+
+/// A packet of a function's pod, wherever it goes.
+fn to_sandbox(model: &Model) -> impl Iterator<Item = String> {
+    let (bridge, sandbox) = (&model.names.bridge, &model.names.sandbox.chain);
+    model.functions.iter().map(move |pod| format!("-s {pod}/32 -i {bridge} -j {sandbox}"))
+}
+
+/// Functions run code that others call: what governs the cluster is out of their reach, at the node itself at every
+/// of its addresses. Also for connections that stand, for these rules may come a moment after the pod.
+fn sandbox_rules(model: &Model) -> Vec<String> {
+    let mut rules = vec![format!("-d {METADATA} -j DROP")];
+    let to = |at: &SocketAddrV4| format!("-d {}/32 -p tcp -m tcp --dport {} -j DROP", at.ip(), at.port());
+    rules.extend(model.guarded.iter().map(to));
+    let ports: BTreeSet<u16> = model.guarded.iter().map(SocketAddrV4::port).collect();
+    let here = |port| format!("-p tcp -m tcp --dport {port} -m addrtype --dst-type LOCAL -j DROP");
+    rules.extend(ports.into_iter().map(here));
+    rules
 }
 
 /// Docker sets the policy of FORWARD to DROP: pods need leave of their own. Answers come back by the
 /// same two rules.
-fn forward_rules(bridge: &str) -> Vec<String> {
-    vec![format!("-i {bridge} -j ACCEPT"), format!("-o {bridge} -j ACCEPT")]
+fn forward_rules(model: &Model) -> Vec<String> {
+    let bridge = &model.names.bridge;
+    let leave = [format!("-i {bridge} -j ACCEPT"), format!("-o {bridge} -j ACCEPT")];
+    to_sandbox(model).chain(leave).collect()
 }
 
 /// The bridge has `route_localnet`, which no pod may use towards the node's loopback. What comes out of the tunnel
@@ -64,6 +96,7 @@ fn input_rules(model: &Model) -> Vec<String> {
     let (bridge, port) = (&model.names.bridge, model.tunnel_port);
     let loopback = "-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP";
     let mut rules = vec![format!("-d 127.0.0.0/8 -i {bridge} {loopback}")];
+    rules.extend(to_sandbox(model));
     let (dns, gateway) = (model.dns, model.gateway);
     for protocol in ["udp", "tcp"] {
         for link in [bridge.as_str(), "lo"] {

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::checksums::TRIALS_MAX;
 use super::tunnel::Origin;
 use crate::catalog::Catalog;
+use crate::control_plane::ControlPlane;
 use crate::converge::pod_table::PodTable;
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::names::Names;
@@ -20,6 +21,9 @@ use crate::packet_rules::spellings::Spellings;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Netlink, Tunnels};
 
+/// Where agents' APIs listen unless told otherwise.
+const DEFAULT_API_PORT: u16 = 7071;
+
 /// What does not change while the loop runs.
 #[derive(Debug, Clone)]
 pub struct NetworkSettings {
@@ -28,6 +32,8 @@ pub struct NetworkSettings {
     /// The node's address; none: what its routes say, which may change.
     pub node_ip: Option<IpAddr>,
     pub vxlan: Vxlan,
+    /// Where the agents' APIs listen.
+    pub api_port: u16,
     /// The tunnel stands without other nodes too: systemd-resolved needs a link that is always up.
     pub tunnel_without_peers: bool,
 }
@@ -50,7 +56,7 @@ impl NetworkSettings {
     /// The settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
         let (names, vxlan) = (Names::of(instance), Vxlan::default());
-        Self { names, pod_mtu, node_ip: None, vxlan, tunnel_without_peers: false }
+        Self { names, pod_mtu, node_ip: None, vxlan, api_port: DEFAULT_API_PORT, tunnel_without_peers: false }
     }
 }
 
@@ -62,6 +68,7 @@ pub struct NetworkDeps {
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub pods: watch::Receiver<PodTable>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
+    pub control: watch::Receiver<ControlPlane>,
     pub vtep: watch::Sender<Option<Vtep>>,
     /// The node's address, once it is settled; never written when the settings name one.
     pub address: watch::Sender<Option<IpAddr>>,

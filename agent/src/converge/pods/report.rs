@@ -98,6 +98,7 @@ pub fn publish(pods: &BTreeMap<Uid, PodFacts>, table: &watch::Sender<PodTable>) 
             pod: facts.pod.clone()?,
             uid: uid.clone(),
             address: pause.address?.addr(),
+            is_function: pause.is_function,
             ports: pause.ports.clone(),
         };
         Some((uid.clone(), net))

@@ -8,7 +8,7 @@ use schema::kinds::function::FunctionSpec;
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::{CallLimits, FunctionImage, FunctionRecord, Rollout, ScaleRecord, Trouble};
+use schema::records::{CallLimits, CallToken, FunctionImage, FunctionRecord, Rollout, ScaleRecord, Trouble};
 use schema::snapshot::Snapshot;
 
 use super::builds::{Builds, Needed};
@@ -128,6 +128,7 @@ impl Planned<'_> {
             trouble: self.rollout.and_then(failure).or(crashed),
             has_good: self.rollout.is_some_and(|rollout| rollout.good.is_some()),
             calls: CallLimits::of(&self.spec),
+            token: CallToken::of(&self.spec, &self.object.files),
             last_active: self.last_active(demand.busy, demand.idle_since, last_active),
         };
         out.put_if_other(Key::Function(self.id.clone()), before, &record, Reason::Published);

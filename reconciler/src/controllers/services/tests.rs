@@ -404,8 +404,8 @@ fn a_removed_service_goes_and_one_that_cannot_be_read_stays() {
 fn paths_lead_to_ports_by_number_and_name_or_say_why_not() {
     let path = |path: &str, service: &str, port: PortReference| DnsPath {
         path: path.into(),
-        service: ServiceReference { name: service.into(), port },
-        rewrite: None,
+        service: Some(ServiceReference { name: service.into(), port }),
+        ..DnsPath::default()
     };
     let dns = DnsSpec {
         host: "Shop.Example".into(),
@@ -426,7 +426,9 @@ fn paths_lead_to_ports_by_number_and_name_or_say_why_not() {
     let shown: Vec<String> = route
         .paths
         .iter()
-        .map(|p| format!("{} {}:{} {}", p.path, p.service, p.port, p.broken.clone().unwrap_or_default()))
+        .map(|p| {
+            format!("{} {} {}", p.path, p.in_words(), p.backends()[0].broken.clone().unwrap_or_default())
+        })
         .collect();
     assert_eq!(
         shown,
@@ -451,8 +453,8 @@ fn an_alias_has_a_name_and_nothing_else_and_no_path_leads_there() {
     let builder = with_service(SnapshotBuilder::new().nodes(1), "outer", alias);
     let path = DnsPath {
         path: "/".into(),
-        service: ServiceReference { name: "outer".into(), port: PortReference::Number(80) },
-        rewrite: None,
+        service: Some(ServiceReference { name: "outer".into(), port: PortReference::Number(80) }),
+        ..DnsPath::default()
     };
     let host = DnsSpec { host: "outer.lan".into(), paths: vec![path] };
     let object = of_kind("host", Resource::Dns(Arc::new(host)));
@@ -463,5 +465,8 @@ fn an_alias_has_a_name_and_nothing_else_and_no_path_leads_there() {
     let route = plan.writes.iter().find(|w| w.key == Key::Route(pod_ref("host"))).unwrap();
     let Change::Put(value) = &route.change else { panic!("{plan}") };
     let route: RouteRecord = decode(value).unwrap();
-    assert!(route.paths[0].broken.as_ref().is_some_and(|why| why.contains("ExternalName")), "{route:?}");
+    assert!(
+        route.paths[0].backends()[0].broken.as_ref().is_some_and(|why| why.contains("ExternalName")),
+        "{route:?}"
+    );
 }

@@ -105,6 +105,18 @@ fn what_is_named_must_be_there() {
         with(&dns("d", "a.example", "web", "81")),
         ["d.yaml: dangling-target: spec.paths[0].service.port: Service/default/web has no port 81"]
     );
+    let shared = dns("d", "a.example", "web", "http").replace(
+        "    service:\n      name: web\n      port: http\n",
+        "    backends: [{service: web, port: 80}, {service: web, port: 81}, {service: wbe, port: 80}, {function: f}]\n",
+    );
+    assert_eq!(
+        with(&shared),
+        [
+            "d.yaml: dangling-target: spec.paths[0].backends[1].port: Service/default/web has no port 81",
+            "d.yaml: dangling-target: spec.paths[0].backends[2].service: there is no Service/default/wbe",
+            "d.yaml: dangling-target: spec.paths[0].backends[3].function: there is no Function/default/f",
+        ]
+    );
     assert_eq!(
         found(&[("p.yaml", &after("p", "Pod/q, Service/other/x"))], &none),
         [

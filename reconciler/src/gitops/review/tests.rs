@@ -187,6 +187,13 @@ fn each_kind_says_what_its_change_does() {
         let paths = format!("  paths: [{{path: /, service: {{name: api, port: 80}}{set}}}]");
         format!("{}---\n{dns}\n{paths}\n", with_service(&replica_set(3, "api:1")))
     };
+    let shared = |old: u32, new: u32| {
+        let backend = |weight| format!("{{service: api, port: 80, weight: {weight}}}");
+        host("").replace(
+            "service: {name: api, port: 80}",
+            &format!("backends: [{}, {}]", backend(old), backend(new)),
+        )
+    };
     let cases = [
         ("a new set", String::new(), set(3)),
         ("fewer of a set", set(3), set(1)),
@@ -197,6 +204,7 @@ fn each_kind_says_what_its_change_does() {
         ("another node port", with_service(&set(3)), moved),
         ("open to the outside, and another port of the pods", with_service(&set(3)), outside),
         ("another path to the same service", host(""), host(", rewrite: /v2")),
+        ("a share for a canary", shared(100, 0), shared(90, 10)),
     ];
     let mut all = String::new();
     for (what, base, head) in &cases {

@@ -125,5 +125,17 @@ fn a_host_says_where_its_paths_lead_and_which_lead_nowhere() {
     );
     let [row] = routes(&snapshot, &Selection::default(), now()).try_into().unwrap();
     assert_eq!(row.paths, ["/a -> web:80"]);
+    let shared = json!({"path": "/b", "backends": [
+        {"service": "web", "port": 80, "weight": 9}, {"function": "hello", "broken": "there is no function hello"},
+    ]});
+    let mut with_shared = snapshot.clone();
+    put(
+        &mut with_shared,
+        &Key::Route(NamespacedName::new("default", "shop")).to_string()["/minik8s/".len()..],
+        &json!({"hash": "00", "host": "shop.example", "paths": [shared]}),
+    );
+    let [two] = routes(&with_shared, &Selection::default(), now()).try_into().unwrap();
+    assert_eq!(two.paths, ["/b -> web:80 90%, function hello 10%"]);
+    assert_eq!(two.note, "/b: there is no function hello");
     assert_eq!((row.health.as_str(), row.note.as_str()), ("Degraded", "/a: service web does not exist"));
 }

@@ -9,7 +9,6 @@ type Setting = (&'static [&'static str], fn(&ClusterSpec) -> bool);
 
 const SETTINGS: &[Setting] = &[
     (&["registry"], |cluster| cluster.registry.is_some()),
-    (&["functions", "callsPerMinute"], |cluster| cluster.functions.calls_per_minute.is_some()),
     (&["slurm"], |cluster| cluster.slurm != Slurm::default()),
 ];
 

@@ -39,10 +39,14 @@ impl KindSpec for DnsSpec {
         validate::validate(self, at, findings);
     }
 
-    /// One spelling for equal meanings: `/a/` is `/a`.
+    /// One spelling for equal meanings: `/a/` is `/a`, and names of headers are in lower case.
     fn fill_defaults(&mut self) {
         for path in &mut self.paths {
             path.path.truncate(without_final_slash(&path.path).len());
+            for backend in &mut path.backends {
+                let headers = std::mem::take(&mut backend.headers).into_iter();
+                backend.headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+            }
         }
     }
 
@@ -53,14 +57,27 @@ impl KindSpec for DnsSpec {
 
 impl DnsSpec {
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
-        let paths = self.paths.iter().enumerate();
-        let found = paths.map(|(index, path)| Reference {
-            at: FieldAt::Item(&["spec", "paths"], index, &["service", "name"]),
-            target: metadata.reference(Kind::Service, &path.service.name),
-            port: Some(&path.service.port),
-            is_optional: false,
-        });
-        found.collect()
+        let mut found = Vec::new();
+        for (index, path) in self.paths.iter().enumerate() {
+            found.extend(path.service.iter().map(|service| Reference {
+                at: FieldAt::Item(&["spec", "paths"], index, &["service", "name"]),
+                target: metadata.reference(Kind::Service, &service.name),
+                port: Some(&service.port),
+                is_optional: false,
+            }));
+            for (number, backend) in path.backends.iter().enumerate() {
+                let (kind, field, name, port) = match (&backend.service, &backend.function) {
+                    (Some(name), _) => (Kind::Service, "service", name, backend.port.as_ref()),
+                    (None, Some(name)) => (Kind::Function, "function", name, None),
+                    (None, None) => continue,
+                };
+                let above = indexed(&["spec", "paths"], index, &[]);
+                let at = FieldAt::Steps([above, indexed(&["backends"], number, &[field])].concat());
+                let target = metadata.reference(kind, name);
+                found.push(Reference { at, target, port, is_optional: false });
+            }
+        }
+        found
     }
 
     fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {

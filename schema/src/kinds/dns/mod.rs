@@ -1,14 +1,16 @@
-//! Dns: a host and its paths, each to a service, through the gateway of every node.
+//! Dns: a host and its paths, each to services and functions, through the gateway of every node.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod backend;
 mod descriptor;
 mod dialect;
 mod status;
 mod validate;
 
 use super::pod::PortReference;
+pub use backend::{DnsBackend, Share, Sticky};
 pub use status::{DnsStatus, UnroutedPath};
 
 /// Which paths of which host lead where.
@@ -23,14 +25,21 @@ pub struct DnsSpec {
 }
 
 /// One path of a host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct DnsPath {
     /// Begins with `/`; matches itself and everything below it.
     pub path: String,
-    /// Where it leads.
-    pub service: ServiceReference,
+    /// Where it leads. This or `backends`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceReference>,
+    /// Services and functions that share its requests by weight and header; at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backends: Vec<DnsBackend>,
+    /// Keeps clients at one of the `backends`; by default each request goes its own way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sticky: Option<Sticky>,
     /// What takes the place of `path` in the request; nothing is changed when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewrite: Option<String>,

@@ -1,12 +1,13 @@
 //! What the schema can't say about hosts and paths, in Kubernetes' words (of its Ingress) where people
 //! search for them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::cluster::DEFAULT_ZONE;
 use super::super::names::{DNS_LABEL, is_dns_label, is_dns_subdomain};
 use super::super::pod::PortReference;
-use super::{DnsSpec, without_final_slash};
+use super::backend::{BACKENDS_MAX, WEIGHT_MAX};
+use super::{DnsBackend, DnsPath, DnsSpec, Sticky, without_final_slash};
 use crate::violation::{Findings, Path, rules};
 
 /// Checks a spec as it is written, before the defaults, at the path `at`.
@@ -29,13 +30,135 @@ pub(super) fn validate(spec: &DnsSpec, at: &Path<'_>, findings: &mut Findings) {
         if let Some(rewrite) = &one.rewrite {
             path(rewrite, &here.field("rewrite"), findings);
         }
-        let service = here.field("service");
-        // What a Service may be called, so that the reference can lead somewhere.
-        if !is_dns_label(&one.service.name) {
-            let message = format!("Invalid value: `{}`: {DNS_LABEL}", one.service.name);
-            findings.add(&rules::INVALID_NAME, &service.field("name"), message);
+        leads(one, &here, findings);
+    }
+}
+
+/// One service, or backends.
+fn leads(path: &DnsPath, at: &Path<'_>, findings: &mut Findings) {
+    match (&path.service, &path.backends[..]) {
+        (Some(service), []) => {
+            let here = at.field("service");
+            name(&service.name, &here.field("name"), findings);
+            port(&service.port, &here.field("port"), findings);
+            if path.sticky.is_some() {
+                let message = "Forbidden: may only be set with `backends`";
+                findings.add(&rules::EXCLUSIVE, &at.field("sticky"), message).on_key();
+            }
         }
-        port(&one.service.port, &service.field("port"), findings);
+        (Some(_), _) => {
+            let message = "Forbidden: may not be set beside `service`";
+            findings.add(&rules::EXCLUSIVE, &at.field("backends"), message).on_key();
+        }
+        (None, []) => {
+            let help = "write `service` with name and port, or `backends`";
+            findings.add(&rules::REQUIRED, &at.field("service"), "Required value").help(help);
+        }
+        (None, all) => backends(path, all, at, findings),
+    }
+}
+
+fn backends(path: &DnsPath, all: &[DnsBackend], at: &Path<'_>, findings: &mut Findings) {
+    let list = at.field("backends");
+    if all.len() > BACKENDS_MAX {
+        let message = format!("Invalid value: {} backends: must be at most {BACKENDS_MAX}", all.len());
+        findings.add(&rules::OUT_OF_RANGE, &list, message);
+    }
+    let mut groups: BTreeMap<BTreeMap<String, &str>, u32> = BTreeMap::new();
+    for (index, one) in all.iter().enumerate() {
+        let here = list.index(index);
+        backend(one, &here, findings);
+        let headers = one.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.as_str()));
+        let total = groups.entry(headers.collect()).or_default();
+        *total = total.saturating_add(one.weight.min(WEIGHT_MAX));
+    }
+    if !groups.contains_key(&BTreeMap::new()) {
+        let help = "add a backend without `headers`, for all other requests";
+        findings.add(&rules::REQUIRED, &list, "Required value: a backend without headers").help(help);
+    }
+    if groups.values().any(|total| *total == 0) {
+        let message = "Invalid value: of the backends with the same headers one must have a weight above 0";
+        findings.add(&rules::OUT_OF_RANGE, &list, message);
+    }
+    if path.rewrite.is_some() && all.iter().all(|one| one.function.is_some()) {
+        let message = "Forbidden: a function gets no path, only the body";
+        findings.add(&rules::EXCLUSIVE, &at.field("rewrite"), message).on_key();
+    }
+    match &path.sticky {
+        None => {}
+        Some(Sticky { header: Some(header), cookie: None }) => {
+            header_name(header, &at.field("sticky").field("header"), findings);
+        }
+        Some(Sticky { header: None, cookie: Some(cookie) }) => {
+            header_name(cookie, &at.field("sticky").field("cookie"), findings);
+        }
+        Some(_) => {
+            let message = "Required value: one of `header` and `cookie`";
+            findings.add(&rules::EXCLUSIVE, &at.field("sticky"), message);
+        }
+    }
+}
+
+fn backend(backend: &DnsBackend, at: &Path<'_>, findings: &mut Findings) {
+    match (&backend.service, &backend.function) {
+        (Some(service), None) => {
+            name(service, &at.field("service"), findings);
+            match &backend.port {
+                Some(reference) => port(reference, &at.field("port"), findings),
+                None => {
+                    let message = "Required value: the port of the service";
+                    findings.add(&rules::REQUIRED, &at.field("port"), message);
+                }
+            }
+        }
+        (None, Some(function)) => {
+            name(function, &at.field("function"), findings);
+            if backend.port.is_some() {
+                let message = "Forbidden: a function has no port";
+                findings.add(&rules::EXCLUSIVE, &at.field("port"), message).on_key();
+            }
+        }
+        (Some(_), Some(_)) => {
+            let message = "Forbidden: may not be set beside `service`";
+            findings.add(&rules::EXCLUSIVE, &at.field("function"), message).on_key();
+        }
+        (None, None) => {
+            let message = "Required value: one of `service` and `function`";
+            findings.add(&rules::EXCLUSIVE, at, message);
+        }
+    }
+    let headers = at.field("headers");
+    let mut seen = BTreeSet::new();
+    for (name, value) in &backend.headers {
+        let here = headers.field(name);
+        header_name(name, &here, findings);
+        if !seen.insert(name.to_ascii_lowercase()) {
+            findings.add(&rules::DUPLICATE_NAME, &here, format!("Duplicate value: `{name}`"));
+        }
+        if value.trim() != value || value.chars().any(char::is_control) {
+            let message = format!(
+                "Invalid value: `{value}`: must not begin or end with a space, or have control characters"
+            );
+            findings.add(&rules::INVALID_HEADER, &here, message);
+        }
+    }
+}
+
+/// What a Service or Function may be called, so that the reference can lead somewhere.
+fn name(name: &str, at: &Path<'_>, findings: &mut Findings) {
+    if !is_dns_label(name) {
+        findings.add(&rules::INVALID_NAME, at, format!("Invalid value: `{name}`: {DNS_LABEL}"));
+    }
+}
+
+/// A token of RFC 9110, which names of headers and cookies are.
+fn header_name(name: &str, at: &Path<'_>, findings: &mut Findings) {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    if name.is_empty() || name.len() > 256 || !name.chars().all(fits) {
+        let message = format!(
+            "Invalid value: `{name}`: a valid HTTP header must consist of alphanumeric characters or '-'"
+        );
+        findings.add(&rules::INVALID_HEADER, at, message).help("for example `X-Canary`");
     }
 }
 

@@ -54,6 +54,17 @@ impl FunctionSpec {
             is_optional: false,
             keys: Vec::new(),
         });
-        source.chain(env_uses(&self.env, &["spec", "env"])).collect()
+        let token = self.auth.iter().map(|auth| {
+            let (at, key) = (["spec", "auth", "tokenFrom", "secretKeyRef"], &auth.token_from.secret_key_ref);
+            ContentUse {
+                at: field_path(&[&at[..], &["name"]].concat()),
+                what: ContentRef::Secret(key.name.clone()),
+                // Replicas run on when it changes: gateways alone read it.
+                is_login: true,
+                is_optional: false,
+                keys: Vec::new(),
+            }
+        });
+        source.chain(env_uses(&self.env, &["spec", "env"])).chain(token).collect()
     }
 }

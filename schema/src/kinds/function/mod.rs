@@ -7,6 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod auth;
 mod descriptor;
 mod dialect;
 mod image;
@@ -15,6 +16,7 @@ mod sandbox;
 mod status;
 mod validate;
 
+pub use auth::{FunctionAuth, TokenSource};
 pub use image::{IMAGE_PREFIX, RUNTIME_VERSION, built_image, image_hash};
 pub use pod::{FUNCTION_LABEL, PORT};
 pub use sandbox::Sandbox;
@@ -108,6 +110,10 @@ pub struct FunctionSpec {
     /// Anyone who reaches a node may call it; else only the pods and nodes of the cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
+    /// Callers that are neither pods nor nodes of the cluster may call it with `Authorization: Bearer TOKEN`. Not
+    /// with `public`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<FunctionAuth>,
     /// What a replica may do to its node; strict by default.
     #[serde(default)]
     pub sandbox: Sandbox,
@@ -163,6 +169,7 @@ impl Default for FunctionSpec {
             request_body_limit: DEFAULT_BODY_LIMIT,
             response_body_limit: DEFAULT_BODY_LIMIT,
             public: false,
+            auth: None,
             sandbox: Sandbox::default(),
         }
     }

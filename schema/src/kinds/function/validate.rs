@@ -51,6 +51,20 @@ pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Fi
     for (field, size) in sizes {
         size_between(size, BODY_LIMIT_MAX, &at.field(field), findings);
     }
+    if let Some(auth) = &function.auth {
+        if function.public {
+            let message = "Forbidden: may not be set beside `public`, with which everyone may call";
+            findings.add(&rules::EXCLUSIVE, &at.field("auth"), message).on_key();
+        }
+        let (auth_at, token) = (at.field("auth"), &auth.token_from);
+        let from = auth_at.field("tokenFrom");
+        let here = from.field("secretKeyRef");
+        for (field, value) in [("name", &token.secret_key_ref.name), ("key", &token.secret_key_ref.key)] {
+            if value.is_empty() {
+                findings.add(&rules::REQUIRED, &here.field(field), "Required value");
+            }
+        }
+    }
     let sandbox = at.field("sandbox");
     size_between(function.sandbox.tmp_size_limit, TMP_SIZE_MAX, &sandbox.field("tmpSizeLimit"), findings);
 }

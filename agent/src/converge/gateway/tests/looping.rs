@@ -69,6 +69,7 @@ async fn a_taken_port_is_told_and_tried_again_while_routes_are_kept_up() {
         limits: Limits::default(),
         subnet,
         catalog,
+        functions: super::functions(),
         handover: Handover::given(Vec::new()),
     };
     let shutdown = CancellationToken::new();

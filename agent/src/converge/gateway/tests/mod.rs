@@ -19,7 +19,9 @@ use tokio_util::task::TaskTracker;
 use super::handler::Router;
 use super::proxy::Proxy;
 use super::route::Table;
+use super::shares::Turns;
 use crate::catalog::Catalog;
+use crate::converge::functions::Functions;
 use crate::desired::Source;
 use crate::http::limits::Limits;
 use crate::http::server::{self, Server};
@@ -28,6 +30,7 @@ mod bounds;
 mod looping;
 mod passing;
 mod routing;
+mod shares;
 mod trouble;
 mod vanishing;
 
@@ -51,6 +54,11 @@ fn add_service(catalog: &mut Catalog, name: &str, record: Value) {
 fn add_route(catalog: &mut Catalog, name: &str, host: &str, paths: &Value) {
     let record: RouteRecord = serde_json::from_value(json!({"host": host, "paths": paths})).unwrap();
     catalog.routes.insert(NamespacedName::new("default", name), versioned(record));
+}
+
+/// None.
+fn functions() -> Functions {
+    Functions::of_last_known(watch::channel(Arc::new(known())).1, None)
 }
 
 /// `shop.example` with `/` to these endpoints.
@@ -82,7 +90,8 @@ impl Bed {
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         let (tables, newest) = watch::channel(Arc::new(table));
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
-        let router = Router { table: newest, proxy };
+        let functions = functions();
+        let router = Router { table: newest, proxy, turns: Turns::default(), functions };
         let address = listener.local_addr().unwrap();
         let (listeners, opened) = mpsc::channel(1);
         listeners.send(listener).await.unwrap();

@@ -1,8 +1,10 @@
 //! Tables: which endpoints a host and a path lead to, and with which path.
 
+use hyper::HeaderMap;
 use serde_json::{Value, json};
 
-use super::super::route::{Leads, NotFound, Table};
+use super::super::route::{NotFound, Table};
+use super::super::shares::{Leads, Turns};
 use super::{add_route, add_service, known};
 use crate::catalog::Catalog;
 
@@ -39,8 +41,9 @@ fn found(table: &Table, host: &str, path: &str) -> String {
         Err(what) => format!("{what:?}"),
         Ok(route) => {
             let path = route.rewritten(path).unwrap_or_else(|| format!("{path} unchanged"));
-            match &route.leads {
+            match route.shares.pick(&HeaderMap::new(), &Turns::default()).unwrap() {
                 Leads::To(endpoints) => format!("{endpoints:?} {path}"),
+                Leads::Function(id) => format!("{id} {path}"),
                 Leads::Nowhere(why) => why.clone(),
             }
         }

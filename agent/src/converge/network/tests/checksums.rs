@@ -93,6 +93,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
             subnet: watch::channel(Some(subnet)).1,
             pods: watch::channel(Some(Arc::default())).1,
             catalog: watch::channel(Arc::new(catalog)).1,
+            control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
             address: watch::Sender::new(None),
             rules_changed: schema::control::Nudge::new().0,

@@ -3,6 +3,7 @@
 use Protocol::{Tcp, Udp};
 
 use super::super::plan::plan;
+use super::super::render::rules;
 use super::*;
 use crate::packet_rules::jumps::removal;
 use crate::packet_rules::restore::restore_input;
@@ -52,6 +53,30 @@ COMMIT
 COMMIT
 ";
     assert_eq!(input(&observed(model, DOCKERS_RULES)), golden);
+}
+
+// Seen red with rules of the sandbox after those that accept.
+#[test]
+fn functions_do_not_reach_what_governs_the_cluster() {
+    let functions = BTreeSet::from(["10.244.3.9".parse().unwrap()]);
+    let guarded = ["192.0.2.1:2379", "192.0.2.1:7071", "192.0.2.2:7071"];
+    let guarded = guarded.map(|at| at.parse().unwrap()).into();
+    let rules = rules(&Model { functions, guarded, ..model(&[]) });
+    let names = Names::of("mk8s");
+    assert_eq!(
+        rules[&names.sandbox],
+        [
+            "-d 169.254.169.254/32 -j DROP",
+            "-d 192.0.2.1/32 -p tcp -m tcp --dport 2379 -j DROP",
+            "-d 192.0.2.1/32 -p tcp -m tcp --dport 7071 -j DROP",
+            "-d 192.0.2.2/32 -p tcp -m tcp --dport 7071 -j DROP",
+            "-p tcp -m tcp --dport 2379 -m addrtype --dst-type LOCAL -j DROP",
+            "-p tcp -m tcp --dport 7071 -m addrtype --dst-type LOCAL -j DROP",
+        ]
+    );
+    let jump = "-s 10.244.3.9/32 -i mk8s0 -j MK8S-SANDBOX";
+    assert_eq!(rules[&names.forward][0], jump);
+    assert_eq!(rules[&names.input][1], jump, "before any leave, and after the node's loopback");
 }
 
 /// What is on a node after the rules above, with one host port.

@@ -102,7 +102,7 @@ impl Node {
             let port = HostPortStatus { host_port: *port, container_port: 80, protocol: *protocol };
             let address = format!("10.244.3.{number}").parse().unwrap();
             let pod = NamespacedName::new("default", format!("pod{number}"));
-            (uid.clone(), PodNet { pod, uid, address, ports: vec![port] })
+            (uid.clone(), PodNet { pod, uid, address, is_function: false, ports: vec![port] })
         };
         self.tables.send_replace(Some(Arc::new(ports.iter().map(net).collect())));
     }

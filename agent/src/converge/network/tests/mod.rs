@@ -6,7 +6,7 @@ mod kernel;
 mod plans;
 mod tunnel;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::control::Nudge;
@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::plan::{Observed, first_claims};
 use super::render::{Model, gateway_of};
 use super::{NetworkDeps, NetworkLoop, NetworkSettings};
+use crate::control_plane::ControlPlane;
 use crate::converge::pod_table::PodTable;
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::names::Names;
@@ -39,6 +40,8 @@ fn model(ports: &[(Protocol, u16, &str, u16, &str)]) -> Model {
         tunnel_senders: None,
         dns: "10.96.0.10".parse().unwrap(),
         gateway: "10.96.0.11".parse().unwrap(),
+        functions: BTreeSet::new(),
+        guarded: BTreeSet::new(),
     }
 }
 
@@ -72,6 +75,7 @@ fn network_loop<N: Netlink + Tunnels>(
             subnet,
             pods,
             catalog,
+            control: watch::channel(ControlPlane::default()).1,
             vtep,
             address: watch::Sender::new(None),
             rules_changed: Nudge::new().0,

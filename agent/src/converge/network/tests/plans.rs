@@ -89,7 +89,13 @@ fn pod(uid: &str, port: u16) -> (String, PodNet) {
     let address = "10.244.3.5".parse().unwrap();
     (
         uid.to_owned(),
-        PodNet { pod: NamespacedName::new("default", "web"), uid: uid.to_owned(), address, ports },
+        PodNet {
+            pod: NamespacedName::new("default", "web"),
+            uid: uid.to_owned(),
+            address,
+            is_function: false,
+            ports,
+        },
     )
 }
 

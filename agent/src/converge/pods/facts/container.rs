@@ -64,6 +64,8 @@ pub struct Container {
     pub grace: u32,
     /// Address of the pod (pause containers).
     pub address: Option<Ipv4Net>,
+    /// The object that asked for the pod is a function.
+    pub is_function: bool,
     /// Host ports of the pod (pause containers).
     pub ports: Vec<HostPortStatus>,
     /// What is done before it is stopped, or why its label can't be read.
@@ -134,6 +136,7 @@ impl Container {
             attempt: label(names::ATTEMPT).parse().unwrap_or_default(),
             backoff: label(names::BACKOFF).parse().unwrap_or_default(),
             sandbox: label(names::SANDBOX).to_owned(),
+            is_function: label(names::OWNER).starts_with("Function/"),
             hash: label(names::HASH).to_owned(),
             image: row.image.clone(),
             image_id: row.image_id.clone(),

@@ -97,6 +97,7 @@ fn wants(bindings: &[Binding]) -> Observed {
 
 fn container(name: &str, attempt: u32, state: State) -> Container {
     Container {
+        is_function: false,
         id: format!("{name}-{attempt}"),
         name: format!("mk8s_{name}_{attempt}"),
         container: name.into(),

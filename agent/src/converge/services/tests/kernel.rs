@@ -84,6 +84,7 @@ impl Node {
             subnet: subnet.clone(),
             pods: table,
             catalog: watch::channel(Arc::default()).1,
+            control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
             address: watch::Sender::new(None),
             rules_changed: Nudge::new().0,

@@ -134,8 +134,8 @@ pub(crate) fn dns(case: &Case<'_>) -> Vec<Effect> {
             continue;
         };
         let host = after.map(|dns| dns.host.as_str()).unwrap_or_default();
-        if old.service != path.service {
-            let (from, to) = (target(&old.service), target(&path.service));
+        let (from, to) = (old.in_words(), path.in_words());
+        if from != to {
             effects.push(Effect::Says(format!("{host}{} leads to {to} instead of {from}", path.path)));
         }
         if old.rewrite != path.rewrite {
@@ -144,11 +144,4 @@ pub(crate) fn dns(case: &Case<'_>) -> Vec<Effect> {
         }
     }
     effects
-}
-
-fn target(service: &schema::kinds::dns::ServiceReference) -> String {
-    match &service.port {
-        PortReference::Number(number) => format!("service {}:{number}", service.name),
-        PortReference::Name(name) => format!("service {}:{name}", service.name),
-    }
 }

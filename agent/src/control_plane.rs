@@ -1,0 +1,127 @@
+//! Where etcd and the reconcilers are: what functions may not reach, and who may call every function.
+//!
+//! Reads the addresses that the agent was given, and of etcd who leads; of reconcilers that do not lead etcd knows no
+//! address. What can't be asked now stays as it was.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use reqwest::Url;
+use schema::store::{SharedStore, election};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// How often it is looked: another leader is seldom at another address.
+const INTERVAL: Duration = Duration::from_secs(15);
+/// Longest time for one answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Addresses that are known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ControlPlane {
+    pub etcd: BTreeSet<SocketAddrV4>,
+    /// Those that were given, and the leader.
+    pub reconcilers: BTreeSet<SocketAddrV4>,
+}
+
+impl ControlPlane {
+    /// What follows from these URLs alone: those with an address in place of a name.
+    pub fn of_urls(etcd: &[String], reconcilers: &[String]) -> Self {
+        let literal = |urls: &[String]| urls.iter().filter_map(|url| address(url)).collect();
+        Self { etcd: literal(etcd), reconcilers: literal(reconcilers) }
+    }
+}
+
+/// The host and port of a URL, if the host is an address.
+fn address(url: &str) -> Option<SocketAddrV4> {
+    let (host, port) = host(url)?;
+    Some(SocketAddrV4::new(host.parse().ok()?, port))
+}
+
+fn host(url: &str) -> Option<(String, u16)> {
+    let url: Url = url.parse().ok()?;
+    Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
+}
+
+/// Keeps `known` until `shutdown`.
+pub async fn follow(
+    (etcd, reconcilers): (Vec<String>, Vec<String>),
+    store: SharedStore,
+    known: watch::Sender<ControlPlane>,
+    shutdown: CancellationToken,
+) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Cancel-safe: a tick that is not taken stays, and what was asked is asked again.
+    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+        let looked = shutdown.run_until_cancelled(look(&etcd, &reconcilers, &store, &known)).await;
+        let Some(next) = looked else { break };
+        known.send_if_modified(|there| {
+            *there != next && {
+                there.clone_from(&next);
+                true
+            }
+        });
+    }
+}
+
+async fn look(
+    etcd: &[String],
+    reconcilers: &[String],
+    store: &SharedStore,
+    known: &watch::Sender<ControlPlane>,
+) -> ControlPlane {
+    let former = known.borrow().clone();
+    let leader = match timeout(ANSWER_MAX, election::leader(store.as_ref())).await {
+        Ok(Ok(leader)) => Some(leader.and_then(|leader| leader.api)),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    let etcd = resolved(etcd).await.unwrap_or(former.etcd);
+    let given = resolved(reconcilers).await;
+    let reconcilers = match (given, leader) {
+        (Some(mut given), Some(leader)) => {
+            given.extend(resolved(leader.as_slice()).await.unwrap_or_default());
+            given
+        }
+        _ => former.reconcilers,
+    };
+    ControlPlane { etcd, reconcilers }
+}
+
+/// None: some name has no address now.
+async fn resolved(urls: &[String]) -> Option<BTreeSet<SocketAddrV4>> {
+    let mut found = BTreeSet::new();
+    for (host, port) in urls.iter().filter_map(|url| host(url)) {
+        let all = timeout(ANSWER_MAX, tokio::net::lookup_host((host, port))).await.ok()?.ok()?;
+        found.extend(all.filter_map(|address| match address {
+            std::net::SocketAddr::V4(address) => Some(address),
+            std::net::SocketAddr::V6(_) => None,
+        }));
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schema::store::memory::MemoryStore;
+
+    #[test]
+    fn addresses_are_known_at_once_and_names_later() {
+        let urls = ["http://10.0.0.1:2379".to_owned(), "http://etcd.lan:2379".to_owned()];
+        let known = ControlPlane::of_urls(&urls, &["http://10.0.0.2".to_owned()]);
+        assert_eq!(known.etcd, BTreeSet::from(["10.0.0.1:2379".parse().unwrap()]));
+        assert_eq!(known.reconcilers, BTreeSet::from(["10.0.0.2:80".parse().unwrap()]));
+    }
+
+    #[tokio::test]
+    async fn a_name_without_an_address_leaves_what_was_known() {
+        let former = ControlPlane::of_urls(&["http://10.0.0.1:1".to_owned()], &[]);
+        let known = watch::Sender::new(former.clone());
+        let store: SharedStore = std::sync::Arc::new(MemoryStore::new());
+        let next = look(&["http://no.such.invalid:1".to_owned()], &[], &store, &known).await;
+        assert_eq!(next.etcd, former.etcd);
+    }
+}

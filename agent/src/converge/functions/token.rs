@@ -1,0 +1,179 @@
+//! Whether a caller from outside shows the token of a function. The secret is decrypted in memory; only a hash of the
+//! token is kept, until the secret is another.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, StatusCode};
+use schema::control::lock;
+use schema::files::ContentRef;
+use schema::kinds::Kind;
+use schema::kinds::pod::PodSpec;
+use schema::meta::NamespacedName;
+use schema::records::{CallToken, OwnerRef, PodInstance};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use tokio::time::Instant;
+
+use super::answer::Refused;
+use crate::files::PodFiles;
+use crate::files::secrets;
+
+/// After a token could not be read: callers are many, and the reconciler that has its file is one.
+const RETRY: Duration = Duration::from_secs(5);
+
+type Hash = [u8; 32];
+
+#[derive(Clone)]
+struct Kept {
+    of: CallToken,
+    token: Result<Hash, Instant>,
+}
+
+/// Shared by all calls of the node.
+#[derive(Clone)]
+pub(super) struct Tokens {
+    /// None: this process decrypts nothing.
+    files: Option<Arc<PodFiles>>,
+    kept: Arc<Mutex<HashMap<NamespacedName, Kept>>>,
+    /// One reads at a time.
+    reads: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tokens")
+    }
+}
+
+impl Tokens {
+    pub(super) fn new(files: Option<Arc<PodFiles>>) -> Self {
+        Self { files, kept: Arc::default(), reads: Arc::default() }
+    }
+
+    /// Refuses who does not show the token of the function.
+    pub(super) async fn check(
+        &self,
+        id: &NamespacedName,
+        wanted: &CallToken,
+        headers: &HeaderMap,
+    ) -> Result<(), Refused> {
+        let Some(shown) = bearer(headers) else {
+            let message = format!("callers of function {id} from outside send Authorization: Bearer TOKEN");
+            return Err(Refused::new(StatusCode::UNAUTHORIZED, "TokenMissing", message));
+        };
+        let shown: Hash = Sha256::digest(shown).into();
+        let token = self.hash(id, wanted).await.map_err(|_| {
+            Refused::later("TokenUnreadable", "this node can't read the function's token; its log says why")
+        })?;
+        if bool::from(token.ct_eq(&shown)) {
+            return Ok(());
+        }
+        let message = format!("that is not the token of function {id}");
+        Err(Refused::new(StatusCode::UNAUTHORIZED, "TokenWrong", message))
+    }
+
+    async fn hash(&self, id: &NamespacedName, wanted: &CallToken) -> Result<Hash, Instant> {
+        if let Some(known) = self.known(id, wanted) {
+            return known;
+        }
+        let _alone = self.reads.lock().await;
+        if let Some(known) = self.known(id, wanted) {
+            return known;
+        }
+        let token = match self.read(id, wanted).await {
+            Ok(token) => Ok(Sha256::digest(token.as_bytes()).into()),
+            Err(why) => {
+                tracing::warn!("functions: cannot read the token of {id}: {why}");
+                Err(Instant::now())
+            }
+        };
+        // Each change is whole before anything can panic.
+        lock(&self.kept).insert(id.clone(), Kept { of: wanted.clone(), token });
+        token
+    }
+
+    /// None: it is to be read.
+    fn known(&self, id: &NamespacedName, wanted: &CallToken) -> Option<Result<Hash, Instant>> {
+        let kept = lock(&self.kept).get(id).filter(|kept| kept.of == *wanted).cloned()?;
+        match kept.token {
+            Err(at) if at.elapsed() >= RETRY => None,
+            token => Some(token),
+        }
+    }
+
+    async fn read(&self, id: &NamespacedName, wanted: &CallToken) -> Result<String, String> {
+        let Some(files) = &self.files else {
+            return Err("no secret is decrypted while no agent runs".to_owned());
+        };
+        let of = ContentRef::Secret(wanted.secret.clone());
+        let values: BTreeMap<String, Vec<u8>> =
+            files.values(&named_by(id, wanted), &of).await.map_err(|error| error.to_string())?;
+        let token = secrets::variable(&of, &wanted.key, &values).map_err(|error| error.to_string())?;
+        match token.trim() {
+            "" => Err(format!("key {} of {of} is empty", wanted.key)),
+            token => Ok(token.to_owned()),
+        }
+    }
+}
+
+/// Secrets are read for what names them, which is a pod everywhere else.
+fn named_by(id: &NamespacedName, wanted: &CallToken) -> PodInstance {
+    PodInstance {
+        namespace: id.namespace.clone(),
+        name: id.name.clone(),
+        uid: String::new(),
+        hash: String::new(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        owner: OwnerRef { kind: Kind::Function, name: id.name.clone() },
+        commit: String::new(),
+        spec: Arc::new(PodSpec::default()),
+        files: wanted.files.clone(),
+    }
+}
+
+/// RFC 6750, 2.1; the scheme's case does not count.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii()).filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn shown(value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))])
+    }
+
+    // Seen red with a comparison of lengths alone.
+    #[tokio::test]
+    async fn only_the_token_itself_opens() {
+        let id = NamespacedName::new("default", "door");
+        let wanted = CallToken { secret: "door".to_owned(), key: "token".to_owned(), files: BTreeMap::new() };
+        let tokens = Tokens::new(None);
+        let says = async |headers: &HeaderMap| {
+            let refused = tokens.check(&id, &wanted, headers).await.err();
+            refused.map_or(200, |refused| refused.status.as_u16())
+        };
+        assert_eq!(says(&shown("Bearer sesame")).await, 503, "what can't be read opens to nobody");
+        let token = Ok(Sha256::digest(b"sesame").into());
+        lock(&tokens.kept).insert(id.clone(), Kept { of: wanted.clone(), token });
+        assert_eq!(says(&shown("Bearer sesame")).await, 200);
+        assert_eq!(says(&shown("bearer  sesame ")).await, 200, "the scheme's case does not count");
+        for wrong in ["Bearer sesam", "Bearer sesame1", "Bearer Sesame", "Bearer ", "Basic sesame", "sesame"]
+        {
+            assert_eq!(says(&shown(wrong)).await, 401, "{wrong}");
+        }
+        assert_eq!(says(&HeaderMap::new()).await, 401);
+        let other = CallToken { key: "other".to_owned(), ..wanted.clone() };
+        let refused = tokens.check(&id, &other, &shown("Bearer sesame")).await.err();
+        assert_eq!(refused.map(|refused| refused.status.as_u16()), Some(503), "another key is read anew");
+    }
+}

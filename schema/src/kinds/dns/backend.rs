@@ -1,0 +1,146 @@
+//! Where a path leads: one service, or several backends that share its requests.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::DnsPath;
+use crate::kinds::pod::PortReference;
+
+/// Most backends of a path.
+pub(crate) const BACKENDS_MAX: usize = 16;
+/// Largest weight of a backend.
+pub(crate) const WEIGHT_MAX: u32 = 1000;
+
+/// One of several that share the requests of a path.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct DnsBackend {
+    /// Name of a service in the same namespace, with `port`. This or `function`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Name of a function in the same namespace: the request's body becomes the call, its answer the
+    /// response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// The service's port, by number or name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortReference>,
+    /// Its share of the requests, in proportion to the other backends with the same `headers`; 0: none.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[schemars(range(max = 1000))]
+    pub weight: u32,
+    /// Only requests with all of these headers, by name and exact value. They come first: such requests
+    /// go to no backend without.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+}
+
+/// What keeps a client at one backend: requests with the same value go to the same one while the weights stay. One
+/// of the two fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct Sticky {
+    /// The value of this header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// The value of this cookie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<String>,
+}
+
+pub(crate) fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+pub(crate) fn is_one(weight: &u32) -> bool {
+    *weight == 1
+}
+
+/// A backend as it is shown.
+#[derive(Debug, Clone)]
+pub struct Share<'a> {
+    /// What gets the requests: `service web:80`.
+    pub to: String,
+    /// Its weight.
+    pub weight: u32,
+    /// Headers that requests must have.
+    pub headers: &'a BTreeMap<String, String>,
+}
+
+impl Share<'_> {
+    /// The shares in words: `service web:80 90%, service next:80 10%, service next:80 with x-canary: yes`.
+    pub fn in_words(shares: &[Self]) -> String {
+        let words = shares.iter().map(|share| {
+            let group = shares.iter().filter(|other| other.headers == share.headers);
+            let (count, total) = group.fold((0, 0), |(count, total), one| (count + 1, total + one.weight));
+            let mut words = share.to.clone();
+            if count > 1 || share.weight == 0 {
+                words.push_str(&format!(" {}%", percent(share.weight, total)));
+            }
+            let headers: Vec<_> =
+                share.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            if !headers.is_empty() {
+                words.push_str(&format!(" with {}", headers.join(" and ")));
+            }
+            words
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// To a tenth, without a needless `.0`.
+fn percent(weight: u32, total: u32) -> String {
+    let tenths = (u64::from(weight) * 1000 + u64::from(total) / 2) / u64::from(total.max(1));
+    match tenths % 10 {
+        0 => (tenths / 10).to_string(),
+        tenth => format!("{}.{tenth}", tenths / 10),
+    }
+}
+
+impl DnsPath {
+    /// Where it leads, in words.
+    pub fn in_words(&self) -> String {
+        let service = |name: &str, port: &PortReference| match port {
+            PortReference::Number(number) => format!("service {name}:{number}"),
+            PortReference::Name(port) => format!("service {name}:{port}"),
+        };
+        if let Some(only) = &self.service {
+            return service(&only.name, &only.port);
+        }
+        let shares = self.backends.iter().map(|backend| {
+            let to = match (&backend.service, &backend.port, &backend.function) {
+                (Some(name), Some(port), _) => service(name, port),
+                (_, _, Some(name)) => format!("function {name}"),
+                (name, _, _) => format!("service {}", name.as_deref().unwrap_or_default()),
+            };
+            Share { to, weight: backend.weight, headers: &backend.headers }
+        });
+        let mut words = Share::in_words(&shares.collect::<Vec<_>>());
+        match &self.sticky {
+            Some(Sticky { header: Some(name), .. }) => words.push_str(&format!(", sticky by header {name}")),
+            Some(Sticky { cookie: Some(name), .. }) => words.push_str(&format!(", sticky by cookie {name}")),
+            _ => {}
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_percentages_among_backends_with_the_same_headers() {
+        let (none, canary) = (BTreeMap::new(), BTreeMap::from([("x-canary".to_owned(), "yes".to_owned())]));
+        let share = |to: &str, weight, headers| Share { to: to.to_owned(), weight, headers };
+        let all = [share("a", 2, &none), share("b", 1, &none), share("b", 1, &canary)];
+        assert_eq!(Share::in_words(&all), "a 66.7%, b 33.3%, b with x-canary: yes");
+        assert_eq!(Share::in_words(&[share("a", 1, &none), share("b", 0, &none)]), "a 100%, b 0%");
+        assert_eq!(Share::in_words(&all[..1]), "a");
+    }
+}

@@ -1,0 +1,137 @@
+//! Who may call a function, with which token, and how often.
+
+use std::io::{Read, Write};
+
+use harness::{NetWorld, encrypted, eventually, recipient, secs};
+
+use super::*;
+
+const WHO: &str = "import os\n\n\ndef main(params):\n    return {'word': os.environ.get('WORD', '')}\n";
+/// Of the machine's addresses in the nodes' network, one that nobody else has.
+const OUTSIDE: u8 = 200;
+const TOKEN: &str = "open-sesame-4711";
+
+/// What a caller that is neither pod nor node nor reconciler is answered; and the answer's head.
+fn from_outside(cluster: &Cluster, name: &str, more: &[&str]) -> Result<(u16, String)> {
+    from_machine(cluster, name, &[&["--interface", &cluster.slot().underlay(OUTSIDE)], more].concat())
+}
+
+/// As the reconciler, unless `more` says otherwise.
+fn from_machine(cluster: &Cluster, name: &str, more: &[&str]) -> Result<(u16, String)> {
+    let url = format!("http://{}:8081/default/{name}", cluster.node().address()?);
+    let mut args = vec!["-s", "-i", "-m", "100", "-d", "{}", &url];
+    args.extend(more);
+    let said = NetWorld::of_machine().run("curl", &args)?;
+    let status = said.split_whitespace().nth(1).context("no status")?.parse()?;
+    Ok((status, said))
+}
+
+fn expect(cluster: &Cluster, name: &str, more: &[&str], status: u16, word: &str) -> Result<()> {
+    let (found, said) = from_outside(cluster, name, more)?;
+    ensure!(found == status && said.contains(word), "{name} {more:?}: {said}");
+    Ok(())
+}
+
+fn secret(cluster: &Cluster, token: &str) -> Result<Change> {
+    let text = encrypted(&recipient(cluster)?, &format!("token: {token}\nword: hidden\n"))?;
+    Ok(Change::write("secrets/default/door.age", text))
+}
+
+#[test]
+fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() -> Result<()> {
+    let options = ClusterOptions { place: Where::Namespaces(1), python: true, ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        stand_outside(cluster)?;
+        let auth =
+            "  scaleToZeroAfterSeconds: 600\n  auth: {tokenFrom: {secretKeyRef: {name: door, key: token}}}\n";
+        let env = "  env: [{name: WORD, valueFrom: {secretKeyRef: {name: door, key: word}}}]\n";
+        let specs = [("closed", env), ("open", "  public: true\n"), ("door", auth)];
+        let mut changes = vec![other_object(), secret(cluster, TOKEN)?];
+        for (name, spec) in specs {
+            changes.extend([manifest(name, spec), code(name, "main.py", WHO)]);
+        }
+        let commit = cluster.push(&changes, "Doors")?;
+        cluster.applied(&commit)?;
+        // From the node all are called; the first call waits for the image.
+        for (name, _) in specs {
+            eventually("it answers the node", secs(120), || {
+                let answer = call(cluster.node(), name, "{}")?;
+                ensure!(answer.status == 200, "{name}: {answer:?}");
+                Ok(())
+            })?;
+        }
+        ensure!(call(cluster.node(), "closed", "{}")?.body["word"] == "hidden", "the secret is a variable");
+        expect(cluster, "closed", &[], 403, "Forbidden")?;
+        expect(cluster, "open", &[], 200, "word")?;
+        expect(cluster, "door", &[], 401, "TokenMissing")?;
+        expect(cluster, "door", &["-H", "Authorization: Bearer open-sesame"], 401, "TokenWrong")?;
+        let (_, said) = from_outside(cluster, "door", &[])?;
+        ensure!(said.to_lowercase().contains("www-authenticate: bearer") && !said.contains(TOKEN), "{said}");
+        let shown = format!("Authorization: Bearer {TOKEN}");
+        expect(cluster, "door", &["-H", &shown], 200, "word")?;
+        expect(cluster, "closed", &["-H", &shown], 403, "Forbidden")?;
+        by_the_cli(cluster)?;
+        another_token(cluster, &shown)?;
+        not_too_often(cluster)
+    })
+}
+
+/// The machine gets another address beside the reconciler's, in the nodes' network; it goes with that.
+fn stand_outside(cluster: &Cluster) -> Result<()> {
+    let (bridge, slot) = (format!("{}h", cluster.slot().instance()), cluster.slot());
+    let address = format!("{}/24", slot.underlay(OUTSIDE));
+    NetWorld::of_machine().run("ip", &["addr", "add", &address, "dev", &bridge]).map(drop)
+}
+
+/// What the program sends with `--token-file`; and that from the reconciler's address none is needed.
+fn by_the_cli(cluster: &Cluster) -> Result<()> {
+    let file = cluster.dir("token");
+    std::fs::write(&file, format!("{TOKEN}\n"))?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let gateway = format!("http://{}", listener.local_addr()?);
+    let heard = std::thread::spawn(move || -> Result<String> {
+        let (mut stream, _) = listener.accept()?;
+        let mut said = [0; 4096];
+        let length = stream.read(&mut said)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")?;
+        Ok(String::from_utf8_lossy(&said[..length]).into_owned())
+    });
+    let file = file.to_string_lossy();
+    let said = cluster.cli(&["invoke", "door", "--gateway", &gateway, "--token-file", &file])?;
+    ensure!(said.stdout.trim() == "{}", "{said:?}");
+    let heard = heard.join().map_err(|_| harness::Error::msg("the listener panicked"))??;
+    ensure!(heard.contains(&format!("authorization: Bearer {TOKEN}\r\n")), "{heard}");
+    let (status, said) = from_machine(cluster, "closed", &[])?;
+    ensure!(status == 200, "the reconciler is refused: {said}");
+    Ok(())
+}
+
+/// The token changes without another replica.
+fn another_token(cluster: &Cluster, former: &str) -> Result<()> {
+    let before = cluster.node().docker.containers(&cluster.slot().instance())?;
+    cluster.push(&[secret(cluster, "another-4712")?], "Another token")?;
+    let shown = "Authorization: Bearer another-4712";
+    eventually("the new token holds", secs(30), || expect(cluster, "door", &["-H", shown], 200, "word"))?;
+    expect(cluster, "door", &["-H", former], 401, "TokenWrong")?;
+    let ids: Vec<_> = cluster.node().docker.containers(&cluster.slot().instance())?;
+    let of_door = |all: &[harness::ContainerView]| -> Vec<String> {
+        let found = all.iter().filter(|one| one.label("pod").starts_with("door-"));
+        let mut found: Vec<String> = found.map(|one| one.id.clone()).collect();
+        found.sort();
+        found
+    };
+    ensure!(of_door(&before) == of_door(&ids), "its replica was replaced");
+    Ok(())
+}
+
+fn not_too_often(cluster: &Cluster) -> Result<()> {
+    let bounded = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec:\n  functions: {callsPerMinute: 3}\n";
+    cluster.push(&[Change::write("cluster.yaml", bounded)], "Three a minute")?;
+    eventually("calls are too many", secs(30), || expect(cluster, "open", &[], 429, "TooManyCalls"))?;
+    let (_, said) = from_outside(cluster, "open", &[])?;
+    let after =
+        said.lines().find_map(|line| line.to_lowercase().strip_prefix("retry-after: ").map(str::to_owned));
+    let after: u64 = after.context("no Retry-After")?.trim().parse()?;
+    ensure!((1..=61).contains(&after), "{said}");
+    Ok(())
+}
