@@ -1,5 +1,7 @@
 //! `minik8s logs`: bytes of a container's output, as they come; of several pods line by line.
 
+use std::collections::BTreeMap;
+
 use futures::stream::{self, StreamExt};
 use reqwest::Response;
 use schema::kinds::Kind;
@@ -9,7 +11,7 @@ use super::client::Client;
 use super::error::CliError;
 use super::print::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
-use crate::view::{List, PodView, root_cause};
+use crate::view::{List, PodView, RunDetail, root_cause};
 
 /// Most pods whose logs are followed at once: each holds a connection to its node.
 const FOLLOWED_MAX: usize = 16;
@@ -22,6 +24,9 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
     if let Some(name) = args.pod.as_deref().and_then(function_name) {
         return of_function(&client, args, &name).await;
+    }
+    if let Some(run) = args.pod.as_deref().and_then(run_name) {
+        return of_run(&client, args, &run).await;
     }
     if args.build || args.activation.is_some() {
         let why = "--build and --activation are for functions; write function/NAME";
@@ -62,6 +67,60 @@ async fn of_function(client: &Client, args: &LogsArgs, name: &str) -> Result<(),
         return Err(CliError::NotFound(message));
     }
     print_all(client, args, &pods, &selector).await
+}
+
+/// What the functions wrote that a run called, as far as their replicas are still there.
+async fn of_run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
+    let Some((workflow, id)) = name.split_once('/') else {
+        return Err(CliError::Usage(format!("write run/WORKFLOW/{name}; see 'minik8s get runs'")));
+    };
+    let run: RunDetail = client.get(&["runs", &args.namespace, workflow, id], &[]).await?;
+    let mut logs: BTreeMap<&str, Option<Vec<u8>>> = BTreeMap::new();
+    for call in &run.calls {
+        if !logs.contains_key(call.function.as_str()) {
+            logs.insert(&call.function, log_of_function(client, args, &call.function).await?);
+        }
+        let prefix = format!("[{}] ", call.state);
+        let Some(log) = &logs[call.function.as_str()] else {
+            note(&format!("minik8s: {}: function {} has no replica any more", call.state, call.function));
+            continue;
+        };
+        let only = Some(format!("[{}] ", call.activation));
+        let mut lines = Lines { prefix, only, rest: Vec::new() };
+        write_bytes(&lines.take(log))?;
+        write_bytes(&lines.end())?;
+    }
+    Ok(())
+}
+
+/// The logs of all replicas of a function; none without replicas.
+async fn log_of_function(
+    client: &Client,
+    args: &LogsArgs,
+    function: &str,
+) -> Result<Option<Vec<u8>>, CliError> {
+    let (namespace, name) = function.split_once('/').unwrap_or((&args.namespace, function));
+    let selector = format!("{FUNCTION_LABEL}={name}");
+    let query = [("namespace", namespace), ("selector", selector.as_str())];
+    let List { items: pods } = client.get::<List<PodView>>(&["pods"], &query).await?;
+    let mut all = None;
+    for pod in &pods {
+        let log = all.get_or_insert_with(Vec::new);
+        // One that does not run yet has none.
+        let Ok(answer) = client.stream(&["logs", namespace, &pod.name], &[]).await else { continue };
+        let mut chunks = answer.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            log.extend_from_slice(&chunk.map_err(|error| broken_off(client, &error))?);
+        }
+    }
+    Ok(all)
+}
+
+fn run_name(text: &str) -> Option<String> {
+    match text.parse::<Resource>() {
+        Ok(Resource { kind: ResourceKind::Run, name: Some(name) }) => Some(name),
+        _ => None,
+    }
 }
 
 fn function_name(text: &str) -> Option<String> {

@@ -19,6 +19,8 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 const BUSY_MAX: Duration = Duration::from_secs(600);
 /// Names the call to the function: the same however often it is made.
 const KEY: &str = "idempotency-key";
+/// Names the call in the function's log.
+const ACTIVATION: &str = "x-activation-id";
 /// So much of a traceback goes into a cause.
 const CAUSE_MAX_CHARS: usize = 16 * 1024;
 
@@ -26,6 +28,18 @@ const CAUSE_MAX_CHARS: usize = 16 * 1024;
 pub(super) struct Caller {
     http: reqwest::Client,
     snapshot: SnapshotReader,
+}
+
+/// What happened next in a run, and the activation id of the call if it is the answer of one.
+pub(super) struct Answer {
+    pub(super) event: Event,
+    pub(super) activation: Option<String>,
+}
+
+impl From<Event> for Answer {
+    fn from(event: Event) -> Self {
+        Self { event, activation: None }
+    }
 }
 
 /// What came of one attempt.
@@ -46,7 +60,7 @@ impl Caller {
     }
 
     /// Makes the call until it is answered. Who waits bounds the time, by dropping it.
-    pub(super) async fn call(&self, run: &RunId, call: &Call) -> Event {
+    pub(super) async fn call(&self, run: &RunId, call: &Call) -> Answer {
         let function = match call.function.split_once('/') {
             Some(_) => call.function.clone(),
             None => format!("{}/{}", run.workflow.namespace, call.function),
@@ -56,16 +70,19 @@ impl Caller {
         let mut wait = AGAIN.0;
         let mut turn = usize::try_from(call.id).unwrap_or_default();
         loop {
-            let attempt = match self.gateway(turn) {
+            let (attempt, activation) = match self.gateway(turn) {
                 Some(gateway) => self.attempt(&format!("{gateway}/{function}"), &key, call).await,
-                None => Attempt::NotBegun { why: "no node is ready".to_owned(), wait: None, is_busy: false },
+                None => {
+                    let why = "no node is ready".to_owned();
+                    (Attempt::NotBegun { why, wait: None, is_busy: false }, None)
+                }
             };
             let (why, asked, is_busy) = match attempt {
-                Attempt::Ended(event) => return event,
+                Attempt::Ended(event) => return Answer { event, activation },
                 Attempt::NotBegun { why, wait, is_busy } => (why, wait, is_busy),
             };
             if is_busy && began.elapsed() > BUSY_MAX {
-                return failed(call, "Function.Unavailable", why);
+                return failed(call, "Function.Unavailable", why).into();
             }
             tracing::debug!(%run, function, why, "the call is made again");
             sleep(asked.unwrap_or(wait).min(AGAIN.1)).await;
@@ -87,7 +104,7 @@ impl Caller {
         all.get(turn.checked_rem(all.len())?).map(|calls| (*calls).to_owned())
     }
 
-    async fn attempt(&self, url: &str, key: &str, call: &Call) -> Attempt {
+    async fn attempt(&self, url: &str, key: &str, call: &Call) -> (Attempt, Option<String>) {
         let request = self
             .http
             .post(url)
@@ -95,9 +112,13 @@ impl Caller {
             .header(KEY, key)
             .body(call.payload.to_string());
         match request.send().await {
-            Ok(response) => answered(call, response).await,
+            Ok(response) => {
+                let activation = response.headers().get(ACTIVATION).and_then(|id| id.to_str().ok());
+                let activation = activation.map(str::to_owned);
+                (answered(call, response).await, activation)
+            }
             // The node or its gateway is gone, maybe in the middle of the call: the key says that it is the same one.
-            Err(error) => Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false },
+            Err(error) => (Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false }, None),
         }
     }
 }

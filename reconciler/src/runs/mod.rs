@@ -20,6 +20,6 @@ mod workflows_loop;
 
 pub use journal::Loaded;
 pub use read::{kept_run, run_heads};
-pub use records::{Origin, RunHead, RunId};
+pub use records::{Entry, Origin, RunHead, RunId};
 pub use request::{Asked, RequestError, ask};
 pub use workflows_loop::{WorkflowsDeps, WorkflowsLoop, wake_on_requests};

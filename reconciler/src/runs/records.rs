@@ -207,4 +207,7 @@ pub struct Entry {
     /// Where the output of the answer lies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Parts>,
+    /// The activation id of the call that it is the answer of: its lines in the function's log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation: Option<String>,
 }

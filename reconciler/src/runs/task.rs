@@ -12,7 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Duration, sleep};
 
 use super::book::{KeptHead, SharedProgress};
-use super::caller::Caller;
+use super::caller::{Answer, Caller};
 use super::journal::{Journal, JournalError};
 use super::machine::{Event, Outcome, Run};
 use super::records::{Entry, RunHead, RunId};
@@ -34,7 +34,7 @@ pub(super) struct RunTask {
 /// Calls under way.
 #[derive(Default)]
 struct Calls {
-    answers: JoinSet<Event>,
+    answers: JoinSet<Answer>,
     by_id: BTreeMap<u64, AbortHandle>,
 }
 
@@ -48,10 +48,10 @@ impl RunTask {
                 return Some(self.kept);
             }
             self.follow_up(&mut calls);
-            let event = self.next_event(&mut calls).await;
+            let answer = self.next_event(&mut calls).await;
             // The clock may have been set back.
             last = last.max(Timestamp::now());
-            if let Err(error) = self.take(event, last).await {
+            if let Err(error) = self.take(answer, last).await {
                 match error {
                     JournalError::Lost => tracing::info!(run = %self.id, "{error}"),
                     error => tracing::warn!(run = %self.id, %error, "the run can't go on"),
@@ -83,13 +83,13 @@ impl RunTask {
     }
 
     /// What happens next: the end of the run if it is asked for, an inner transition, an answer or the end of a wait.
-    async fn next_event(&mut self, calls: &mut Calls) -> Event {
+    async fn next_event(&mut self, calls: &mut Calls) -> Answer {
         if let Some(cause) = self.cancelled.borrow_and_update().clone() {
-            return Event::Cancelled { cause };
+            return Event::Cancelled { cause }.into();
         }
         let pending = self.run.pending();
         if pending.continues {
-            return Event::Continue;
+            return Event::Continue.into();
         }
         let timer = pending.timers.into_iter().min_by_key(|timer| timer.due);
         let left = timer.as_ref().map(|timer| timer.due.duration_since(Timestamp::now()));
@@ -97,19 +97,19 @@ impl RunTask {
         loop {
             tokio::select! {
                 Some(answer) = calls.answers.join_next() => match answer {
-                    Ok(event) => return event,
+                    Ok(answer) => return answer,
                     // It was let go of.
                     Err(error) if error.is_cancelled() => {}
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 },
                 () = sleep(left.unwrap_or_default()), if left.is_some() => {
                     if let Some(timer) = &timer {
-                        return Event::Due { timer: timer.id };
+                        return Event::Due { timer: timer.id }.into();
                     }
                 }
                 Ok(()) = self.cancelled.changed() => {
                     if let Some(cause) = self.cancelled.borrow_and_update().clone() {
-                        return Event::Cancelled { cause };
+                        return Event::Cancelled { cause }.into();
                     }
                 }
             }
@@ -117,11 +117,12 @@ impl RunTask {
     }
 
     /// Makes the transition, and writes it down.
-    async fn take(&mut self, event: Event, at: Timestamp) -> Result<(), JournalError> {
+    async fn take(&mut self, answer: Answer, at: Timestamp) -> Result<(), JournalError> {
+        let Answer { event, activation } = answer;
         if self.run.step(&self.spec, at, &event).is_none() {
             return Ok(());
         }
-        let entry = Entry { at, event, output: None };
+        let entry = Entry { at, event, output: None, activation };
         let ended = self.run.outcome().map(|outcome| ended(&self.kept.head, outcome, &self.run, at));
         let head = ended.as_ref().map(|head| (head, self.kept.revision));
         self.journal.append(&self.store, self.fence, entry, head).await?;

@@ -13,8 +13,8 @@ use serde_json::Value as Json;
 use super::age::{AppliedAt, age};
 use super::events::EventView;
 use super::objects::Selection;
-use crate::runs::machine::{HistoryEvent, Outcome, Run, RunContext};
-use crate::runs::{Loaded, RunHead};
+use crate::runs::machine::{Event, HistoryEvent, Outcome, Run, RunContext};
+use crate::runs::{Entry, Loaded, RunHead};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -83,8 +83,21 @@ pub struct RunDetail {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Json>,
     pub definition: WorkflowSpec,
+    /// Calls that were answered, in order.
+    pub calls: Vec<RunCall>,
     /// With the event names of Step Functions.
     pub history: Vec<HistoryEvent>,
+}
+
+/// A call that a run made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunCall {
+    pub state: String,
+    /// `name`, or `namespace/name`.
+    pub function: String,
+    /// Of its lines in the function's log.
+    pub activation: String,
 }
 
 /// What `POST /v1/workflows/<ns>/<name>/runs` takes.
@@ -195,8 +208,20 @@ pub fn run_detail(
         Some(Outcome::Succeeded { output }) => Some(output.clone()),
         _ => None,
     };
+    let calls = journal.entries.iter().filter_map(|entry| called(entry, &history)).collect();
     let row = RunView { state: gone_through.state_name().to_owned(), ..run(workflow, id, head, now) };
-    RunDetail { row, steps: gone_through.steps(), input: journal.input, output, definition, history }
+    RunDetail { row, steps: gone_through.steps(), input: journal.input, output, definition, calls, history }
+}
+
+fn called(entry: &Entry, history: &[HistoryEvent]) -> Option<RunCall> {
+    let (Event::Returned { call, .. } | Event::Failed { call, .. }) = &entry.event else { return None };
+    let made =
+        history.iter().find(|event| event.detail.call == Some(*call) && event.detail.function.is_some())?;
+    Some(RunCall {
+        state: made.state.clone()?,
+        function: made.detail.function.clone()?,
+        activation: entry.activation.clone()?,
+    })
 }
 
 /// `0.350s`, then as ages are written.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use hyper::StatusCode;
+use hyper::header::HeaderValue;
 use schema::control::error_chain;
 use schema::meta::NamespacedName;
 use schema::records::CallLimits;
@@ -16,6 +17,8 @@ use super::book::{Calls, Given, Lease, Place};
 
 /// What a replica says that takes no further call now: another one is asked.
 const BUSY: &str = "x-minik8s-busy";
+/// The same for calls that are to have one effect.
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// How long the handler ran, in microseconds.
 const HANDLED: &str = "x-handled-micros";
 /// Beyond the function's own bound, for the replica to end the call itself and say so.
@@ -34,6 +37,8 @@ pub(super) struct Call<'c> {
     pub(super) id: &'c NamespacedName,
     pub(super) limits: &'c CallLimits,
     pub(super) activation: &'c str,
+    /// Names the call to the function, if the caller makes it again: a run of a workflow does.
+    pub(super) key: Option<HeaderValue>,
     pub(super) body: Bytes,
 }
 
@@ -171,6 +176,10 @@ impl Call<'_> {
             .header("x-function", self.id.to_string())
             .header("x-deadline", deadline.to_string())
             .body(self.body.clone());
+        let request = match &self.key {
+            Some(key) => request.header(IDEMPOTENCY_KEY, key),
+            None => request,
+        };
         let until = Instant::now() + may_run + TIMEOUT_EXTRA;
         let timed_out = || {
             let seconds = self.limits.timeout_seconds;

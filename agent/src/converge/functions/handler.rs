@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::answer::{Answered, Refused, TIMINGS, json_answer};
 use super::book::Calls;
-use super::call::{CONNECT_MAX, Call, is_object};
+use super::call::{CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
 use super::rates::Rates;
 use super::token::Tokens;
 use super::who::Known;
@@ -176,9 +176,10 @@ impl Functions {
             return Err(Refused::later("NoReplica", message));
         }
         let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
+        let key = request.headers().get(IDEMPOTENCY_KEY).cloned();
         let body = read(request, record.calls.request_body_bytes).await?;
         let (calls, client) = (&self.calls, &self.client);
-        let call = Call { calls, client, id, limits: &record.calls, activation, body };
+        let call = Call { calls, client, id, limits: &record.calls, activation, key, body };
         let answered = call.run().await?;
         let mut answer = json_answer(answered.status, answered.body, activation);
         if wants_timings {
