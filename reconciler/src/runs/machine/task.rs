@@ -5,11 +5,11 @@ use schema::kinds::workflow::{COUNT_MAX, MachineRef, State, TaskState};
 use serde_json::Value as Json;
 
 use super::context::Context;
-use super::data::{fill, lookup, place, select};
+use super::data::{fill, lookup, place, select, sized};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
 use super::strand::{Phase, Strand};
-use super::transition::{Progress, Transition, sized};
+use super::transition::{Progress, Transition};
 use super::{Call, Event, Timer};
 
 /// What a call needs of the state's data.

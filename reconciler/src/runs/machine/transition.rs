@@ -4,18 +4,18 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::workflow::{MachineRef, PassState, State, WaitState, timestamp};
+use schema::kinds::workflow::{MachineRef, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::context::Context;
-use super::data::{fill, lookup, place, select};
+use super::data::{place, sized};
 use super::failure::{Failure, delay, errors};
 use super::history::{HistoryDetail, HistoryEvent};
-use super::limits::{PAYLOAD_MAX_BYTES, STEPS_MAX};
+use super::limits::STEPS_MAX;
 use super::random::Random;
 use super::strand::{Phase, Strand};
-use super::{Event, RunContext, Timer, choice};
+use super::{Event, RunContext, Timer};
 
 /// What a run has counted; kept with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -198,96 +198,6 @@ impl Transition<'_> {
         }
     }
 
-    fn pass(&self, pass: &PassState, strand: &Strand) -> Result<Json, Failure> {
-        let context = self.context(strand);
-        let input = select("inputPath", pass.input_path.as_ref(), &strand.input, &context)?;
-        let input = match &pass.parameters {
-            Some(template) => Cow::Owned(fill(template, &input, &context)?),
-            None => input,
-        };
-        let result = pass.result.clone().unwrap_or_else(|| input.into_owned());
-        let placed = place(pass.result_path.as_ref(), &strand.input, result)?;
-        Ok(select("outputPath", pass.output_path.as_ref(), &placed, &context)?.into_owned())
-    }
-
-    fn choose(
-        &self,
-        choice: &schema::kinds::workflow::ChoiceState,
-        strand: &Strand,
-    ) -> Result<(String, Json), Failure> {
-        let context = self.context(strand);
-        let input = select("inputPath", choice.input_path.as_ref(), &strand.input, &context)?;
-        let next = choice::next(choice, &input, &context)?;
-        let output = select("outputPath", choice.output_path.as_ref(), &input, &context)?.into_owned();
-        Ok((next.to_owned(), output))
-    }
-
-    /// The failure that a Fail is.
-    fn failed_state(
-        &self,
-        fail: &schema::kinds::workflow::FailState,
-        strand: &Strand,
-    ) -> Result<Failure, Failure> {
-        let context = self.context(strand);
-        let text = |field: &str, plain: &Option<String>, path: &Option<String>| match (plain, path) {
-            (Some(plain), _) => Ok(plain.clone()),
-            (None, None) => Ok(String::new()),
-            (None, Some(path)) => {
-                let value = if path.starts_with("States.") {
-                    super::data::expression(field, path, &strand.input, &context)?
-                } else {
-                    lookup(field, path, &strand.input, &context)?.into_owned()
-                };
-                value.as_str().map(str::to_owned).ok_or_else(|| {
-                    Failure::runtime(format!("{field}: `{path}` leads to {value}, which is no text"))
-                })
-            }
-        };
-        let error = text("errorPath", &fail.error, &fail.error_path)?;
-        let cause = text("causePath", &fail.cause, &fail.cause_path)?;
-        Ok(Failure::new(&error, cause))
-    }
-
-    /// The output of a state that makes no result: its input, through both paths.
-    fn passed_on(&self, state: &State, strand: &Strand) -> Result<Json, Failure> {
-        let (input, output) = match state {
-            State::Wait(wait) => (&wait.input_path, &wait.output_path),
-            State::Succeed(succeed) => (&succeed.input_path, &succeed.output_path),
-            _ => (&None, &None),
-        };
-        let context = self.context(strand);
-        let seen = select("inputPath", input.as_ref(), &strand.input, &context)?;
-        Ok(select("outputPath", output.as_ref(), &seen, &context)?.into_owned())
-    }
-
-    fn wait(&mut self, wait: &WaitState, strand: &Strand) -> Result<Phase, Failure> {
-        let due = {
-            let context = self.context(strand);
-            let input = select("inputPath", wait.input_path.as_ref(), &strand.input, &context)?;
-            let seconds = match &wait.seconds_path {
-                Some(path) => Some(super::task::count("secondsPath", path, &input, &context)?),
-                None => wait.seconds,
-            };
-            let until = |text: &str| {
-                timestamp(text)
-                    .ok_or_else(|| Failure::runtime(format!("`{text}` is no timestamp of RFC 3339")))
-            };
-            match (seconds, &wait.timestamp, &wait.timestamp_path) {
-                (Some(seconds), ..) => {
-                    let after = SignedDuration::from_secs(i64::from(seconds));
-                    self.at.checked_add(after).unwrap_or(Timestamp::MAX)
-                }
-                (None, Some(text), _) => until(text)?,
-                (None, None, Some(path)) => {
-                    let value = lookup("timestampPath", path, &input, &context)?;
-                    until(value.as_str().unwrap_or_default())?
-                }
-                (None, None, None) => self.at,
-            }
-        };
-        Ok(Phase::Waiting { timer: Timer { id: self.id(), due } })
-    }
-
     /// Leaves the state with its output, or fails.
     pub(super) fn leave_or_fail(
         &mut self,
@@ -354,34 +264,5 @@ impl Transition<'_> {
             Ok(output) => self.leave(machine, state, strand, output, Some(&catcher.next)),
             Err(failure) => Progress::Ended(Err(failure)),
         }
-    }
-}
-
-/// The value, unless it is larger than a state's data may be.
-pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
-    let bytes = size(&value);
-    if bytes <= PAYLOAD_MAX_BYTES {
-        return Ok(value);
-    }
-    let cause = format!("the {what} has {bytes} bytes as JSON; at most {PAYLOAD_MAX_BYTES} are allowed");
-    Err(Failure::new(errors::DATA_LIMIT, cause))
-}
-
-/// How many bytes a value has as JSON, without writing it anywhere.
-fn size(value: &Json) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    match serde_json::to_writer(&mut count, value) {
-        Ok(()) => count.0,
-        Err(_) => usize::MAX,
     }
 }
