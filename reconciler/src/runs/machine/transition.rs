@@ -42,6 +42,13 @@ pub(super) enum Progress {
     Ended(Result<Json, Failure>),
 }
 
+/// Where a strand is: its machine, and the state of it.
+#[derive(Clone, Copy)]
+pub(super) struct Position<'a> {
+    pub(super) machine: MachineRef<'a>,
+    pub(super) state: &'a State,
+}
+
 /// One transition of a run.
 pub(super) struct Transition<'a> {
     pub(super) run: &'a RunContext,
@@ -150,17 +157,18 @@ impl Transition<'_> {
             self.fatal.get_or_insert(Failure::runtime(format!("there is no state {}", strand.state)));
             return Progress::Moved;
         };
+        let position = Position { machine, state };
         match (&mut strand.phase, event) {
-            (Phase::Ready, Event::Continue) => self.work(machine, state, strand),
+            (Phase::Ready, Event::Continue) => self.work(position, strand),
             (Phase::Broken { failure }, Event::Continue) => {
                 let failure = failure.clone();
-                self.fail(machine, state, strand, failure)
+                self.fail(position, strand, failure)
             }
             (Phase::Waiting { timer }, Event::Due { timer: id })
                 if timer.id == *id && timer.due <= self.at =>
             {
                 let output = self.passed_on(state, strand);
-                self.leave_or_fail(machine, state, strand, output)
+                self.leave_or_fail(position, strand, output)
             }
             (Phase::Retrying { timer }, Event::Due { timer: id })
                 if timer.id == *id && timer.due <= self.at =>
@@ -168,30 +176,31 @@ impl Transition<'_> {
                 self.start(state, strand);
                 Progress::Moved
             }
-            (Phase::Calling { .. }, _) => self.answered(machine, state, strand, event),
-            (Phase::Inside { .. }, _) => self.inside(machine, state, strand, event),
+            (Phase::Calling { .. }, _) => self.answered(position, strand, event),
+            (Phase::Inside { .. }, _) => self.inside(position, strand, event),
             _ => Progress::Unconcerned,
         }
     }
 
     /// Does what a state does without the world.
-    fn work(&mut self, machine: MachineRef<'_>, state: &State, strand: &mut Strand) -> Progress {
+    fn work(&mut self, position: Position<'_>, strand: &mut Strand) -> Progress {
+        let state = position.state;
         match state {
             State::Pass(pass) => {
                 let output = self.pass(pass, strand);
-                self.leave_or_fail(machine, state, strand, output)
+                self.leave_or_fail(position, strand, output)
             }
             State::Choice(choice) => match self.choose(choice, strand) {
-                Ok((next, output)) => self.leave(machine, state, strand, output, Some(&next)),
-                Err(failure) => self.fail(machine, state, strand, failure),
+                Ok((next, output)) => self.leave(position, strand, output, Some(&next)),
+                Err(failure) => self.fail(position, strand, failure),
             },
             State::Succeed(_) => {
                 let output = self.passed_on(state, strand);
-                self.leave_or_fail(machine, state, strand, output)
+                self.leave_or_fail(position, strand, output)
             }
             State::Fail(fail) => {
                 let failure = self.failed_state(fail, strand).unwrap_or_else(|failure| failure);
-                self.fail(machine, state, strand, failure)
+                self.fail(position, strand, failure)
             }
             // These have begun when they are entered.
             State::Task(_) | State::Wait(_) | State::Parallel(_) | State::Map(_) => Progress::Unconcerned,
@@ -201,28 +210,28 @@ impl Transition<'_> {
     /// Leaves the state with its output, or fails.
     pub(super) fn leave_or_fail(
         &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
+        position: Position<'_>,
         strand: &mut Strand,
         output: Result<Json, Failure>,
     ) -> Progress {
+        let state = position.state;
         match output.and_then(|output| sized("output", output)) {
             Ok(output) => {
                 let next = state.onward().and_then(|(next, _)| next);
-                self.leave(machine, state, strand, output, next)
+                self.leave(position, strand, output, next)
             }
-            Err(failure) => self.fail(machine, state, strand, failure),
+            Err(failure) => self.fail(position, strand, failure),
         }
     }
 
     fn leave(
         &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
+        position: Position<'_>,
         strand: &mut Strand,
         output: Json,
         next: Option<&str>,
     ) -> Progress {
+        let Position { machine, state } = position;
         self.record(strand, format!("{}StateExited", state.kind()), HistoryDetail::output(&output));
         match next {
             Some(next) => {
@@ -234,13 +243,8 @@ impl Transition<'_> {
     }
 
     /// The state failed: retriers first, then catchers, each in its order.
-    pub(super) fn fail(
-        &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
-        strand: &mut Strand,
-        failure: Failure,
-    ) -> Progress {
+    pub(super) fn fail(&mut self, position: Position<'_>, strand: &mut Strand, failure: Failure) -> Progress {
+        let state = position.state;
         if failure.is_fatal() {
             self.fatal.get_or_insert(failure);
             return Progress::Moved;
@@ -261,7 +265,7 @@ impl Transition<'_> {
         let said = json!({ "Error": failure.error, "Cause": failure.cause });
         let caught = place(catcher.result_path.as_ref(), &strand.input, said);
         match caught.and_then(|output| sized("output", output)) {
-            Ok(output) => self.leave(machine, state, strand, output, Some(&catcher.next)),
+            Ok(output) => self.leave(position, strand, output, Some(&catcher.next)),
             Err(failure) => Progress::Ended(Err(failure)),
         }
     }
