@@ -214,7 +214,33 @@ const ORDER: &str = "../../../sample-repo/workflows/order.yaml";
 fn a_run_of_a_workflow_becomes_a_line_per_event() {
     let output = run("workflow", &[ORDER, "--mocks", "mocks.json"]);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
-    insta::assert_snapshot!(text(&output.stdout), @"");
+    insta::assert_snapshot!(text(&output.stdout), @r#"
+    AFTER   STATE      EVENT                DETAIL
+    0s      -          ExecutionStarted     {"items":[{"count":3,"name":"tea","price":4},{"name":"kettle","price":95}]}
+    0s      price      TaskStateEntered     {"items":[{"count":3,"name":"tea","price":4},{"name":"kettle","price":95}]}
+    0s      price      TaskScheduled        price {"items":[{"count":3,"name":"tea","price":4},{"name":"kettle","price":95}]}
+    0s      price      TaskStarted          -
+    0s      price      TaskTimedOut         States.Timeout no answer
+    1s      price      TaskScheduled        price attempt 2 {"items":[{"count":3,"name":"tea","price":4},{"name":"kettle","price":95}]}
+    1s      price      TaskStarted          -
+    1s      price      TaskSucceeded        {"total":107}
+    1s      price      TaskStateExited      {"total":107}
+    1s      large?     ChoiceStateEntered   {"total":107}
+    1s      large?     ChoiceStateExited    {"total":107}
+    1s      discount   TaskStateEntered     {"total":107}
+    1s      discount   TaskScheduled        discount {"total":107}
+    1s      discount   TaskStarted          -
+    1s      discount   TaskSucceeded        {"total":96.3}
+    1s      discount   TaskStateExited      {"total":96.3}
+    1s      receipt    TaskStateEntered     {"total":96.3}
+    1s      receipt    TaskScheduled        receipt {"total":96.3}
+    1s      receipt    TaskStarted          -
+    1s      receipt    TaskSucceeded        {"receipt":"r-7"}
+    1s      receipt    TaskStateExited      {"receipt":"r-7"}
+    1s      -          ExecutionSucceeded   {"receipt":"r-7"}
+
+    SUCCEEDED {"receipt":"r-7"}
+    "#);
 }
 
 #[test]
@@ -279,6 +305,7 @@ fn a_bare_definition_is_validated_as_a_workflow() {
     let output = validate(file.to_str().unwrap());
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("a.asl.json:7:78") && said.contains("did you mean `Done`?"), "{said}");
+    assert!(!said.contains("older-spelling"), "the language's own spelling is none: {said}");
+    assert!(said.contains("a.asl.json:7:73") && said.contains("did you mean `Done`?"), "{said}");
     assert_eq!(validate("gone.json").status.code(), Some(2));
 }

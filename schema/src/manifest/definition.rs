@@ -5,6 +5,7 @@ use super::dialects::tree::{mapping, text as text_at};
 use super::parse::node::Node;
 use super::parse::{Format, parse, text};
 use super::{ManifestFile, broken, load_parsed};
+use crate::kinds::workflow::STATES_LANGUAGE_KEYS as KEYS;
 use crate::kinds::{Kind, OWN_API_VERSION};
 use crate::violation::rules;
 
@@ -27,8 +28,11 @@ pub fn load_definition(path: &str, bytes: &[u8]) -> ManifestFile {
         }
     }
     let mut loaded = load_parsed(path, parsed, None);
-    // Nothing of it is stored.
-    loaded.violations.retain(|violation| violation.rule != rules::NOT_EXECUTED_YET.id);
+    // Nothing of it is stored, and its own language's spelling is no older one.
+    loaded.violations.retain(|violation| {
+        let is_of_language = violation.rule == rules::OLDER_SPELLING.id && violation.message.contains(KEYS);
+        violation.rule != rules::NOT_EXECUTED_YET.id && !is_of_language
+    });
     loaded
 }
 

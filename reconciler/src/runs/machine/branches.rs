@@ -12,7 +12,7 @@ use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
 use super::strand::{Bounds, Branch, Item, Phase, Strand};
 use super::task::count;
-use super::transition::{Progress, Transition};
+use super::transition::{Position, Progress, Transition};
 
 impl Transition<'_> {
     /// Begins all branches of a Parallel.
@@ -116,13 +116,8 @@ impl Transition<'_> {
     }
 
     /// Applies the event to the branches; the state ends when all have.
-    pub(super) fn inside(
-        &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
-        strand: &mut Strand,
-        event: &Event,
-    ) -> Progress {
+    pub(super) fn inside(&mut self, position: Position<'_>, strand: &mut Strand, event: &Event) -> Progress {
+        let state = position.state;
         let Phase::Inside { branches, bounds } = &mut strand.phase else { return Progress::Unconcerned };
         let (mut branches, bounds) = (mem::take(branches), *bounds);
         // A Map of no items ends as soon as it may go on.
@@ -142,7 +137,7 @@ impl Transition<'_> {
             has_moved = true;
             if let Some((last_event, ended)) = ended {
                 strand.last_event = last_event;
-                failed = self.end_branch(state, strand, &mut branches, index, ended, bounds);
+                failed = self.end_branch(strand, &mut branches, (index, ended), bounds);
             }
             // Whatever else happens to one branch only.
             if *event != Event::Continue || self.fatal.is_some() || failed.is_some() {
@@ -153,11 +148,11 @@ impl Transition<'_> {
             failed = self.fill_up(map, strand, &mut branches, bounds).err();
         }
         if let Some(failure) = failed {
-            return self.fail_around(machine, state, strand, &mut branches, failure);
+            return self.fail_around(position, strand, &mut branches, failure);
         }
         let is_over = |branch: &Branch| matches!(branch, Branch::Done { .. } | Branch::Failed { .. });
         if has_moved && self.fatal.is_none() && branches.iter().all(is_over) {
-            return self.join(machine, state, strand, branches);
+            return self.join(position, strand, branches);
         }
         strand.phase = Phase::Inside { branches, bounds };
         if has_moved { Progress::Moved } else { Progress::Unconcerned }
@@ -166,14 +161,12 @@ impl Transition<'_> {
     /// Notes how a branch ended. Returns the failure of the state, if it fails by that.
     fn end_branch(
         &mut self,
-        state: &State,
         strand: &mut Strand,
         branches: &mut [Branch],
-        index: usize,
-        ended: Result<Json, Failure>,
+        (index, ended): (usize, Result<Json, Failure>),
         bounds: Bounds,
     ) -> Option<Failure> {
-        let is_map = matches!(state, State::Map(_));
+        let is_map = bounds.is_map;
         let (ended, failed) = match ended {
             Ok(output) => {
                 if is_map {
@@ -200,16 +193,16 @@ impl Transition<'_> {
     /// Ends what still runs inside, and lets the state fail.
     fn fail_around(
         &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
+        position: Position<'_>,
         strand: &mut Strand,
         branches: &mut [Branch],
         failure: Failure,
     ) -> Progress {
+        let state = position.state;
         self.abort(matches!(state, State::Map(_)).then_some(&strand.state), branches);
         let detail = HistoryDetail::error(&failure.error, &failure.cause);
         self.record(strand, format!("{}StateFailed", state.kind()), detail);
-        self.fail(machine, state, strand, failure)
+        self.fail(position, strand, failure)
     }
 
     /// Ends all that runs in branches, from the inside; `map` is the state, if it is a Map.
@@ -236,13 +229,8 @@ impl Transition<'_> {
     }
 
     /// All branches have ended: the list of their outputs is the result.
-    fn join(
-        &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
-        strand: &mut Strand,
-        branches: Vec<Branch>,
-    ) -> Progress {
+    fn join(&mut self, position: Position<'_>, strand: &mut Strand, branches: Vec<Branch>) -> Progress {
+        let state = position.state;
         self.record(strand, format!("{}StateSucceeded", state.kind()), HistoryDetail::default());
         let outputs = branches.into_iter().map(|branch| match branch {
             Branch::Done { output } => output,
@@ -251,7 +239,7 @@ impl Transition<'_> {
         });
         let outputs = Json::Array(outputs.collect());
         let output = self.joined(state, strand, outputs);
-        self.leave_or_fail(machine, state, strand, output)
+        self.leave_or_fail(position, strand, output)
     }
 
     fn joined(&self, state: &State, strand: &Strand, outputs: Json) -> Result<Json, Failure> {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::context::Context;
 use super::failure::{Failure, errors};
 use super::intrinsic;
+use super::limits::PAYLOAD_MAX_BYTES;
 
 /// What a path leads to. None: to nothing. A path with slices or wildcards gives a list.
 pub(super) fn resolve<'a>(
@@ -160,4 +161,33 @@ pub(super) fn place(path: Option<&NullablePath>, input: &Json, result: Json) -> 
     }
     *here = result;
     Ok(whole)
+}
+
+/// The value, unless it is larger than a state's data may be.
+pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
+    let bytes = size(&value);
+    if bytes <= PAYLOAD_MAX_BYTES {
+        return Ok(value);
+    }
+    let cause = format!("the {what} has {bytes} bytes as JSON; at most {PAYLOAD_MAX_BYTES} are allowed");
+    Err(Failure::new(errors::DATA_LIMIT, cause))
+}
+
+/// How many bytes a value has as JSON, without writing it anywhere.
+fn size(value: &Json) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    match serde_json::to_writer(&mut count, value) {
+        Ok(()) => count.0,
+        Err(_) => usize::MAX,
+    }
 }

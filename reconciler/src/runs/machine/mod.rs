@@ -17,6 +17,7 @@ mod failure;
 mod history;
 mod intrinsic;
 pub mod limits;
+mod plain;
 mod random;
 mod run;
 mod strand;

@@ -5,12 +5,13 @@ use schema::kinds::workflow::WorkflowSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use super::data::sized;
 use super::failure::{Failure, errors};
 use super::history::{HistoryDetail, HistoryEvent};
 use super::limits::{EVENTS_MAX, RUN_MAX};
 use super::random::Random;
 use super::strand::{Phase, Strand};
-use super::transition::{Counters, Progress, Transition, sized};
+use super::transition::{Counters, Progress, Transition};
 use super::{Event, Outcome, Pending, RunContext, Timer};
 
 /// The timer of the run's own limit.

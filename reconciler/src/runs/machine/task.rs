@@ -1,15 +1,15 @@
 //! Task: a call of a function, its answer, its time limits.
 
 use jiff::SignedDuration;
-use schema::kinds::workflow::{COUNT_MAX, MachineRef, State, TaskState};
+use schema::kinds::workflow::{COUNT_MAX, State, TaskState};
 use serde_json::Value as Json;
 
 use super::context::Context;
-use super::data::{fill, lookup, place, select};
+use super::data::{fill, lookup, place, select, sized};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
 use super::strand::{Phase, Strand};
-use super::transition::{Progress, Transition, sized};
+use super::transition::{Position, Progress, Transition};
 use super::{Call, Event, Timer};
 
 /// What a call needs of the state's data.
@@ -53,11 +53,11 @@ impl Transition<'_> {
     /// Applies an event to a strand that waits for a function.
     pub(super) fn answered(
         &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
+        position: Position<'_>,
         strand: &mut Strand,
         event: &Event,
     ) -> Progress {
+        let state = position.state;
         let (Phase::Calling { call, timeout, heartbeat }, State::Task(task)) = (&mut strand.phase, state)
         else {
             return Progress::Unconcerned;
@@ -70,14 +70,14 @@ impl Transition<'_> {
                     self.record(strand, "TaskSucceeded", of_call);
                 }
                 let output = sized.and_then(|output| self.result(task, strand, &output));
-                self.leave_or_fail(machine, state, strand, output)
+                self.leave_or_fail(position, strand, output)
             }
             Event::Failed { call: id, error, cause } if *id == call.id => {
                 let of_call = HistoryDetail { call: Some(*id), ..HistoryDetail::error(error, cause) };
                 let kind = if error == errors::TIMEOUT { "TaskTimedOut" } else { "TaskFailed" };
                 self.record(strand, kind, of_call);
                 let failure = Failure { of_task: true, ..Failure::new(error, cause) };
-                self.fail(machine, state, strand, failure)
+                self.fail(position, strand, failure)
             }
             Event::Beat { call: id } if *id == call.id => {
                 let (Some(timer), Some(seconds)) = (heartbeat, call.heartbeat_seconds) else {
@@ -108,7 +108,7 @@ impl Transition<'_> {
                 let of_call = HistoryDetail { call: Some(call.id), ..HistoryDetail::error(error, &cause) };
                 self.record(strand, "TaskTimedOut", of_call);
                 let failure = Failure { of_task: true, ..Failure::new(error, cause) };
-                self.fail(machine, state, strand, failure)
+                self.fail(position, strand, failure)
             }
             _ => Progress::Unconcerned,
         }

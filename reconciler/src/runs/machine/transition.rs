@@ -4,18 +4,18 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::workflow::{MachineRef, PassState, State, WaitState, timestamp};
+use schema::kinds::workflow::{MachineRef, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::context::Context;
-use super::data::{fill, lookup, place, select};
+use super::data::{place, sized};
 use super::failure::{Failure, delay, errors};
 use super::history::{HistoryDetail, HistoryEvent};
-use super::limits::{PAYLOAD_MAX_BYTES, STEPS_MAX};
+use super::limits::STEPS_MAX;
 use super::random::Random;
 use super::strand::{Phase, Strand};
-use super::{Event, RunContext, Timer, choice};
+use super::{Event, RunContext, Timer};
 
 /// What a run has counted; kept with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,13 @@ pub(super) enum Progress {
     Moved,
     /// Its machine is at its end.
     Ended(Result<Json, Failure>),
+}
+
+/// Where a strand is: its machine, and the state of it.
+#[derive(Clone, Copy)]
+pub(super) struct Position<'a> {
+    pub(super) machine: MachineRef<'a>,
+    pub(super) state: &'a State,
 }
 
 /// One transition of a run.
@@ -150,17 +157,18 @@ impl Transition<'_> {
             self.fatal.get_or_insert(Failure::runtime(format!("there is no state {}", strand.state)));
             return Progress::Moved;
         };
+        let position = Position { machine, state };
         match (&mut strand.phase, event) {
-            (Phase::Ready, Event::Continue) => self.work(machine, state, strand),
+            (Phase::Ready, Event::Continue) => self.work(position, strand),
             (Phase::Broken { failure }, Event::Continue) => {
                 let failure = failure.clone();
-                self.fail(machine, state, strand, failure)
+                self.fail(position, strand, failure)
             }
             (Phase::Waiting { timer }, Event::Due { timer: id })
                 if timer.id == *id && timer.due <= self.at =>
             {
                 let output = self.passed_on(state, strand);
-                self.leave_or_fail(machine, state, strand, output)
+                self.leave_or_fail(position, strand, output)
             }
             (Phase::Retrying { timer }, Event::Due { timer: id })
                 if timer.id == *id && timer.due <= self.at =>
@@ -168,151 +176,62 @@ impl Transition<'_> {
                 self.start(state, strand);
                 Progress::Moved
             }
-            (Phase::Calling { .. }, _) => self.answered(machine, state, strand, event),
-            (Phase::Inside { .. }, _) => self.inside(machine, state, strand, event),
+            (Phase::Calling { .. }, _) => self.answered(position, strand, event),
+            (Phase::Inside { .. }, _) => self.inside(position, strand, event),
             _ => Progress::Unconcerned,
         }
     }
 
     /// Does what a state does without the world.
-    fn work(&mut self, machine: MachineRef<'_>, state: &State, strand: &mut Strand) -> Progress {
+    fn work(&mut self, position: Position<'_>, strand: &mut Strand) -> Progress {
+        let state = position.state;
         match state {
             State::Pass(pass) => {
                 let output = self.pass(pass, strand);
-                self.leave_or_fail(machine, state, strand, output)
+                self.leave_or_fail(position, strand, output)
             }
             State::Choice(choice) => match self.choose(choice, strand) {
-                Ok((next, output)) => self.leave(machine, state, strand, output, Some(&next)),
-                Err(failure) => self.fail(machine, state, strand, failure),
+                Ok((next, output)) => self.leave(position, strand, output, Some(&next)),
+                Err(failure) => self.fail(position, strand, failure),
             },
             State::Succeed(_) => {
                 let output = self.passed_on(state, strand);
-                self.leave_or_fail(machine, state, strand, output)
+                self.leave_or_fail(position, strand, output)
             }
             State::Fail(fail) => {
                 let failure = self.failed_state(fail, strand).unwrap_or_else(|failure| failure);
-                self.fail(machine, state, strand, failure)
+                self.fail(position, strand, failure)
             }
             // These have begun when they are entered.
             State::Task(_) | State::Wait(_) | State::Parallel(_) | State::Map(_) => Progress::Unconcerned,
         }
     }
 
-    fn pass(&self, pass: &PassState, strand: &Strand) -> Result<Json, Failure> {
-        let context = self.context(strand);
-        let input = select("inputPath", pass.input_path.as_ref(), &strand.input, &context)?;
-        let input = match &pass.parameters {
-            Some(template) => Cow::Owned(fill(template, &input, &context)?),
-            None => input,
-        };
-        let result = pass.result.clone().unwrap_or_else(|| input.into_owned());
-        let placed = place(pass.result_path.as_ref(), &strand.input, result)?;
-        Ok(select("outputPath", pass.output_path.as_ref(), &placed, &context)?.into_owned())
-    }
-
-    fn choose(
-        &self,
-        choice: &schema::kinds::workflow::ChoiceState,
-        strand: &Strand,
-    ) -> Result<(String, Json), Failure> {
-        let context = self.context(strand);
-        let input = select("inputPath", choice.input_path.as_ref(), &strand.input, &context)?;
-        let next = choice::next(choice, &input, &context)?;
-        let output = select("outputPath", choice.output_path.as_ref(), &input, &context)?.into_owned();
-        Ok((next.to_owned(), output))
-    }
-
-    /// The failure that a Fail is.
-    fn failed_state(
-        &self,
-        fail: &schema::kinds::workflow::FailState,
-        strand: &Strand,
-    ) -> Result<Failure, Failure> {
-        let context = self.context(strand);
-        let text = |field: &str, plain: &Option<String>, path: &Option<String>| match (plain, path) {
-            (Some(plain), _) => Ok(plain.clone()),
-            (None, None) => Ok(String::new()),
-            (None, Some(path)) => {
-                let value = if path.starts_with("States.") {
-                    super::data::expression(field, path, &strand.input, &context)?
-                } else {
-                    lookup(field, path, &strand.input, &context)?.into_owned()
-                };
-                value.as_str().map(str::to_owned).ok_or_else(|| {
-                    Failure::runtime(format!("{field}: `{path}` leads to {value}, which is no text"))
-                })
-            }
-        };
-        let error = text("errorPath", &fail.error, &fail.error_path)?;
-        let cause = text("causePath", &fail.cause, &fail.cause_path)?;
-        Ok(Failure::new(&error, cause))
-    }
-
-    /// The output of a state that makes no result: its input, through both paths.
-    fn passed_on(&self, state: &State, strand: &Strand) -> Result<Json, Failure> {
-        let (input, output) = match state {
-            State::Wait(wait) => (&wait.input_path, &wait.output_path),
-            State::Succeed(succeed) => (&succeed.input_path, &succeed.output_path),
-            _ => (&None, &None),
-        };
-        let context = self.context(strand);
-        let seen = select("inputPath", input.as_ref(), &strand.input, &context)?;
-        Ok(select("outputPath", output.as_ref(), &seen, &context)?.into_owned())
-    }
-
-    fn wait(&mut self, wait: &WaitState, strand: &Strand) -> Result<Phase, Failure> {
-        let due = {
-            let context = self.context(strand);
-            let input = select("inputPath", wait.input_path.as_ref(), &strand.input, &context)?;
-            let seconds = match &wait.seconds_path {
-                Some(path) => Some(super::task::count("secondsPath", path, &input, &context)?),
-                None => wait.seconds,
-            };
-            let until = |text: &str| {
-                timestamp(text)
-                    .ok_or_else(|| Failure::runtime(format!("`{text}` is no timestamp of RFC 3339")))
-            };
-            match (seconds, &wait.timestamp, &wait.timestamp_path) {
-                (Some(seconds), ..) => {
-                    let after = SignedDuration::from_secs(i64::from(seconds));
-                    self.at.checked_add(after).unwrap_or(Timestamp::MAX)
-                }
-                (None, Some(text), _) => until(text)?,
-                (None, None, Some(path)) => {
-                    let value = lookup("timestampPath", path, &input, &context)?;
-                    until(value.as_str().unwrap_or_default())?
-                }
-                (None, None, None) => self.at,
-            }
-        };
-        Ok(Phase::Waiting { timer: Timer { id: self.id(), due } })
-    }
-
     /// Leaves the state with its output, or fails.
     pub(super) fn leave_or_fail(
         &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
+        position: Position<'_>,
         strand: &mut Strand,
         output: Result<Json, Failure>,
     ) -> Progress {
+        let state = position.state;
         match output.and_then(|output| sized("output", output)) {
             Ok(output) => {
                 let next = state.onward().and_then(|(next, _)| next);
-                self.leave(machine, state, strand, output, next)
+                self.leave(position, strand, output, next)
             }
-            Err(failure) => self.fail(machine, state, strand, failure),
+            Err(failure) => self.fail(position, strand, failure),
         }
     }
 
     fn leave(
         &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
+        position: Position<'_>,
         strand: &mut Strand,
         output: Json,
         next: Option<&str>,
     ) -> Progress {
+        let Position { machine, state } = position;
         self.record(strand, format!("{}StateExited", state.kind()), HistoryDetail::output(&output));
         match next {
             Some(next) => {
@@ -324,13 +243,8 @@ impl Transition<'_> {
     }
 
     /// The state failed: retriers first, then catchers, each in its order.
-    pub(super) fn fail(
-        &mut self,
-        machine: MachineRef<'_>,
-        state: &State,
-        strand: &mut Strand,
-        failure: Failure,
-    ) -> Progress {
+    pub(super) fn fail(&mut self, position: Position<'_>, strand: &mut Strand, failure: Failure) -> Progress {
+        let state = position.state;
         if failure.is_fatal() {
             self.fatal.get_or_insert(failure);
             return Progress::Moved;
@@ -351,37 +265,8 @@ impl Transition<'_> {
         let said = json!({ "Error": failure.error, "Cause": failure.cause });
         let caught = place(catcher.result_path.as_ref(), &strand.input, said);
         match caught.and_then(|output| sized("output", output)) {
-            Ok(output) => self.leave(machine, state, strand, output, Some(&catcher.next)),
+            Ok(output) => self.leave(position, strand, output, Some(&catcher.next)),
             Err(failure) => Progress::Ended(Err(failure)),
         }
-    }
-}
-
-/// The value, unless it is larger than a state's data may be.
-pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
-    let bytes = size(&value);
-    if bytes <= PAYLOAD_MAX_BYTES {
-        return Ok(value);
-    }
-    let cause = format!("the {what} has {bytes} bytes as JSON; at most {PAYLOAD_MAX_BYTES} are allowed");
-    Err(Failure::new(errors::DATA_LIMIT, cause))
-}
-
-/// How many bytes a value has as JSON, without writing it anywhere.
-fn size(value: &Json) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    match serde_json::to_writer(&mut count, value) {
-        Ok(()) => count.0,
-        Err(_) => usize::MAX,
     }
 }

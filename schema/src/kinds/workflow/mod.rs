@@ -25,6 +25,7 @@ mod state;
 mod status;
 mod validate;
 
+pub(crate) use dialect::STATES_LANGUAGE_KEYS;
 pub use dialect::function_of_resource;
 pub use handler::{Catcher, JitterStrategy, Retrier};
 pub use intrinsic::{

@@ -79,7 +79,7 @@ fn shape() -> Vec<cases::Case> {
         ("out-of-range", workflow("startAt: a\nstates: {a: {type: Succeed}}\nparams: {x: §1e999}")),
         ("ambiguous-scalar", workflow("startAt: a\nstates: {a: {type: Succeed}}\nparams: {x: §off}")),
         ("out-of-range", workflow("startAt: a\nstates: {a: {type: Succeed}}\ntimeoutSeconds: §0")),
-        ("invalid-name", task("").replace("function: f", "function: §f/g")),
+        ("invalid-name", task("").replace("function: f", "function: §f/g/h")),
         ("required", states("a: {type: Parallel, end: true, §branches: []}")),
         ("missing-field", states("§a: {type: Map, end: true}")),
         (
@@ -132,7 +132,7 @@ fn paths() -> Vec<cases::Case> {
         (
             "exclusive",
             states(
-                "a:\n  type: Map\n  end: true\n  maxConcurrency: 2\n  maxConcurrencyPath: §$.n\n  itemProcessor: {startAt: b, states: {b: {type: Succeed}}}",
+                "a:\n  type: Map\n  end: true\n  maxConcurrency: 2\n  §maxConcurrencyPath: $.n\n  itemProcessor: {startAt: b, states: {b: {type: Succeed}}}",
             ),
         ),
         ("json-path", task("outputPath: §$..y")),

@@ -14,6 +14,7 @@ mod parts;
 mod states_language;
 mod top_level;
 
+pub(crate) use states_language::STATES_LANGUAGE_KEYS;
 pub use states_language::function_of_resource;
 
 /// Rewrites a document of kind Workflow.

@@ -13,13 +13,16 @@ use crate::manifest::shape::{Record, Shape, Shapes, shapes};
 use crate::manifest::states_language::{other_name, unsupported};
 use crate::violation::rules;
 
+/// What notes call the keys of the language.
+pub(crate) const STATES_LANGUAGE_KEYS: &str = "StartAt, States, Type and so on";
+
 /// Rewrites the spec.
 pub(super) fn respell(spec: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
     let shapes = shapes::of(Kind::Workflow);
     let mut first = None;
     lower_keys(spec, shapes, shapes.root, &mut first);
     if let Some(mark) = first {
-        notes.older(mark, "StartAt, States, Type and so on", "startAt, states, type and so on");
+        notes.older(mark, STATES_LANGUAGE_KEYS, "startAt, states, type and so on");
     }
     leave_out(spec);
     each_state(spec, &mut |_, state| {
