@@ -4,7 +4,6 @@ pub mod api;
 pub mod args;
 pub mod catalog;
 pub mod config;
-pub mod control_plane;
 pub mod converge;
 pub mod daemon;
 pub mod desired;

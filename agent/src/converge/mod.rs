@@ -2,7 +2,9 @@
 
 pub mod builds;
 pub mod clients;
+pub mod control_plane;
 pub mod dns;
+pub mod function_calls;
 pub mod functions;
 pub mod gateway;
 pub mod image_book;

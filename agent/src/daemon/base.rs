@@ -12,9 +12,9 @@ use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::control_plane::ControlPlane;
 use crate::converge::builds::plan::Reported;
 use crate::converge::builds::{BuildsDeps, BuildsLoop};
+use crate::converge::control_plane::ControlPlane;
 use crate::converge::image_book::ImageBook;
 use crate::converge::images::{ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};

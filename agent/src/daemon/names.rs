@@ -12,9 +12,10 @@ use tokio::sync::watch;
 use super::every;
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::control_plane::ControlPlane;
+use crate::converge::control_plane::ControlPlane;
 use crate::converge::dns::{self, DnsDeps, DnsLoop};
-use crate::converge::functions::{self, Functions, FunctionsDeps, FunctionsLoop};
+use crate::converge::function_calls::FunctionCalls;
+use crate::converge::functions::{self, FunctionsDeps, FunctionsLoop};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::node_dns::NodeDns;
 use crate::files::PodFiles;
@@ -71,7 +72,7 @@ pub(crate) fn wire_functions(
     known: Known,
     demand: watch::Sender<Option<NodeDemand>>,
     (files, control): (Arc<PodFiles>, watch::Receiver<ControlPlane>),
-) -> Functions {
+) -> Arc<dyn FunctionCalls> {
     let Known { subnet, catalog, .. } = known;
     let calls = functions::Calls::new(Timestamp::now());
     let row = Row::every(DEMAND_INTERVAL).wake_on(calls.stirred());
@@ -81,13 +82,18 @@ pub(crate) fn wire_functions(
     let deps = FunctionsDeps { listen, subnet, catalog, calls, files, control };
     let (the_loop, serving) = FunctionsLoop::new(deps, runtime.token());
     runtime.task("functions server", serving);
-    let functions = the_loop.functions();
+    let functions = Arc::new(the_loop.functions());
     runtime.drive(row, the_loop);
     functions
 }
 
 /// The gateway: the loop that says where and by which table, and the server that does it.
-pub(crate) fn wire_gateway(runtime: &mut Runtime, node: &str, known: Known, functions: Functions) {
+pub(crate) fn wire_gateway(
+    runtime: &mut Runtime,
+    node: &str,
+    known: Known,
+    functions: Arc<dyn FunctionCalls>,
+) {
     let Known { subnet, catalog, handover } = known;
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
     let (node, port, limits) = (node.to_owned(), gateway::PORT, crate::http::limits::Limits::default());

@@ -55,7 +55,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut runtime = Runtime::new();
     let _pods = daemon::wire_dns(&mut runtime, &config, netlink, &known);
     let functions = Functions::of_last_known(known.catalog.clone(), known.subnet.borrow().as_ref());
-    daemon::wire_gateway(&mut runtime, &config.node, known, functions);
+    daemon::wire_gateway(&mut runtime, &config.node, known, Arc::new(functions));
     let token = runtime.token();
     runtime.task("next agent", end_with_next(agent_dir, held, token));
     runtime.run_until_signal().await?;

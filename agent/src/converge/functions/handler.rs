@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
@@ -23,7 +24,8 @@ use super::rates::Rates;
 use super::token::Tokens;
 use super::who::Known;
 use crate::catalog::Catalog;
-use crate::control_plane::ControlPlane;
+use crate::converge::control_plane::ControlPlane;
+use crate::converge::function_calls::FunctionCalls;
 use crate::desired::Source;
 use crate::files::PodFiles;
 use crate::http::server::{Caller, Handler};
@@ -53,6 +55,25 @@ impl Handler for Functions {
         let activation = activation_id();
         let answer = self.answer(request, &caller, &activation).await;
         answer.unwrap_or_else(|refused| refused.answer(&activation))
+    }
+}
+
+#[async_trait]
+impl FunctionCalls for Functions {
+    async fn call_through_host(
+        &self,
+        request: Request<Incoming>,
+        id: &NamespacedName,
+        caller: &Caller,
+    ) -> Answered {
+        let activation = activation_id();
+        let called = async {
+            let catalog = Arc::clone(&self.catalog.borrow());
+            let record = record(&catalog, id)?;
+            self.may_call(record, caller, id, request.headers()).await?;
+            self.call(request, (record, &catalog), id, &activation).await
+        };
+        called.await.unwrap_or_else(|refused| refused.answer(&activation))
     }
 }
 
@@ -90,23 +111,6 @@ impl Functions {
         // Nobody sends: what is known stays.
         let (_, known) = watch::channel(Known::of(&newest, own, &ControlPlane::default()));
         Self { wakes: false, ..Self::new(catalog, known, calls, None) }
-    }
-
-    /// A call that came through the gateway of hosts: the body is the call, by whatever method.
-    pub async fn call_through_host(
-        &self,
-        request: Request<Incoming>,
-        id: &NamespacedName,
-        caller: &Caller,
-    ) -> Answered {
-        let activation = activation_id();
-        let called = async {
-            let catalog = Arc::clone(&self.catalog.borrow());
-            let record = record(&catalog, id)?;
-            self.may_call(record, caller, id, request.headers()).await?;
-            self.call(request, (record, &catalog), id, &activation).await
-        };
-        called.await.unwrap_or_else(|refused| refused.answer(&activation))
     }
 
     async fn answer(

@@ -37,7 +37,7 @@ use plan::{FunctionsPlan, Observed};
 use who::Known;
 
 use crate::catalog::Catalog;
-use crate::control_plane::ControlPlane;
+use crate::converge::control_plane::ControlPlane;
 use crate::files::PodFiles;
 use crate::http::limits::Limits;
 use crate::http::server::Server;

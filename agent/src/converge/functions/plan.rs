@@ -8,7 +8,7 @@ use schema::records::Subnet;
 
 use super::who::Known;
 use crate::catalog::Catalog;
-use crate::control_plane::ControlPlane;
+use crate::converge::control_plane::ControlPlane;
 
 /// What the loop decides on.
 #[derive(Debug, Clone)]

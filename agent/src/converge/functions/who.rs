@@ -8,7 +8,7 @@ use ipnet::Ipv4Net;
 use schema::records::Subnet;
 
 use crate::catalog::Catalog;
-use crate::control_plane::ControlPlane;
+use crate::converge::control_plane::ControlPlane;
 
 /// Addresses of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::balance::InFlight;
 use super::proxy::{Answered, Proxy, Refusal, Target};
 use super::route::{NotFound, Route, Table};
 use super::shares::{Leads, Turns};
-use crate::converge::functions::Functions;
+use crate::converge::function_calls::FunctionCalls;
 use crate::http::body::Holding;
 use crate::http::server::{Caller, Handler};
 
@@ -23,7 +23,7 @@ pub(super) struct Router {
     pub(super) proxy: Proxy,
     pub(super) turns: Turns,
     /// Functions behind hosts.
-    pub(super) functions: Functions,
+    pub(super) functions: Arc<dyn FunctionCalls>,
 }
 
 impl Handler for Router {

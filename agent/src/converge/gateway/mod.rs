@@ -36,7 +36,7 @@ use self::proxy::Proxy;
 use self::route::Table;
 use self::shares::Turns;
 use crate::catalog::Catalog;
-use crate::converge::functions::Functions;
+use crate::converge::function_calls::FunctionCalls;
 use crate::http::limits::Limits;
 use crate::http::server::Server;
 use crate::standby::Handover;
@@ -52,7 +52,7 @@ pub struct GatewayDeps {
     pub limits: Limits,
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
-    pub functions: Functions,
+    pub functions: Arc<dyn FunctionCalls>,
     pub handover: Handover,
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::checksums::TRIALS_MAX;
 use super::tunnel::Origin;
 use crate::catalog::Catalog;
-use crate::control_plane::ControlPlane;
+use crate::converge::control_plane::ControlPlane;
 use crate::converge::pod_table::PodTable;
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::names::Names;

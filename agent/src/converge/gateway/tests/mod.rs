@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schema::meta::NamespacedName;
-use schema::records::{RouteRecord, ServiceRecord};
+use schema::records::{FunctionRecord, RouteRecord, ServiceRecord};
 use schema::snapshot::Versioned;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -56,9 +56,11 @@ fn add_route(catalog: &mut Catalog, name: &str, host: &str, paths: &Value) {
     catalog.routes.insert(NamespacedName::new("default", name), versioned(record));
 }
 
-/// None.
-fn functions() -> Functions {
-    Functions::of_last_known(watch::channel(Arc::new(known())).1, None)
+/// One that sleeps, as a process without an agent knows it.
+fn functions() -> Arc<Functions> {
+    let mut catalog = known();
+    catalog.functions.insert(NamespacedName::new("default", "asleep"), versioned(FunctionRecord::default()));
+    Arc::new(Functions::of_last_known(watch::channel(Arc::new(catalog)).1, None))
 }
 
 /// `shop.example` with `/` to these endpoints.

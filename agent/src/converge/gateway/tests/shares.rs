@@ -163,6 +163,7 @@ async fn requests_go_to_backends_by_weight_and_a_function_that_is_gone_says_so()
             {"service": "next", "port": 80, "headers": {"x-canary": "yes"}},
         ]},
         {"path": "/call", "backends": [{"function": "hello"}]},
+        {"path": "/asleep", "backends": [{"function": "asleep"}]},
     ]);
     add_route(&mut catalog, "shop", "shop.example", &paths);
     let bed = Bed::start(Limits::default(), Table::of(&catalog, "n1")).await;
@@ -181,4 +182,6 @@ async fn requests_go_to_backends_by_weight_and_a_function_that_is_gone_says_so()
         "{called}"
     );
     assert!(called.contains("x-activation-id: "), "{called}");
+    let asleep = bed.ask(&get("/asleep")).await;
+    assert!(asleep.starts_with("http/1.1 503") && asleep.contains("retry-after: 1"), "{asleep}");
 }

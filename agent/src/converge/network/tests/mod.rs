@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::plan::{Observed, first_claims};
 use super::render::{Model, gateway_of};
 use super::{NetworkDeps, NetworkLoop, NetworkSettings};
-use crate::control_plane::ControlPlane;
+use crate::converge::control_plane::ControlPlane;
 use crate::converge::pod_table::PodTable;
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::names::Names;

@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How often it is looked: another leader is seldom at another address.
-const INTERVAL: Duration = Duration::from_secs(15);
+const INTERVAL: Duration = Duration::from_secs(30);
 /// Longest time for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
