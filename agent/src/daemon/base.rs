@@ -165,6 +165,7 @@ impl Base<'_> {
             listen: self.config.listen,
             address: self.address.clone(),
             age_recipient: self.files.recipient().map(str::to_owned),
+            cluster_recipient: self.files.cluster_recipient(),
             store: Arc::clone(&self.store),
             machine: Arc::new(RealMachine::new(Arc::clone(&self.docker), self.address.clone())),
             subnet: self.subnet.clone(),

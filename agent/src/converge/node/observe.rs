@@ -46,6 +46,7 @@ impl NodeLoop {
             facts: self.facts().await?,
             api: api_url(self.deps.listen, self.deps.address.or_loopback()),
             age_recipient: self.deps.age_recipient.clone(),
+            cluster_recipient: self.deps.cluster_recipient.borrow().clone(),
             pod_cidr: self.deps.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             vtep: self.deps.vtep.borrow().clone(),
             record: record.as_ref().map(versioned),

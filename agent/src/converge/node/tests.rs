@@ -57,6 +57,7 @@ impl Rig {
             listen: "0.0.0.0:7071".parse().unwrap(),
             address: self.address.clone(),
             age_recipient: Some("age1node".into()),
+            cluster_recipient: watch::channel(None).1,
             store,
             machine,
             subnet: watch::channel(None).1,
