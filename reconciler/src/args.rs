@@ -16,6 +16,7 @@ use schema::since::Since;
 mod invoke;
 mod offline;
 mod resource;
+mod secrets;
 mod simulate;
 mod top;
 mod up;
@@ -23,6 +24,7 @@ mod up;
 pub use invoke::InvokeArgs;
 pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
+pub use secrets::{RecipientsChange, SealArgs, SecretFormat, SecretsArgs, SecretsCommand, WhichSecret};
 pub use simulate::{SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, Simulated};
 pub use top::{SortBy, TopArgs, TopKind};
 pub use up::{DownArgs, UpArgs};
@@ -116,6 +118,11 @@ pub enum Command {
                             Exit code: 0 no errors, 1 errors (with --strict also warnings), 2 PATH can't be read."
     )]
     Validate(ValidateArgs),
+    /// Make and keep the encrypted secrets of a repository, offline
+    #[command(
+        after_help = "Examples: minik8s secrets init --node node-1=age1…\n          minik8s secrets seal db --from db.env"
+    )]
+    Secrets(SecretsArgs),
     /// What a controller would have done with a recorded load, offline
     #[command(
         after_help = "Examples: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json\n          \
