@@ -5,8 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use harness::manifests::web;
 use harness::{
-    Change, Cluster, ClusterOptions, Context, Gate, Registry, Result, ensure, eventually,
-    recipient, sealed, secs,
+    Change, Cluster, ClusterOptions, Context, Gate, Registry, Result, ensure, eventually, recipient, sealed,
+    secs,
 };
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, PodStatus};

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use harness::{
-    Change, Cluster, ClusterOptions, Context, IMAGE, PodView, Result, ensure, eventually,
-    recipient, sealed, secs,
+    Change, Cluster, ClusterOptions, Context, IMAGE, PodView, Result, ensure, eventually, recipient, sealed,
+    secs,
 };
 
 /// A pod that sleeps, with these volumes and these lines of its container.
@@ -158,7 +158,8 @@ fn a_secret_reaches_its_container_and_nothing_else() -> Result<()> {
         let recipient = recipient(cluster)?;
         ensure!(cluster.cli(&["get", "nodes", "-o", "wide"])?.ok()?.contains(&recipient));
 
-        let plain = |word: &str| sealed(&recipient, "default", "db", &format!("user: app\npassword: {word}\n"));
+        let plain =
+            |word: &str| sealed(&recipient, "default", "db", &format!("user: app\npassword: {word}\n"));
         let pod = sleeper("app", SECRETS, USES);
         cluster.push(
             &[Change::write("app.yaml", pod), Change::write("secrets/default/db.age", plain(CANARY)?)],
