@@ -34,6 +34,7 @@ use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{Statuses, publish_reported};
 use crate::converge::usage;
 use crate::desired;
+use crate::files::identity::IdentityLoop;
 use crate::locks::instance_lock::{self, RUN_DIR};
 use crate::locks::state_lock;
 use crate::node_address::NodeAddress;
@@ -49,6 +50,9 @@ const NETWORK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How often Docker's disk is looked at.
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether the cluster's identity is here; the settings wake the loop.
+const IDENTITY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often it is looked which images of functions are here; orders wake the loop.
 const BUILDS_INTERVAL: Duration = Duration::from_secs(15);
@@ -111,6 +115,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.follow("subnet", Row::when_woken().wake_on(snapshot.clone()), publish);
     let (disk, known) = CatalogDisk::open(&agent_dir);
     let (catalogs, catalog) = watch::channel(Arc::new(known.clone().unwrap_or_default()));
+    files.want_identity(known.as_ref().and_then(|known| known.settings.identity.as_ref()));
     let publish = catalog::publish(CatalogStore::new(&node, known), snapshot.clone(), catalogs);
     runtime.follow("catalog", Row::every(catalog::PEER_CHECK).wake_on(snapshot.clone()), publish);
     let row = Row::when_woken().wake_on(catalog.clone()).rest(catalog::SPACING).last_at_end();
@@ -160,11 +165,13 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let reported = wire_pods(&mut runtime, &base, dns, pod_tables, rules_follow)?;
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));
+    let row = every(IDENTITY_INTERVAL).wake_on(base.catalog.clone());
+    runtime.drive(row, IdentityLoop::new(Arc::clone(&base.files), base.catalog.clone()));
     runtime.drive(every(IMAGES_INTERVAL), base.images());
     wire_builds(&mut runtime, &base);
 
     let row = every(HEARTBEAT_INTERVAL).wake_on(vtep.clone()).wake_on(base.address.changes());
-    let row = row.wake_on(reported.clone());
+    let row = row.wake_on(reported.clone()).wake_on(base.files.cluster_recipient());
     runtime.drive(row, base.node(vtep, reported));
 
     let row = every(NETWORK_INTERVAL).wake_on(base.catalog.clone()).wake_on(base.subnet.clone());

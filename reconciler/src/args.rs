@@ -17,6 +17,7 @@ mod invoke;
 mod offline;
 mod resource;
 mod run;
+mod secrets;
 mod simulate;
 mod top;
 mod up;
@@ -25,6 +26,7 @@ pub use invoke::InvokeArgs;
 pub use offline::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
 pub use run::RunArgs;
+pub use secrets::{RecipientsChange, SealArgs, SecretFormat, SecretsArgs, SecretsCommand, WhichSecret};
 pub use simulate::{
     SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, SimulateWorkflowArgs, Simulated,
 };
@@ -127,6 +129,11 @@ pub enum Command {
                             Exit code: 0 no errors, 1 errors (with --strict also warnings), 2 PATH can't be read."
     )]
     Validate(ValidateArgs),
+    /// Make and keep the encrypted secrets of a repository, offline
+    #[command(
+        after_help = "Examples: minik8s secrets init --node node-1=age1…\n          minik8s secrets seal db --from db.env"
+    )]
+    Secrets(SecretsArgs),
     /// What a controller would have done with a recorded load, or a run of a workflow with mocks; offline
     #[command(
         after_help = "Examples: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json\n          \

@@ -13,7 +13,7 @@ use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
 /// Rules that no file of bearable size, or no file alone, can break: rule, file of the test, its name.
-const TESTED: [(&str, &str, &str); 17] = [
+const TESTED: [(&str, &str, &str); 18] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
         "more-violations",
@@ -50,6 +50,11 @@ const TESTED: [(&str, &str, &str); 17] = [
         "immutable",
         "reconciler/src/gitops/tests/config_maps.rs",
         "what_is_in_use_is_not_removed_and_if_immutable_not_changed",
+    ),
+    (
+        "secret-key",
+        "reconciler/src/gitops/tests/secrets.rs",
+        "a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_applied",
     ),
 ];
 const FOLDER_TESTS: &str = "reconciler/src/gitops/load/folder/tests.rs";

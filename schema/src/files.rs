@@ -19,6 +19,15 @@ pub const SECRETS_FOLDER: &str = "secrets";
 /// The ending of an encrypted secret's file.
 pub const SECRET_ENDING: &str = ".age";
 
+/// The ending of the file beside a secret's that lists its keys, one a line: what a commit is checked against.
+pub const KEYS_ENDING: &str = ".keys";
+/// Where, below [`SECRETS_FOLDER`], the identity of the cluster lies, encrypted to each node.
+pub const IDENTITY_FILE: &str = ".identity/cluster.age";
+/// Where, below [`SECRETS_FOLDER`], the recipient of that identity stands.
+pub const IDENTITY_RECIPIENT_FILE: &str = ".identity/cluster.pub";
+/// Below [`SECRETS_FOLDER`], the recipients to whom the cluster's identity is encrypted.
+pub const RECIPIENTS_FILE: &str = "recipients.txt";
+
 /// What stands for content: by its path from the root of the repository.
 pub type Files = BTreeMap<String, BlobRef>;
 
@@ -35,6 +44,9 @@ pub struct BlobRef {
     /// Of an object's content: the keys of its texts, which can be variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<String>,
+    /// Of a secret: the source whose repository it is in.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
 }
 
 /// What a path of the repository is.
@@ -45,7 +57,7 @@ pub enum BlobKind {
     Folder,
     /// One file.
     File,
-    /// The ciphertext of a secret, one file.
+    /// The ciphertext of a secret or of the cluster's identity, one file.
     Secret,
     /// The content of an object, a file per key; see [`object_path`].
     Object,
@@ -61,6 +73,8 @@ pub enum ContentRef {
     Secret(String),
     /// The content of an object of the same namespace, by its kind and name.
     Object(Kind, String),
+    /// The cluster's identity, which decrypts secrets. The Cluster object alone names it, and no pod can have it.
+    ClusterIdentity,
 }
 
 impl ContentRef {
@@ -68,6 +82,7 @@ impl ContentRef {
     pub fn name(&self) -> &str {
         match self {
             ContentRef::Path(name) | ContentRef::Secret(name) | ContentRef::Object(_, name) => name,
+            ContentRef::ClusterIdentity => IDENTITY_FILE,
         }
     }
 }
@@ -78,6 +93,7 @@ impl fmt::Display for ContentRef {
             ContentRef::Path(path) => f.write_str(path),
             ContentRef::Secret(name) => write!(f, "secret {name}"),
             ContentRef::Object(kind, name) => write!(f, "{kind} {name}"),
+            ContentRef::ClusterIdentity => f.write_str("the cluster's identity"),
         }
     }
 }
@@ -113,7 +129,7 @@ impl ContentUse {
     pub fn target(&self, metadata: &ObjectMeta) -> Option<ObjectRef> {
         match &self.what {
             ContentRef::Object(kind, name) => Some(metadata.reference(*kind, name)),
-            ContentRef::Path(_) | ContentRef::Secret(_) => None,
+            ContentRef::Path(_) | ContentRef::Secret(_) | ContentRef::ClusterIdentity => None,
         }
     }
 }
@@ -158,6 +174,11 @@ pub fn of_content<'f>(files: &'f Files, content: &ContentRef) -> Option<(&'f str
     match content {
         ContentRef::Path(path) => of_path(files, path),
         ContentRef::Secret(name) => of_secret(files, name),
+        ContentRef::ClusterIdentity => {
+            let is_it = |path: &str| path.ends_with(&format!("{SECRETS_FOLDER}/{IDENTITY_FILE}"));
+            let found = files.iter().find(|(path, _)| is_it(path));
+            found.map(|(path, blob)| (path.as_str(), blob))
+        }
         ContentRef::Object(kind, name) => {
             let is_it = |object: ObjectRef| object.kind == *kind && object.name == *name;
             let mut objects = files.iter().filter(|(_, blob)| blob.kind == BlobKind::Object);
@@ -186,6 +207,20 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
         }
     }
     paths
+}
+
+/// Where the identity of the cluster may be, the first that is there counts.
+pub fn identity_paths(source_folder: &str) -> Vec<String> {
+    let mut bases = vec![source_folder, ""];
+    bases.dedup();
+    bases.iter().map(|base| normal_path(&format!("{base}/{SECRETS_FOLDER}/{IDENTITY_FILE}"))).collect()
+}
+
+/// The path is that of the folder with the cluster's identity, or leads into it: in no volume.
+pub fn is_of_identity(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    let folder = IDENTITY_FILE.split('/').next();
+    parts.windows(2).any(|pair| pair[0] == SECRETS_FOLDER && Some(pair[1]) == folder)
 }
 
 /// What begins an age file, binary or as text.

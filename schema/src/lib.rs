@@ -18,6 +18,7 @@ pub mod kinds;
 pub mod manifest;
 pub mod meta;
 pub mod object;
+pub mod plaintext;
 pub mod quantity;
 pub mod records;
 pub mod secrets;

@@ -246,6 +246,31 @@ fn has_login(word: &str) -> bool {
     !host.starts_with("sha256:") && login.split_once(':').is_some_and(|(_, password)| !password.is_empty())
 }
 
+/// Names that end so have a password or private key as their value, whatever that looks like.
+const CLEAR_ENDINGS: [&str; 6] =
+    ["password", "passwd", "passphrase", "privatekey", "secretkey", "secretaccesskey"];
+/// What images take for yes and no: `ALLOW_EMPTY_PASSWORD=yes`.
+const ANSWERS: [&str; 8] = ["yes", "no", "true", "false", "on", "off", "0", "1"];
+/// Beginnings of private keys and tokens that nothing else has.
+const CLEAR_BEGINNINGS: [&str; 6] = ["AGE-SECRET-KEY-", "ghp_", "github_pat_", "glpat-", "xoxb-", "sk_live_"];
+
+/// The value of a variable is a password or a private key in clear. Unlike what decides whether a value is shown, it is
+/// an error of the manifest, so only what is plainly one counts.
+pub fn is_clear_secret(name: &str, value: &str) -> bool {
+    let is_answer = ANSWERS.contains(&value.to_ascii_lowercase().as_str());
+    let refers = value.contains("$(") || value.starts_with('/');
+    let is_password = CLEAR_ENDINGS.iter().any(|ending| plain(name).ends_with(ending));
+    is_clear_key(value) || is_password && !value.is_empty() && !is_answer && !refers
+}
+
+/// The text is, or holds, a private key or a token in clear.
+pub fn is_clear_key(text: &str) -> bool {
+    let of_line =
+        |line: &str| line.trim_start().starts_with("-----BEGIN ") && line.contains("PRIVATE KEY-----");
+    CLEAR_BEGINNINGS.iter().any(|beginning| text.trim_start().starts_with(beginning))
+        || text.lines().any(of_line)
+}
+
 /// Of any text below a field of this name single words may be secret: commands and notes.
 pub fn is_wordy_field(name: &str) -> bool {
     WORDY_PLACES.contains(&name)

@@ -5,8 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use harness::manifests::web;
 use harness::{
-    Change, Cluster, ClusterOptions, Context, Gate, Registry, Result, encrypted, ensure, eventually,
-    recipient, secs,
+    Change, Cluster, ClusterOptions, Context, Gate, Registry, Result, ensure, eventually, recipient, sealed,
+    secs,
 };
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, PodStatus};
@@ -124,7 +124,7 @@ fn a_registry_that_asks_for_a_login_is_told_of_with_what_to_do() -> Result<()> {
                 r#"{{"auths": {{"{}": {{"auth": "{auth}"}}}}}}"#,
                 closed.image("").trim_end_matches('/')
             );
-            encrypted(&recipient(cluster)?, &config)
+            sealed(&recipient(cluster)?, "*", "registry", &config)
         };
         let app = format!("{app}  imagePullSecrets: [{{name: registry}}]\n");
         let secret = |password: &str| {

@@ -42,6 +42,7 @@ mod repo_files;
 mod restarts;
 mod rollouts;
 mod safe_git;
+mod secrets;
 mod service_nodes;
 mod services;
 mod serving;

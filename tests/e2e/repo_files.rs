@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use harness::{
-    Change, Cluster, ClusterOptions, Context, IMAGE, PodView, Result, encrypted, ensure, eventually,
-    recipient, secs,
+    Change, Cluster, ClusterOptions, Context, IMAGE, PodView, Result, ensure, eventually, recipient, sealed,
+    secs,
 };
 
 /// A pod that sleeps, with these volumes and these lines of its container.
@@ -158,7 +158,8 @@ fn a_secret_reaches_its_container_and_nothing_else() -> Result<()> {
         let recipient = recipient(cluster)?;
         ensure!(cluster.cli(&["get", "nodes", "-o", "wide"])?.ok()?.contains(&recipient));
 
-        let plain = |word: &str| encrypted(&recipient, &format!("user: app\npassword: {word}\n"));
+        let plain =
+            |word: &str| sealed(&recipient, "default", "db", &format!("user: app\npassword: {word}\n"));
         let pod = sleeper("app", SECRETS, USES);
         cluster.push(
             &[Change::write("app.yaml", pod), Change::write("secrets/default/db.age", plain(CANARY)?)],
@@ -194,7 +195,7 @@ fn a_secret_reaches_its_container_and_nothing_else() -> Result<()> {
         // Encrypted for somebody else: said with what to do, and nothing is started.
         let stranger = harness::run("age-keygen", &[])?;
         let stranger = stranger.lines().find_map(|l| l.strip_prefix("# public key: ")).context("no key")?;
-        let foreign = encrypted(stranger, "password: other\n")?;
+        let foreign = sealed(stranger, "default", "db", "password: other\n")?;
         cluster.push(&[Change::write("secrets/default/db.age", foreign)], "For somebody else")?;
         eventually("status says for whom to encrypt", secs(40), || {
             let said = cluster.cli(&["describe", "pod/app"])?.ok()?;

@@ -59,7 +59,7 @@ pub use outside::Outside;
 pub use process::{Daemon, Outcome, outcome, run};
 pub use registry::{Gate, Registry};
 pub use remote::Remote;
-pub use secrets::{encrypted, recipient};
+pub use secrets::{encrypted, recipient, recipient_of, sealed};
 pub use slot::Slot;
 pub use timeline::{Happened, Moment, Timeline, most_at_once};
 pub use tls::HttpsServer;

@@ -10,7 +10,12 @@ use schema::records::NodeRecord;
 use crate::cluster::Cluster;
 use crate::wait::{eventually, secs};
 
-/// The text, encrypted for the recipient.
+/// A secret of a namespace (`*` for all), encrypted to the recipient.
+pub fn sealed(recipient: &str, namespace: &str, name: &str, values: &str) -> Result<String> {
+    encrypted(recipient, &format!("namespace: \"{namespace}\"\nname: {name}\n---\n{values}"))
+}
+
+/// The text, encrypted to the recipient.
 pub fn encrypted(recipient: &str, plain: &str) -> Result<String> {
     let mut age = Command::new("age")
         .args(["-a", "-r", recipient])
@@ -18,14 +23,23 @@ pub fn encrypted(recipient: &str, plain: &str) -> Result<String> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run age; install it (Debian: 'apt-get install age')")?;
-    age.stdin.take().context("a pipe")?.write_all(plain.as_bytes())?;
-    Ok(String::from_utf8(age.wait_with_output()?.stdout)?)
+    let (mut stdin, plain) = (age.stdin.take().context("a pipe")?, plain.to_owned());
+    // It writes before it has read all.
+    let writer = std::thread::spawn(move || stdin.write_all(plain.as_bytes()));
+    let written = age.wait_with_output()?.stdout;
+    writer.join().ok().context("the thread that writes panicked")??;
+    Ok(String::from_utf8(written)?)
 }
 
 /// For whom to encrypt what the cluster's first node reads.
 pub fn recipient(cluster: &Cluster) -> Result<String> {
-    let node: NodeRecord = eventually("the node has a recipient", secs(20), || {
-        cluster.etcd.value(Key::Node(cluster.node().name.clone()))
-    })?;
+    recipient_of(cluster, 1)
+}
+
+/// For whom to encrypt what the node of that number reads.
+pub fn recipient_of(cluster: &Cluster, number: usize) -> Result<String> {
+    let name = &cluster.numbered(number)?.name;
+    let node: NodeRecord =
+        eventually("the node has a recipient", secs(40), || cluster.etcd.value(Key::Node(name.clone())))?;
     node.age_recipient.context("the node's record names no recipient")
 }

@@ -168,6 +168,7 @@ impl Base<'_> {
             functions_listen: self.config.functions_listen,
             address: self.address.clone(),
             age_recipient: self.files.recipient().map(str::to_owned),
+            cluster_recipient: self.files.cluster_recipient(),
             store: Arc::clone(&self.store),
             machine: Arc::new(RealMachine::new(Arc::clone(&self.docker), self.address.clone())),
             subnet: self.subnet.clone(),

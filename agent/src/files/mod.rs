@@ -1,6 +1,7 @@
 //! Files of the repository and secrets that pods need on this node.
 //!
-//! `cache` has the content on disk, ciphertext of secrets among it; `secrets` decrypts it in memory.
+//! `cache` has the content on disk, ciphertext of secrets among it; `secrets` decrypts it in memory, with the node's own
+//! identity or the cluster's, which `identity` brings here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,11 +11,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use schema::control::lock;
-use schema::files::{BlobRef, ContentRef, file_name, of_content, of_secret};
+use schema::files::{
+    BlobRef, ContentRef, Files, IDENTITY_FILE, SECRETS_FOLDER, file_name, of_content, of_secret,
+};
+use schema::plaintext::{self, Format};
 use schema::records::PodInstance;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub mod cache;
+pub mod identity;
+#[cfg(test)]
+mod secret_tests;
 pub mod secrets;
 #[cfg(test)]
 mod tests;
@@ -24,7 +32,8 @@ pub use cache::{Cache, CacheError, Ensured};
 pub use secrets::{Keys, SecretError};
 
 use crate::worlds::blobs::BlobSource;
-use secrets::Place;
+use identity::ClusterKeys;
+use secrets::{Place, Use};
 
 /// How often content that no pod names is looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
@@ -33,18 +42,67 @@ const SWEEP_EVERY: Duration = Duration::from_secs(300);
 pub struct PodFiles {
     cache: Arc<Cache>,
     keys: Keys,
+    cluster: ClusterKeys,
     swept: Mutex<Option<Instant>>,
+}
+
+/// A secret as a pod may use it: its values, as they are written.
+pub struct OpenedSecret {
+    format: Format,
+    values: Vec<u8>,
 }
 
 impl PodFiles {
     /// Below `state_dir`, from `source`, decrypted with `keys`.
     pub fn new(state_dir: &Path, source: Arc<dyn BlobSource>, keys: Keys) -> Self {
-        Self { cache: Arc::new(Cache::new(state_dir, source)), keys, swept: Mutex::default() }
+        let cache = Arc::new(Cache::new(state_dir, source));
+        Self { cache, keys, cluster: ClusterKeys::new(), swept: Mutex::default() }
     }
 
     /// Whom to encrypt secrets for; none while this node has no identity.
     pub fn recipient(&self) -> Option<&str> {
         self.keys.recipient()
+    }
+
+    /// The recipient of the cluster's identity that this node has; none while it has none.
+    pub fn cluster_recipient(&self) -> watch::Receiver<Option<String>> {
+        self.cluster.recipients()
+    }
+
+    /// The version of the cluster's identity that counts.
+    pub fn want_identity(&self, blob: Option<&BlobRef>) {
+        self.cluster.want(blob);
+    }
+
+    /// Whether this node has that version.
+    pub fn has_wanted_identity(&self) -> bool {
+        self.cluster.is_current()
+    }
+
+    /// Brings the wanted version here. What can't be fetched leaves the one before in its place; one that is not
+    /// encrypted to this node takes it away.
+    pub async fn take_identity(&self) -> Result<(), SecretError> {
+        let Some(blob) = self.cluster.wanted() else {
+            self.cluster.hold(None);
+            return Ok(());
+        };
+        let path = format!("{SECRETS_FOLDER}/{IDENTITY_FILE}");
+        let ciphertext = self.ciphertext(&path, &blob).await?;
+        let plain = self.keys.decrypt(Place { name: "cluster", path: &path }, &ciphertext, &[]);
+        match plain.and_then(|plain| secrets::identities(&plain, &path)) {
+            Ok(identities) => {
+                tracing::info!(digest = blob.digest, "this node has the cluster's identity");
+                self.cluster.hold(Some((blob, identities)));
+                Ok(())
+            }
+            Err(error) => {
+                self.cluster.hold(None);
+                Err(match error {
+                    SecretError::NotForUs { recipient, .. } => SecretError::NotAmongRecipients { recipient },
+                    other => other,
+                })
+            }
+        }
     }
 
     /// Has content on this node.
@@ -57,17 +115,42 @@ impl PodFiles {
         self.cache.folder(blob)
     }
 
-    /// The plain text of a secret that the pod names, fetched where it is not here. The caller keeps it
-    /// in memory alone.
+    /// The values of a secret that the pod names, as they are written, fetched where it is not here. The caller keeps
+    /// them in memory alone.
     pub async fn secret_bytes(&self, pod: &PodInstance, name: &str) -> Result<Vec<u8>, SecretError> {
-        let found = of_secret(&pod.files, name);
+        self.open_secret(&pod.files, &pod.namespace, name).await.map(|opened| opened.values)
+    }
+
+    /// A secret among `files`, for use in `namespace`.
+    pub async fn open_secret(
+        &self,
+        files: &Files,
+        namespace: &str,
+        name: &str,
+    ) -> Result<OpenedSecret, SecretError> {
+        let found = of_secret(files, name);
         let (path, blob) = found.ok_or_else(|| SecretError::NotNamed(format!("secret {name}")))?;
-        let no_content = |why: String| SecretError::NoContent(why);
-        self.ensure(path, blob).await.map_err(|error| no_content(error.to_string()))?;
+        let ciphertext = self.ciphertext(path, blob).await?;
+        let taken = if self.cluster.is_current() { Ok(()) } else { self.take_identity().await };
+        let held = self.cluster.held();
+        let identities = held.as_ref().map_or(&[][..], |held| &held.identities);
+        let place = Place { name, path };
+        let plain = match (self.keys.decrypt(place, &ciphertext, identities), taken) {
+            // Why the cluster's identity is not here says more.
+            (Err(SecretError::NotForUs { .. }), Err(why)) => return Err(why),
+            (plain, _) => plain?,
+        };
+        let home = self.cluster.wanted().map(|identity| identity.source);
+        let wanted = Use { place, namespace, source: &blob.source, home: home.as_deref() };
+        let (format, values) = wanted.check(&plain)?;
+        Ok(OpenedSecret { format, values: values.to_vec() })
+    }
+
+    async fn ciphertext(&self, path: &str, blob: &BlobRef) -> Result<Vec<u8>, SecretError> {
+        self.ensure(path, blob).await.map_err(|error| SecretError::NoContent(error.to_string()))?;
         let file: PathBuf = self.cache.folder(blob).join(file_name(path));
-        let ciphertext = fs::read(&file)
-            .map_err(|error| no_content(format!("cannot read {}: {error}", file.display())))?;
-        self.keys.decrypt(Place { name, path }, &ciphertext)
+        fs::read(&file)
+            .map_err(|error| SecretError::NoContent(format!("cannot read {}: {error}", file.display())))
     }
 
     /// The values by key of a secret or an object that the pod names; the same holds for secrets.
@@ -77,7 +160,10 @@ impl PodFiles {
         of: &ContentRef,
     ) -> Result<BTreeMap<String, Vec<u8>>, SecretError> {
         if let ContentRef::Secret(name) = of {
-            return Ok(secrets::entries(&self.secret_bytes(pod, name).await?));
+            let OpenedSecret { format, values } = self.open_secret(&pod.files, &pod.namespace, name).await?;
+            let entries = plaintext::entries(format, &values);
+            return entries
+                .map_err(|why| SecretError::Plaintext { name: name.clone(), why: why.to_string() });
         }
         let (path, blob) = of_content(&pod.files, of).ok_or_else(|| SecretError::NotNamed(of.to_string()))?;
         self.ensure(path, blob).await.map_err(|error| SecretError::NoContent(error.to_string()))?;
@@ -99,7 +185,8 @@ impl PodFiles {
             return;
         }
         *swept = Some(Instant::now());
-        let (cache, named) = (Arc::clone(&self.cache), named());
+        let (cache, mut named) = (Arc::clone(&self.cache), named());
+        named.extend(self.cluster.wanted().map(|blob| blob.digest));
         tokio::task::spawn_blocking(move || {
             if let Err(error) = cache.sweep(&named) {
                 tracing::warn!(%error, "could not remove files that no pod needs");

@@ -13,9 +13,7 @@ use age::x25519::Identity;
 use anyhow::{Context as _, bail};
 use schema::control::DiskRecord;
 use schema::files::{ContentRef, LIMITS};
-
-/// The key of a secret that is no map of texts.
-pub const WHOLE: &str = "value";
+use schema::plaintext::{self, ANY, Format, PlaintextError, WHOLE};
 
 /// A secret can't be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,9 +27,26 @@ pub enum SecretError {
     NoContent(String),
     /// Encrypted for others.
     #[error(
-        "secret {name} ({path}) is not encrypted for this node; encrypt it again with 'age -r {recipient}' beside the other recipients"
+        "secret {name} ({path}) is encrypted neither to the cluster nor to this node; seal it with 'minik8s secrets seal', or encrypt it with 'age -r {recipient}' beside its other recipients"
     )]
     NotForUs { name: String, path: String, recipient: String },
+    /// The newest version of the cluster's identity is encrypted to other nodes.
+    #[error(
+        "the cluster's identity is not encrypted to this node; add it with 'minik8s secrets recipients add NODE {recipient}' and push"
+    )]
+    NotAmongRecipients { recipient: String },
+    /// It could be a copy from anywhere.
+    #[error(
+        "secret {name} ({path}) does not say inside for which namespace and name it is; 'minik8s secrets seal {name} -n {namespace}' adds that"
+    )]
+    Unbound { name: String, path: String, namespace: String },
+    /// A copy.
+    #[error(
+        "secret {name} ({path}) is for {bound} and can't be used as {wanted}; seal one for it with 'minik8s secrets seal'"
+    )]
+    Elsewhere { name: String, path: String, bound: String, wanted: String },
+    #[error("secret {name} {why}; mend it with 'minik8s secrets edit'")]
+    Plaintext { name: String, why: String },
     #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it again with 'age -r {recipient}'")]
     Damaged { name: String, path: String, why: String, recipient: String },
     #[error("{of} has no key {key}; it has {known}")]
@@ -93,12 +108,17 @@ impl Keys {
         self.0.as_ref().ok().map(|identities| identities.recipient.as_str())
     }
 
-    /// The plain text.
-    pub fn decrypt(&self, place: Place<'_>, ciphertext: &[u8]) -> Result<Vec<u8>, SecretError> {
+    /// The plain text, decrypted with the node's own identities or one of `more`.
+    pub fn decrypt(
+        &self,
+        place: Place<'_>,
+        ciphertext: &[u8],
+        more: &[Identity],
+    ) -> Result<Vec<u8>, SecretError> {
         let identities = self.0.as_ref().map_err(|why| SecretError::NoIdentity(why.clone()))?;
         let (name, path) = (place.name.to_owned(), place.path.to_owned());
         let recipient = identities.recipient.clone();
-        identities.plain(ciphertext).map_err(|why| match why {
+        identities.plain(ciphertext, more).map_err(|why| match why {
             age::DecryptError::NoMatchingKeys => SecretError::NotForUs { name, path, recipient },
             other => SecretError::Damaged { name, path, why: other.to_string(), recipient },
         })
@@ -106,9 +126,9 @@ impl Keys {
 }
 
 impl Identities {
-    fn plain(&self, ciphertext: &[u8]) -> Result<Vec<u8>, age::DecryptError> {
+    fn plain(&self, ciphertext: &[u8], more: &[Identity]) -> Result<Vec<u8>, age::DecryptError> {
         let decryptor = age::Decryptor::new_buffered(age::armor::ArmoredReader::new(ciphertext))?;
-        let identities = self.all.iter().map(|identity| identity as &dyn age::Identity);
+        let identities = self.all.iter().chain(more).map(|identity| identity as &dyn age::Identity);
         let mut plain = Vec::new();
         decryptor.decrypt(identities)?.take(LIMITS.secret_bytes).read_to_end(&mut plain)?;
         Ok(plain)
@@ -129,12 +149,51 @@ fn make(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A map of texts in YAML or JSON by its keys; anything else under [`WHOLE`].
-pub fn entries(plain: &[u8]) -> BTreeMap<String, Vec<u8>> {
-    let map: Result<BTreeMap<String, String>, _> = serde_yaml::from_slice(plain);
-    match map {
-        Ok(map) if !map.is_empty() => map.into_iter().map(|(key, value)| (key, value.into_bytes())).collect(),
-        _ => BTreeMap::from([(WHOLE.to_owned(), plain.to_vec())]),
+/// The identities in a file of age's: one a line, the one in use first.
+pub(super) fn identities(plain: &[u8], path: &str) -> Result<Vec<Identity>, SecretError> {
+    let unfit = || SecretError::NoContent(format!("{path} holds something else than age identities"));
+    let text = str::from_utf8(plain).map_err(|_| unfit())?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let identities: Vec<Identity> = lines.map(str::parse).collect::<Result<_, _>>().map_err(|_| unfit())?;
+    if identities.is_empty() { Err(unfit()) } else { Ok(identities) }
+}
+
+/// Who wants to use a secret.
+pub(super) struct Use<'a> {
+    pub(super) place: Place<'a>,
+    /// The pod's.
+    pub(super) namespace: &'a str,
+    /// In whose repository the pod and the file are; empty where that is not known.
+    pub(super) source: &'a str,
+    /// The source of the Cluster object, for which a secret is that names none.
+    pub(super) home: Option<&'a str>,
+}
+
+impl Use<'_> {
+    /// The values, if the plaintext says that it is for this use.
+    pub(super) fn check<'p>(&self, plain: &'p [u8]) -> Result<(Format, &'p [u8]), SecretError> {
+        let Place { name, path } = self.place;
+        let (header, values) = plaintext::split(plain).map_err(|why| match why {
+            PlaintextError::Unbound => SecretError::Unbound {
+                name: name.to_owned(),
+                path: path.to_owned(),
+                namespace: self.namespace.to_owned(),
+            },
+            why => SecretError::Plaintext { name: name.to_owned(), why: why.to_string() },
+        })?;
+        let fits = |said: &str, is: &str| said == ANY || said == is;
+        let source = header.source.as_deref().or(self.home);
+        let is_of_source = self.source.is_empty() || source.is_none_or(|source| fits(source, self.source));
+        if fits(&header.namespace, self.namespace) && header.name == name && is_of_source {
+            return Ok((header.format, values));
+        }
+        let source = source.map(|source| format!(" of source {source}")).unwrap_or_default();
+        Err(SecretError::Elsewhere {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            bound: format!("{}/{}{source}", header.namespace, header.name),
+            wanted: format!("{}/{name} of source {}", self.namespace, self.source),
+        })
     }
 }
 

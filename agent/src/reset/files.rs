@@ -34,7 +34,7 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
     let result = result.map(|()| true);
     if let (Ok(_), Some(recipient)) = (&result, recipient) {
         removed.done(format!(
-            "the age identity of recipient {recipient}: secrets must be encrypted for another one"
+            "the age identity of recipient {recipient}: take it off the list with 'minik8s secrets recipients remove'"
         ));
     }
     removed.note(format!("directory {}", dir.display()), result);

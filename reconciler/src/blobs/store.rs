@@ -71,7 +71,8 @@ impl BlobStore {
         let (made, kind) = make(BufWriter::new(file.reopen().map_err(failed)?))?;
         let written = made.writer.into_inner().map_err(|error| failed(error.into_error()))?;
         written.sync_data().map_err(failed)?;
-        let blob = BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new() };
+        let blob =
+            BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new(), source: String::new() };
         file.persist(self.path(&blob.digest)).map_err(|error| failed(error.error))?;
         Ok(blob)
     }

@@ -261,6 +261,7 @@ pub(super) fn node_page(node: &NodeDetail, screen: Screen, now: Timestamp) -> St
     page.field(0, "Pod CIDR", row.pod_cidr.as_deref().unwrap_or_default());
     page.field(0, "Agent", &format!("{} at {}", row.version, node.api));
     page.field(0, "Age recipient", row.age_recipient.as_deref().unwrap_or_default());
+    page.field(0, "Cluster recipient", row.cluster_recipient.as_deref().unwrap_or_default());
     page.field(0, "Docker", &row.docker);
     page.field(0, "System", &format!("{}, Linux {}, {}", row.os, row.kernel, row.arch));
     page.field(0, "Pods", &format!("{} of {}", row.pods, row.max_pods));

@@ -18,6 +18,7 @@ mod logs;
 mod offline;
 pub(crate) mod print;
 mod run;
+mod secrets;
 mod serve;
 mod status;
 mod sync;
@@ -46,6 +47,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Plan(args) => return code(preview::run(&args).await.map_err(CliError::without_usage)),
         Command::FindComment(args) => preview::find_comment(&args),
         Command::Validate(args) => return validate::run(&args),
+        Command::Secrets(args) => return exit(secrets::run(&args).await),
         Command::Simulate(args) => return code(simulate::run(&args)),
         Command::Schema(args) => explain::schema(&args),
         Command::Explain(args) => explain::run(&args),

@@ -123,6 +123,7 @@ pub(crate) fn object_of(name: &str, resource: impl Into<Resource>) -> Object {
 pub(crate) fn node_record(name: &str) -> NodeRecord {
     NodeRecord {
         age_recipient: None,
+        cluster_recipient: None,
         name: name.into(),
         addresses: vec!["192.0.2.1".parse().unwrap()],
         cpu: "4".parse().unwrap(),

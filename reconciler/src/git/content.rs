@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use git2::{ErrorCode, ObjectType, Oid, Repository, Tree};
 use schema::archive::{Archive, ArchiveError, Made};
-use schema::files::{BlobKind, LIMITS, file_name, is_ciphertext, is_lfs_pointer};
+use schema::files::{BlobKind, LIMITS, file_name, is_ciphertext, is_lfs_pointer, is_of_identity};
 
 use super::walk::DEPTH_MAX;
 
@@ -54,7 +54,7 @@ impl ContentError {
             ContentError::Name(_) => "rename it",
             ContentError::TooMuch { .. } => "name a smaller folder, or bake what is large into the image",
             ContentError::Plain(_) => {
-                "encrypt it with `age -r RECIPIENT`, and change what was in it: it is in Git's history for good"
+                "encrypt it with 'minik8s secrets seal', and change what was in it: it is in Git's history for good"
             }
             ContentError::Unreadable { .. } => "let this user read it",
             ContentError::NoFile(_) => "put the encrypted file there",
@@ -109,6 +109,10 @@ pub fn archive<W: Write>(
     is_secret: bool,
     writer: W,
 ) -> Result<(Made<W>, BlobKind), ContentError> {
+    // Secrets alone are looked up where it lies.
+    if !is_secret && is_of_identity(path) {
+        return Err(ContentError::Absent(path.to_owned()));
+    }
     let mut walk = Walk { repository, archive: Archive::new(writer), entries: 0, top: path };
     let is_folder = repository.find_object(found.id, None)?.kind() == Some(ObjectType::Tree);
     let kind = match (is_folder, is_secret) {
@@ -150,6 +154,10 @@ impl<W: Write> Walk<'_, W> {
             self.entries += 1;
             if self.entries > LIMITS.entries || depth > DEPTH_MAX {
                 return Err(refused(ArchiveError::TooMany, &path, self.top));
+            }
+            // A new version of it, for a new node, changes no pod that mounts a folder around it.
+            if is_of_identity(&path) {
+                continue;
             }
             match item.kind() {
                 Some(ObjectType::Tree) => {

@@ -55,6 +55,13 @@ pub struct Request<'a> {
     pub live: Option<Live>,
 }
 
+impl Request<'_> {
+    /// Name of the source, and its folder.
+    fn place(&self) -> (&str, &str) {
+        (self.source, self.folder)
+    }
+}
+
 /// What a server says of the present.
 #[derive(Debug, Clone, Default)]
 pub struct Live {
@@ -167,10 +174,10 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         _ => head,
     };
     let before = match (&request.live, base) {
-        (None, Some(base)) => Some(read(&repository, base, request.folder, None, None)?),
+        (None, Some(base)) => Some(read(&repository, base, request.place(), None, None)?),
         _ => None,
     };
-    let after = read(&repository, effective, request.folder, base, before.as_ref())?;
+    let after = read(&repository, effective, request.place(), base, before.as_ref())?;
     let (live, nodes, base_name) = match (&request.live, &before) {
         (Some(live), _) => {
             (live.objects.clone(), Some(live.nodes.as_slice()), applied.unwrap_or("nothing").to_owned())
@@ -319,7 +326,7 @@ struct Read {
 fn read(
     repository: &Repository,
     commit: Oid,
-    folder: &str,
+    (source, folder): (&str, &str),
     base: Option<Oid>,
     before: Option<&Read>,
 ) -> Result<Read, OfflineError> {
@@ -353,7 +360,7 @@ fn read(
     let known = before.map_or(&nothing, |before| &before.known);
     let mut lookup =
         InCommit { repository, commit, store: None, before: known, now: HashedContent::new(), unkept: None };
-    let resolved = files::resolve(&parsed, SourceFolder::Is(folder), &mut lookup);
+    let resolved = files::resolve(&parsed, source, SourceFolder::Is(folder), &mut lookup);
     let manifests = resolved.map_err(|error| match error {
         ContentError::Git(error) => OfflineError::Read(error),
         other => OfflineError::Read(git2::Error::from_str(&other.to_string())),

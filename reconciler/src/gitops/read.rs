@@ -108,7 +108,7 @@ fn read_keeping(
         now: HashedContent::new(),
         unkept: None,
     };
-    let manifests = files::resolve(&parsed, SourceFolder::Is(folder), &mut lookup)
+    let manifests = files::resolve(&parsed, &mirror.config().name, SourceFolder::Is(folder), &mut lookup)
         .map_err(|error| mirror.no_content(error))?;
     let (known, unkept) = (Arc::new(lookup.now), lookup.unkept.map(Arc::from));
     Ok(Loaded { head, commit: Arc::new(commit), listing, parsed, manifests, is_unused, known, unkept })

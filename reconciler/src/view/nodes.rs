@@ -36,6 +36,7 @@ pub struct NodeView {
     /// Whom to encrypt secrets for so that it can read them: `age1…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_recipient: Option<String>,
+    pub cluster_recipient: Option<String>,
     pub pods: u64,
     pub max_pods: u32,
     pub cpu: Cpu,
@@ -155,6 +156,7 @@ fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
         address: record.addresses.first().copied(),
         pod_cidr: subnet,
         age_recipient: record.age_recipient.clone(),
+        cluster_recipient: record.cluster_recipient.clone(),
         pods,
         max_pods: record.max_pods,
         cpu: record.cpu,

@@ -91,6 +91,7 @@ pub(crate) fn put_node(snapshot: &mut Snapshot, name: &str) {
     let address: IpAddr = "192.0.2.7".parse().unwrap();
     let record = NodeRecord {
         age_recipient: None,
+        cluster_recipient: None,
         name: name.to_owned(),
         addresses: vec![address],
         cpu: "2".parse().unwrap(),

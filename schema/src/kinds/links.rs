@@ -45,7 +45,8 @@ pub(crate) fn places(metadata: &ObjectMeta, resource: &Resource) -> Vec<Vec<Owne
 }
 
 /// The content that running pods depend on, by what names it: not by where it lies, so that a secret
-/// may move, and without registry logins, which only the next pull needs.
+/// may move, without registry logins, which only the next pull needs, and without the cluster's identity, which is
+/// encrypted anew for each new node.
 pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(ContentRef, &'f str, bool)> {
     if files.is_empty() {
         return Vec::new();
@@ -53,7 +54,7 @@ pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(ContentRef, &'
     let mut found: Vec<_> = resource
         .files()
         .into_iter()
-        .filter(|used| !used.is_login)
+        .filter(|used| !used.is_login && used.what != ContentRef::ClusterIdentity)
         .filter_map(|used| {
             let (_, blob) = of_content(files, &used.what)?;
             // A file is mounted otherwise than a folder with this file alone.

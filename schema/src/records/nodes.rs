@@ -37,6 +37,9 @@ pub struct NodeRecord {
     /// Whom to encrypt secrets for so that this node can decrypt them: `age1…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_recipient: Option<String>,
+    /// The recipient of the cluster's identity that this node has: it decrypts what is encrypted to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_recipient: Option<String>,
     /// When the agent first registered.
     pub registered_at: Timestamp,
     /// The range that the node's pods have already, from its own disk: an etcd that was lost gives it back.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::files::BlobRef;
 use crate::kinds::Health;
 use crate::kinds::cluster::ClusterSpec;
 
@@ -13,6 +14,9 @@ pub struct ClusterSettings {
     pub generation: u64,
     /// What it says; all defaults without one.
     pub spec: ClusterSpec,
+    /// The cluster's identity, encrypted to its nodes, if the source of the Cluster object has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<BlobRef>,
 }
 
 impl ClusterSettings {

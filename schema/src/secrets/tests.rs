@@ -166,3 +166,31 @@ fn only_values_of_plain_shapes_are_plain() {
         assert!(!is_plain_value(value), "{value}");
     }
 }
+
+#[test]
+fn only_what_is_plainly_a_password_or_private_key_is_an_error() {
+    for (name, value) in [
+        ("DB_PASSWORD", "hunter2"),
+        ("MYSQL_ROOT_PASSWORD", "root"),
+        ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI"),
+        ("KEY", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl"),
+        ("X", "config: |\n  -----BEGIN RSA PRIVATE KEY-----\n"),
+        ("X", "ghp_0123456789"),
+    ] {
+        assert!(is_clear_secret(name, value), "{name}={value}");
+    }
+    for (name, value) in [
+        ("DB_PASSWORD", ""),
+        ("DB_PASSWORD", "$(OTHER)"),
+        ("DB_PASSWORD", "/run/secrets/db"),
+        ("DB_PASSWORD_FILE", "/run/secrets/db"),
+        ("ALLOW_EMPTY_PASSWORD", "yes"),
+        ("MYSQL_RANDOM_ROOT_PASSWORD", "TRUE"),
+        ("PASSWORD_MIN_LENGTH", "12"),
+        ("TOKEN_TTL", "3600"),
+        ("CERT", "-----BEGIN CERTIFICATE-----\nMIIB"),
+        ("LOG_LEVEL", "info"),
+    ] {
+        assert!(!is_clear_secret(name, value), "{name}={value}");
+    }
+}

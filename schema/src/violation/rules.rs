@@ -122,6 +122,7 @@ rules! {
     // The repository's other files.
     REPO_FILE "repo-file" Error "A file or folder of the repository that a volume names is not there, or can't be mounted."
     SECRET_FILE "secret-file" Error "The encrypted file of a secret is not there, or is not encrypted."
+    SECRET_KEY "secret-key" Error "A secret has no such key, by the list beside its file."
     // Across files and sources.
     DUPLICATE_OBJECT "duplicate-object" Error "Two documents are the same object."
     OWNED_BY_OTHER_SOURCE "owned-by-other-source" Error "An object belongs to another source of the cluster."

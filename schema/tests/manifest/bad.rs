@@ -107,6 +107,7 @@ fn containers() -> Vec<(&'static str, String)> {
             container("env:\n- name: A\n  value: a\n  §valueFrom: {fieldRef: {fieldPath: metadata.name}}"),
         ),
         ("exclusive", container("env:\n- name: A\n  §valueFrom: {}")),
+        ("literal-secret", container("env:\n- name: DB_PASSWORD\n  §value: hunter2")),
         ("field-path", container("env:\n- name: A\n  valueFrom: {fieldRef: {fieldPath: §metadata.nme}}")),
         ("resources", container("resources: {requests: {cpu: §2}, limits: {cpu: 1}}")),
         ("resources", container("resources: {requests: {memory: §2Gi}, limits: {memory: 1Gi}}")),

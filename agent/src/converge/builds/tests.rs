@@ -26,7 +26,13 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn order() -> BuildOrder {
-    let source = BlobRef { digest: "a".repeat(64), size: 1, kind: BlobKind::Folder, texts: Vec::new() };
+    let source = BlobRef {
+        digest: "a".repeat(64),
+        size: 1,
+        kind: BlobKind::Folder,
+        texts: Vec::new(),
+        source: String::new(),
+    };
     BuildOrder {
         reference: reference(),
         function: NamespacedName::new("default", "hello"),

@@ -40,6 +40,8 @@ pub struct NodeDeps {
     pub functions_listen: SocketAddr,
     pub address: NodeAddress,
     pub age_recipient: Option<String>,
+    /// Of the cluster's identity, once it is here.
+    pub cluster_recipient: watch::Receiver<Option<String>>,
     pub store: SharedStore,
     pub machine: Arc<dyn Machine>,
     pub subnet: watch::Receiver<Option<Subnet>>,

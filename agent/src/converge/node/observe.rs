@@ -47,6 +47,7 @@ impl NodeLoop {
             api: api_url(self.deps.listen, self.deps.address.or_loopback()),
             calls: api_url(self.deps.functions_listen, self.deps.address.or_loopback()),
             age_recipient: self.deps.age_recipient.clone(),
+            cluster_recipient: self.deps.cluster_recipient.borrow().clone(),
             pod_cidr: self.deps.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             vtep: self.deps.vtep.borrow().clone(),
             record: record.as_ref().map(versioned),

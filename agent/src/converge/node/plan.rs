@@ -25,6 +25,7 @@ pub struct Observed {
     pub api: String,
     pub calls: String,
     pub age_recipient: Option<String>,
+    pub cluster_recipient: Option<String>,
     pub pod_cidr: Option<Ipv4Net>,
     pub vtep: Option<Vtep>,
     /// The record in etcd; the error's text if it can't be read.
@@ -119,6 +120,7 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         api: observed.api.clone(),
         calls: observed.calls.clone(),
         age_recipient: observed.age_recipient.clone(),
+        cluster_recipient: observed.cluster_recipient.clone(),
         registered_at,
         pod_cidr: observed.pod_cidr,
         // A tunnel that is not looked at yet, or broken for a moment, is where it was.

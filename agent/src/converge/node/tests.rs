@@ -58,6 +58,7 @@ impl Rig {
             functions_listen: "0.0.0.0:8081".parse().unwrap(),
             address: self.address.clone(),
             age_recipient: Some("age1node".into()),
+            cluster_recipient: watch::channel(None).1,
             store,
             machine,
             subnet: watch::channel(None).1,

@@ -42,6 +42,7 @@ fn function(content: char) -> Object {
         size: 1,
         kind: BlobKind::Folder,
         texts: Vec::new(),
+        source: String::new(),
     };
     object.files.insert("functions/hello".to_owned(), blob);
     object.hash = Object::hash_of(&object.resource, &object.files);

@@ -227,7 +227,13 @@ fn another_login_is_told_to_the_node_in_place() {
     use schema::files::{BlobKind, BlobRef};
     let old = instance("web", spec(100, 64));
     let mut new = old.clone();
-    let blob = BlobRef { digest: "0a".repeat(32), size: 1, kind: BlobKind::Secret, texts: Vec::new() };
+    let blob = BlobRef {
+        digest: "0a".repeat(32),
+        size: 1,
+        kind: BlobKind::Secret,
+        texts: Vec::new(),
+        source: String::new(),
+    };
     new.files.insert("secrets/login.age".to_owned(), blob);
     let builder = SnapshotBuilder::new().nodes(2).pod(&new).bound("n2", &old);
     assert_eq!(put_bindings(&builder.snapshot)[0].pod, new);

@@ -1,8 +1,10 @@
-//! Decides what agents read of the Cluster object. Reads that object, writes `settings`.
+//! Decides what agents read of the Cluster object, and of the cluster's identity that lies beside it. Reads that
+//! object, writes `settings`.
 //!
 //! Without an object the defaults are written. An etcd that was lost has none before Git is applied again:
 //! until then nothing is written, and agents keep what they have.
 
+use schema::files::{ContentRef, of_content};
 use schema::keys::Key;
 use schema::kinds::cluster::{ClusterSpec, cluster_reference};
 use schema::records::ClusterSettings;
@@ -30,7 +32,13 @@ pub(super) fn plan(seen: &Observed) -> Writes {
     let (object, present) = (snapshot.cluster_object(), snapshot.settings.get(&()));
     if object.is_some() || present.is_some() || is_applied_whole(snapshot, &seen.settings.sources) {
         let generation = object.map_or(0, |object| object.value.generation);
-        let wanted = ClusterSettings { generation, spec: ClusterSpec::clone(&snapshot.cluster()) };
+        let files = object.map(|object| &object.value.files);
+        let identity = files.and_then(|files| of_content(files, &ContentRef::ClusterIdentity));
+        let wanted = ClusterSettings {
+            generation,
+            spec: ClusterSpec::clone(&snapshot.cluster()),
+            identity: identity.map(|(_, blob)| blob.clone()),
+        };
         out.put_if_other(Key::Settings, present, &wanted, Reason::SettingsPublished);
     }
     out
@@ -61,7 +69,7 @@ mod tests {
 
     fn published(generation: u64) -> ClusterSettings {
         let Resource::Cluster(spec) = cluster(generation).resource else { panic!("a Cluster") };
-        ClusterSettings { generation, spec: ClusterSpec::clone(&spec) }
+        ClusterSettings { generation, spec: ClusterSpec::clone(&spec), identity: None }
     }
 
     fn planned(builder: &SnapshotBuilder) -> (String, Option<ClusterSettings>) {

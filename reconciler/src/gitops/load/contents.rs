@@ -106,6 +106,7 @@ impl<'a> Scope<'a> {
                 size: content.size,
                 kind: BlobKind::Object,
                 texts: texts(content, uses.iter().filter(|(_, other)| other == target)),
+                source: String::new(),
             };
             document.files.insert(object_path(home, target), blob);
             for (place, key) in &used.keys {

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use git2::{Oid, Repository};
 use schema::files::{
-    BlobKind, BlobRef, ContentRef, ContentUse, Files, LIMITS, is_ciphertext, is_lfs_pointer, secret_paths,
+    BlobKind, BlobRef, ContentRef, ContentUse, Files, KEYS_ENDING, KeyUse, LIMITS, SECRET_ENDING,
+    identity_paths, is_ciphertext, is_lfs_pointer, secret_paths,
 };
 use schema::object::Object;
 use schema::violation::{Violation, rules};
@@ -31,7 +32,13 @@ pub(in crate::gitops) trait Lookup {
     /// What stands for the content of `path`, if it is asked for; an error that is not the commit's
     /// ends all.
     fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError>;
+
+    /// A short text at `path`; none if there is no such file.
+    fn text(&self, path: &str) -> Option<String>;
 }
+
+/// Longest list of a secret's keys.
+const KEYS_BYTES_MAX: u64 = 64 * 1024;
 
 /// A commit.
 pub(in crate::gitops) struct InCommit<'a> {
@@ -68,12 +75,19 @@ impl Lookup for InCommit<'_> {
         self.now.insert(key, blob.clone());
         Ok(Some(blob))
     }
+
+    fn text(&self, path: &str) -> Option<String> {
+        let found = content::find(self.repository, self.commit, path).ok()?;
+        let (size, _) = self.repository.odb().ok()?.read_header(found.id).ok()?;
+        let blob = (size as u64 <= KEYS_BYTES_MAX).then(|| self.repository.find_blob(found.id).ok())??;
+        String::from_utf8(blob.content().to_vec()).ok()
+    }
 }
 
 impl InCommit<'_> {
     fn hashed(&self, found: Found, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
         let (made, kind) = content::archive(self.repository, found, path, is_secret, io::sink())?;
-        Ok(BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new() })
+        Ok(BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new(), source: String::new() })
     }
 }
 
@@ -130,6 +144,18 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
         }
         Ok(None)
     }
+
+    fn text(&self, path: &str) -> Option<String> {
+        // Only beside what `look` found, so no folder of the path is a link.
+        self.is_file(path).then(|| fs::read_to_string(self.root.join(path)).ok())?
+    }
+}
+
+impl<K: Fn(&str) -> bool> OnDisk<'_, K> {
+    fn is_file(&self, path: &str) -> bool {
+        let meta = fs::symlink_metadata(self.root.join(path));
+        meta.is_ok_and(|meta| meta.is_file() && meta.len() <= KEYS_BYTES_MAX) && !(self.is_kept_out)(path)
+    }
 }
 
 /// Why there is nothing to use.
@@ -139,8 +165,17 @@ struct Refusal {
     help: String,
 }
 
-/// What stands for content that a manifest names: its path and blob, or why there is none.
-type Granted = Result<Option<(String, BlobRef)>, Refusal>;
+/// What a manifest names and the commit holds.
+#[derive(Clone, Default)]
+struct Content {
+    /// Its path and what stands for it; none where nothing is hashed.
+    found: Option<(String, BlobRef)>,
+    /// Of a secret: its keys and the file that lists them, if there is one.
+    keys: Option<(String, BTreeSet<String>)>,
+}
+
+/// Content, or why there is none.
+type Granted = Result<Content, Refusal>;
 
 /// Where the folder of secrets may be, beside the root of the repository.
 #[derive(Clone, Copy)]
@@ -168,6 +203,7 @@ impl SourceFolder<'_> {
 /// fault.
 pub(in crate::gitops) fn resolve(
     manifests: &Manifests,
+    source: &str,
     folder: SourceFolder<'_>,
     lookup: &mut impl Lookup,
 ) -> Result<Manifests, ContentError> {
@@ -192,8 +228,12 @@ pub(in crate::gitops) fn resolve(
                     None => grant(&key, lookup)?,
                 };
                 match &granted {
-                    Ok(None) => {}
-                    Ok(Some((path, blob))) => add(&mut files, path, blob),
+                    Ok(content) => {
+                        if let Some((path, blob)) = &content.found {
+                            add(&mut files, path, blob, source);
+                        }
+                        file.violations.extend(unlisted_keys(name, draft, &used, content));
+                    }
                     Err(refusal) => {
                         if told.insert(used.what.clone()) {
                             file.violations.push(violation(name, draft, &used, refusal));
@@ -214,11 +254,38 @@ pub(in crate::gitops) fn resolve(
 }
 
 /// A file that is a secret and mounted as it is, too, is a secret: its content is the same.
-fn add(files: &mut Files, path: &str, blob: &BlobRef) {
+fn add(files: &mut Files, path: &str, blob: &BlobRef, source: &str) {
     let known = files.entry(path.to_owned()).or_insert_with(|| blob.clone());
     if blob.kind == BlobKind::Secret {
         known.kind = BlobKind::Secret;
+        source.clone_into(&mut known.source);
     }
+}
+
+/// Keys that are used of a secret and that the list beside it does not have.
+fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &Content) -> Vec<Violation> {
+    let Some((list, keys)) = &content.keys else { return Vec::new() };
+    let wanted = used.keys.iter().filter_map(|(at, key)| match key {
+        KeyUse::File(key) | KeyUse::Text(key) if !used.is_optional && !keys.contains(key) => Some((at, key)),
+        _ => None,
+    });
+    let missing = wanted.map(|(at, key)| {
+        let known = keys.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let message = format!("{}: {} has no key `{key}`", crate::gitops::diff::dotted(at), used.what);
+        let help = format!("{list} lists {known}; 'minik8s secrets edit' adds a key and lists it");
+        let mut violation = Violation::of(&rules::SECRET_KEY, file, draft.place(at), message).with_help(help);
+        violation.object = Some(draft.reference.to_string());
+        violation
+    });
+    missing.collect()
+}
+
+/// The keys that are listed in the file beside a secret's.
+fn listed_keys(path: &str, lookup: &impl Lookup) -> Option<(String, BTreeSet<String>)> {
+    let list = format!("{}{KEYS_ENDING}", path.strip_suffix(SECRET_ENDING)?);
+    let text = lookup.text(&list)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Some((list, lines.map(str::to_owned).collect()))
 }
 
 fn grant(
@@ -230,12 +297,19 @@ fn grant(
         ContentRef::Secret(name) => {
             (folders.iter().flat_map(|folder| secret_paths(folder, namespace, name)).collect(), true)
         }
+        ContentRef::ClusterIdentity => {
+            (folders.iter().flat_map(|folder| identity_paths(folder)).collect::<Vec<_>>(), true)
+        }
         // Objects are looked up beside those that are live.
-        ContentRef::Object(..) => return Ok(Ok(None)),
+        ContentRef::Object(..) => return Ok(Ok(Content::default())),
     };
     for path in &paths {
         match lookup.look(path, is_secret) {
-            Ok(found) => return Ok(Ok(found.map(|blob| (path.clone(), blob)))),
+            Ok(found) => {
+                let is_keyed = matches!(named, ContentRef::Secret(_));
+                let keys = is_keyed.then(|| listed_keys(path, lookup)).flatten();
+                return Ok(Ok(Content { found: found.map(|blob| (path.clone(), blob)), keys }));
+            }
             Err(ContentError::Absent(_)) => {}
             Err(error) if error.is_ours() => return Err(error),
             Err(error) => {
@@ -244,6 +318,8 @@ fn grant(
         }
     }
     Ok(Err(match named {
+        // A cluster may do without.
+        ContentRef::ClusterIdentity => return Ok(Ok(Content::default())),
         ContentRef::Path(_) | ContentRef::Object(..) => {
             let error = ContentError::Absent(named.to_string());
             Refusal { message: error.to_string(), help: error.help().to_owned() }
@@ -251,7 +327,7 @@ fn grant(
         ContentRef::Secret(name) => Refusal {
             message: format!("there is no encrypted file of secret {name} in the repository"),
             help: format!(
-                "commit it as {}, encrypted with `age -r RECIPIENT`",
+                "'minik8s secrets seal {name} -n {namespace} --from FILE' writes it; it is committed as {}",
                 places(folders, namespace, name)
             ),
         },
@@ -272,7 +348,7 @@ fn places(folders: &[String], namespace: &str, name: &str) -> String {
 fn violation(file: &str, draft: &Document, used: &ContentUse, refusal: &Refusal) -> Violation {
     let rule = match used.what {
         ContentRef::Path(_) | ContentRef::Object(..) => &rules::REPO_FILE,
-        ContentRef::Secret(_) => &rules::SECRET_FILE,
+        ContentRef::Secret(_) | ContentRef::ClusterIdentity => &rules::SECRET_FILE,
     };
     let message = format!("{}: {}", crate::gitops::diff::dotted(&used.at), refusal.message);
     let mut violation =

@@ -188,7 +188,7 @@ fn with_files(root: &Path, below: &str, manifests: Manifests) -> Manifests {
         |path: &str| kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, root.join(path).is_dir()));
     let mut lookup = OnDisk { root, is_kept_out };
     // Nothing of the disk ends it: what can't be read is reported at the field that names it.
-    files::resolve(&manifests, SourceFolder::AroundManifest, &mut lookup).unwrap_or(manifests)
+    files::resolve(&manifests, "", SourceFolder::AroundManifest, &mut lookup).unwrap_or(manifests)
 }
 
 /// The text of one of the folder's files, for excerpts; none when it can't be read any more.

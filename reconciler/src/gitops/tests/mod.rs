@@ -12,6 +12,7 @@ mod lost;
 mod numbers;
 mod proofs;
 mod reviewed;
+mod secrets;
 mod story;
 mod truncated;
 mod waiting;

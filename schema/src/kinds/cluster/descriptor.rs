@@ -2,7 +2,8 @@
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
 use super::{CLUSTER_NAME, ClusterSpec, unsupported, validate};
-use crate::violation::{Findings, Path};
+use crate::files::{ContentRef, ContentUse};
+use crate::violation::{Findings, Path, field_path};
 
 impl KindSpec for ClusterSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -16,7 +17,7 @@ impl KindSpec for ClusterSpec {
         older: Older::of_own_kind(super::super::job::dialect::rewrite_cluster),
     };
 
-    const LINKS: Links<Self> = Links::NONE;
+    const LINKS: Links<Self> = Links { files: |_| vec![identity()], ..Links::NONE };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         let before = findings.count();
@@ -31,5 +32,16 @@ impl KindSpec for ClusterSpec {
 
     fn is_replaced_by(&self, _: &Self) -> bool {
         false
+    }
+}
+
+/// It is where every source has it, so no field names it; what is wrong with it is said of the object.
+fn identity() -> ContentUse {
+    ContentUse {
+        at: field_path(&["metadata", "name"]),
+        what: ContentRef::ClusterIdentity,
+        is_login: false,
+        is_optional: true,
+        keys: Vec::new(),
     }
 }

@@ -3,6 +3,7 @@
 use super::super::content::{CONTENT_MAX_BYTES, decoded};
 use super::super::names::is_key;
 use super::ConfigMapSpec;
+use crate::secrets::is_clear_key;
 use crate::violation::{Findings, Path, rules};
 
 /// Most keys: each stands with its digest in the object, which must fit under its key.
@@ -13,6 +14,13 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
     let mut bytes = 0;
     for (key, text) in &spec.data {
         check_key(key, &data, findings);
+        if is_clear_key(text) {
+            let message =
+                "a private key in clear: all who can read the repository have it, also after it is removed";
+            let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from FILE' and \
+                        mount it: volumes: [{name: …, secret: {secretName: NAME}}]";
+            findings.add(&rules::LITERAL_SECRET, &data.field(key), message).on_key().help(help);
+        }
         bytes += text.len();
     }
     for (key, text) in &spec.binary_data {

@@ -79,7 +79,7 @@ fn secrets_in_clear(node: &mut Node, path: &str, notes: &mut Notes<'_>) {
             &rules::LITERAL_SECRET,
             format!("{path}.{field}: a secret in clear: all who can read the repository have it, also after it is removed"),
             &format!(
-                "change it at its host, encrypt the new one with `age` into a file of the repository, and write \
+                "change it at its host, write the new one with 'minik8s secrets seal SECRET --from -', and name it: \
 `{login}.{reference}: {{name: SECRET, key: KEY}}`"
             ),
         );

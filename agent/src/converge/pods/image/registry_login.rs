@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use schema::plaintext::{self, Format};
 use serde::Deserialize;
 
 use crate::worlds::docker::RegistryLogin;
@@ -47,8 +48,7 @@ pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, String> {
         return wrong(format!("it is no text; {FORMATS}"));
     };
     if !text.trim_start().starts_with('{') {
-        let keys = serde_yaml::from_str::<BTreeMap<String, String>>(text);
-        return from_keys(&keys.unwrap_or_else(|_| lines(text)));
+        return from_keys(&texts(text).unwrap_or_else(|| lines(text)));
     }
     // The causes of serde's errors quote values, so none of them is passed on.
     if let Ok(keys) = serde_json::from_str::<BTreeMap<String, String>>(text) {
@@ -81,6 +81,12 @@ pub fn from_keys(keys: &BTreeMap<String, String>) -> Result<Vec<RegistryEntry>, 
     };
     let auth = Auth { username: key("username")?, password: key("password")?, ..Auth::default() };
     Ok(vec![docker_entry(&key("registry")?, auth)?])
+}
+
+/// A map from keys to texts, if it is one.
+fn texts(text: &str) -> Option<BTreeMap<String, String>> {
+    let entries = plaintext::entries(Format::Map, text.as_bytes()).ok()?;
+    entries.into_iter().map(|(key, value)| Some((key, String::from_utf8(value).ok()?))).collect()
 }
 
 fn lines(text: &str) -> BTreeMap<String, String> {

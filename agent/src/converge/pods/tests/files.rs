@@ -23,7 +23,7 @@ use crate::converge::pods::volume::{self, folders, prepare};
 use crate::worlds::docker::Exit;
 
 fn blob(digit: &str, kind: BlobKind) -> BlobRef {
-    BlobRef { digest: digit.repeat(64), size: 1024, kind, texts: Vec::new() }
+    BlobRef { digest: digit.repeat(64), size: 1024, kind, texts: Vec::new(), source: String::new() }
 }
 
 fn pod() -> Binding {

@@ -63,7 +63,13 @@ fn a_label_is_changed_in_place_and_keeps_the_uid() {
 fn another_login_of_the_same_hash_is_told_in_place() {
     use schema::files::{BlobKind, BlobRef};
     let mut rotated = object("web", spec(100, 64));
-    let blob = BlobRef { digest: "0a".repeat(32), size: 1, kind: BlobKind::Secret, texts: Vec::new() };
+    let blob = BlobRef {
+        digest: "0a".repeat(32),
+        size: 1,
+        kind: BlobKind::Secret,
+        texts: Vec::new(),
+        source: String::new(),
+    };
     rotated.files.insert("secrets/login.age".to_owned(), blob);
     let builder = SnapshotBuilder::new().object(&rotated).pod(&instance("web", spec(100, 64)));
     let plan = plan(&builder.snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);

@@ -7,6 +7,7 @@ use super::super::{Container, EnvVar, EnvVarSource};
 use super::shared::exactly_one;
 use crate::files::ContentRef;
 use crate::kinds::names::{check_qualified_name, is_env_name, is_key, is_name, is_subdomain_name};
+use crate::secrets::is_clear_secret;
 use crate::violation::{Findings, Path, rules};
 
 /// What a fieldPath may be, besides a label or annotation.
@@ -36,6 +37,15 @@ digits, '_', '-', or '.', and must not start with a digit"
         } else if !seen.insert(name) {
             let message = format!("`{name}` is set twice; the later value wins");
             findings.add(&rules::DUPLICATE_ENV, &here.field("name"), message).help("keep one of them");
+        }
+        if let Some(value) = &variable.value
+            && is_clear_secret(name, value)
+        {
+            let message = "a password or private key in clear: all who can read the repository have it, also after it \
+                           is removed";
+            let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from -' and \
+                        name it here: valueFrom: {secretKeyRef: {name: NAME, key: KEY}}";
+            findings.add(&rules::LITERAL_SECRET, &here.field("value"), message).on_key().help(help);
         }
         let Some(source) = &variable.value_from else { continue };
         let from = here.field("valueFrom");

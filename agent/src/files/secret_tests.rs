@@ -1,0 +1,155 @@
+//! Secrets from ciphertext to values: for whom each is, and with whose identity it is decrypted.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::sync::{Arc, Mutex};
+
+use age::secrecy::ExposeSecret as _;
+use age::x25519::{Identity, Recipient};
+use async_trait::async_trait;
+use schema::archive::Archive;
+use schema::files::{BlobKind, BlobRef, Files, file_name};
+
+use super::*;
+
+/// A reconciler that gives out what it was given.
+#[derive(Default)]
+struct Shelf(Mutex<BTreeMap<String, Vec<u8>>>);
+
+#[async_trait]
+impl BlobSource for Shelf {
+    async fn fetch(&self, digest: &str, _: u64, mut to: fs::File) -> Result<(), String> {
+        let found = lock(&self.0).get(digest).cloned();
+        to.write_all(&found.ok_or("no reconciler answers")?).map_err(|error| error.to_string())
+    }
+}
+
+struct World {
+    shelf: Arc<Shelf>,
+    files: PodFiles,
+    _state: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let (state, shelf) = (tempfile::tempdir().unwrap(), Arc::new(Shelf::default()));
+        let keys = Keys::open(&state.path().join("identity")).unwrap();
+        let files = PodFiles::new(state.path(), shelf.clone(), keys);
+        Self { shelf, files, _state: state }
+    }
+
+    fn node(&self) -> Recipient {
+        self.files.recipient().unwrap().parse().unwrap()
+    }
+
+    /// A file of the repository of `main`, encrypted.
+    fn file(&self, path: &str, to: &Recipient, plain: &str) -> BlobRef {
+        let ciphertext = age::encrypt(to, plain.as_bytes()).unwrap();
+        let mut archive = Archive::new(Vec::new());
+        archive.file(file_name(path), false, ciphertext.len() as u64, ciphertext.as_slice()).unwrap();
+        let made = archive.finish().unwrap();
+        lock(&self.shelf.0).insert(made.digest.clone(), made.writer);
+        let (kind, source) = (BlobKind::Secret, "main".to_owned());
+        BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new(), source }
+    }
+
+    fn identity(&self, to: &Recipient, identities: &[&Identity]) -> BlobRef {
+        let lines: String =
+            identities.iter().map(|identity| format!("{}\n", identity.to_string().expose_secret())).collect();
+        self.file("secrets/.identity/cluster.age", to, &lines)
+    }
+
+    async fn open(&self, blob: &BlobRef, namespace: &str) -> Result<String, SecretError> {
+        let files = Files::from([("secrets/db.age".to_owned(), blob.clone())]);
+        let opened = self.files.open_secret(&files, namespace, "db").await?;
+        Ok(String::from_utf8(opened.values).unwrap())
+    }
+}
+
+#[tokio::test]
+async fn a_secret_is_used_where_it_says_and_a_copy_nowhere_else() {
+    let world = World::new();
+    let sealed = |header: &str| world.file("secrets/db.age", &world.node(), &format!("{header}---\nhunter2"));
+    let ours = sealed("namespace: shop\nname: db\n");
+    assert_eq!(world.open(&ours, "shop").await.unwrap(), "hunter2");
+    let shared = sealed("namespace: \"*\"\nname: db\n");
+    assert_eq!(world.open(&shared, "any").await.unwrap(), "hunter2");
+
+    let other_name = sealed("namespace: shop\nname: cache\n");
+    for (copy, namespace) in [(&ours, "default"), (&other_name, "shop")] {
+        let why = world.open(copy, namespace).await.unwrap_err();
+        assert!(matches!(why, SecretError::Elsewhere { .. }), "{why}");
+        assert!(!why.to_string().contains("hunter2") && why.to_string().contains("secrets seal"), "{why}");
+    }
+    let unbound = world.file("secrets/db.age", &world.node(), "user: app\npassword: hunter2\n");
+    let why = world.open(&unbound, "shop").await.unwrap_err();
+    assert!(matches!(why, SecretError::Unbound { .. }), "{why}");
+    assert!(why.to_string().contains("minik8s secrets seal db -n shop"), "{why}");
+}
+
+/// The source of the Cluster object is where secrets are that name none.
+#[tokio::test]
+async fn a_copy_in_another_source_is_refused_unless_it_is_for_that_source() {
+    let world = World::new();
+    let cluster = Identity::generate();
+    let identity = world.identity(&world.node(), &[&cluster]);
+    world.files.want_identity(Some(&identity));
+    let sealed =
+        |header: &str| world.file("secrets/db.age", &cluster.to_public(), &format!("{header}---\nx"));
+    let in_extra = |blob: BlobRef| BlobRef { source: "extra".to_owned(), ..blob };
+    let ours = sealed("namespace: shop\nname: db\n");
+    assert_eq!(world.open(&ours, "shop").await.unwrap(), "x");
+    let why = world.open(&in_extra(ours), "shop").await.unwrap_err();
+    assert!(matches!(why, SecretError::Elsewhere { .. }), "{why}");
+    let theirs = sealed("namespace: shop\nname: db\nsource: extra\n");
+    assert!(world.open(&theirs, "shop").await.is_err());
+    assert_eq!(world.open(&in_extra(theirs), "shop").await.unwrap(), "x");
+}
+
+#[tokio::test]
+async fn the_clusters_identity_is_kept_until_another_version_is_here() {
+    let world = World::new();
+    let (old, new, stranger) = (Identity::generate(), Identity::generate(), Identity::generate());
+    let text = "namespace: shop\nname: db\n---\nhunter2";
+    let secret = world.file("secrets/db.age", &old.to_public(), text);
+    let why = world.open(&secret, "shop").await.unwrap_err();
+    assert!(matches!(why, SecretError::NotForUs { .. }), "{why}");
+
+    // It is fetched when a pod needs it first, and known to others by its recipient.
+    let first = world.identity(&world.node(), &[&old]);
+    world.files.want_identity(Some(&first));
+    assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2");
+    let recipient = world.files.cluster_recipient();
+    assert_eq!(recipient.borrow().as_deref(), Some(old.to_public().to_string().as_str()));
+
+    // A version that can't be fetched takes nothing away.
+    let second = world.identity(&world.node(), &[&new, &old]);
+    let archive = lock(&world.shelf.0).remove(&second.digest).unwrap();
+    world.files.want_identity(Some(&second));
+    assert!(world.files.take_identity().await.is_err() && !world.files.has_wanted_identity());
+    assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2");
+    lock(&world.shelf.0).insert(second.digest.clone(), archive);
+    world.files.take_identity().await.unwrap();
+    assert_eq!(recipient.borrow().as_deref(), Some(new.to_public().to_string().as_str()));
+    assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2", "the old one is in it, too");
+
+    // One that is for other nodes does, and says whom to add.
+    let third = world.identity(&stranger.to_public(), &[&new]);
+    world.files.want_identity(Some(&third));
+    let why = world.open(&secret, "shop").await.unwrap_err();
+    assert!(why.to_string().contains(world.files.recipient().unwrap()), "{why}");
+    assert!(matches!(why, SecretError::NotAmongRecipients { .. }), "{why}");
+    assert_eq!(*recipient.borrow(), None);
+}
+
+/// 1 MiB that stands for 1 GB is an error of the pod that wants it.
+#[tokio::test]
+async fn a_secret_of_many_aliases_is_refused() {
+    let world = World::new();
+    let mut bomb = format!("namespace: a\nname: db\n---\na: &a \"{}\"\n", "x".repeat(24_000));
+    (0..45_000).for_each(|number| bomb += &format!("k{number}: *a\n"));
+    let blob = world.file("secrets/db.age", &world.node(), &bomb);
+    let opened = world.open(&blob, "a").await.unwrap();
+    assert!(plaintext::entries(Format::Guess, opened.as_bytes()).is_err());
+}

@@ -1,0 +1,115 @@
+//! Flags of `minik8s secrets`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Args)]
+pub struct SecretsArgs {
+    /// The folder that holds `secrets/`: the root of the repository, or the folder that its source reads
+    #[arg(long, value_name = "DIR", default_value = ".", global = true)]
+    pub dir: PathBuf,
+    /// Your own age identity, which decrypts the cluster's; 'init' makes it
+    #[arg(short, long, env = "MINIK8S_AGE_IDENTITY", value_name = "FILE", global = true)]
+    pub identity: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: SecretsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SecretsCommand {
+    /// Make the cluster's identity, and one of your own if you have none
+    #[command(after_help = "Example: minik8s secrets init --node node-1=age1… --node node-2=age1…")]
+    Init {
+        /// A node that may decrypt secrets; 'minik8s get nodes -o wide' shows its recipient
+        #[arg(long = "node", value_name = "NAME=RECIPIENT")]
+        nodes: Vec<String>,
+    },
+    /// Encrypt a secret; without --from the one that is there, as it is, with what it is for inside
+    #[command(
+        after_help = "Examples: minik8s secrets seal db --from db.env\n          printf 'password: x\\n' | minik8s secrets seal db -n shop --from -\n          \
+                            minik8s secrets seal registry --shared --from config.json"
+    )]
+    Seal(SealArgs),
+    /// Change a secret in your editor; it is decrypted in memory only
+    #[command(after_help = "Example: minik8s secrets edit db -n shop")]
+    Edit(WhichSecret),
+    /// Make a new identity of the cluster and encrypt all secrets to it: after a node was lost or removed
+    #[command(after_help = "Example: minik8s secrets rotate")]
+    Rotate,
+    /// Whether all can be read by those who should
+    #[command(
+        after_help = "Examples: minik8s secrets check\n          minik8s secrets check --server http://127.0.0.1:7070\n\n\
+                            Exit code: 0 all well, 1 something is not."
+    )]
+    Check {
+        /// Compare with what the nodes of this cluster report
+        #[arg(long, value_name = "URL")]
+        server: Option<String>,
+    },
+    /// Who can decrypt the cluster's identity
+    #[command(
+        after_help = "Examples: minik8s secrets recipients\n          minik8s secrets recipients add node-4 age1…"
+    )]
+    Recipients {
+        #[command(subcommand)]
+        change: Option<RecipientsChange>,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct WhichSecret {
+    /// The secret's name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The namespace of the pods that use it
+    #[arg(short, long, value_name = "NS", default_value = "default")]
+    pub namespace: String,
+    /// For all namespaces
+    #[arg(long, conflicts_with = "namespace")]
+    pub shared: bool,
+    /// Encrypt to these alone, recipients or their names, in place of the cluster; may be repeated
+    #[arg(long = "to", value_name = "RECIPIENT")]
+    pub to: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SealArgs {
+    #[command(flatten)]
+    pub which: WhichSecret,
+    /// The file with the values; - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// How the values are written; by default by the file's ending
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<SecretFormat>,
+    /// The source that may use it, if it is not the one of the Cluster object; * for all
+    #[arg(long, value_name = "NAME")]
+    pub source: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SecretFormat {
+    /// A map from keys to texts in YAML or JSON.
+    Map,
+    /// Lines of NAME=value.
+    Dotenv,
+    /// Any bytes: the one key `value`.
+    Opaque,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RecipientsChange {
+    /// Let a node or a person decrypt the cluster's identity
+    Add {
+        /// What to call it
+        name: String,
+        /// Its age recipient: age1…
+        recipient: String,
+    },
+    /// Take a node or a person off the list; 'rotate' then keeps new secrets from it
+    Remove {
+        /// Its name
+        name: String,
+    },
+}

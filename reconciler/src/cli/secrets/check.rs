@@ -1,0 +1,194 @@
+//! `minik8s secrets check`: who can read what, and whether each secret is what its place says.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::process::ExitCode;
+
+use age::x25519::Identity;
+use anyhow::Context as _;
+use schema::files::is_ciphertext;
+use schema::plaintext::{self, ANY};
+
+use super::crypt;
+use super::folder::{Folder, Listed, keys_file};
+use crate::cli::client::Client;
+use crate::cli::print::output::write_out;
+use crate::view::{List, NodeView};
+
+/// What a node says of itself.
+pub(super) struct Reported {
+    pub(super) name: String,
+    /// Of its own identity; none if it has none.
+    pub(super) recipient: Option<String>,
+    /// Of the cluster's identity that it has.
+    pub(super) cluster: Option<String>,
+}
+
+/// 0 if all is well.
+pub(super) async fn run(folder: &Folder, server: Option<&str>) -> anyhow::Result<ExitCode> {
+    let Checked { mut problems, notes, secrets } = of_files(folder)?;
+    let listed = folder.listed()?;
+    let mut said = format!("{} secrets, {} recipients", secrets, listed.len());
+    if let Some(server) = server {
+        let List { items: nodes } = Client::new(server)?.get::<List<NodeView>>(&["nodes"], &[]).await?;
+        let nodes: Vec<Reported> = nodes
+            .into_iter()
+            .map(|node| Reported {
+                name: node.name,
+                recipient: node.age_recipient,
+                cluster: node.cluster_recipient,
+            })
+            .collect();
+        let _ = write!(said, ", {} nodes", nodes.len());
+        let cluster = folder.cluster().ok().map(|cluster| cluster.to_string());
+        problems.extend(of_nodes(&listed, cluster.as_deref(), &nodes));
+    }
+    let lines: String = notes.iter().chain(&problems).map(|line| format!("{line}\n")).collect();
+    if problems.is_empty() {
+        write_out(&format!("{lines}{said}: all well\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    write_out(&format!("{lines}{said}: {} problems\n", problems.len()))?;
+    Ok(ExitCode::FAILURE)
+}
+
+/// Which node can't read what is encrypted to the cluster. Pure.
+pub(super) fn of_nodes(listed: &[Listed], cluster: Option<&str>, nodes: &[Reported]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for Reported { name, recipient, cluster: has } in nodes {
+        let Some(recipient) = recipient else {
+            problems.push(format!("node {name} has no identity and can read no secret; see its agent's log"));
+            continue;
+        };
+        if !listed.iter().any(|one| one.recipient == *recipient) {
+            problems.push(format!(
+                "node {name} can't read the cluster's secrets: 'minik8s secrets recipients add {name} {recipient}'"
+            ));
+        } else if cluster.is_some() && has.as_deref() != cluster {
+            problems.push(format!(
+                "node {name} has not the newest identity of the cluster, so it can't read what is encrypted to that; \
+                 push it, and see the log of the node's agent"
+            ));
+        }
+        let stale = listed.iter().find(|one| one.name == *name && one.recipient != *recipient);
+        problems.extend(stale.map(|one| {
+            format!(
+                "{name} is on the list with {}, and says that it is {recipient}: one of both is false",
+                one.recipient
+            )
+        }));
+    }
+    problems
+}
+
+/// What the files say.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    pub(super) problems: Vec<String>,
+    /// What can't be known.
+    pub(super) notes: Vec<String>,
+    pub(super) secrets: usize,
+}
+
+/// What is wrong with the files.
+pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
+    let (mut problems, mut notes) = (Vec::new(), Vec::new());
+    let listed = folder.listed()?;
+    let identities = of_identity(folder, &listed, &mut problems)?;
+    let secrets = folder.secrets()?;
+    for (namespace, name, path) in &secrets {
+        let shown = path.display();
+        let ciphertext = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+        if !is_ciphertext(&ciphertext) {
+            problems.push(format!(
+                "{shown} is not encrypted: seal it, and change what is in it before it is pushed"
+            ));
+            continue;
+        }
+        let Some(identities) = &identities else { continue };
+        let plain = match crypt::decrypt(&ciphertext, identities) {
+            Ok(Some(plain)) => plain,
+            // Only those know what is in it.
+            Ok(None) => {
+                notes.push(format!(
+                    "{shown} is encrypted to single recipients: whether they can read it is not known"
+                ));
+                continue;
+            }
+            Err(error) => {
+                problems.push(format!("{shown} can't be decrypted: {error}"));
+                continue;
+            }
+        };
+        let (header, values) = match plaintext::split(&plain) {
+            Ok(split) => split,
+            Err(why) => {
+                let place =
+                    namespace.as_ref().map_or("--shared".to_owned(), |namespace| format!("-n {namespace}"));
+                problems.push(format!("{shown} {why}: 'minik8s secrets seal {name} {place}' adds that"));
+                continue;
+            }
+        };
+        let place = namespace.as_deref().unwrap_or(ANY);
+        if header.name != *name || (header.namespace != place && header.namespace != ANY) {
+            problems.push(format!(
+                "{shown} is for {}/{}: nothing can use it here",
+                header.namespace, header.name
+            ));
+        }
+        match plaintext::entries(header.format, values) {
+            Err(why) => problems.push(format!("{shown} {why}")),
+            Ok(entries) => {
+                let text = fs::read_to_string(keys_file(path)).unwrap_or_default();
+                let listed: BTreeSet<&str> =
+                    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+                if !text.is_empty() && listed != entries.keys().map(String::as_str).collect() {
+                    problems.push(format!(
+                        "{} lists other keys than {shown} has; 'minik8s secrets seal' writes both",
+                        keys_file(path).display()
+                    ));
+                }
+            }
+        }
+    }
+    Ok(Checked { problems, notes, secrets: secrets.len() })
+}
+
+/// The identities that decrypt secrets, as far as this person can have them.
+fn of_identity(
+    folder: &Folder,
+    listed: &[Listed],
+    problems: &mut Vec<String>,
+) -> anyhow::Result<Option<Vec<Identity>>> {
+    let path = folder.identity_file();
+    if !path.exists() {
+        problems.push(format!("{} is not there; 'minik8s secrets init' makes it", path.display()));
+        return Ok(None);
+    }
+    let count = crypt::recipients_of(&fs::read(&path)?).with_context(|| path.display().to_string())?;
+    if count != listed.len() {
+        problems.push(format!(
+            "{} is encrypted to {count} recipients, and the list has {}: 'minik8s secrets rotate' makes a new one",
+            path.display(),
+            listed.len()
+        ));
+    }
+    match folder.cluster_identities() {
+        Ok(identities) => {
+            let newest = identities.first().map(|identity| identity.to_public().to_string());
+            let written = folder.cluster().ok().map(|cluster| cluster.to_string());
+            if newest != written {
+                problems.push(
+                    "the recipient beside the cluster's identity is of another one; 'minik8s secrets rotate' mends both"
+                        .to_owned(),
+                );
+            }
+            Ok(Some(identities))
+        }
+        Err(error) => {
+            problems.push(format!("what is in the secrets is not checked: {error:#}"));
+            Ok(None)
+        }
+    }
+}

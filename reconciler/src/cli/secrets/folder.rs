@@ -1,0 +1,238 @@
+//! The folder `secrets/` on disk: who can decrypt, the cluster's identity, the files of secrets.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use age::x25519::{Identity, Recipient};
+use anyhow::{Context as _, bail};
+use schema::files::{
+    IDENTITY_FILE, IDENTITY_RECIPIENT_FILE, KEYS_ENDING, RECIPIENTS_FILE, SECRET_ENDING, SECRETS_FOLDER,
+};
+
+use super::crypt;
+use crate::args::SecretsArgs;
+
+/// Where a person's own identity is kept, below the home folder.
+const OWN_IDENTITY: &str = ".config/minik8s/age-identity.txt";
+
+/// Who can decrypt the cluster's identity: a node or a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    pub(super) recipient: String,
+}
+
+/// The folder, and whose identity opens it.
+pub(super) struct Folder {
+    root: PathBuf,
+    own: PathBuf,
+}
+
+impl Folder {
+    pub(super) fn of(args: &SecretsArgs) -> anyhow::Result<Self> {
+        let own = match &args.identity {
+            Some(path) => path.clone(),
+            None => {
+                std::env::home_dir().context("there is no home folder; name --identity")?.join(OWN_IDENTITY)
+            }
+        };
+        if !args.dir.is_dir() {
+            bail!("{} is no folder; name the one that holds secrets/ with --dir", args.dir.display());
+        }
+        Ok(Self { root: args.dir.join(SECRETS_FOLDER), own })
+    }
+
+    pub(super) fn identity_file(&self) -> PathBuf {
+        self.root.join(IDENTITY_FILE)
+    }
+
+    /// Where a secret is; `shared` ones lie in no namespace.
+    pub(super) fn secret(&self, namespace: Option<&str>, name: &str) -> anyhow::Result<PathBuf> {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        for part in namespace.iter().copied().chain([name]) {
+            if part.is_empty() || part.len() > 253 || part.starts_with('.') || !part.chars().all(fits) {
+                bail!("{part:?} can't be a name; use lower-case letters, digits, '-' and '.'");
+            }
+        }
+        let folder = namespace.map_or_else(|| self.root.clone(), |namespace| self.root.join(namespace));
+        Ok(folder.join(format!("{name}{SECRET_ENDING}")))
+    }
+
+    /// Every secret: its namespace, or none if it is for all; its name and file.
+    pub(super) fn secrets(&self) -> anyhow::Result<Vec<(Option<String>, String, PathBuf)>> {
+        let mut found = Vec::new();
+        for (path, name, is_dir) in entries(&self.root)? {
+            if is_dir && !name.starts_with('.') {
+                let below = entries(&path)?.into_iter().filter(|(_, _, is_dir)| !is_dir);
+                found.extend(below.filter_map(|(path, file, _)| {
+                    Some((Some(name.clone()), file.strip_suffix(SECRET_ENDING)?.to_owned(), path))
+                }));
+            } else if let Some(name) = name.strip_suffix(SECRET_ENDING) {
+                found.push((None, name.to_owned(), path));
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Everybody in `recipients.txt`: one recipient a line, named by the comment above it or behind it.
+    pub(super) fn listed(&self) -> anyhow::Result<Vec<Listed>> {
+        let path = self.root.join(RECIPIENTS_FILE);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let (mut listed, mut comment) = (Vec::new(), String::new());
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if let Some(text) = line.strip_prefix('#') {
+                text.trim().clone_into(&mut comment);
+                continue;
+            }
+            let recipient = crypt::recipient(line).with_context(|| path.display().to_string())?.to_string();
+            listed.push(Listed { name: std::mem::take(&mut comment), recipient });
+        }
+        Ok(listed)
+    }
+
+    pub(super) fn list(&self, listed: &[Listed]) -> anyhow::Result<()> {
+        let mut text = String::new();
+        for Listed { name, recipient } in listed {
+            text += &format!("# {name}\n{recipient}\n");
+        }
+        write(&self.root.join(RECIPIENTS_FILE), text.as_bytes(), 0o644)
+    }
+
+    /// The recipient of the cluster's identity.
+    pub(super) fn cluster(&self) -> anyhow::Result<Recipient> {
+        let path = self.root.join(IDENTITY_RECIPIENT_FILE);
+        let text = fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}; 'minik8s secrets init' makes it", path.display()))?;
+        crypt::recipient(&text)
+    }
+
+    /// Encrypts the cluster's identity, the one in use first, to everybody on the list.
+    pub(super) fn write_cluster(&self, identities: &[Identity], listed: &[Listed]) -> anyhow::Result<()> {
+        let to: Vec<Recipient> =
+            listed.iter().map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
+        let plain =
+            crypt::written(identities, "The cluster's age identity: it decrypts the cluster's secrets.");
+        let ciphertext = crypt::encrypt(plain.as_bytes(), &to)?;
+        let newest = identities.first().context("there is no identity")?.to_public();
+        write(&self.identity_file(), &ciphertext, 0o644)?;
+        write(&self.root.join(IDENTITY_RECIPIENT_FILE), format!("{newest}\n").as_bytes(), 0o644)
+    }
+
+    /// A person's own identities; none if the file is not there.
+    pub(super) fn own(&self) -> anyhow::Result<Option<Vec<Identity>>> {
+        match fs::read_to_string(&self.own) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            text => {
+                let text = text.with_context(|| format!("cannot read {}", self.own.display()))?;
+                crypt::identities(&text, &self.own).map(Some)
+            }
+        }
+    }
+
+    /// Makes a person's own identity.
+    pub(super) fn make_own(&self) -> anyhow::Result<(Identity, &Path)> {
+        let identity = Identity::generate();
+        let text = crypt::written(
+            std::slice::from_ref(&identity),
+            "My age identity: it decrypts secrets of Minik8s.",
+        );
+        write(&self.own, text.as_bytes(), 0o600)?;
+        Ok((identity, &self.own))
+    }
+
+    /// The cluster's identities, decrypted with one's own.
+    pub(super) fn cluster_identities(&self) -> anyhow::Result<Vec<Identity>> {
+        let path = self.identity_file();
+        let ciphertext = fs::read(&path)
+            .with_context(|| format!("cannot read {}; 'minik8s secrets init' makes it", path.display()))?;
+        let own = self.own()?.with_context(|| {
+            format!(
+                "this needs your identity, and {} is not there; name it with --identity",
+                self.own.display()
+            )
+        })?;
+        let plain = crypt::decrypt(&ciphertext, &own).with_context(|| path.display().to_string())?;
+        let plain = plain.with_context(|| {
+            let recipient = own.first().map(|own| own.to_public().to_string()).unwrap_or_default();
+            format!(
+                "{} is not encrypted to you ({recipient}); someone who can read it may add you with 'minik8s secrets \
+                 recipients add'",
+                path.display()
+            )
+        })?;
+        crypt::identities(&String::from_utf8_lossy(&plain), &path)
+    }
+
+    /// A secret's plaintext, and whether it is encrypted to the cluster.
+    pub(super) fn open(&self, path: &Path) -> anyhow::Result<(Vec<u8>, bool)> {
+        let ciphertext = fs::read(path)
+            .with_context(|| format!("cannot read {}; --from names its values", path.display()))?;
+        let here = || path.display().to_string();
+        let cluster = self.cluster_identities();
+        if let Ok(identities) = &cluster
+            && let Some(plain) = crypt::decrypt(&ciphertext, identities).with_context(here)?
+        {
+            return Ok((plain, true));
+        }
+        let own = self.own()?.unwrap_or_default();
+        if let Some(plain) = crypt::decrypt(&ciphertext, &own).with_context(here)? {
+            return Ok((plain, false));
+        }
+        cluster?;
+        bail!("{} is encrypted neither to the cluster nor to you", path.display())
+    }
+
+    /// Puts other ciphertext of the same values in a secret's place.
+    pub(super) fn replace(&self, path: &Path, ciphertext: &[u8]) -> anyhow::Result<()> {
+        write(path, ciphertext, 0o644)
+    }
+
+    /// Writes a secret's file, and its keys beside it.
+    pub(super) fn write_secret<'k>(
+        &self,
+        path: &Path,
+        ciphertext: &[u8],
+        keys: impl IntoIterator<Item = &'k String>,
+    ) -> anyhow::Result<()> {
+        write(path, ciphertext, 0o644)?;
+        let keys: String = keys.into_iter().map(|key| format!("{key}\n")).collect();
+        write(&keys_file(path), keys.as_bytes(), 0o644)
+    }
+}
+
+/// Where the keys of a secret are listed.
+pub(super) fn keys_file(secret: &Path) -> PathBuf {
+    secret.with_extension(KEYS_ENDING.trim_start_matches('.'))
+}
+
+fn entries(folder: &Path) -> anyhow::Result<Vec<(PathBuf, String, bool)>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
+    };
+    let entry = |entry: io::Result<fs::DirEntry>| -> io::Result<_> {
+        let entry = entry?;
+        Ok((entry.path(), entry.file_name().to_string_lossy().into_owned(), entry.file_type()?.is_dir()))
+    };
+    entries.map(entry).collect::<Result<_, _>>().with_context(|| format!("cannot read {}", folder.display()))
+}
+
+/// Replaces a file as a whole.
+fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    let written = || -> io::Result<()> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+        file.write_all(bytes)?;
+        file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        file.persist(path)?;
+        Ok(())
+    };
+    written().with_context(|| format!("cannot write {}", path.display()))
+}

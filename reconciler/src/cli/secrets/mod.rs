@@ -1,0 +1,251 @@
+//! `minik8s secrets`: makes and keeps what `secrets/` of a repository holds. Asks no server but for `check --server`.
+//!
+//! Reads and writes the work tree; commits nothing. Everything here is done with plain `age` as well:
+//! docs/security.md has both.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use age::x25519::{Identity, Recipient};
+use anyhow::{Context as _, bail};
+use schema::files::LIMITS;
+use schema::plaintext::{self, ANY, Format, Header};
+
+use crate::args::{RecipientsChange, SealArgs, SecretFormat, SecretsArgs, SecretsCommand, WhichSecret};
+use crate::cli::print::output::write_out;
+
+mod check;
+mod crypt;
+mod edit;
+mod folder;
+#[cfg(test)]
+mod tests;
+
+use folder::{Folder, Listed};
+
+/// Runs one of them.
+pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
+    let folder = Folder::of(args)?;
+    let said = match &args.command {
+        SecretsCommand::Init { nodes } => init(&folder, nodes)?,
+        SecretsCommand::Seal(args) => seal(&folder, args)?,
+        SecretsCommand::Edit(which) => edit::edit(&folder, which)?,
+        SecretsCommand::Rotate => rotate(&folder)?,
+        SecretsCommand::Check { server } => return check::run(&folder, server.as_deref()).await,
+        SecretsCommand::Recipients { change } => recipients(&folder, change.as_ref())?,
+    };
+    write_out(&said)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn init(folder: &Folder, nodes: &[String]) -> anyhow::Result<String> {
+    if folder.identity_file().exists() {
+        bail!(
+            "{} is there already; 'minik8s secrets recipients add' lets another node read it, 'rotate' makes a new one",
+            folder.identity_file().display()
+        );
+    }
+    let mut listed = folder.listed()?;
+    for node in nodes {
+        let (name, recipient) =
+            node.split_once('=').with_context(|| format!("{node:?} is not written as NAME=RECIPIENT"))?;
+        add(&mut listed, name, recipient)?;
+    }
+    let mut said = String::new();
+    let own = if let Some(own) = folder.own()? {
+        own.first().context("no identity")?.to_public()
+    } else {
+        let (made, path) = folder.make_own()?;
+        said += &format!("made your identity {}: keep a copy in a safe place\n", path.display());
+        made.to_public()
+    };
+    if !listed.iter().any(|one| one.recipient == own.to_string()) {
+        let name = std::env::var("USER").unwrap_or_else(|_| "me".to_owned());
+        listed.push(Listed { name: format!("operator {name}"), recipient: own.to_string() });
+    }
+    let cluster = Identity::generate();
+    folder.list(&listed)?;
+    folder.write_cluster(std::slice::from_ref(&cluster), &listed)?;
+    said += &format!(
+        "made the cluster's identity {}, which {} can decrypt; its recipient is {}\n",
+        folder.identity_file().display(),
+        names(&listed),
+        cluster.to_public()
+    );
+    said += "commit secrets/ in the source of the Cluster object; without a Cluster object nodes do not look for it\n";
+    Ok(said)
+}
+
+fn names(listed: &[Listed]) -> String {
+    listed.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn add(listed: &mut Vec<Listed>, name: &str, recipient: &str) -> anyhow::Result<()> {
+    let recipient = crypt::recipient(recipient)?.to_string();
+    if name.trim().is_empty() || name.contains(['\n', '#']) {
+        bail!("{name:?} can't name a recipient");
+    }
+    if let Some(known) = listed.iter().find(|one| one.recipient == recipient) {
+        bail!("{recipient} is on the list already, as {}", known.name);
+    }
+    if listed.iter().any(|one| one.name == name) {
+        bail!(
+            "{name} is on the list already; 'minik8s secrets recipients remove {name}' takes its old recipient off it"
+        );
+    }
+    listed.push(Listed { name: name.to_owned(), recipient });
+    Ok(())
+}
+
+fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Result<String> {
+    let mut listed = folder.listed()?;
+    let said = match change {
+        None => {
+            let lines = listed.iter().map(|one| format!("{}  {}\n", one.recipient, one.name));
+            return Ok(lines.collect());
+        }
+        Some(RecipientsChange::Add { name, recipient }) => {
+            add(&mut listed, name, recipient)?;
+            format!("{name} can decrypt the cluster's identity once this is pushed; no secret changes\n")
+        }
+        Some(RecipientsChange::Remove { name }) => {
+            let before = listed.len();
+            listed.retain(|one| one.name != *name);
+            if listed.len() == before {
+                bail!("{name} is not on the list; it has {}", names(&listed));
+            }
+            format!(
+                "{name} is off the list; what it could read it may have kept: see 'minik8s secrets rotate'\n"
+            )
+        }
+    };
+    let identities = folder.cluster_identities()?;
+    if let Some(own) = folder.own()?
+        && !own.iter().any(|own| listed.iter().any(|one| one.recipient == own.to_public().to_string()))
+    {
+        bail!("then you could not read it any more yourself; let someone else take you off the list");
+    }
+    folder.list(&listed)?;
+    folder.write_cluster(&identities, &listed)?;
+    Ok(said)
+}
+
+impl WhichSecret {
+    fn namespace(&self) -> Option<&str> {
+        (!self.shared).then_some(self.namespace.as_str())
+    }
+
+    /// To whom it is encrypted.
+    fn recipients(&self, folder: &Folder) -> anyhow::Result<Vec<Recipient>> {
+        if self.to.is_empty() {
+            return Ok(vec![folder.cluster()?]);
+        }
+        let listed = folder.listed()?;
+        let by_name =
+            |to: &String| listed.iter().find(|one| one.name == *to).map(|one| one.recipient.clone());
+        self.to.iter().map(|to| crypt::recipient(&by_name(to).unwrap_or_else(|| to.clone()))).collect()
+    }
+}
+
+fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
+    let which = &args.which;
+    let path = folder.secret(which.namespace(), &which.name)?;
+    let plain = match &args.from {
+        None => {
+            let (plain, to_cluster) = folder.open(&path)?;
+            require_recipients(which, to_cluster, &path)?;
+            plain
+        }
+        Some(from) if from.as_os_str() == "-" => read(std::io::stdin().lock(), from)?,
+        Some(from) => {
+            let file = fs::File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
+            read(file, from)?
+        }
+    };
+    // What is there may have a header, for what it was before.
+    let (former, values) = match plaintext::split(&plain) {
+        Ok((header, values)) => (Some(header), values),
+        Err(plaintext::PlaintextError::Unbound) => (None, plain.as_slice()),
+        Err(why) => bail!("the plaintext {why}"),
+    };
+    let asked = args.format.map(|format| match format {
+        SecretFormat::Map => Format::Map,
+        SecretFormat::Dotenv => Format::Dotenv,
+        SecretFormat::Opaque => Format::Opaque,
+    });
+    let ending = args.from.as_deref().and_then(Path::extension).and_then(|ending| ending.to_str());
+    let by_ending = matches!(ending, Some("env")).then_some(Format::Dotenv);
+    let said = former.as_ref().map(|former| former.format).filter(|format| *format != Format::Guess);
+    let format = asked.or(said).or(by_ending).unwrap_or_else(|| {
+        let is_map = plaintext::entries(Format::Map, values).is_ok();
+        if is_map { Format::Map } else { Format::Opaque }
+    });
+    let header = Header {
+        namespace: which.namespace().unwrap_or(ANY).to_owned(),
+        name: which.name.clone(),
+        source: args.source.clone().or_else(|| former.and_then(|former| former.source)),
+        format,
+    };
+    put(folder, which, &header, values)
+}
+
+/// One that was not encrypted to the cluster must not come to be by chance.
+fn require_recipients(which: &WhichSecret, to_cluster: bool, path: &Path) -> anyhow::Result<()> {
+    if to_cluster || !which.to.is_empty() {
+        return Ok(());
+    }
+    bail!("{} is encrypted to single recipients; name all of them with --to", path.display())
+}
+
+/// Encrypts values and writes them.
+fn put(folder: &Folder, which: &WhichSecret, header: &Header, values: &[u8]) -> anyhow::Result<String> {
+    let entries =
+        plaintext::entries(header.format, values).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
+    let path = folder.secret(which.namespace(), &which.name)?;
+    let plain = [header.to_string().as_bytes(), values].concat();
+    let ciphertext = crypt::encrypt(&plain, &which.recipients(folder)?)?;
+    folder.write_secret(&path, &ciphertext, entries.keys())?;
+    let keys = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    Ok(format!("wrote {} with the keys {keys}\n", path.display()))
+}
+
+fn read(from: impl std::io::Read, name: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut plain = Vec::new();
+    let read = from.take(LIMITS.secret_bytes + 1).read_to_end(&mut plain);
+    read.with_context(|| format!("cannot read {}", name.display()))?;
+    if plain.len() as u64 > LIMITS.secret_bytes {
+        bail!("a secret has at most {} KiB", LIMITS.secret_bytes / 1024);
+    }
+    Ok(plain)
+}
+
+fn rotate(folder: &Folder) -> anyhow::Result<String> {
+    let listed = folder.listed()?;
+    let former = folder.cluster_identities()?;
+    let new = Identity::generate();
+    let to = [new.to_public()];
+    let (mut sealed, mut others) = (Vec::new(), Vec::new());
+    for (_, _, path) in folder.secrets()? {
+        let ciphertext = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let here = || path.display().to_string();
+        match crypt::decrypt(&ciphertext, &former).with_context(here)? {
+            Some(plain) => sealed.push((crypt::encrypt(&plain, &to)?, path)),
+            None => others.push(path),
+        }
+    }
+    // The one before stays readable, for pods that start before their new secret is there. Written first: whatever
+    // interrupts the rest leaves secrets that it decrypts.
+    let identities = [Some(new), former.into_iter().next()].into_iter().flatten().collect::<Vec<_>>();
+    folder.write_cluster(&identities, &listed)?;
+    for (ciphertext, path) in &sealed {
+        folder.replace(path, ciphertext)?;
+    }
+    let mut said = format!("encrypted {} secrets to a new identity of the cluster\n", sealed.len());
+    for path in others {
+        said += &format!("{} is encrypted to single recipients and stays as it is\n", path.display());
+    }
+    said += "a node or person that could read the old one may know the values: change those, too\n";
+    Ok(said)
+}

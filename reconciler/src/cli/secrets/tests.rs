@@ -1,0 +1,198 @@
+//! A folder of secrets from its beginning to a node that joins, one that is lost, and mistakes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::check::{Reported, of_files, of_nodes};
+use super::*;
+
+struct World {
+    dir: tempfile::TempDir,
+    folder: Folder,
+}
+
+fn node() -> (Identity, String) {
+    let identity = Identity::generate();
+    let recipient = identity.to_public().to_string();
+    (identity, recipient)
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let args = SecretsArgs {
+            dir: dir.path().to_owned(),
+            identity: Some(dir.path().join("own.txt")),
+            command: SecretsCommand::Rotate,
+        };
+        let folder = Folder::of(&args).unwrap();
+        Self { dir, folder }
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join("secrets").join(file)
+    }
+
+    fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap()
+    }
+
+    fn seal(&self, name: &str, values: &str, format: Option<SecretFormat>) -> anyhow::Result<String> {
+        let from = self.dir.path().join("values");
+        fs::write(&from, values).unwrap();
+        seal(&self.folder, &SealArgs { from: Some(from), format, ..sealing(name) })
+    }
+
+    /// What a node has of a secret: first the cluster's identity, then the plaintext.
+    fn as_node(&self, own: &Identity, file: &str) -> Option<String> {
+        let own = std::slice::from_ref(own);
+        let identity = crypt::decrypt(self.text(".identity/cluster.age").as_bytes(), own).unwrap()?;
+        let identities = crypt::identities(&String::from_utf8(identity).unwrap(), &self.path("")).unwrap();
+        let plain = crypt::decrypt(self.text(file).as_bytes(), &identities).unwrap()?;
+        Some(String::from_utf8(plain).unwrap())
+    }
+
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let secrets = self.folder.secrets().unwrap().into_iter();
+        secrets.map(|(_, name, path)| (name, fs::read(path).unwrap())).collect()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        of_files(&self.folder).unwrap().problems
+    }
+}
+
+fn sealing(name: &str) -> SealArgs {
+    let which =
+        WhichSecret { name: name.to_owned(), namespace: "shop".to_owned(), shared: false, to: Vec::new() };
+    SealArgs { which, from: None, format: None, source: None }
+}
+
+fn add_node(world: &World, name: &str, recipient: &str) -> anyhow::Result<String> {
+    let change = RecipientsChange::Add { name: name.to_owned(), recipient: recipient.to_owned() };
+    recipients(&world.folder, Some(&change))
+}
+
+#[test]
+fn a_node_that_joins_reads_all_and_changes_no_secret() {
+    let world = World::new();
+    let ((one, one_is), (two, two_is)) = (node(), node());
+    init(&world.folder, &[format!("node-1={one_is}")]).unwrap();
+    world.seal("db", "user: app\npassword: hunter2\n", None).unwrap();
+    world.seal("token", "A=b\n", Some(SecretFormat::Dotenv)).unwrap();
+    assert_eq!(world.text("shop/db.keys"), "password\nuser\n");
+    assert_eq!(
+        world.as_node(&one, "shop/db.age").unwrap(),
+        "namespace: shop\nname: db\nformat: map\n---\nuser: app\npassword: hunter2\n"
+    );
+    assert_eq!(world.as_node(&two, "shop/db.age"), None);
+    assert_eq!(world.problems(), [""; 0]);
+    assert!(init(&world.folder, &[]).is_err(), "never a second one in its place");
+
+    let (before, recipient) = (world.files(), world.text(".identity/cluster.pub"));
+    add_node(&world, "node-2", &two_is).unwrap();
+    assert_eq!((world.files(), world.text(".identity/cluster.pub")), (before, recipient));
+    for node in [&one, &two] {
+        assert!(world.as_node(node, "shop/token.age").unwrap().ends_with("format: dotenv\n---\nA=b\n"));
+    }
+    assert!(world.text("recipients.txt").contains(&format!("# node-2\n{two_is}\n")));
+    assert!(add_node(&world, "node-3", &two_is).is_err() && add_node(&world, "node-2", &node().1).is_err());
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn after_a_rotation_a_removed_node_reads_nothing_new_and_the_others_what_there_was() {
+    let world = World::new();
+    let ((kept, kept_is), (lost, lost_is)) = (node(), node());
+    init(&world.folder, &[format!("kept={kept_is}"), format!("lost={lost_is}")]).unwrap();
+    world.seal("db", "password: hunter2\n", None).unwrap();
+    let former = fs::read(world.path("shop/db.age")).unwrap();
+    recipients(&world.folder, Some(&RecipientsChange::Remove { name: "lost".to_owned() })).unwrap();
+    rotate(&world.folder).unwrap();
+    assert!(world.as_node(&kept, "shop/db.age").unwrap().contains("hunter2"));
+    assert_eq!(world.as_node(&lost, "shop/db.age"), None);
+    let identities = world.folder.cluster_identities().unwrap();
+    assert_eq!(identities.len(), 2, "a pod may still start with the former file");
+    assert!(crypt::decrypt(&former, &identities[1..]).unwrap().is_some());
+    assert!(
+        crypt::decrypt(&fs::read(world.path("shop/db.age")).unwrap(), &identities[1..]).unwrap().is_none()
+    );
+    rotate(&world.folder).unwrap();
+    assert_eq!(world.folder.cluster_identities().unwrap().len(), 2);
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn what_age_alone_made_is_bound_by_seal() {
+    let world = World::new();
+    init(&world.folder, &[]).unwrap();
+    fs::create_dir_all(world.path("shop")).unwrap();
+    let cluster = [world.folder.cluster().unwrap()];
+    fs::write(world.path("shop/db.age"), crypt::encrypt(b"password: hunter2\n", &cluster).unwrap()).unwrap();
+    let told = world.problems();
+    assert!(told[0].contains("minik8s secrets seal db -n shop") && told.len() == 1, "{told:?}");
+    seal(&world.folder, &sealing("db")).unwrap();
+    assert_eq!(world.problems(), [""; 0]);
+    assert_eq!(world.text("shop/db.keys"), "password\n");
+
+    // A copy says what it is for, and a list that was changed by hand is told.
+    fs::create_dir_all(world.path("other")).unwrap();
+    fs::copy(world.path("shop/db.age"), world.path("other/db.age")).unwrap();
+    fs::write(world.path("shop/db.keys"), "pasword\n").unwrap();
+    fs::write(world.path("plain.age"), "password: canary\n").unwrap();
+    let told = world.problems().join("\n");
+    for part in ["other/db.age is for shop/db", "shop/db.keys lists other keys", "plain.age is not encrypted"]
+    {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(!told.contains("canary"), "{told}");
+}
+
+#[test]
+fn a_secret_for_single_nodes_stays_theirs() {
+    let world = World::new();
+    let (own, own_is) = node();
+    init(&world.folder, &[format!("node-1={own_is}")]).unwrap();
+    let mut args = sealing("only");
+    args.which.to = vec!["node-1".to_owned()];
+    args.from = Some(world.dir.path().join("values"));
+    fs::write(args.from.as_ref().unwrap(), "x").unwrap();
+    seal(&world.folder, &args).unwrap();
+    let ciphertext = fs::read(world.path("shop/only.age")).unwrap();
+    assert!(crypt::decrypt(&ciphertext, &[own]).unwrap().is_some());
+    let checked = of_files(&world.folder).unwrap();
+    assert!(checked.problems.is_empty() && checked.notes[0].contains("single recipients"), "{checked:?}");
+    assert!(rotate(&world.folder).unwrap().contains("stays as it is"));
+    assert_eq!(fs::read(world.path("shop/only.age")).unwrap(), ciphertext);
+}
+
+#[test]
+fn what_nodes_report_is_compared_with_the_list() {
+    let listed = |name: &str, recipient: &str| Listed { name: name.into(), recipient: recipient.into() };
+    let node = |name: &str, recipient: Option<&str>, cluster: Option<&str>| Reported {
+        name: name.into(),
+        recipient: recipient.map(str::to_owned),
+        cluster: cluster.map(str::to_owned),
+    };
+    let list = [listed("n1", "age1a"), listed("n2", "age1b")];
+    assert_eq!(of_nodes(&list, Some("age1c"), &[node("n1", Some("age1a"), Some("age1c"))]), [""; 0]);
+    for (reported, part) in [
+        (node("n3", Some("age1x"), None), "recipients add n3 age1x"),
+        (node("n2", Some("age1b"), Some("age1old")), "has not the newest identity"),
+        (node("n2", Some("age1b"), None), "has not the newest identity"),
+        (node("n1", None, None), "has no identity"),
+        (node("n1", Some("age1evil"), Some("age1c")), "n1 is on the list with age1a"),
+    ] {
+        let told = of_nodes(&list, Some("age1c"), &[reported]).join("\n");
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+#[test]
+fn names_lead_nowhere_else() {
+    let world = World::new();
+    for name in ["../x", ".identity/cluster", "", "a/b", ".x", "A"] {
+        assert!(world.folder.secret(Some("shop"), name).is_err(), "{name}");
+        assert!(world.folder.secret(Some(name), "db").is_err(), "{name}");
+    }
+}

@@ -1,0 +1,93 @@
+//! The cluster's identity beside the secrets, and the lists of their keys.
+
+use schema::files::BlobKind;
+use schema::records::SourceState;
+
+use super::kit::{Cluster, Files, Repo, pod};
+
+const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n";
+const IDENTITY: &str = "secrets/.identity/cluster.age";
+const CLUSTER: &str = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {}\n";
+
+fn repo(files: &[(&str, &str)]) -> Repo {
+    let files: Files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+    Repo::new(files)
+}
+
+#[tokio::test]
+async fn a_new_version_of_the_identity_is_told_to_agents_and_changes_no_hash() {
+    let whole = pod("whole", "one") + "  volumes:\n  - {name: v, repo: {path: secrets}}\n";
+    let mut repo = repo(&[
+        ("cluster.yaml", CLUSTER),
+        ("whole.yaml", &whole),
+        ("secrets/db.age", AGE),
+        ("secrets/.identity/cluster.pub", "age1x\n"),
+    ]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let before = cluster.objects().await;
+    assert!(before["cluster"].files.is_empty());
+    repo.set(IDENTITY, AGE).commit("An identity");
+    cluster.settle().await;
+    let first = cluster.objects().await;
+    let blob = first["cluster"].files[IDENTITY].clone();
+    assert_eq!((blob.kind, blob.source.as_str()), (BlobKind::Secret, "main"));
+    repo.set(IDENTITY, format!("{AGE}of four nodes")).commit("A fourth node");
+    cluster.settle().await;
+    let second = cluster.objects().await;
+    assert_ne!(second["cluster"].files[IDENTITY].digest, blob.digest, "agents are told");
+    for objects in [&first, &second] {
+        assert_eq!(objects["cluster"].hash, before["cluster"].hash);
+        assert_eq!(objects["cluster"].generation, 1);
+        assert_eq!(objects["whole"], before["whole"], "no volume has it");
+    }
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
+
+    repo.set(IDENTITY, "AGE-SECRET-KEY-1CANARY\n").commit("In plain text");
+    cluster.settle().await;
+    let told = format!("{:?}", cluster.status().await);
+    assert!(told.contains("is not encrypted") && !told.contains("CANARY"), "{told}");
+}
+
+#[tokio::test]
+async fn no_volume_can_be_the_identity_itself() {
+    let volume = |name: &str, path: &str| {
+        pod(name, "one") + &format!("  volumes:\n  - {{name: v, repo: {{path: {path}}}}}\n")
+    };
+    let repo = repo(&[
+        ("a.yaml", &volume("a", IDENTITY)),
+        ("b.yaml", &volume("b", "secrets/.identity")),
+        ("c.yaml", &pod("c", "one")),
+        (IDENTITY, AGE),
+    ]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["c"]);
+}
+
+#[tokio::test]
+async fn a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_applied() {
+    let user = |name: &str, key: &str| {
+        let value = format!("{{name: X, valueFrom: {{secretKeyRef: {{name: db, key: {key}}}}}}}");
+        pod(name, "one").replace("    image:", &format!("    env: [{value}]\n    image:"))
+    };
+    let mut repo = repo(&[
+        ("a.yaml", &user("a", "password")),
+        ("b.yaml", &user("b", "pasword")),
+        ("secrets/default/db.age", AGE),
+    ]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b"], "without a list nothing is known of its keys");
+    let before = cluster.objects().await;
+    repo.set("secrets/default/db.keys", "# of db\npassword\nuser\n").commit("A list");
+    cluster.settle().await;
+    let told = format!("{:?}", cluster.status().await);
+    for part in ["secret-key", "b.yaml", "`pasword`", "password, user"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(cluster.objects().await["a"], before["a"], "the list is in no hash");
+    repo.set("b.yaml", user("b", "user")).commit("Mend");
+    cluster.settle().await;
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
+}

@@ -1,0 +1,192 @@
+//! What is inside an encrypted secret: a header that says for which pods it is, then its values. Pure.
+//!
+//! Ciphertext can be copied by whoever reads the repository. The header goes along with it, so a copy in another
+//! namespace, under another name or in another source is of no use there.
+//!
+//! ```text
+//! namespace: default
+//! name: db
+//! format: map
+//! ---
+//! user: app
+//! password: hunter2
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+mod dotenv;
+mod map;
+
+/// Stands for every namespace, or every source.
+pub const ANY: &str = "*";
+/// The key of a secret that is no map of texts.
+pub const WHOLE: &str = "value";
+/// Most keys of one secret: each may become a file or a variable.
+pub const KEYS_MAX: usize = 1000;
+/// Ends the header.
+const END: &str = "---";
+/// Lines of a header; it has four fields.
+const HEADER_LINES_MAX: usize = 8;
+
+/// How the values of a secret are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Format {
+    /// A map if it is one, else opaque; never dotenv, which an opaque `bXk=` would be, too.
+    #[default]
+    Guess,
+    /// A map from keys to texts in YAML or JSON.
+    Map,
+    /// Lines of `NAME=value`.
+    Dotenv,
+    /// Any bytes: the one key [`WHOLE`].
+    Opaque,
+}
+
+impl Format {
+    const NAMES: [(Format, &'static str); 3] =
+        [(Format::Map, "map"), (Format::Dotenv, "dotenv"), (Format::Opaque, "opaque")];
+
+    /// By its name in a header.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(format, _)| *format)
+    }
+}
+
+/// For which pods a secret is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Header {
+    /// Namespace of the pods; [`ANY`] for all.
+    pub namespace: String,
+    /// Name of the secret.
+    pub name: String,
+    /// The source that may name it; [`ANY`] for all. None: the source of the Cluster object.
+    pub source: Option<String>,
+    /// How its values are written.
+    pub format: Format,
+}
+
+impl fmt::Display for Header {
+    /// As it stands before the values, with its end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A bare `*` would be an alias to readers of YAML.
+        let quoted = |text: &str| if text == ANY { format!("\"{ANY}\"") } else { text.to_owned() };
+        write!(f, "namespace: {}\nname: {}\n", quoted(&self.namespace), self.name)?;
+        if let Some(source) = &self.source {
+            writeln!(f, "source: {}", quoted(source))?;
+        }
+        if let Some((_, name)) = Format::NAMES.iter().find(|(format, _)| *format == self.format) {
+            writeln!(f, "format: {name}")?;
+        }
+        writeln!(f, "{END}")
+    }
+}
+
+/// Why a plaintext can't be used. No error holds any of a secret's values.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlaintextError {
+    /// There is no header.
+    #[error("does not say inside for which namespace and name it is")]
+    Unbound,
+    /// A line of the header that has no meaning.
+    #[error("has a header that can't be read: line {line} {why}")]
+    Header {
+        /// From 1.
+        line: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The values are not as the format says.
+    #[error("can't be read: {0}")]
+    Values(String),
+}
+
+/// Splits a plaintext into its header and its values.
+pub fn split(plain: &[u8]) -> Result<(Header, &[u8]), PlaintextError> {
+    let mut header = Header::default();
+    let mut rest = plain;
+    for line in 1..=HEADER_LINES_MAX {
+        // The header is text, whatever comes after it.
+        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+            return Err(PlaintextError::Unbound);
+        };
+        let Ok(text) = str::from_utf8(&rest[..end]) else { return Err(PlaintextError::Unbound) };
+        rest = &rest[end + 1..];
+        let text = text.trim_end();
+        if text == END {
+            return if header.namespace.is_empty() || header.name.is_empty() {
+                Err(PlaintextError::Unbound)
+            } else {
+                Ok((header, rest))
+            };
+        }
+        header.take(text, line)?;
+    }
+    Err(PlaintextError::Unbound)
+}
+
+impl Header {
+    fn take(&mut self, text: &str, line: usize) -> Result<(), PlaintextError> {
+        if text.is_empty() || text.starts_with('#') {
+            return Ok(());
+        }
+        // What begins with anything else has no header at all.
+        let (field, value) = text.split_once(':').ok_or(PlaintextError::Unbound)?;
+        let value = value.trim();
+        let quoted = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
+        let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
+        let wrong = |why| Err(PlaintextError::Header { line, why });
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+        if value != ANY && !(!value.is_empty() && value.len() <= 253 && value.chars().all(fits)) {
+            return if self.is_begun() {
+                wrong("has no name as its value")
+            } else {
+                Err(PlaintextError::Unbound)
+            };
+        }
+        match field {
+            "namespace" if self.namespace.is_empty() => self.namespace = value.to_owned(),
+            "name" if self.name.is_empty() && value != ANY => self.name = value.to_owned(),
+            "source" if self.source.is_none() => self.source = Some(value.to_owned()),
+            "format" if self.format == Format::Guess => match Format::parse(value) {
+                Some(format) => self.format = format,
+                None => return wrong("names no format; there are map, dotenv and opaque"),
+            },
+            "namespace" | "name" | "source" | "format" => return wrong("says again what was said"),
+            _ if self.is_begun() => return wrong("is none of namespace, name, source and format"),
+            _ => return Err(PlaintextError::Unbound),
+        }
+        Ok(())
+    }
+
+    /// A field of it was read: what is wrong from here on is meant to be a header.
+    fn is_begun(&self) -> bool {
+        !self.namespace.is_empty() || !self.name.is_empty()
+    }
+}
+
+/// The values by key.
+pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, PlaintextError> {
+    let opaque = || BTreeMap::from([(WHOLE.to_owned(), values.to_vec())]);
+    let text = || str::from_utf8(values).map_err(|_| PlaintextError::Values("it is not text".to_owned()));
+    let texts = match format {
+        Format::Opaque => return Ok(opaque()),
+        Format::Guess => match str::from_utf8(values).ok().map(map::parse) {
+            Some(Ok(Some(texts))) => texts,
+            Some(Err(map::MapError::Refused(why))) => return Err(PlaintextError::Values(why.to_owned())),
+            _ => return Ok(opaque()),
+        },
+        Format::Map => match map::parse(text()?) {
+            Ok(Some(texts)) => texts,
+            Ok(None) => {
+                return Err(PlaintextError::Values("it is not one map from keys to texts".to_owned()));
+            }
+            Err(why) => return Err(PlaintextError::Values(why.to_string())),
+        },
+        Format::Dotenv => dotenv::parse(text()?).map_err(PlaintextError::Values)?,
+    };
+    Ok(texts.into_iter().map(|(key, value)| (key, value.into_bytes())).collect())
+}
+
+#[cfg(test)]
+mod tests;
