@@ -6,8 +6,8 @@ use std::cmp::Ordering;
 use schema::kinds::workflow::{ChoiceState, JsonPath, Operand, Operator, Rule, timestamp};
 use serde_json::Value as Json;
 
-use super::context::Context;
-use super::data::{lookup, resolve};
+use super::context::{Context, resolve};
+use super::data::lookup;
 use super::failure::{Failure, errors};
 
 /// The state that the first rule that fits leads to, or the default.

@@ -1,8 +1,10 @@
-//! The context object, `$$`: what a run knows of itself.
+//! What paths lead to: into a state's data, or into the context object, `$$`: what a run knows of itself.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use jiff::Timestamp;
+use schema::kinds::workflow::{JsonPath, PathRoot, Segment};
 use serde_json::{Value as Json, json};
 
 use super::RunContext;
@@ -41,4 +43,55 @@ impl Context<'_> {
             object
         })
     }
+}
+
+/// What a path leads to. None: to nothing. A path with slices or wildcards gives a list.
+pub(super) fn resolve<'a>(
+    path: &JsonPath,
+    data: &'a Json,
+    context: &'a Context<'_>,
+) -> Option<Cow<'a, Json>> {
+    let root = match path.root {
+        PathRoot::Data => data,
+        PathRoot::Context => context.object(),
+    };
+    let mut found = vec![root];
+    for segment in &path.segments {
+        found = found.into_iter().flat_map(|value| below(value, segment)).collect();
+    }
+    let is_many =
+        path.segments.iter().any(|segment| matches!(segment, Segment::Slice(..) | Segment::Wildcard));
+    if is_many {
+        return Some(Cow::Owned(Json::Array(found.into_iter().cloned().collect())));
+    }
+    found.first().copied().map(Cow::Borrowed)
+}
+
+fn below<'a>(value: &'a Json, segment: &Segment) -> Vec<&'a Json> {
+    match (segment, value) {
+        (Segment::Name(name), Json::Object(fields)) => fields.get(name).into_iter().collect(),
+        (Segment::Index(index), Json::Array(items)) => {
+            place_in(items.len(), *index).and_then(|index| items.get(index)).into_iter().collect()
+        }
+        (Segment::Slice(first, last), Json::Array(items)) => {
+            let bound = |bound: i64| bound_in(items.len(), bound);
+            let (first, last) = (first.map_or(0, bound), last.map_or(items.len(), bound));
+            items.get(first..last.max(first)).unwrap_or_default().iter().collect()
+        }
+        (Segment::Wildcard, Json::Array(items)) => items.iter().collect(),
+        (Segment::Wildcard, Json::Object(fields)) => fields.values().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// An index from the front, for one that may count from the end.
+fn place_in(length: usize, index: i64) -> Option<usize> {
+    match usize::try_from(index) {
+        Ok(index) => Some(index),
+        Err(_) => length.checked_sub(usize::try_from(index.unsigned_abs()).ok()?),
+    }
+}
+
+fn bound_in(length: usize, bound: i64) -> usize {
+    place_in(length, bound).unwrap_or(0).min(length)
 }

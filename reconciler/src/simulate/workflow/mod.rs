@@ -44,11 +44,14 @@ pub struct Report {
 /// How a run ended, in the words of Step Functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[allow(missing_docs)]
 pub enum Status {
+    /// Well.
     Succeeded,
+    /// By an error.
     Failed,
+    /// By its time limit.
     TimedOut,
+    /// By a person; in a simulation never.
     Aborted,
 }
 

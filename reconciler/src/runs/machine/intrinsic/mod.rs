@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use schema::kinds::workflow::{Argument, Intrinsic, IntrinsicCall, unescaped};
 use serde_json::{Map, Value as Json};
 
-use super::context::Context;
-use super::data::resolve;
+use super::context::{Context, resolve};
 
 mod lists;
 mod numbers;
