@@ -34,7 +34,7 @@ use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{Statuses, publish_reported};
 use crate::converge::usage;
 use crate::desired;
-use crate::files::identity::IdentityLoop;
+use crate::files::identity_loop::IdentityLoop;
 use crate::locks::instance_lock::{self, RUN_DIR};
 use crate::locks::state_lock;
 use crate::node_address::NodeAddress;
@@ -165,10 +165,9 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let reported = wire_pods(&mut runtime, &base, dns, pod_tables, rules_follow)?;
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));
+    wire_images(&mut runtime, &base);
     let row = every(IDENTITY_INTERVAL).wake_on(base.catalog.clone());
     runtime.drive(row, IdentityLoop::new(Arc::clone(&base.files), base.catalog.clone()));
-    runtime.drive(every(IMAGES_INTERVAL), base.images());
-    wire_builds(&mut runtime, &base);
 
     let row = every(HEARTBEAT_INTERVAL).wake_on(vtep.clone()).wake_on(base.address.changes());
     let row = row.wake_on(reported.clone()).wake_on(base.files.cluster_recipient());
@@ -205,8 +204,9 @@ fn wire_pods(
     Ok(reported)
 }
 
-/// The images of functions: the loop that builds them, and what is reported of them.
-fn wire_builds(runtime: &mut Runtime, base: &Base<'_>) {
+/// Images: what is removed of them, the loop that builds those of functions, and what is reported of them.
+fn wire_images(runtime: &mut Runtime, base: &Base<'_>) {
+    runtime.drive(every(IMAGES_INTERVAL), base.images());
     let (reports, built) = watch::channel(None);
     let images = NodeImages { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
     let writer = StatusWriter::new(images, Arc::clone(&base.store));

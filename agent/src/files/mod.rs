@@ -20,7 +20,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub mod cache;
-pub mod identity;
+mod identity;
+pub mod identity_loop;
 #[cfg(test)]
 mod secret_tests;
 pub mod secrets;

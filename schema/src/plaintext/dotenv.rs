@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::KEYS_MAX;
+use super::bounds::KEYS_MAX;
 
 /// The values by name. The error names a line and none of its text.
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {

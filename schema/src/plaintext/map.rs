@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use saphyr_parser::{Event, Parser};
 
-use super::KEYS_MAX;
+use super::bounds::KEYS_MAX;
 
 /// The text is no map of texts, and may not be taken for anything else.
 #[derive(Debug, thiserror::Error)]

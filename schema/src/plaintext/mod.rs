@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod bounds;
 mod dotenv;
 mod map;
 
@@ -22,8 +23,6 @@ mod map;
 pub const ANY: &str = "*";
 /// The key of a secret that is no map of texts.
 pub const WHOLE: &str = "value";
-/// Most keys of one secret: each may become a file or a variable.
-pub const KEYS_MAX: usize = 1000;
 /// Ends the header.
 const END: &str = "---";
 /// Lines of a header; it has four fields.

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use schema::plaintext::{self, ANY};
 
 use super::folder::Folder;
-use super::{put, require_recipients};
+use super::seal::{put, require_recipients};
 use crate::args::WhichSecret;
 
 /// In memory on Linux.

@@ -4,22 +4,19 @@
 //! docs/security.md has both.
 
 use std::fs;
-use std::io::Read as _;
-use std::path::Path;
 use std::process::ExitCode;
 
-use age::x25519::{Identity, Recipient};
+use age::x25519::Identity;
 use anyhow::{Context as _, bail};
-use schema::files::LIMITS;
-use schema::plaintext::{self, ANY, Format, Header};
 
-use crate::args::{RecipientsChange, SealArgs, SecretFormat, SecretsArgs, SecretsCommand, WhichSecret};
+use crate::args::{RecipientsChange, SecretsArgs, SecretsCommand};
 use crate::cli::print::output::write_out;
 
-mod check;
 mod crypt;
 mod edit;
 mod folder;
+mod inspect;
+mod seal;
 #[cfg(test)]
 mod tests;
 
@@ -30,10 +27,10 @@ pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
     let folder = Folder::of(args)?;
     let said = match &args.command {
         SecretsCommand::Init { nodes } => init(&folder, nodes)?,
-        SecretsCommand::Seal(args) => seal(&folder, args)?,
+        SecretsCommand::Seal(args) => seal::seal(&folder, args)?,
         SecretsCommand::Edit(which) => edit::edit(&folder, which)?,
         SecretsCommand::Rotate => rotate(&folder)?,
-        SecretsCommand::Check { server } => return check::run(&folder, server.as_deref()).await,
+        SecretsCommand::Check { server } => return inspect::run(&folder, server.as_deref()).await,
         SecretsCommand::Recipients { change } => recipients(&folder, change.as_ref())?,
     };
     write_out(&said)?;
@@ -130,95 +127,6 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
     folder.list(&listed)?;
     folder.write_cluster(&identities, &listed)?;
     Ok(said)
-}
-
-impl WhichSecret {
-    fn namespace(&self) -> Option<&str> {
-        (!self.shared).then_some(self.namespace.as_str())
-    }
-
-    /// To whom it is encrypted.
-    fn recipients(&self, folder: &Folder) -> anyhow::Result<Vec<Recipient>> {
-        if self.to.is_empty() {
-            return Ok(vec![folder.cluster()?]);
-        }
-        let listed = folder.listed()?;
-        let by_name =
-            |to: &String| listed.iter().find(|one| one.name == *to).map(|one| one.recipient.clone());
-        self.to.iter().map(|to| crypt::recipient(&by_name(to).unwrap_or_else(|| to.clone()))).collect()
-    }
-}
-
-fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
-    let which = &args.which;
-    let path = folder.secret(which.namespace(), &which.name)?;
-    let plain = match &args.from {
-        None => {
-            let (plain, to_cluster) = folder.open(&path)?;
-            require_recipients(which, to_cluster, &path)?;
-            plain
-        }
-        Some(from) if from.as_os_str() == "-" => read(std::io::stdin().lock(), from)?,
-        Some(from) => {
-            let file = fs::File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
-            read(file, from)?
-        }
-    };
-    // What is there may have a header, for what it was before.
-    let (former, values) = match plaintext::split(&plain) {
-        Ok((header, values)) => (Some(header), values),
-        Err(plaintext::PlaintextError::Unbound) => (None, plain.as_slice()),
-        Err(why) => bail!("the plaintext {why}"),
-    };
-    let asked = args.format.map(|format| match format {
-        SecretFormat::Map => Format::Map,
-        SecretFormat::Dotenv => Format::Dotenv,
-        SecretFormat::Opaque => Format::Opaque,
-    });
-    let ending = args.from.as_deref().and_then(Path::extension).and_then(|ending| ending.to_str());
-    let by_ending = matches!(ending, Some("env")).then_some(Format::Dotenv);
-    let said = former.as_ref().map(|former| former.format).filter(|format| *format != Format::Guess);
-    let format = asked.or(said).or(by_ending).unwrap_or_else(|| {
-        let is_map = plaintext::entries(Format::Map, values).is_ok();
-        if is_map { Format::Map } else { Format::Opaque }
-    });
-    let header = Header {
-        namespace: which.namespace().unwrap_or(ANY).to_owned(),
-        name: which.name.clone(),
-        source: args.source.clone().or_else(|| former.and_then(|former| former.source)),
-        format,
-    };
-    put(folder, which, &header, values)
-}
-
-/// One that was not encrypted to the cluster must not come to be by chance.
-fn require_recipients(which: &WhichSecret, to_cluster: bool, path: &Path) -> anyhow::Result<()> {
-    if to_cluster || !which.to.is_empty() {
-        return Ok(());
-    }
-    bail!("{} is encrypted to single recipients; name all of them with --to", path.display())
-}
-
-/// Encrypts values and writes them.
-fn put(folder: &Folder, which: &WhichSecret, header: &Header, values: &[u8]) -> anyhow::Result<String> {
-    let entries =
-        plaintext::entries(header.format, values).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
-    let path = folder.secret(which.namespace(), &which.name)?;
-    let plain = [header.to_string().as_bytes(), values].concat();
-    let ciphertext = crypt::encrypt(&plain, &which.recipients(folder)?)?;
-    folder.write_secret(&path, &ciphertext, entries.keys())?;
-    let keys = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    Ok(format!("wrote {} with the keys {keys}\n", path.display()))
-}
-
-fn read(from: impl std::io::Read, name: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut plain = Vec::new();
-    let read = from.take(LIMITS.secret_bytes + 1).read_to_end(&mut plain);
-    read.with_context(|| format!("cannot read {}", name.display()))?;
-    if plain.len() as u64 > LIMITS.secret_bytes {
-        bail!("a secret has at most {} KiB", LIMITS.secret_bytes / 1024);
-    }
-    Ok(plain)
 }
 
 fn rotate(folder: &Folder) -> anyhow::Result<String> {

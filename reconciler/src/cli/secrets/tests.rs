@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::check::{Reported, of_files, of_nodes};
+use super::inspect::{Reported, of_files, of_nodes};
+use super::seal::seal;
 use super::*;
+use crate::args::{SealArgs, SecretFormat, WhichSecret};
 
 struct World {
     dir: tempfile::TempDir,

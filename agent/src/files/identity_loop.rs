@@ -1,0 +1,77 @@
+//! Keeps the newest version of the cluster's identity on this node.
+//!
+//! Reads the catalog's settings, which name it; has it fetched and decrypted with the node's own identity. Its ciphertext
+//! stays on this node's disk for an agent that starts without etcd.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation, Plan};
+use tokio::sync::watch;
+
+use super::{PodFiles, SecretError};
+use crate::catalog::Catalog;
+use crate::desired::Source;
+
+/// The loop.
+pub struct IdentityLoop {
+    files: Arc<PodFiles>,
+    catalog: watch::Receiver<Arc<Catalog>>,
+}
+
+impl IdentityLoop {
+    /// A loop that has not looked yet.
+    pub fn new(files: Arc<PodFiles>, catalog: watch::Receiver<Arc<Catalog>>) -> Self {
+        Self { files, catalog }
+    }
+}
+
+/// What a run does.
+#[derive(Debug)]
+pub struct IdentityPlan {
+    fetch: bool,
+}
+
+impl Plan for IdentityPlan {
+    fn is_empty(&self) -> bool {
+        !self.fetch
+    }
+}
+
+#[async_trait]
+impl Loop for IdentityLoop {
+    type Observed = bool;
+    type Plan = IdentityPlan;
+    type Outcome = Result<(), SecretError>;
+
+    fn name(&self) -> &'static str {
+        "identity"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<bool>, LoopError> {
+        let catalog = Arc::clone(&self.catalog.borrow());
+        if catalog.source == Source::Unknown {
+            return Ok(Observation::NotReady("nothing is known of the cluster yet".to_owned()));
+        }
+        self.files.want_identity(catalog.settings.identity.as_ref());
+        Ok(Observation::Ready(self.files.has_wanted_identity()))
+    }
+
+    fn plan(is_current: &bool, _now: Timestamp) -> IdentityPlan {
+        IdentityPlan { fetch: !is_current }
+    }
+
+    async fn act(&mut self, _: &bool, _: IdentityPlan) -> Result<(), SecretError> {
+        self.files.take_identity().await
+    }
+
+    async fn report(&mut self, _: bool, outcome: Result<(), SecretError>) -> Result<Next, LoopError> {
+        match outcome {
+            Ok(()) => Ok(Next::Interval),
+            Err(error) => {
+                Err(LoopError::new("secrets that are encrypted to the cluster can't be read", error))
+            }
+        }
+    }
+}
