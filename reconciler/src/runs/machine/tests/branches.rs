@@ -50,6 +50,7 @@ fn a_branch_that_fails_cancels_the_others() {
         assert_eq!(pending.timers.len(), 1, "and the wait's timer");
         played.go_on();
         assert_eq!(played.outcome(), json!({"Error": "E", "Cause": "why"}), "{name}");
+        // Seen red without the aborts.
         let aborted: Vec<_> = played.kinds().into_iter().filter(|kind| kind.ends_with("Aborted")).collect();
         assert_eq!(aborted, ["WaitStateAborted", "TaskStateAborted", "ParallelStateAborted"]);
     }

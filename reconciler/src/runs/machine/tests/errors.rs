@@ -35,6 +35,7 @@ fn a_retrier_waits_longer_each_time_and_counts_its_own_attempts() {
         }
     }
     let times: Vec<_> = calls.iter().map(|(at, attempt, ..)| (*at, *attempt)).collect();
+    // Seen red with rate^n instead of rate^(n-1).
     assert_eq!(times, [(0, 1), (1, 2), (11, 3), (13, 4), (17, 5)], "1 s, 10 s, 2 s, 4 s");
     assert!(calls.iter().all(|(_, _, step, _)| *step == 1), "one visit has one key");
     assert_eq!(calls.iter().map(|(.., id)| id).collect::<std::collections::BTreeSet<_>>().len(), 5);

@@ -109,7 +109,7 @@ proptest! {
             // Stored and read again at any point.
             let stored = serde_json::to_string(&played.run).unwrap();
             prop_assert_eq!(&serde_json::from_str::<Run>(&stored).unwrap(), &played.run);
-            // What came before comes again, late.
+            // What came before comes again, late. Seen red with a clock that such an event puts forward.
             let before = played.run.clone();
             for _ in 0..2 {
                 let (_, again) = played.journal[choices.below(played.journal.len())].clone();
