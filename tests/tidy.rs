@@ -379,7 +379,7 @@ fn contract() -> String {
     page.push_str(
         "\n## The etcd role of a node\n\n\
          With `etcdctl auth enable`, each agent gets a user of its own with the role below, by `--etcd-user` and\n\
-         `--etcd-password-file`; the reconcilers get one with `readwrite /minik8s/ --prefix`.\n\n\
+         `--etcd-password-file`; the reconcilers get one with\n`readwrite /minik8s/ --prefix` and `readwrite /minik8s-runs/ --prefix`.\n\n\
          ```sh\nNODE=worker-1\netcdctl role add node-$NODE\n",
     );
     for permission in node_role("$NODE") {

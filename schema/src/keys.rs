@@ -14,6 +14,8 @@ use crate::meta::{NamespacedName, ObjectRef};
 
 /// What all keys begin with.
 pub const ROOT: &str = "/minik8s/";
+/// What keys of runs begin with: they are in no snapshot.
+pub const RUNS_ROOT: &str = "/minik8s-runs/";
 
 /// Passes the table to the macro `$make`. A row is
 ///

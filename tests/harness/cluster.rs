@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use schema::keys::{Key, ROOT, node_role};
+use schema::keys::{Key, ROOT, RUNS_ROOT, node_role};
 use schema::records::SourceStatus;
 
 use crate::binaries::minik8s_binary;
@@ -199,7 +199,8 @@ impl Cluster {
             std::fs::write(&file, format!("secret-of-{name}\n"))?;
             Ok(file)
         };
-        self.etcd.add_user("reconcilers", [format!("readwrite {ROOT} --prefix")])?;
+        self.etcd
+            .add_user("reconcilers", [ROOT, RUNS_ROOT].map(|root| format!("readwrite {root} --prefix")))?;
         password("reconcilers")?;
         for node in &mut self.nodes {
             self.etcd.add_user(&node.name, node_role(&node.name))?;

@@ -26,7 +26,7 @@ pub(super) fn dns(name: &str, chance: &mut Chance) -> Json {
     }
     if chance.below(3) == 0 {
         let backend = |weight: u64| json!({"service": name, "port": 80, "weight": weight});
-        let backends = [backend(chance.between(1, 1000).into()), backend(chance.below(1000).into())];
+        let backends = [backend(chance.between(1, 1000)), backend(chance.below(1000))];
         paths.push(json!({"path": "/shared", "backends": backends, "sticky": {"cookie": "session"}}));
     }
     json!({"host": format!("{name}.lan"), "paths": paths})
