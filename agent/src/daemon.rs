@@ -31,6 +31,7 @@ use crate::converge::node::HEARTBEAT_INTERVAL;
 use crate::converge::node_dns::NodeDns;
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{Statuses, publish_reported};
+use crate::converge::slurm::{JobFiles, JobReports};
 use crate::converge::usage;
 use crate::desired;
 use crate::locks::instance_lock::{self, RUN_DIR};
@@ -51,6 +52,9 @@ const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often it is looked which images of functions are here; orders wake the loop.
 const BUILDS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How often Slurm jobs are looked at; orders and steps that are done wake the loop.
+const SLURM_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
 /// kept, within seconds after the cause is gone.
@@ -155,6 +159,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.drive(every(usage::INTERVAL), base.usage(records));
     runtime.drive(every(IMAGES_INTERVAL), base.images());
     wire_builds(&mut runtime, &base);
+    let jobs = wire_slurm(&mut runtime, &base);
 
     let row = every(HEARTBEAT_INTERVAL).wake_on(vtep.clone()).wake_on(base.address.changes());
     let row = row.wake_on(reported.clone());
@@ -169,7 +174,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
 
     let instance = config.machine.instance.clone();
     let state_dir = config.machine.state_dir.clone();
-    let api = Api { docker: base.docker, instance, state_dir, loops: runtime.runs() };
+    let api = Api { docker: base.docker, instance, state_dir, loops: runtime.runs(), jobs };
     runtime.task("api", api::serve(listener, api, token));
     Ok(runtime)
 }
@@ -199,6 +204,22 @@ fn wire_builds(runtime: &mut Runtime, base: &Base<'_>) {
     let is_work = |before: &Snapshot, now: &Snapshot| !before.builds.ptr_eq(&now.builds);
     let row = every(BUILDS_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
     runtime.drive(row, base.builds(reports));
+}
+
+/// Slurm jobs: the loop that sees to them, and what is reported of them.
+fn wire_slurm(runtime: &mut Runtime, base: &Base<'_>) -> JobFiles {
+    let (reports, reported) = watch::channel(None);
+    let jobs = JobReports { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
+    let writer = StatusWriter::new(jobs, Arc::clone(&base.store));
+    runtime.task("job reports", writer.run(reported, runtime.token()));
+    let is_work = |before: &Snapshot, now: &Snapshot| {
+        !before.jobs.ptr_eq(&now.jobs) || !before.settled.ptr_eq(&now.settled)
+    };
+    let row = every(SLURM_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
+    let slurm = base.slurm(row.nudge(), reports);
+    let files = slurm.job_files();
+    runtime.drive(row, slurm);
+    files
 }
 
 /// Whether etcd has what runs here.
@@ -234,6 +255,7 @@ fn prefixes(node: &str) -> Vec<String> {
         prefix::bindings_of(node),
         prefix::pod_status_of(node),
         prefix::node_images_of(node),
+        prefix::job_reports_of(node),
         prefix::work_of(node),
         prefix::FUNCTIONS.to_owned(),
         prefix::SERVICES.to_owned(),

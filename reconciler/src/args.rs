@@ -16,6 +16,7 @@ use schema::since::Since;
 mod invoke;
 mod offline;
 mod resource;
+mod results;
 mod simulate;
 mod top;
 mod up;
@@ -23,6 +24,7 @@ mod up;
 pub use invoke::InvokeArgs;
 pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
+pub use results::ResultsArgs;
 pub use simulate::{SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, Simulated};
 pub use top::{SortBy, TopArgs, TopKind};
 pub use up::{DownArgs, UpArgs};
@@ -108,6 +110,13 @@ pub enum Command {
                             Exit code: 0 answered, 1 the function failed, 2 the call was refused, 3 it did not run: \
                             nobody answered in time, or too many wait.")]
     Invoke(InvokeArgs),
+    /// List or write the files that a Slurm job left
+    #[command(
+        after_help = "Examples: minik8s results job/matrix\n          minik8s results matrix -n shop -d out\n\n\
+                            What the job wrote to standard output and error is among them; \
+                            'minik8s logs job/NAME' prints that, also while the job runs."
+    )]
+    Results(ResultsArgs),
     /// Check manifests as a push of them would be checked
     #[command(
         after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n          \
@@ -327,7 +336,7 @@ pub struct EventsArgs {
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// The pod: NAME or pod/NAME; or function/NAME for all of its replicas
+    /// The pod: NAME or pod/NAME; or function/NAME for all of its replicas, or job/NAME
     #[arg(value_name = "POD", required_unless_present = "selector", conflicts_with = "selector")]
     pub pod: Option<String>,
     /// All pods with these labels, each line with its pod: key=value,…
@@ -339,6 +348,9 @@ pub struct LogsArgs {
     /// What the newest build of a function's image said
     #[arg(long)]
     pub build: bool,
+    /// What a job wrote to standard error, if that has a file of its own
+    #[arg(long)]
+    pub stderr: bool,
     /// Only what the call with this activation id wrote
     #[arg(long, value_name = "ID")]
     pub activation: Option<String>,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use schema::control::lock;
-use schema::files::{BlobRef, ContentRef, file_name, of_content, of_secret};
+use schema::files::{BlobRef, ContentRef, Files, file_name, of_content, of_secret};
 use schema::records::PodInstance;
 use tokio::time::Instant;
 
@@ -60,7 +60,12 @@ impl PodFiles {
     /// The plain text of a secret that the pod names, fetched where it is not here. The caller keeps it
     /// in memory alone.
     pub async fn secret_bytes(&self, pod: &PodInstance, name: &str) -> Result<Vec<u8>, SecretError> {
-        let found = of_secret(&pod.files, name);
+        self.secret_of(&pod.files, name).await
+    }
+
+    /// The same of what else names secrets.
+    pub async fn secret_of(&self, files: &Files, name: &str) -> Result<Vec<u8>, SecretError> {
+        let found = of_secret(files, name);
         let (path, blob) = found.ok_or_else(|| SecretError::NotNamed(format!("secret {name}")))?;
         let no_content = |why: String| SecretError::NoContent(why);
         self.ensure(path, blob).await.map_err(|error| no_content(error.to_string()))?;

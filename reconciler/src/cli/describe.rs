@@ -11,13 +11,14 @@ use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
-    AutoscalerDetail, FunctionDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView,
-    RevisionView, ServiceDetail, WorkloadView,
+    AutoscalerDetail, FunctionDetail, JobDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail,
+    PodView, RevisionView, ServiceDetail, WorkloadView,
 };
 
 mod autoscaler;
 mod containers;
 mod function;
+mod job;
 mod page;
 mod service;
 mod workload;
@@ -86,6 +87,10 @@ async fn object(
         KindPage::Function => {
             let detail: FunctionDetail = client.get(&["functions", namespace, name], &[]).await?;
             write_out(&function::function_page(&detail, screen, now)?)
+        }
+        KindPage::Job => {
+            let detail: JobDetail = client.get(&["jobs", namespace, name], &[]).await?;
+            write_out(&job::job_page(&detail, screen, now))
         }
         page @ (KindPage::Host | KindPage::Workload | KindPage::Object) => {
             let detail: ObjectDetail = client.get(&["objects", kind.as_str(), namespace, name], &[]).await?;

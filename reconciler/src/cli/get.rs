@@ -16,8 +16,8 @@ use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
     AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionDetail, FunctionView,
-    KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView, RevisionView,
-    RouteView, Selector, ServiceDetail, ServiceView, SourceView,
+    JobDetail, JobView, KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView,
+    RevisionView, RouteView, Selector, ServiceDetail, ServiceView, SourceView,
 };
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -143,6 +143,10 @@ impl What<'_> {
                 self.one::<FunctionDetail, FunctionView>(&path, |detail| &detail.row).await
             }
             (KindPage::Function, None, _) => self.list::<FunctionView>(&["functions"]).await,
+            (KindPage::Job, Some((name, namespace)), _) => {
+                self.one::<JobDetail, JobView>(&["jobs", namespace, name], |detail| &detail.row).await
+            }
+            (KindPage::Job, None, _) => self.list::<JobView>(&["jobs"]).await,
             (KindPage::Autoscaler, None, _) => self.list::<AutoscalerView>(&["autoscalers"]).await,
             (KindPage::Host, _, None) => self.list::<RouteView>(&["dns"]).await,
             (KindPage::Host | KindPage::Workload | KindPage::Object, _, Some(name)) => {

@@ -23,6 +23,12 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     if let Some(name) = args.pod.as_deref().and_then(function_name) {
         return of_function(&client, args, &name).await;
     }
+    if let Some(name) = args.pod.as_deref().and_then(job_name) {
+        return of_job(&client, args, &name).await;
+    }
+    if args.stderr {
+        return Err(CliError::Usage("--stderr is for jobs; write job/NAME".to_owned()));
+    }
     if args.build || args.activation.is_some() {
         let why = "--build and --activation are for functions; write function/NAME";
         return Err(CliError::Usage(why.to_owned()));
@@ -62,6 +68,26 @@ async fn of_function(client: &Client, args: &LogsArgs, name: &str) -> Result<(),
         return Err(CliError::NotFound(message));
     }
     print_all(client, args, &pods, &selector).await
+}
+
+/// What a Slurm job has written: from the login host while it runs, and afterwards from the node that keeps it.
+async fn of_job(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
+    if args.follow || args.tail.is_some() || args.since.is_some() || args.timestamps || args.previous {
+        let why =
+            "the output of a job is printed as a whole; leave out -f, --tail, --since, --timestamps and -p";
+        return Err(CliError::Usage(why.to_owned()));
+    }
+    let stderr = args.stderr.then_some(("stderr", "true"));
+    let query: Vec<_> = stderr.into_iter().collect();
+    let answer = client.stream(&["jobs", &args.namespace, name, "output"], &query).await?;
+    print_as_it_comes(client, answer).await
+}
+
+fn job_name(text: &str) -> Option<String> {
+    match text.parse::<Resource>() {
+        Ok(Resource { kind: ResourceKind::Object(Kind::Job), name: Some(name) }) => Some(name),
+        _ => None,
+    }
 }
 
 fn function_name(text: &str) -> Option<String> {
@@ -186,7 +212,9 @@ fn pod_name(text: &str) -> Result<String, CliError> {
     }
     match text.parse::<Resource>() {
         Ok(Resource { kind: ResourceKind::Object(Kind::Pod), name: Some(name) }) => Ok(name),
-        Ok(_) => Err(CliError::Usage(format!("{text}: only pods have logs; write pod/NAME"))),
+        Ok(_) => {
+            Err(CliError::Usage(format!("{text}: only pods, functions and jobs have logs; write pod/NAME")))
+        }
         Err(why) => Err(CliError::Usage(format!("{text}: {why}"))),
     }
 }

@@ -1,12 +1,12 @@
-//! What etcd alone knew, for when it is lost: rollouts with their last good templates, scaled numbers, and where
-//! pods ran. Every reconciler keeps it on its disk; an etcd that begins anew is filled from it and from Git. Pure.
+//! What etcd alone knew, for when it is lost: rollouts with their last good templates, scaled numbers, orders of jobs, and
+//! where pods ran. Every reconciler keeps it on its disk; an etcd that begins anew is filled from it and from Git. Pure.
 
 use std::collections::BTreeMap;
 
 use schema::codec::encode;
 use schema::keys::Key;
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::records::{AutoscalerRecord, PodInstance, Rollout, ScaleRecord, Template};
+use schema::records::{AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, Template};
 use schema::snapshot::{Change, Snapshot, Table, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,6 +18,7 @@ pub struct LastKnown {
     templates: Table<(ObjectRef, String), Template>,
     scales: Table<ObjectRef, ScaleRecord>,
     autoscalers: Table<NamespacedName, AutoscalerRecord>,
+    jobs: Table<(String, NamespacedName), JobOrder>,
     pods: BTreeMap<NamespacedName, LastPod>,
 }
 
@@ -51,6 +52,7 @@ impl LastKnown {
             templates: snapshot.templates.clone(),
             scales: snapshot.scales.clone(),
             autoscalers: snapshot.autoscalers.clone(),
+            jobs: snapshot.jobs.clone(),
             pods: pods.collect(),
         })
     }
@@ -62,6 +64,7 @@ impl LastKnown {
             && before.templates.ptr_eq(&now.templates)
             && before.scales.ptr_eq(&now.scales)
             && before.autoscalers.ptr_eq(&now.autoscalers)
+            && before.jobs.ptr_eq(&now.jobs)
             && before.bindings.ptr_eq(&now.bindings)
     }
 
@@ -88,6 +91,12 @@ impl LastKnown {
     /// What an autoscaler remembers.
     pub fn autoscaler(&self, id: &NamespacedName) -> Option<&AutoscalerRecord> {
         self.autoscalers.get(id).map(|record| &record.value)
+    }
+
+    /// The node that saw to a job, and its order.
+    pub fn job(&self, id: &NamespacedName) -> Option<(&str, &JobOrder)> {
+        let found = self.jobs.iter().find(|((_, job), _)| job == id);
+        found.map(|((node, _), order)| (node.as_str(), &order.value))
     }
 
     /// The node that ran this incarnation of a pod.
@@ -124,6 +133,9 @@ impl LastKnown {
         for (id, record) in &self.autoscalers {
             add(&mut records, &Key::Autoscaler(id.clone()), record);
         }
+        for ((node, id), record) in &self.jobs {
+            add(&mut records, &Key::Job(node.clone(), id.clone()), record);
+        }
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         OnDisk { records, pods: pods.collect() }
     }
@@ -146,6 +158,7 @@ impl LastKnown {
             templates: snapshot.templates,
             scales: snapshot.scales,
             autoscalers: snapshot.autoscalers,
+            jobs: snapshot.jobs,
         }
     }
 }

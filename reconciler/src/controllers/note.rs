@@ -191,6 +191,9 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
             (Kind::HorizontalPodAutoscaler.as_str(), id.namespace.clone(), id.name.clone())
         }
         Key::Function(id) => (Kind::Function.as_str(), id.namespace.clone(), id.name.clone()),
+        Key::Job(_, id) | Key::JobReport(_, id) => {
+            (Kind::Job.as_str(), id.namespace.clone(), id.name.clone())
+        }
         Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
         Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
         Key::Node(node)

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::Snapshot;
 use crate::kinds::function::{FunctionSpec, ImageState};
 use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
+use crate::kinds::job::JobSpec;
 use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
 use crate::kinds::service::ServiceType;
@@ -46,7 +47,8 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         }
         Resource::Node(node) => node.health(&node_status(snapshot, &object.metadata.name)),
         Resource::Function(spec) => function(snapshot, object, spec),
-        Resource::Workflow(_) | Resource::Job(_) => Health::NotRun,
+        Resource::Job(spec) => job(snapshot, object, spec),
+        Resource::Workflow(_) => Health::NotRun,
     }
 }
 
@@ -151,8 +153,13 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         // Its first look adopts the number of pods that run, should etcd have been lost.
         Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
         Resource::Function(_) => function_is_complete(snapshot, object),
+        // Before a node has it, absence of the order would say nothing.
+        Resource::Job(_) => {
+            let nobody = snapshot.heartbeats.is_empty();
+            nobody || snapshot.job_of(&named(object)).is_some_and(|(_, order)| order.hash == object.hash)
+        }
         // Nodes need nothing of these.
-        Resource::Node(_) | Resource::ConfigMap(_) | Resource::Workflow(_) | Resource::Job(_) => true,
+        Resource::Node(_) | Resource::ConfigMap(_) | Resource::Workflow(_) => true,
     }
 }
 
@@ -160,6 +167,23 @@ fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
     match rollout_of(snapshot, object) {
         Some(rollout) => rollout.status.health(object.generation, paused),
         None => Health::Progressing { why: "its pods are not made yet".to_owned() },
+    }
+}
+
+/// How well a job is, by the report of the node that sees to it.
+fn job(snapshot: &Snapshot, object: &Object, spec: &JobSpec) -> Health {
+    let id = named(object);
+    let order = snapshot.job_of(&id).filter(|(_, order)| order.hash == object.hash && !order.deleting);
+    let Some((node, order)) = order else {
+        return Health::Progressing { why: "no node sees to it yet".to_owned() };
+    };
+    let report = snapshot.job_reports.get(&(node.to_owned(), id.clone())).map(|report| &report.value);
+    match report.filter(|report| report.uid == order.uid) {
+        Some(report) if report.status.phase.is_final() || snapshot.node_is_ready(node) => {
+            spec.health(&report.status)
+        }
+        Some(_) => Health::Unknown { why: format!("its node {node} does not answer") },
+        None => Health::Progressing { why: format!("node {node} has not begun with it yet") },
     }
 }
 

@@ -2,4 +2,5 @@
 
 pub(super) mod autoscalers;
 pub(super) mod functions;
+pub(super) mod jobs;
 pub(super) mod services;

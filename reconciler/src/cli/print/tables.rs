@@ -6,8 +6,8 @@ use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Listed, Row};
 use crate::view::{
-    AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionView, KindPage, NodeView, ObjectView,
-    PodView, RevisionView, RouteView, ServiceView, SourceView, WorkloadView, short,
+    AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionView, JobView, KindPage, NodeView,
+    ObjectView, PodView, RevisionView, RouteView, ServiceView, SourceView, WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -36,6 +36,10 @@ impl KindView for AutoscalerView {
 
 impl KindView for FunctionView {
     const PAGE: KindPage = KindPage::Function;
+}
+
+impl KindView for JobView {
+    const PAGE: KindPage = KindPage::Job;
 }
 
 impl KindView for RouteView {
@@ -209,6 +213,25 @@ impl Listed for FunctionView {
             .col("AGE", &self.age)
             .wide("SOURCE", &self.source)
             .remark("NOTE", &self.note)
+    }
+}
+
+impl Listed for JobView {
+    fn id(&self) -> String {
+        format!("job/{}", self.name)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("PHASE", &self.phase)
+            .col("SLURM", some(self.slurm_id))
+            .col("ELAPSED", &self.elapsed)
+            .col("NODES", &self.nodes)
+            .col("AGE", &self.age)
+            .wide("LOGIN", &self.login)
+            .wide("NODE", some(self.node.as_deref()))
+            .remark("REASON", &self.reason)
     }
 }
 

@@ -16,7 +16,10 @@ impl KindSpec for ClusterSpec {
         older: Older::of_own_kind(super::super::job::dialect::rewrite_cluster),
     };
 
-    const LINKS: Links<Self> = Links::NONE;
+    const LINKS: Links<Self> = Links {
+        files: |cluster| cluster.slurm.login.content_uses(&["spec", "slurm", "login"]),
+        ..Links::NONE
+    };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         let before = findings.count();

@@ -1,0 +1,1 @@
+//! Jobs on a login host that is a folder, with programs of Slurm that the tests write.
