@@ -58,7 +58,7 @@ fn the_folders_that_the_sample_names_are_there() {
                 let source = function.source.as_deref().unwrap_or_default();
                 assert!(holds(source, "main.py"), "{source}");
             }
-            Resource::Job(job) => assert!(holds(job.files.as_ref().unwrap(), "matrix.c")),
+            Resource::Job(job) => assert!(holds(job.files.as_ref().unwrap(), "matrix.cu")),
             _ => {}
         }
     }

@@ -82,7 +82,6 @@ fn one_node_sees_to_a_job_and_goes_on_with_it() {
     assert!(node == "n1" && changed.uid != order.uid);
 }
 
-// Seen red with the removal of the order in place of `deleting`.
 #[test]
 fn a_job_that_git_no_longer_has_is_cancelled_before_its_order_goes() {
     let object = job("sum", "true");
@@ -137,7 +136,6 @@ fn a_node_that_does_not_reach_the_login_host_hands_over_after_a_while() {
     assert_eq!(nodes, ["n2", "n1"]);
 }
 
-// Seen red with an order of its own for each plan after the loss.
 #[test]
 fn an_etcd_that_was_lost_gets_the_same_order_on_the_same_node() {
     let object = job("sum", "true");
