@@ -11,6 +11,8 @@ use super::print::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
 use crate::view::{List, PodView, root_cause};
 
+pub(super) mod results;
+
 /// Most pods whose logs are followed at once: each holds a connection to its node.
 const FOLLOWED_MAX: usize = 16;
 /// Lines of each pod that a selector begins with, as kubectl does.

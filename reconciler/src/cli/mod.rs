@@ -17,7 +17,6 @@ mod invoke;
 mod logs;
 mod offline;
 pub(crate) mod print;
-mod results;
 mod serve;
 mod status;
 mod sync;
@@ -59,7 +58,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Wait(args) => wait::run(&args).await,
         Command::Sync(args) => sync::run(&args).await,
         Command::Invoke(args) => return code(invoke::run(&args).await),
-        Command::Results(args) => results::run(&args).await,
+        Command::Results(args) => logs::results::run(&args).await,
         Command::Apply(_) => Err(CliError::Usage(BY_HAND.to_owned())),
         Command::Version(args) => version(&args).await,
         Command::Completion(args) => completion(&args),

@@ -22,6 +22,8 @@ fn samples() -> Vec<Key> {
         Key::Function(pod.clone()),
         Key::Build("n1".into(), "ab12".into()),
         Key::NodeImage("n1".into(), "ab12".into()),
+        Key::Job("n1".into(), NamespacedName::new("default", "sum")),
+        Key::JobReport("n1".into(), NamespacedName::new("default", "sum")),
         Key::Demand("n1".into()),
         Key::Node("n1".into()),
         Key::Subnet("n1".into()),

@@ -64,9 +64,13 @@ impl Site<'_> {
         })
     }
 
-    /// The jobs that Slurm's accounts have of a report's name.
+    /// The jobs that Slurm's accounts have of a report's name, once they know of it: they lag behind.
     fn in_accounts(&self, report: &JobReport) -> Result<Vec<String>> {
-        self.slurm.accounts(&report.slurm_name)
+        eventually("Slurm's accounts know the job", secs(30), || {
+            let jobs = self.slurm.accounts(&report.slurm_name)?;
+            ensure!(!jobs.is_empty(), "none");
+            Ok(jobs)
+        })
     }
 }
 
@@ -157,8 +161,11 @@ fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well()
         site.cluster.push(&[other, Change::remove("jobs/array.yaml")], "Change one, remove one")?;
         let again = site.reaches("long", JobPhase::Succeeded)?;
         ensure!(again.slurm_name != long.slurm_name);
-        let of_long = site.in_accounts(&long)?;
-        ensure!(of_long.len() == 1 && of_long[0].contains("CANCELLED"), "{of_long:?}");
+        eventually("the former job is cancelled", secs(30), || {
+            let jobs = site.in_accounts(&long)?;
+            ensure!(jobs.len() == 1 && jobs[0].contains("CANCELLED"), "{jobs:?}");
+            Ok(())
+        })?;
         eventually("the array is cancelled", secs(60), || {
             let tasks = site.in_accounts(&array)?;
             ensure!(tasks.len() == 3 && tasks.iter().all(|task| task.contains("CANCELLED")), "{tasks:?}");

@@ -38,6 +38,7 @@ fn a_slurm_that_is_away_ends_no_job_and_a_lost_etcd_submits_none_again() -> Resu
         for report in [&short, &done] {
             ensure!(site.in_accounts(report)?.len() == 1, "{:?}", site.in_accounts(report)?);
         }
+        // No other attempt either.
         let all = site.slurm.slurm("sacct", &["-nPX", "-o", "JobName"])?;
         ensure!(all.lines().count() == 2, "{all}");
         Ok(())

@@ -284,6 +284,10 @@ impl JobRecord {
             self.started_at.get_or_insert_with(began);
         }
         self.facts = facts;
+        if self.facts.ended.is_none() {
+            // It grows with each poll, and the record would be written anew.
+            self.facts.elapsed_seconds = None;
+        }
         let Some(ended) = self.facts.ended else { return };
         if ended == Ended::NodeFailure && self.attempt <= self.order.spec.node_failure_retries {
             self.attempt += 1;

@@ -10,6 +10,8 @@ use schema::kinds::job::SlurmLogin;
 mod fake;
 mod real;
 mod settings;
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 pub use fake::FakeLoginHost;

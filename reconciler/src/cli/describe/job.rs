@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::page::{Page, pairs};
+use crate::cli::logs::results::line;
 use crate::cli::print::output::Screen;
-use crate::cli::results::line;
 use crate::view::JobDetail;
 
 pub(in crate::cli) fn job_page(job: &JobDetail, screen: Screen, now: Timestamp) -> String {

@@ -86,7 +86,8 @@ fn one_node_sees_to_a_job_and_goes_on_with_it() {
 fn a_job_that_git_no_longer_has_is_cancelled_before_its_order_goes() {
     let object = job("sum", "true");
     let builder = with(&object);
-    let builder = builder.after(&plan(&builder.snapshot, at(0))).delete(&Key::Object(object.reference()));
+    let first = plan(&builder.snapshot, at(0));
+    let builder = builder.after(&first).delete(&Key::Object(object.reference()));
     let removed = plan(&builder.snapshot, at(1));
     let (node, order) = only(&removed);
     assert!(node == "n1" && order.deleting);

@@ -9,13 +9,13 @@ use schema::kinds::Kind;
 use schema::quantity::Memory;
 use schema::records::ResultFile;
 
-use super::client::Client;
-use super::error::CliError;
-use super::print::output::{note, write_out};
 use crate::args::{Resource, ResourceKind, ResultsArgs};
+use crate::cli::client::Client;
+use crate::cli::error::CliError;
+use crate::cli::print::output::{note, write_out};
 use crate::view::{JobDetail, root_cause};
 
-pub(super) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
+pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
     let name = job_name(&args.job)?;
     let path = ["jobs", args.namespace.as_str(), name.as_str()];
@@ -34,7 +34,7 @@ pub(super) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
 }
 
 /// One result as a line.
-pub(super) fn line(result: &ResultFile) -> String {
+pub(in crate::cli) fn line(result: &ResultFile) -> String {
     let cut = if result.is_truncated { ", only its beginning is kept" } else { "" };
     format!("{} ({}{cut})", result.path, Memory { bytes: result.size }.readable())
 }

@@ -10,9 +10,9 @@ use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
-use super::age::{AppliedAt, human_duration};
-use super::events::EventView;
-use super::objects::Selection;
+use crate::view::age::{AppliedAt, human_duration};
+use crate::view::events::EventView;
+use crate::view::objects::Selection;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
