@@ -35,9 +35,9 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let at = |file: &str| dir.path().join(file).display().to_string();
         for key in ["host", "other", "user", "stranger"] {
-            let made =
-                Command::new("ssh-keygen").args(["-q", "-N", "", "-C", "", "-t", "ed25519", "-f", &at(key)]);
-            assert!({ made }.status().unwrap().success());
+            let mut keygen = Command::new("ssh-keygen");
+            keygen.args(["-q", "-N", "", "-C", "", "-t", "ed25519", "-f", &at(key)]);
+            assert!(keygen.status().unwrap().success());
         }
         fs::copy(at("user.pub"), at("authorized")).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
