@@ -100,7 +100,7 @@ impl Planner<'_> {
         match current {
             Some(current) if current.value == order => {}
             Some(current) => {
-                _ = out.put(key, &order, Expect::ModRevision(current.mod_revision), Reason::JobUpdated)
+                _ = out.put(key, &order, Expect::ModRevision(current.mod_revision), Reason::JobUpdated);
             }
             None => _ = out.put(key, &order, Expect::Absent, assigned),
         }
