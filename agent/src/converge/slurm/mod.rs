@@ -20,6 +20,7 @@ use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::SnapshotReader;
 use schema::store::status_writer::{Report, Stored};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 mod act;
 pub mod book;
@@ -67,6 +68,8 @@ pub struct SlurmLoop {
     busy: BTreeSet<Slot>,
     polled_at: BTreeMap<String, Timestamp>,
     found: Arc<Mutex<Vec<Done>>>,
+    /// End with the loop.
+    tasks: JoinSet<()>,
     reports: watch::Sender<Option<Reported>>,
 }
 
@@ -81,6 +84,7 @@ impl SlurmLoop {
             busy: BTreeSet::new(),
             polled_at: BTreeMap::new(),
             found: Arc::default(),
+            tasks: JoinSet::new(),
             reports,
         }
     }
@@ -105,7 +109,7 @@ impl SlurmLoop {
     {
         self.busy.insert(slot.clone());
         let (found, nudge) = (Arc::clone(&self.found), self.deps.nudge.clone());
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             let events = task.await;
             lock(&found).push(Done { slot, events });
             nudge.nudge();
@@ -164,6 +168,12 @@ impl Loop for SlurmLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        while let Some(ended) = self.tasks.try_join_next() {
+            // A panic of a step is one of the loop.
+            if let Some(error) = ended.err().filter(tokio::task::JoinError::is_panic) {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
         Ok(Observation::Ready(self.look(Timestamp::now())))
     }
 
