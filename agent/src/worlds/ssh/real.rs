@@ -140,19 +140,15 @@ impl RealSsh {
             ssh.env("SSH_ASKPASS", self.agent_dir.join("askpass")).env("SSH_ASKPASS_REQUIRE", "force");
             ssh.env("DISPLAY", ":0").env("MINIK8S_PASSWORD_FILE", folder.join("password"));
         }
-        // A file, for the master keeps it open: it has what the connection to a jump host says.
-        let errors = fs::File::create(folder.join("errors"));
-        let errors = errors.map_or_else(|_| Stdio::null(), Stdio::from);
-        ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).kill_on_drop(true);
+        ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
         let ended = timeout(LOGIN_MAX, ssh.status()).await;
         match ended {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(_)) => {
-                let said =
-                    ["errors", "log"].map(|file| fs::read_to_string(folder.join(file)).unwrap_or_default());
-                let log = said.concat();
+                // Of a jump host ssh keeps to itself why it refused.
+                let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| is_a_reason(line)).collect();
-                let end = lines[lines.len().saturating_sub(3)..].join("; ");
+                let end = lines[lines.len().saturating_sub(2)..].join("; ");
                 Err(SshError::Unreachable(if end.is_empty() { "ssh gave no reason".to_owned() } else { end }))
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
