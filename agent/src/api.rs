@@ -16,6 +16,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use schema::control::LoopRuns;
 use schema::kinds::function::{IMAGE_PREFIX, image_hash};
+use schema::meta::NamespacedName;
 use schema::since::Since;
 use serde::Deserialize;
 use serde_json::json;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::converge::builds::log_path;
 use crate::converge::names;
+use crate::converge::slurm::JobFiles;
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 
 /// What the API reads.
@@ -33,15 +35,18 @@ pub struct Api {
     pub instance: String,
     pub state_dir: PathBuf,
     pub loops: LoopRuns,
+    pub jobs: JobFiles,
 }
 
-/// `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
+/// `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log`, `GET /v1/jobs/<ns>/<name>/output?stderr=`, `GET /v1/jobs/<ns>/<name>/results/<digest>` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
 pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/healthz", get(healthz))
         .route("/v1/loops", get(loops))
         .route("/v1/images/{hash}", get(image))
         .route("/v1/builds/{hash}/log", get(build_log))
+        .route("/v1/jobs/{namespace}/{name}/output", get(job_output))
+        .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(job_result))
         .route("/v1/logs/{namespace}/{pod}/{container}", get(logs))
         .with_state(api)
 }
@@ -82,6 +87,43 @@ async fn build_log(State(api): State<Api>, Path(hash): Path<String>) -> Result<R
         return Err(Refusal(StatusCode::NOT_FOUND, "this node has no log of that build".to_owned(), help));
     };
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], log).into_response())
+}
+
+/// Which output of a job.
+#[derive(Debug, Default, Deserialize)]
+struct OutputQuery {
+    stderr: Option<String>,
+}
+
+/// What a Slurm job wrote, or has written so far.
+async fn job_output(
+    State(api): State<Api>,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(query): Query<OutputQuery>,
+) -> Result<Response, Refusal> {
+    let stderr = flag("stderr", query.stderr.as_deref())?;
+    let output = api.jobs.output(&NamespacedName::new(namespace, name), stderr).await;
+    let output = output
+        .map_err(|why| Refusal(StatusCode::NOT_FOUND, why, "see `minik8s describe job/NAME`".to_owned()))?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output).into_response())
+}
+
+/// A file that a Slurm job left.
+async fn job_result(
+    State(api): State<Api>,
+    Path((namespace, name, digest)): Path<(String, String, String)>,
+) -> Result<Response, Refusal> {
+    let file = api.jobs.result(&NamespacedName::new(namespace, name), &digest);
+    let opened = match file {
+        Some(file) => tokio::fs::File::open(file).await.ok(),
+        None => None,
+    };
+    let Some(file) = opened else {
+        let help = "see `minik8s results job/NAME`".to_owned();
+        return Err(Refusal(StatusCode::NOT_FOUND, "this node has no such result".to_owned(), help));
+    };
+    let body = Body::from_stream(tokio_util::io::ReaderStream::new(file));
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
 }
 
 /// Which part of a log.
@@ -261,6 +303,7 @@ mod tests {
             instance: "mk8s".into(),
             state_dir: PathBuf::new(),
             loops: LoopRuns::default(),
+            jobs: JobFiles::none(),
         }
     }
 

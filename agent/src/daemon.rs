@@ -23,7 +23,7 @@ use self::base::Base;
 pub(crate) use self::names::{Known, wire_dns, wire_functions, wire_gateway};
 use self::prepare::{Ground, prepare, require_root};
 use crate::api::{self, Api};
-use crate::catalog::{self, CatalogDisk, CatalogStore};
+use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
 use crate::converge::builds::NodeImages;
 use crate::converge::control_plane::{self, ControlPlane};
@@ -32,8 +32,10 @@ use crate::converge::node::HEARTBEAT_INTERVAL;
 use crate::converge::node_dns::NodeDns;
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{Statuses, publish_reported};
+use crate::converge::slurm::{JobFiles, JobReports};
 use crate::converge::usage;
 use crate::desired;
+use crate::files::PodFiles;
 use crate::files::identity_loop::IdentityLoop;
 use crate::locks::instance_lock::{self, RUN_DIR};
 use crate::locks::state_lock;
@@ -56,6 +58,9 @@ const IDENTITY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often it is looked which images of functions are here; orders wake the loop.
 const BUILDS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How often Slurm jobs are looked at; orders and steps that are done wake the loop.
+const SLURM_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
 /// kept, within seconds after the cause is gone.
@@ -94,6 +99,37 @@ fn every(interval: Duration) -> Row {
     Row::every(interval).backoff_max(FAILURE_MAX)
 }
 
+/// What is known of the cluster: from the disk at first, then from etcd.
+fn follow_catalog(
+    runtime: &mut Runtime,
+    agent_dir: &Path,
+    node: &str,
+    files: &PodFiles,
+    snapshot: &SnapshotReader,
+) -> watch::Receiver<Arc<Catalog>> {
+    let (disk, known) = CatalogDisk::open(agent_dir);
+    let (catalogs, catalog) = watch::channel(Arc::new(known.clone().unwrap_or_default()));
+    files.want_identity(known.as_ref().and_then(|known| known.settings.identity.as_ref()));
+    let publish = catalog::publish(CatalogStore::new(node, known), snapshot.clone(), catalogs);
+    runtime.follow("catalog", Row::every(catalog::PEER_CHECK).wake_on(snapshot.clone()), publish);
+    let row = Row::when_woken().wake_on(catalog.clone()).rest(catalog::SPACING).last_at_end();
+    runtime.follow_blocking("catalog to disk", row, catalog::keep(disk, catalog.clone()));
+    catalog
+}
+
+/// Where etcd and the reconcilers are.
+fn follow_control_plane(
+    runtime: &mut Runtime,
+    config: &Config,
+    store: &SharedStore,
+) -> watch::Receiver<ControlPlane> {
+    let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
+    let (controls, control) = watch::channel(ControlPlane::of_urls(&urls.0, &urls.1));
+    let following = control_plane::follow(urls, Arc::clone(store), controls, runtime.token());
+    runtime.task("control plane", following);
+    control
+}
+
 /// The table.
 fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let Ground { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } = ground;
@@ -106,20 +142,14 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let etcd = Arc::clone(&store);
     let at_change = Row::when_woken().wake_on(address.changes()).first_at_change();
     runtime.follow("address to etcd", at_change, move || etcd.reconnect());
-    let store: SharedStore = store;
+    let store = store as SharedStore;
     let (snapshot, reflecting) = reflector::spawn(Arc::clone(&store), prefixes(&node), token.clone());
     runtime.adopt("reflector", reflecting);
     let events = EventRecorder::spawn(Arc::clone(&store), &node, format!("agent/{node}"), token.clone());
     let (subnets, subnet) = watch::channel(subnet);
     let publish = desired::publish_subnet(node.clone(), snapshot.clone(), subnets);
     runtime.follow("subnet", Row::when_woken().wake_on(snapshot.clone()), publish);
-    let (disk, known) = CatalogDisk::open(&agent_dir);
-    let (catalogs, catalog) = watch::channel(Arc::new(known.clone().unwrap_or_default()));
-    files.want_identity(known.as_ref().and_then(|known| known.settings.identity.as_ref()));
-    let publish = catalog::publish(CatalogStore::new(&node, known), snapshot.clone(), catalogs);
-    runtime.follow("catalog", Row::every(catalog::PEER_CHECK).wake_on(snapshot.clone()), publish);
-    let row = Row::when_woken().wake_on(catalog.clone()).rest(catalog::SPACING).last_at_end();
-    runtime.follow_blocking("catalog to disk", row, catalog::keep(disk, catalog.clone()));
+    let catalog = follow_catalog(&mut runtime, &agent_dir, &node, &files, &snapshot);
 
     // What is reported of the node beside its pods.
     let rules = written_to(&mut runtime, "rules status", Key::Rules(node.clone()), &store);
@@ -134,12 +164,9 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let known = Known { subnet: subnet.clone(), catalog: catalog.clone(), handover };
     let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &known);
     let demand = written_to(&mut runtime, "demand record", Key::Demand(node.clone()), &store);
-    let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
-    let (controls, control) = watch::channel(ControlPlane::of_urls(&urls.0, &urls.1));
-    let following = control_plane::follow(urls, Arc::clone(&store), controls, token.clone());
-    runtime.task("control plane", following);
-    let reads = (Arc::clone(&files), control.clone());
-    let functions = wire_functions(&mut runtime, config.functions_listen, known.clone(), demand, reads);
+    let control = follow_control_plane(&mut runtime, config, &store);
+    let (listen, reads) = (config.functions_listen, (Arc::clone(&files), control.clone()));
+    let functions = wire_functions(&mut runtime, listen, known.clone(), demand, reads);
     wire_gateway(&mut runtime, &node, known, functions);
     let base = Base {
         config,
@@ -168,11 +195,11 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     wire_images(&mut runtime, &base);
     let row = every(IDENTITY_INTERVAL).wake_on(base.catalog.clone());
     runtime.drive(row, IdentityLoop::new(Arc::clone(&base.files), base.catalog.clone()));
+    let jobs = wire_slurm(&mut runtime, &base);
 
     let row = every(HEARTBEAT_INTERVAL).wake_on(vtep.clone()).wake_on(base.address.changes());
     let row = row.wake_on(reported.clone()).wake_on(base.files.cluster_recipient());
     runtime.drive(row, base.node(vtep, reported));
-
     let row = every(NETWORK_INTERVAL).wake_on(base.catalog.clone()).wake_on(base.subnet.clone());
     let row = row.wake_on(pod_table.clone()).wake_on(base.control.clone());
     let row = wake_on_addresses(row, &base.netlink);
@@ -183,7 +210,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
 
     let instance = config.machine.instance.clone();
     let state_dir = config.machine.state_dir.clone();
-    let api = Api { docker: base.docker, instance, state_dir, loops: runtime.runs() };
+    let api = Api { docker: base.docker, instance, state_dir, loops: runtime.runs(), jobs };
     runtime.task("api", api::serve(listener, api, token));
     Ok(runtime)
 }
@@ -214,6 +241,22 @@ fn wire_images(runtime: &mut Runtime, base: &Base<'_>) {
     let is_work = |before: &Snapshot, now: &Snapshot| !before.builds.ptr_eq(&now.builds);
     let row = every(BUILDS_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
     runtime.drive(row, base.builds(reports));
+}
+
+/// Slurm jobs: the loop that sees to them, and what is reported of them.
+fn wire_slurm(runtime: &mut Runtime, base: &Base<'_>) -> JobFiles {
+    let (reports, reported) = watch::channel(None);
+    let jobs = JobReports { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
+    let writer = StatusWriter::new(jobs, Arc::clone(&base.store));
+    runtime.task("job reports", writer.run(reported, runtime.token()));
+    let is_work = |before: &Snapshot, now: &Snapshot| {
+        !before.jobs.ptr_eq(&now.jobs) || !before.settled.ptr_eq(&now.settled)
+    };
+    let row = every(SLURM_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
+    let slurm = base.slurm(row.nudge(), reports);
+    let files = slurm.job_files();
+    runtime.drive(row, slurm);
+    files
 }
 
 /// Whether etcd has what runs here.
@@ -249,6 +292,7 @@ fn prefixes(node: &str) -> Vec<String> {
         prefix::bindings_of(node),
         prefix::pod_status_of(node),
         prefix::node_images_of(node),
+        prefix::job_reports_of(node),
         prefix::work_of(node),
         prefix::FUNCTIONS.to_owned(),
         prefix::SERVICES.to_owned(),

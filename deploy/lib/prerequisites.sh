@@ -76,6 +76,15 @@ want_tests() {
 	want_for dnsperf dnsperf
 	want_for python3 python3
 	want_for curl curl
+	want_slurm
+}
+
+# A Slurm of one machine, with accounts: about a minute of installing, most of it MariaDB's.
+want_slurm() {
+	want_for slurmctld slurmctld slurmd slurm-client
+	want_for slurmdbd slurmdbd
+	want_for mariadbd mariadb-server
+	want_for munged munge
 }
 
 # What the benches compare with.

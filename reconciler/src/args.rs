@@ -16,6 +16,7 @@ use schema::since::Since;
 mod invoke;
 mod offline;
 mod resource;
+mod results;
 mod run;
 mod secrets;
 mod simulate;
@@ -25,6 +26,7 @@ mod up;
 pub use invoke::InvokeArgs;
 pub use offline::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
+pub use results::ResultsArgs;
 pub use run::RunArgs;
 pub use secrets::{RecipientsChange, SealArgs, SecretFormat, SecretsArgs, SecretsCommand, WhichSecret};
 pub use simulate::{
@@ -120,6 +122,13 @@ pub enum Command {
                             It changes nothing that should be: the workflow stays as the repository has it.\n\
                             Exit code: 0 asked for, or with --wait succeeded; 1 it did not succeed; 2 wrong usage.")]
     Run(RunArgs),
+    /// List or write the files that a Slurm job left
+    #[command(
+        after_help = "Examples: minik8s results job/matrix\n          minik8s results matrix -n shop -d out\n\n\
+                            What the job wrote to standard output and error is among them; \
+                            'minik8s logs job/NAME' prints that, also while the job runs."
+    )]
+    Results(ResultsArgs),
     /// Check manifests as a push of them would be checked
     #[command(
         after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n          \
@@ -346,7 +355,7 @@ pub struct EventsArgs {
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// The pod: NAME or pod/NAME; or function/NAME for all of its replicas
+    /// The pod: NAME or pod/NAME; or function/NAME for all of its replicas, or job/NAME
     #[arg(value_name = "POD", required_unless_present = "selector", conflicts_with = "selector")]
     pub pod: Option<String>,
     /// All pods with these labels, each line with its pod: key=value,…
@@ -358,6 +367,9 @@ pub struct LogsArgs {
     /// What the newest build of a function's image said
     #[arg(long)]
     pub build: bool,
+    /// What a job wrote to standard error, if that has a file of its own
+    #[arg(long)]
+    pub stderr: bool,
     /// Only what the call with this activation id wrote
     #[arg(long, value_name = "ID")]
     pub activation: Option<String>,

@@ -29,6 +29,7 @@ use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::{LogFormat, ServeConfig};
 use crate::controllers::autoscaler::Autoscaler;
 use crate::controllers::functions::Functions;
+use crate::controllers::jobs::Jobs;
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
 use crate::controllers::services::Services;
@@ -99,6 +100,7 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     let row_of_usage = autoscaler_row(&deps.snapshot, &deps.fence);
     runtime.drive(row_of_usage, Shell::<Autoscaler>::new(deps.clone()));
     runtime.drive(functions_row(&deps.snapshot, &deps.fence), Shell::<Functions>::new(deps.clone()));
+    runtime.drive(row(), Shell::<Jobs>::new(deps.clone()));
     runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
 }
 

@@ -5,7 +5,7 @@ use schema::kinds::Kind;
 use crate::cli::print::tables::KindView;
 use crate::gitops::review::effects::{Case, Effect, daemon_set, other, service, workload};
 use crate::view::{
-    AutoscalerView, FunctionView, KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView,
+    AutoscalerView, FunctionView, JobView, KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView,
     WorkflowView,
 };
 
@@ -33,7 +33,7 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
         Kind::HorizontalPodAutoscaler => row::<AutoscalerView>(workload::autoscaler),
         Kind::Dns => row::<RouteView>(service::dns),
         Kind::Workflow => row::<WorkflowView>(other::workflow),
-        Kind::Job => row::<ObjectView>(other::job),
+        Kind::Job => row::<JobView>(other::job),
     }
 }
 

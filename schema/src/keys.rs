@@ -105,6 +105,12 @@ macro_rules! key_table {
                 NodeImage(node: String, image: String), NODE_IMAGES, "/minik8s/status/<node>/images/<image>"
                     => "how far the node is with an image that it was to build",
                     Agent, "functions, CLI", Own; node_images: NodeImage, Plans;
+                Job(node: String, job: NamespacedName), JOBS, "/minik8s/work/<node>/jobs/<ns>/<name>"
+                    => "a Slurm job that the node is to see to",
+                    Controller("jobs"), "that node's agent", Own; jobs: JobOrder, Plans;
+                JobReport(node: String, job: NamespacedName), JOB_REPORTS, "/minik8s/status/<node>/jobs/<ns>/<name>"
+                    => "how far a Slurm job is that the node was given",
+                    Agent, "jobs, CLI", Own; job_reports: JobReport, Plans;
                 Demand(node: String), DEMAND, "/minik8s/demand/<node>"
                     => "calls of functions through the node's gateway",
                     Agent, "functions", Own; demand: NodeDemand, Figures;
@@ -180,6 +186,11 @@ macro_rules! define_keys {
             /// `status/<node>/images/`.
             pub fn node_images_of(node: &str) -> String {
                 format!("{STATUS}{node}/images/")
+            }
+
+            /// `status/<node>/jobs/`.
+            pub fn job_reports_of(node: &str) -> String {
+                format!("{STATUS}{node}/jobs/")
             }
 
             /// `work/<node>/`.

@@ -16,13 +16,14 @@ use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
     AutoscalerRecord, Binding, BuildOrder, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome,
-    FunctionRecord, Heartbeat, NodeConditions, NodeDemand, NodeImage, NodeRecord, NodeUsage, PodInstance,
-    Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, Settled, SourceStatus, Subnet,
-    Template, WorkflowRecord,
+    FunctionRecord, Heartbeat, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage, NodeRecord,
+    NodeUsage, PodInstance, Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, Settled,
+    SourceStatus, Subnet, Template, WorkflowRecord,
 };
 
 mod bound;
 pub mod health;
+mod jobs;
 mod nodes;
 
 pub use bound::BoundPod;

@@ -29,6 +29,7 @@ mod heal;
 mod host_ports;
 mod images;
 mod inside;
+mod jobs;
 mod node_loss;
 mod node_moves;
 mod nodes;

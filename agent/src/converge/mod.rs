@@ -16,6 +16,7 @@ pub mod node_dns;
 pub mod pod_table;
 pub mod pods;
 pub mod services;
+pub mod slurm;
 pub mod usage;
 
 /// Publishes a value and wakes its receivers, but only if it is another one. True if it was.

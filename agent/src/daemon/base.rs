@@ -1,5 +1,6 @@
 //! How each loop is made of what all loops share.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -23,9 +24,11 @@ use crate::converge::node_dns::NodeDns;
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{Helper, PauseImage, PodsDeps, PodsLoop};
 use crate::converge::services::{ServicesDeps, ServicesLoop};
+use crate::converge::slurm::{SlurmDeps, SlurmLoop};
 use crate::converge::usage::{UsageDeps, UsageLoop};
 use crate::desired::DiskError;
 use crate::files::PodFiles;
+use crate::locks::instance_lock::RUN_DIR;
 use crate::node_address::NodeAddress;
 use crate::worlds::cgroups::RealCgroups;
 use crate::worlds::disk::RealDisk;
@@ -36,6 +39,7 @@ use crate::worlds::netlink::RealNetlink;
 use crate::worlds::pause;
 use crate::worlds::peers::Peers;
 use crate::worlds::prober::RealProber;
+use crate::worlds::ssh::RealSsh;
 
 /// What all loops share.
 pub(super) struct Base<'c> {
@@ -144,6 +148,23 @@ impl Base<'_> {
             events: self.events.clone(),
         };
         BuildsLoop::new(deps, reports)
+    }
+
+    pub(super) fn slurm(
+        &self,
+        nudge: Nudge,
+        reports: watch::Sender<Option<crate::converge::slurm::plan::Reported>>,
+    ) -> SlurmLoop {
+        let agent_dir = self.config.machine.agent_dir();
+        let deps = SlurmDeps {
+            node: self.node_name(),
+            ssh: Arc::new(RealSsh::new(Path::new(RUN_DIR), &agent_dir)),
+            files: Arc::clone(&self.files),
+            snapshot: self.snapshot.clone(),
+            events: self.events.clone(),
+            nudge,
+        };
+        SlurmLoop::new(deps, &agent_dir, reports)
     }
 
     pub(super) fn images(&self) -> ImagesLoop {

@@ -161,10 +161,7 @@ impl PodFiles {
         of: &ContentRef,
     ) -> Result<BTreeMap<String, Vec<u8>>, SecretError> {
         if let ContentRef::Secret(name) = of {
-            let OpenedSecret { format, values } = self.open_secret(&pod.files, &pod.namespace, name).await?;
-            let entries = plaintext::entries(format, &values);
-            return entries
-                .map_err(|why| SecretError::Plaintext { name: name.clone(), why: why.to_string() });
+            return self.secret_values(&pod.files, &pod.namespace, name).await;
         }
         let (path, blob) = of_content(&pod.files, of).ok_or_else(|| SecretError::NotNamed(of.to_string()))?;
         self.ensure(path, blob).await.map_err(|error| SecretError::NoContent(error.to_string()))?;
@@ -177,6 +174,21 @@ impl PodFiles {
             entries.collect()
         };
         read().map_err(|error| SecretError::NoContent(format!("cannot read {}: {error}", folder.display())))
+    }
+
+    /// The values by key of a secret among `files`, for use in `namespace`.
+    pub async fn secret_values(
+        &self,
+        files: &Files,
+        namespace: &str,
+        name: &str,
+    ) -> Result<BTreeMap<String, Vec<u8>>, SecretError> {
+        let OpenedSecret { format, values } = self.open_secret(files, namespace, name).await?;
+        let unreadable = |why: plaintext::PlaintextError| SecretError::Plaintext {
+            name: name.to_owned(),
+            why: why.to_string(),
+        };
+        plaintext::entries(format, &values).map_err(unreadable)
     }
 
     /// Removes, now and then, what is not among the digests that pods name. Does not wait for it.

@@ -10,3 +10,4 @@ pub mod netlink;
 pub mod pause;
 pub mod peers;
 pub mod prober;
+pub mod ssh;

@@ -12,13 +12,14 @@ use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
-    AutoscalerDetail, FunctionDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView,
-    RevisionView, RunDetail, ServiceDetail, WorkflowDetail, WorkloadView,
+    AutoscalerDetail, FunctionDetail, JobDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail,
+    PodView, RevisionView, RunDetail, ServiceDetail, WorkflowDetail, WorkloadView,
 };
 
 mod autoscaler;
 mod containers;
 mod function;
+mod job;
 mod page;
 mod service;
 mod workflow;
@@ -99,6 +100,10 @@ async fn object(
         KindPage::Workflow => {
             let detail: WorkflowDetail = client.get(&["workflows", namespace, name], &[]).await?;
             write_out(&workflow::workflow_page(&detail, screen, now)?)
+        }
+        KindPage::Job => {
+            let detail: JobDetail = client.get(&["jobs", namespace, name], &[]).await?;
+            write_out(&job::job_page(&detail, screen, now))
         }
         page @ (KindPage::Host | KindPage::Workload | KindPage::Object) => {
             let detail: ObjectDetail = client.get(&["objects", kind.as_str(), namespace, name], &[]).await?;

@@ -16,9 +16,9 @@ use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
     AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionDetail, FunctionView,
-    KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView, RevisionView,
-    RouteView, RunDetail, RunView, Selector, ServiceDetail, ServiceView, SourceView, WorkflowDetail,
-    WorkflowView,
+    JobDetail, JobView, KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView,
+    RevisionView, RouteView, RunDetail, RunView, Selector, ServiceDetail, ServiceView, SourceView,
+    WorkflowDetail, WorkflowView,
 };
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -153,6 +153,10 @@ impl What<'_> {
             }
             (KindPage::Workflow, None, _) => self.list::<WorkflowView>(&["workflows"]).await,
             (KindPage::Function, None, _) => self.list::<FunctionView>(&["functions"]).await,
+            (KindPage::Job, Some((name, namespace)), _) => {
+                self.one::<JobDetail, JobView>(&["jobs", namespace, name], |detail| &detail.row).await
+            }
+            (KindPage::Job, None, _) => self.list::<JobView>(&["jobs"]).await,
             (KindPage::Autoscaler, None, _) => self.list::<AutoscalerView>(&["autoscalers"]).await,
             (KindPage::Host, _, None) => self.list::<RouteView>(&["dns"]).await,
             (KindPage::Host | KindPage::Workload | KindPage::Object, _, Some(name)) => {

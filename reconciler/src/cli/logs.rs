@@ -13,6 +13,8 @@ use super::print::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
 use crate::view::{List, PodView, RunDetail, root_cause};
 
+pub(super) mod results;
+
 /// Most pods whose logs are followed at once: each holds a connection to its node.
 const FOLLOWED_MAX: usize = 16;
 /// Lines of each pod that a selector begins with, as kubectl does.
@@ -27,6 +29,12 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     }
     if let Some(run) = args.pod.as_deref().and_then(run_name) {
         return of_run(&client, args, &run).await;
+    }
+    if let Some(name) = args.pod.as_deref().and_then(job_name) {
+        return of_job(&client, args, &name).await;
+    }
+    if args.stderr {
+        return Err(CliError::Usage("--stderr is for jobs; write job/NAME".to_owned()));
     }
     if args.build || args.activation.is_some() {
         let why = "--build and --activation are for functions; write function/NAME";
@@ -119,6 +127,26 @@ async fn log_of_function(
 fn run_name(text: &str) -> Option<String> {
     match text.parse::<Resource>() {
         Ok(Resource { kind: ResourceKind::Run, name: Some(name) }) => Some(name),
+        _ => None,
+    }
+}
+
+/// What a Slurm job has written: from the login host while it runs, and afterwards from the node that keeps it.
+async fn of_job(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
+    if args.follow || args.tail.is_some() || args.since.is_some() || args.timestamps || args.previous {
+        let why =
+            "the output of a job is printed as a whole; leave out -f, --tail, --since, --timestamps and -p";
+        return Err(CliError::Usage(why.to_owned()));
+    }
+    let stderr = args.stderr.then_some(("stderr", "true"));
+    let query: Vec<_> = stderr.into_iter().collect();
+    let answer = client.stream(&["jobs", &args.namespace, name, "output"], &query).await?;
+    print_as_it_comes(client, answer).await
+}
+
+fn job_name(text: &str) -> Option<String> {
+    match text.parse::<Resource>() {
+        Ok(Resource { kind: ResourceKind::Object(Kind::Job), name: Some(name) }) => Some(name),
         _ => None,
     }
 }
@@ -245,7 +273,9 @@ fn pod_name(text: &str) -> Result<String, CliError> {
     }
     match text.parse::<Resource>() {
         Ok(Resource { kind: ResourceKind::Object(Kind::Pod), name: Some(name) }) => Ok(name),
-        Ok(_) => Err(CliError::Usage(format!("{text}: only pods have logs; write pod/NAME"))),
+        Ok(_) => {
+            Err(CliError::Usage(format!("{text}: only pods, functions and jobs have logs; write pod/NAME")))
+        }
         Err(why) => Err(CliError::Usage(format!("{text}: {why}"))),
     }
 }

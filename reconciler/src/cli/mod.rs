@@ -62,6 +62,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Sync(args) => sync::run(&args).await,
         Command::Invoke(args) => return code(invoke::run(&args).await),
         Command::Run(args) => return code(run::run(&args).await),
+        Command::Results(args) => logs::results::run(&args).await,
         Command::Apply(_) => Err(CliError::Usage(BY_HAND.to_owned())),
         Command::Version(args) => version(&args).await,
         Command::Completion(args) => completion(&args),

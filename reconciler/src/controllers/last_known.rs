@@ -1,12 +1,14 @@
-//! What etcd alone knew, for when it is lost: rollouts with their last good templates, scaled numbers, and where
-//! pods ran. Every reconciler keeps it on its disk; an etcd that begins anew is filled from it and from Git. Pure.
+//! What etcd alone knew, for when it is lost: rollouts with their last good templates, scaled numbers, orders of jobs, and
+//! where pods ran. Every reconciler keeps it on its disk; an etcd that begins anew is filled from it and from Git. Pure.
 
 use std::collections::BTreeMap;
 
 use schema::codec::encode;
 use schema::keys::Key;
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::records::{AutoscalerRecord, PodInstance, Rollout, ScaleRecord, Template, WorkflowRecord};
+use schema::records::{
+    AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, Template, WorkflowRecord,
+};
 use schema::snapshot::{Change, Snapshot, Table, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,6 +21,7 @@ pub struct LastKnown {
     scales: Table<ObjectRef, ScaleRecord>,
     autoscalers: Table<NamespacedName, AutoscalerRecord>,
     workflows: Table<NamespacedName, WorkflowRecord>,
+    jobs: Table<(String, NamespacedName), JobOrder>,
     pods: BTreeMap<NamespacedName, LastPod>,
 }
 
@@ -53,6 +56,7 @@ impl LastKnown {
             scales: snapshot.scales.clone(),
             autoscalers: snapshot.autoscalers.clone(),
             workflows: snapshot.workflows.clone(),
+            jobs: snapshot.jobs.clone(),
             pods: pods.collect(),
         })
     }
@@ -65,6 +69,7 @@ impl LastKnown {
             && before.scales.ptr_eq(&now.scales)
             && before.autoscalers.ptr_eq(&now.autoscalers)
             && before.workflows.ptr_eq(&now.workflows)
+            && before.jobs.ptr_eq(&now.jobs)
             && before.bindings.ptr_eq(&now.bindings)
     }
 
@@ -96,6 +101,12 @@ impl LastKnown {
     /// What ran of a workflow.
     pub fn workflow(&self, id: &NamespacedName) -> Option<&WorkflowRecord> {
         self.workflows.get(id).map(|record| &record.value)
+    }
+
+    /// The node that saw to a job, and its order.
+    pub fn job(&self, id: &NamespacedName) -> Option<(&str, &JobOrder)> {
+        let found = self.jobs.iter().find(|((_, job), _)| job == id);
+        found.map(|((node, _), order)| (node.as_str(), &order.value))
     }
 
     /// The node that ran this incarnation of a pod.
@@ -135,6 +146,9 @@ impl LastKnown {
         for (id, record) in &self.workflows {
             add(&mut records, &Key::Workflow(id.clone()), record);
         }
+        for ((node, id), record) in &self.jobs {
+            add(&mut records, &Key::Job(node.clone(), id.clone()), record);
+        }
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         OnDisk { records, pods: pods.collect() }
     }
@@ -158,6 +172,7 @@ impl LastKnown {
             scales: snapshot.scales,
             autoscalers: snapshot.autoscalers,
             workflows: snapshot.workflows,
+            jobs: snapshot.jobs,
         }
     }
 }

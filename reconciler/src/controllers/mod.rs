@@ -21,6 +21,7 @@ mod writes;
 
 pub mod autoscaler;
 pub mod functions;
+pub mod jobs;
 pub mod nodes;
 pub mod scheduler;
 pub mod services;

@@ -198,6 +198,9 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::RunEntries(id, ..)
         | Key::RunPayload(id, ..)
         | Key::RunDefinition(id, _) => (Kind::Workflow.as_str(), id.namespace.clone(), id.name.clone()),
+        Key::Job(_, id) | Key::JobReport(_, id) => {
+            (Kind::Job.as_str(), id.namespace.clone(), id.name.clone())
+        }
         Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
         Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
         Key::Node(node)

@@ -152,6 +152,20 @@ pub enum Reason {
     },
     /// The image is built, or nothing needs it any more.
     BuildOver,
+    /// A node is to see to a Slurm job.
+    JobAssigned {
+        /// The node.
+        node: String,
+    },
+    /// Another node sees to the job.
+    JobMoved {
+        /// That node.
+        to: String,
+    },
+    /// The job's object or what it waits for is another than before.
+    JobUpdated,
+    /// The job is cancelled and cleaned up.
+    JobOver,
     /// The Cluster object is another than the settings that nodes read.
     SettingsPublished,
     /// The cluster's range grew around the node's, or services have another one.
@@ -189,6 +203,7 @@ impl Reason {
                 Some("SubnetAssigned")
             }
             Reason::BuildAssigned { .. } => Some("BuildAssigned"),
+            Reason::JobAssigned { .. } => Some("Assigned"),
             Reason::NodeReady => Some("NodeReady"),
             Reason::NodeSilent => Some("NodeNotReady"),
             Reason::NodeEvicted { .. } => Some("NodeEvicted"),
@@ -208,6 +223,9 @@ impl Reason {
             | Reason::Settled
             | Reason::Published
             | Reason::BuildOver
+            | Reason::JobMoved { .. }
+            | Reason::JobUpdated
+            | Reason::JobOver
             | Reason::SettingsPublished
             | Reason::Scaled { .. }
             | Reason::ScaleReturned
@@ -266,6 +284,10 @@ impl fmt::Display for Reason {
             Reason::Published => f.write_str("what its object and pods say"),
             Reason::BuildAssigned { node } => write!(f, "no node has the image, node {node} builds it"),
             Reason::BuildOver => f.write_str("the image is built, or nothing needs it any more"),
+            Reason::JobAssigned { node } => write!(f, "node {node} sees to it"),
+            Reason::JobMoved { to } => write!(f, "node {to} sees to it"),
+            Reason::JobUpdated => f.write_str("its object, or what it waits for, changed"),
+            Reason::JobOver => f.write_str("its node has cancelled it and cleaned up"),
             Reason::SettingsPublished => {
                 f.write_str("the settings of the Cluster object, defaults filled in")
             }

@@ -171,8 +171,7 @@ fn blocked(
     dependencies(&object.metadata).find_map(|on| {
         let why = match (before.get(&on), snapshot.objects.get(&on)) {
             (Some(Before::Waits), _) => Some(WAITS_ITSELF.to_owned()),
-            (Some(Before::Written), _) if on.kind.is_run() => Some(IS_APPLIED.to_owned()),
-            (Some(Before::Written), _) => None,
+            (Some(Before::Written), _) => Some(IS_APPLIED.to_owned()),
             (None, Some(live)) => trouble(snapshot, &live.value),
             (None, None) => Some("it is not there".to_owned()),
         };

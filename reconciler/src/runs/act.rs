@@ -119,7 +119,7 @@ impl WorkflowsLoop {
         let (run, _) = Run::begin(context, &spec);
         let kept = KeptHead { head, revision };
         self.book.put(id.clone(), kept.clone());
-        self.carry_on(fence, (id.clone(), kept), Arc::new(spec), run, Journal::of_begun(id));
+        self.carry_on(fence, (id.clone(), kept), Arc::new(spec), (run, Journal::of_begun(id)));
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl WorkflowsLoop {
             run.step(&spec, entry.at, &entry.event);
         }
         self.book.stuck.remove(id);
-        self.carry_on(fence, (id.clone(), (*kept).clone()), Arc::new(spec), run, loaded.journal);
+        self.carry_on(fence, (id.clone(), (*kept).clone()), Arc::new(spec), (run, loaded.journal));
         Ok(())
     }
 
@@ -144,8 +144,7 @@ impl WorkflowsLoop {
         fence: Fence,
         (id, kept): (RunId, KeptHead),
         spec: Arc<WorkflowSpec>,
-        run: Run,
-        journal: Journal,
+        (run, journal): (Run, Journal),
     ) {
         let (cancel, cancelled) = watch::channel(None);
         let progress =

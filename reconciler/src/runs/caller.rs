@@ -82,7 +82,7 @@ impl Caller {
                 Attempt::NotBegun { why, wait, is_busy } => (why, wait, is_busy),
             };
             if is_busy && began.elapsed() > BUSY_MAX {
-                return failed(call, "Function.Unavailable", why).into();
+                return failed(call, "Function.Unavailable", &why).into();
             }
             tracing::debug!(%run, function, why, "the call is made again");
             sleep(asked.unwrap_or(wait).min(AGAIN.1)).await;
@@ -135,11 +135,11 @@ async fn answered(call: &Call, response: Response) -> Attempt {
         if text.len() > PAYLOAD_MAX_BYTES {
             let cause =
                 format!("the answer has {} bytes, of which there may be {PAYLOAD_MAX_BYTES}", text.len());
-            return Attempt::Ended(failed(call, "States.DataLimitExceeded", cause));
+            return Attempt::Ended(failed(call, "States.DataLimitExceeded", &cause));
         }
         return Attempt::Ended(match serde_json::from_str(&text) {
             Ok(output) => Event::Returned { call: call.id, output },
-            Err(error) => failed(call, "Function.InvalidResult", format!("the answer is no JSON: {error}")),
+            Err(error) => failed(call, "Function.InvalidResult", &format!("the answer is no JSON: {error}")),
         });
     }
     let said: Json = serde_json::from_str(&text).unwrap_or_default();
@@ -149,22 +149,22 @@ async fn answered(call: &Call, response: Response) -> Attempt {
         return Attempt::NotBegun { why: message, wait: wait.map(Duration::from_secs), is_busy: true };
     }
     Attempt::Ended(match status {
-        StatusCode::GATEWAY_TIMEOUT => failed(call, "States.Timeout", message),
-        StatusCode::PAYLOAD_TOO_LARGE => failed(call, "States.DataLimitExceeded", message),
+        StatusCode::GATEWAY_TIMEOUT => failed(call, "States.Timeout", &message),
+        StatusCode::PAYLOAD_TOO_LARGE => failed(call, "States.DataLimitExceeded", &message),
         // The function's own errors keep their names.
         StatusCode::INTERNAL_SERVER_ERROR if !kind.is_empty() && !kind.starts_with("States.") => {
             let trace = said["error"]["stackTrace"].as_array().into_iter().flatten().filter_map(Json::as_str);
             let cause: Vec<&str> = [message.as_str()].into_iter().chain(trace).collect();
-            failed(call, &kind, cause.join("\n"))
+            failed(call, &kind, &cause.join("\n"))
         }
-        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => failed(call, "States.Permissions", message),
-        StatusCode::NOT_FOUND => failed(call, "Function.NotFound", message),
-        StatusCode::BAD_GATEWAY => failed(call, "Function.InvalidResult", message),
-        other => failed(call, "States.TaskFailed", format!("{other}: {message}")),
+        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => failed(call, "States.Permissions", &message),
+        StatusCode::NOT_FOUND => failed(call, "Function.NotFound", &message),
+        StatusCode::BAD_GATEWAY => failed(call, "Function.InvalidResult", &message),
+        other => failed(call, "States.TaskFailed", &format!("{other}: {message}")),
     })
 }
 
-fn failed(call: &Call, error: &str, cause: String) -> Event {
+fn failed(call: &Call, error: &str, cause: &str) -> Event {
     let cause = cause.chars().take(CAUSE_MAX_CHARS).collect();
     Event::Failed { call: call.id, error: error.to_owned(), cause }
 }

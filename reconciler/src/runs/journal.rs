@@ -71,7 +71,8 @@ pub(super) fn in_parts(text: &str) -> (impl Iterator<Item = Bytes>, u64) {
     let mut rest = text;
     while !rest.is_empty() {
         // Half of what fits: quotes and backslashes become two bytes.
-        let end = rest.floor_char_boundary(PART_MAX_BYTES / 2);
+        let most = rest.len().min(PART_MAX_BYTES / 2);
+        let end = (0..=most).rev().find(|end| rest.is_char_boundary(*end)).unwrap_or(rest.len());
         let (part, after) = rest.split_at(end);
         parts.push(Bytes::from(Json::from(part).to_string()));
         rest = after;

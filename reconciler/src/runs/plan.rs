@@ -117,19 +117,7 @@ impl control::Plan for Steps {
 /// Decides.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     let mut out = Steps::default();
-    let workflows: BTreeMap<NamespacedName, (&Object, &WorkflowSpec)> = seen
-        .snapshot
-        .objects
-        .iter()
-        .filter(|(id, _)| id.kind == Kind::Workflow)
-        .filter_map(|(id, found)| match &found.value.resource {
-            Resource::Workflow(spec) => {
-                Some((NamespacedName::new(&id.namespace, &id.name), (&found.value, &**spec)))
-            }
-            _ => None,
-        })
-        .collect();
-
+    let workflows = workflows(&seen.snapshot);
     let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len());
     out.steps.extend(seen.idle.iter().cloned().map(Step::Resume));
     for id in seen.carried.keys() {
@@ -191,6 +179,18 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         out.again_at = Some(now + SAID_EVERY);
     }
     out
+}
+
+/// All Workflow objects.
+fn workflows(snapshot: &Snapshot) -> BTreeMap<NamespacedName, (&Object, &WorkflowSpec)> {
+    let all = snapshot.objects.iter().filter(|(id, _)| id.kind == Kind::Workflow);
+    all.filter_map(|(id, found)| match &found.value.resource {
+        Resource::Workflow(spec) => {
+            Some((NamespacedName::new(&id.namespace, &id.name), (&found.value, &**spec)))
+        }
+        _ => None,
+    })
+    .collect()
 }
 
 /// The record of one workflow, and the run that its push starts.

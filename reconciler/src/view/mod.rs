@@ -8,6 +8,7 @@ mod autoscalers;
 mod deliveries;
 mod events;
 mod functions;
+mod jobs;
 mod nodes;
 mod objects;
 mod pods;
@@ -27,6 +28,7 @@ pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers}
 pub use deliveries::{DeliveryView, deliveries, delivery};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
 pub use functions::{FunctionDetail, FunctionView, function, functions};
+pub use jobs::{JobDetail, JobView, job, jobs};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
 pub use objects::{
     ObjectDetail, ObjectView, Selection, StoredObject, WorkloadView, object, objects, stored_objects,
@@ -72,6 +74,7 @@ pub enum KindPage {
     Autoscaler,
     Function,
     Workflow,
+    Job,
     /// Any object with what Git says of it.
     Object,
 }

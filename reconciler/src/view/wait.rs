@@ -280,7 +280,7 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
             None => WaitState { healthy: true, ..WaitState::default() },
         },
         Health::Degraded { .. } => failed(why()),
-        Health::Progressing { .. } | Health::Unknown { .. } | Health::NotRun => waiting(why()),
+        Health::Progressing { .. } | Health::Unknown { .. } => waiting(why()),
     }
 }
 

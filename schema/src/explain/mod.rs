@@ -122,9 +122,6 @@ fn page_of(
         let _ = writeln!(text, "DEFAULT:     {default}");
     }
     let _ = write!(text, "\n{}", wrapped(shape.description(), ""));
-    if at.is_none() && !kind.is_run() {
-        text.push_str("\nThis version checks and stores objects of this kind, and does not run them yet.\n");
-    }
     let values = shape.values();
     if !values.is_empty() {
         text.push_str("\nVALUES:\n");

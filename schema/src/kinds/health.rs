@@ -25,15 +25,13 @@ pub enum Health {
         /// Why not.
         why: String,
     },
-    /// Its kind is stored, but this version does not run it.
-    NotRun,
 }
 
 impl Health {
     /// Why the object is not simply well.
     pub fn why(&self) -> Option<&str> {
         match self {
-            Health::Healthy | Health::NotRun => None,
+            Health::Healthy => None,
             Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => Some(why),
         }
     }
@@ -46,7 +44,6 @@ impl fmt::Display for Health {
             Health::Progressing { .. } => "Progressing",
             Health::Degraded { .. } => "Degraded",
             Health::Unknown { .. } => "Unknown",
-            Health::NotRun => "NotRun",
         })
     }
 }

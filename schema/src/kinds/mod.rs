@@ -218,11 +218,6 @@ impl Kind {
         self.descriptor().api_version
     }
 
-    /// Whether this version acts on objects of this kind; the others are checked and stored.
-    pub fn is_run(self) -> bool {
-        self.descriptor().is_run
-    }
-
     /// Objects of this kind belong to no namespace; they lie under [`crate::meta::DEFAULT_NAMESPACE`].
     pub fn is_cluster_scoped(self) -> bool {
         !self.descriptor().is_namespaced

@@ -28,8 +28,6 @@ pub struct Descriptor {
     pub fields: Fields,
     /// Whether its objects belong to namespaces. Others lie under [`crate::meta::DEFAULT_NAMESPACE`].
     pub is_namespaced: bool,
-    /// Whether this version acts on its objects. If not, they are checked and stored.
-    pub is_run: bool,
     /// How its objects may be called.
     pub names: NameForm,
     /// Spellings of older systems.

@@ -28,10 +28,10 @@ pub fn load_definition(path: &str, bytes: &[u8]) -> ManifestFile {
         }
     }
     let mut loaded = load_parsed(path, parsed, None);
-    // Nothing of it is stored, and its own language's spelling is no older one.
+    // Its own language's spelling is no older one.
     loaded.violations.retain(|violation| {
         let is_of_language = violation.rule == rules::OLDER_SPELLING.id && violation.message.contains(KEYS);
-        violation.rule != rules::NOT_EXECUTED_YET.id && !is_of_language
+        !is_of_language
     });
     loaded
 }

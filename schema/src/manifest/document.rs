@@ -133,7 +133,6 @@ impl SpecVisitor for (Kind, Reading<'_>) {
         let (kind, Reading { node, entries, is_rewritten, problems }) = self;
         let api_version = kind.api_version();
         check_envelope(node, entries, kind, api_version, problems);
-        note_not_run(node, kind, problems);
         let in_spec = Path::ROOT.field("spec");
         let at = if S::DESCRIPTOR.fields == Fields::AtTop { Path::ROOT } else { in_spec };
         // Of a spec that could not be carried over, what `validate` finds would only follow from that.
@@ -178,14 +177,6 @@ pub(super) fn spec<S: KindSpec>(
             let (own, mark) = (own_fields(node), node.first_mark());
             typed(&own, Here { path: &Path::ROOT, mark }, shapes::of(kind), problems, faults)
         }
-    }
-}
-
-/// Says on `kind` that nothing will come of the object yet.
-fn note_not_run(node: &Node, kind: Kind, problems: &mut Problems) {
-    if let (true, Some(entry)) = (!kind.is_run(), node.entry("kind")) {
-        let message = format!("kind: {kind} objects are checked and stored, but not run by this version");
-        problems.push(Problem::new(entry.value.mark, &rules::NOT_EXECUTED_YET, message));
     }
 }
 

@@ -1,10 +1,11 @@
-//! Values of the etcd keys that are not desired objects: pods, autoscaling, functions, nodes, services, sources, settings,
+//! Values of the etcd keys that are not desired objects: pods, autoscaling, functions, jobs, nodes, services, sources, settings,
 //! events.
 
 mod autoscaling;
 mod deliveries;
 mod events;
 mod functions;
+mod jobs;
 mod nodes;
 mod pods;
 mod rollouts;
@@ -23,6 +24,7 @@ pub use functions::{
     BuildOrder, CallLimits, CallToken, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
     NodeImageState, Replica, ScalerMemory, ScalerMode, ScalerPeak, Trouble,
 };
+pub use jobs::{JobDependencyState, JobOrder, JobReport, ResultFile, ResultKind};
 pub use nodes::{
     DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,
     Subnet, Vtep, default_service_cidr, dns_address, gateway_address,

@@ -7,9 +7,11 @@ use jiff::Timestamp;
 use super::Snapshot;
 use crate::kinds::function::{FunctionSpec, ImageState};
 use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
+use crate::kinds::job::JobSpec;
 use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
 use crate::kinds::service::ServiceType;
+use crate::kinds::workflow::RunPhase;
 use crate::kinds::{Health, Kind, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
@@ -50,14 +52,14 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             let record = snapshot.workflows.get(&named(object)).map(|found| found.value.status());
             record.unwrap_or_default().health(spec.params.is_some(), object.generation)
         }
-        Resource::Job(_) => Health::NotRun,
+        Resource::Job(spec) => job(snapshot, object, spec),
     }
 }
 
-/// What keeps an object from being healthy, if anything does. Objects of kinds that this version does not run
-/// hold nothing up, nor do nodes: machines come and go, and no commit is to blame.
+/// What keeps an object from being healthy, if anything does. Nodes hold nothing
+/// up: machines come and go, and no commit is to blame.
 pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
-    let is_awaited = object.kind().is_run() && object.kind() != Kind::Node;
+    let is_awaited = object.kind() != Kind::Node;
     health(snapshot, object).why().filter(|_| is_awaited).map(str::to_owned)
 }
 
@@ -109,8 +111,9 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         };
     }
     if let Resource::Workflow(_) = &object.resource {
+        let last_run = snapshot.workflows.get(&named(object)).and_then(|found| found.value.last_run.as_ref());
         // A run has a bound of its own, and may wait for long.
-        return Some(now);
+        return last_run.filter(|run| run.phase == RunPhase::Running).map(|_| now);
     }
     if let Resource::ReplicaSet(_) | Resource::DaemonSet(_) = &object.resource {
         let rollout = rollout_of(snapshot, object)?;
@@ -159,8 +162,13 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         // Its first look adopts the number of pods that run, should etcd have been lost.
         Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
         Resource::Function(_) => function_is_complete(snapshot, object),
+        // Before a node has it, absence of the order would say nothing.
+        Resource::Job(_) => {
+            let nobody = snapshot.heartbeats.is_empty();
+            nobody || snapshot.job_of(&named(object)).is_some_and(|(_, order)| order.hash == object.hash)
+        }
         // Nodes need nothing of these.
-        Resource::Node(_) | Resource::ConfigMap(_) | Resource::Workflow(_) | Resource::Job(_) => true,
+        Resource::Node(_) | Resource::ConfigMap(_) | Resource::Workflow(_) => true,
     }
 }
 
@@ -168,6 +176,23 @@ fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
     match rollout_of(snapshot, object) {
         Some(rollout) => rollout.status.health(object.generation, paused),
         None => Health::Progressing { why: "its pods are not made yet".to_owned() },
+    }
+}
+
+/// How well a job is, by the report of the node that sees to it.
+fn job(snapshot: &Snapshot, object: &Object, spec: &JobSpec) -> Health {
+    let id = named(object);
+    let order = snapshot.job_of(&id).filter(|(_, order)| order.hash == object.hash && !order.deleting);
+    let Some((node, order)) = order else {
+        return Health::Progressing { why: "no node sees to it yet".to_owned() };
+    };
+    let report = snapshot.job_reports.get(&(node.to_owned(), id.clone())).map(|report| &report.value);
+    match report.filter(|report| report.uid == order.uid) {
+        Some(report) if report.status.phase.is_final() || snapshot.node_is_ready(node) => {
+            spec.health(&report.status)
+        }
+        Some(_) => Health::Unknown { why: format!("its node {node} does not answer") },
+        None => Health::Progressing { why: format!("node {node} has not begun with it yet") },
     }
 }
 

@@ -145,7 +145,6 @@ rules! {
     FOLDER_TOO_DEEP "folder-too-deep" Note "A folder lies deeper than the limit and is not read."
     MORE_VIOLATIONS "more-violations" Note "A file has more violations than are shown; the errors come first."
     OLDER_SPELLING "older-spelling" Note "An older spelling is read as today's."
-    NOT_EXECUTED_YET "not-executed-yet" Note "The field or object is stored but has no effect in this version."
 }
 
 #[cfg(test)]

@@ -344,7 +344,7 @@ fn a_setting_that_is_not_in_force_is_refused_unless_it_is_the_default() {
         );
         found.iter().map(|one| one.message.split(':').next().unwrap_or_default().to_owned()).collect()
     };
-    assert_eq!(refused(UNSUPPORTED_SETTINGS), ["spec.registry", "spec.slurm"]);
+    assert_eq!(refused(UNSUPPORTED_SETTINGS), ["spec.registry"]);
     assert_eq!(refused(FULL_CLUSTER), [""; 0]);
     assert_eq!(refused("schedulerStrategy: spread\nnodes: {evictAfterSeconds: 30}\nslurm: {}"), [""; 0]);
 }

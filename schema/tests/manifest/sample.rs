@@ -34,8 +34,7 @@ fn objects() -> Vec<DraftObject> {
     let mut objects = Vec::new();
     for file in files().iter().filter(|file| is_manifest_path(file)) {
         let loaded = load_file(file, &std::fs::read(root().join(file)).expect("the file is there"));
-        let told: Vec<_> = loaded.violations.iter().filter(|one| one.rule != "not-executed-yet").collect();
-        assert!(told.is_empty(), "{told:#?}");
+        assert!(loaded.violations.is_empty(), "{:#?}", loaded.violations);
         assert!(loaded.is_manifest, "{file}");
         objects.extend(loaded.documents.into_iter().map(|document| DraftObject::clone(&document.object)));
     }
@@ -58,7 +57,7 @@ fn the_folders_that_the_sample_names_are_there() {
                 let source = function.source.as_deref().unwrap_or_default();
                 assert!(holds(source, "main.py"), "{source}");
             }
-            Resource::Job(job) => assert!(holds(job.files.as_ref().unwrap(), "matrix.c")),
+            Resource::Job(job) => assert!(holds(job.files.as_ref().unwrap(), "matrix.cu")),
             _ => {}
         }
     }

@@ -2,5 +2,6 @@
 
 pub(super) mod autoscalers;
 pub(super) mod functions;
+pub(super) mod jobs;
 pub(super) mod services;
 pub(super) mod workflows;

@@ -97,7 +97,7 @@ fn path(history: &[HistoryEvent]) -> String {
                 .iter_mut()
                 .enumerate()
                 .rev()
-                .find(|(number, visit)| is_it(&visit) && before.is_none_or(|before| *number <= before))
+                .find(|(number, visit)| is_it(visit) && before.is_none_or(|before| *number <= before))
             {
                 visit.left = Some(event);
                 visited = Some((number, visit.depth));

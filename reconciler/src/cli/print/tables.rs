@@ -6,8 +6,9 @@ use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Listed, Row};
 use crate::view::{
-    AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionView, KindPage, NodeView, ObjectView,
-    PodView, RevisionView, RouteView, RunView, ServiceView, SourceView, WorkflowView, WorkloadView, short,
+    AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionView, JobView, KindPage, NodeView,
+    ObjectView, PodView, RevisionView, RouteView, RunView, ServiceView, SourceView, WorkflowView,
+    WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -40,6 +41,10 @@ impl KindView for FunctionView {
 
 impl KindView for WorkflowView {
     const PAGE: KindPage = KindPage::Workflow;
+}
+
+impl KindView for JobView {
+    const PAGE: KindPage = KindPage::Job;
 }
 
 impl KindView for RouteView {
@@ -260,6 +265,25 @@ impl Listed for RunView {
 
     fn is_named(&self, name: &str) -> bool {
         name == self.workflow || name == self.id || name == format!("{}/{}", self.workflow, self.id)
+    }
+}
+
+impl Listed for JobView {
+    fn id(&self) -> String {
+        format!("job/{}", self.name)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("PHASE", &self.phase)
+            .col("SLURM", some(self.slurm_id))
+            .col("ELAPSED", &self.elapsed)
+            .col("NODES", &self.nodes)
+            .col("AGE", &self.age)
+            .wide("LOGIN", &self.login)
+            .wide("NODE", some(self.node.as_deref()))
+            .remark("REASON", &self.reason)
     }
 }
 

@@ -49,6 +49,11 @@ fn delete(snapshot: &Snapshot, node: &String, out: &mut Writes) {
         delete(Key::NodeImage(node.clone(), image.clone()), Some(status.mod_revision));
     }
     delete(Key::Rules(node.clone()), revision(snapshot.rules.get(node)));
+    let jobs = snapshot.job_reports.iter().filter(|((at, _), _)| at == node);
+    for ((_, job), report) in jobs {
+        let key = Key::JobReport(node.clone(), job.clone());
+        delete(key, Some(report.mod_revision));
+    }
     for (pod, status) in snapshot.pod_status_of(node) {
         delete(Key::PodStatus(node.clone(), pod.clone()), Some(status.mod_revision));
     }

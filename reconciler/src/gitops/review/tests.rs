@@ -98,7 +98,7 @@ fn effects(base: &str, head: &str) -> String {
     let mut text = String::new();
     for change in &review.changes {
         writeln!(text, "{} {}", change.action, change.title()).unwrap();
-        for effect in change.effects.iter().filter(|effect| !matches!(effect, Effect::NotRun(_))) {
+        for effect in &change.effects {
             writeln!(text, "  {effect}").unwrap();
         }
     }

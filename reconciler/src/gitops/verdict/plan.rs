@@ -150,7 +150,7 @@ fn troubles(
     now: Timestamp,
 ) -> (Vec<Trouble>, bool) {
     let is_silent = |object: &Object| {
-        let is_awaited = object.kind().is_run() && object.kind() != Kind::Node;
+        let is_awaited = object.kind() != Kind::Node;
         is_awaited && matches!(health(snapshot, object), Health::Unknown { .. })
     };
     let is_open = objects.iter().any(|object| is_silent(object));

@@ -16,6 +16,9 @@ use serde_json::json;
 use super::kit::Kit;
 use crate::controllers::testing::node_record;
 
+/// A function, its answers, and the error and cause that its run ends with.
+type Case<'a> = (&'a str, Vec<(u16, &'a str)>, &'a str, &'a str);
+
 /// Which answers each function has left, and the keys that it was called with.
 type Functions = Arc<Mutex<BTreeMap<String, (Vec<(u16, &'static str)>, Vec<String>)>>>;
 
@@ -54,7 +57,7 @@ async fn each_answer_has_its_error_and_a_call_that_did_not_begin_is_made_again()
     let own = r#"{"error": {"type": "Moody", "message": "not yet", "stackTrace": ["line 3"]}}"#;
     let said = r#"{"error": {"type": "Other", "message": "so"}}"#;
     let functions: Functions = Arc::default();
-    let cases: [(&str, Vec<(u16, &str)>, &str, &str); 9] = [
+    let cases: [Case<'_>; 9] = [
         ("well", vec![], "", ""),
         ("own", vec![(500, own)], "Moody", "not yet\nline 3"),
         ("late", vec![(504, said)], "States.Timeout", "so"),

@@ -45,7 +45,7 @@ pub struct ObjectView {
     pub line: u32,
     /// Time since the commit was applied; empty when that is not known any more.
     pub age: String,
-    /// Healthy, Progressing, Degraded, Unknown or NotRun.
+    /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
     pub note: String,
     pub labels: StringMap,
@@ -98,7 +98,7 @@ pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<Sto
     let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
     let stored = chosen.map(|(id, found)| {
         let object = &found.value;
-        let has_pods = id.kind.is_run() && object.resource.pod(&object.metadata).is_some();
+        let has_pods = object.resource.pod(&object.metadata).is_some();
         let count =
             pods.get(&(id.kind, id.namespace.as_str(), id.name.as_str())).copied().unwrap_or_default();
         StoredObject {
@@ -200,7 +200,6 @@ impl<'a> Context<'a> {
             self.pods.get(&NamespacedName::new(&id.namespace, &id.name)).filter(|_| id.kind == Kind::Pod);
         match (health, pod) {
             (Health::Healthy, _) => String::new(),
-            (Health::NotRun, _) => "stored; this version does not run the kind yet".to_owned(),
             (_, Some(pod)) if pod.why.is_empty() => pod.status.clone(),
             (_, Some(pod)) => format!("{}: {}", pod.status, pod.why),
             (_, None) => health.why().unwrap_or_default().to_owned(),

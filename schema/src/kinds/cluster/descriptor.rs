@@ -12,12 +12,19 @@ impl KindSpec for ClusterSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: false,
-        is_run: true,
         names: NameForm::Only(CLUSTER_NAME),
         older: Older::of_own_kind(super::super::job::dialect::rewrite_cluster),
     };
 
-    const LINKS: Links<Self> = Links { files: |_| vec![identity()], ..Links::NONE };
+    const LINKS: Links<Self> = Links {
+        files: |cluster| {
+            [identity()]
+                .into_iter()
+                .chain(cluster.slurm.login.content_uses(&["spec", "slurm", "login"]))
+                .collect()
+        },
+        ..Links::NONE
+    };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         let before = findings.count();

@@ -12,7 +12,6 @@ impl KindSpec for ConfigMapSpec {
         api_version: "v1",
         fields: Fields::AtTop,
         is_namespaced: true,
-        is_run: true,
         names: NameForm::Long,
         older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () },
     };

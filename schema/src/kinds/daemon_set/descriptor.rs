@@ -18,7 +18,6 @@ impl KindSpec for DaemonSetSpec {
         api_version: "apps/v1",
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: true,
         names: NameForm::Long,
         older: Older {
             words: &["Daemonset"],

@@ -16,7 +16,6 @@ impl KindSpec for DnsSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: true,
         names: NameForm::Label,
         older: Older {
             words: &["DNS"],

@@ -17,7 +17,6 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         api_version: "autoscaling/v2",
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: true,
         names: NameForm::Short,
         older: Older {
             words: &["Hpa", "HPA"],

@@ -1,8 +1,12 @@
 //! What a Job is among the kinds.
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
-use super::{JobSpec, dialect, validate};
-use crate::violation::{Findings, Path};
+use super::{JobSpec, SlurmLogin, dialect, validate};
+use crate::files::{ContentRef, ContentUse, normal_path};
+use crate::kinds::Kind;
+use crate::kinds::reference::{FieldAt, Reference};
+use crate::meta::ObjectMeta;
+use crate::violation::{Findings, Path, field_path};
 
 impl KindSpec for JobSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -11,12 +15,11 @@ impl KindSpec for JobSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: false,
         names: NameForm::Short,
         older: Older::of_own_kind(dialect::rewrite),
     };
 
-    const LINKS: Links<Self> = Links::NONE;
+    const LINKS: Links<Self> = Links { references: Self::references, files: Self::files, ..Links::NONE };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
@@ -33,5 +36,42 @@ impl KindSpec for JobSpec {
 
     fn is_replaced_by(&self, after: &Self) -> bool {
         self != after
+    }
+}
+
+impl JobSpec {
+    fn files(&self) -> Vec<ContentUse> {
+        let folder = self.files.iter().map(|folder| ContentUse {
+            at: field_path(&["spec", "files"]),
+            what: ContentRef::Path(normal_path(folder)),
+            is_login: false,
+            is_optional: false,
+            keys: Vec::new(),
+        });
+        folder.chain(self.login.content_uses(&["spec", "login"])).collect()
+    }
+
+    fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
+        let on = self.dependency.iter().map(|dependency| Reference {
+            at: FieldAt::Fields(&["spec", "dependency", "job"]),
+            target: metadata.reference(Kind::Job, &dependency.job),
+            port: None,
+            is_optional: false,
+        });
+        on.collect()
+    }
+}
+
+impl SlurmLogin {
+    /// The secrets that it names: what a submitted job does without, so a new key makes no new job.
+    pub(in crate::kinds) fn content_uses(&self, at: &[&'static str]) -> Vec<ContentUse> {
+        let uses = self.secrets().map(|(field, secret)| ContentUse {
+            at: field_path(&[at, &[field, "name"]].concat()),
+            what: ContentRef::Secret(secret.name.clone()),
+            is_login: true,
+            is_optional: false,
+            keys: Vec::new(),
+        });
+        uses.collect()
     }
 }

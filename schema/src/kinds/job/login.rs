@@ -38,6 +38,28 @@ pub struct SlurmLogin {
     /// other host is talked to. Those of the agent's `known_hosts` when none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_keys: Vec<String>,
+    /// A host through which it is reached, with the same key or password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jump_host: Option<JumpHost>,
+}
+
+/// A host between the node and the login host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct JumpHost {
+    /// Name or IP address.
+    pub host: String,
+    /// Port of its SSH server; 22 when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub port: Option<u16>,
+    /// User there; the login's when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// Its public keys, as those of the login host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_keys: Vec<String>,
 }
 
 impl SlurmLogin {
@@ -65,7 +87,14 @@ impl SlurmLogin {
             } else {
                 self.host_keys.clone()
             },
+            jump_host: of_host.jump_host.clone(),
         }
+    }
+
+    /// The secrets that it names, each with its field.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (&'static str, &SecretKeyRef)> {
+        let key = self.ssh_key.iter().map(|secret| ("sshKey", secret));
+        key.chain(self.password.iter().map(|secret| ("password", secret)))
     }
 
     /// Checks what is written.
@@ -98,15 +127,32 @@ impl SlurmLogin {
             let message = "Forbidden: may not be set besides `sshKey`";
             findings.add(&rules::EXCLUSIVE, &at.field("password"), message).on_key();
         }
-        let keys = at.field("hostKeys");
-        for (index, key) in self.host_keys.iter().enumerate() {
-            if !is_public_key(key) {
-                let message =
-                    format!("Invalid value: `{}`: not a public key of an SSH server", key.escape_debug());
-                findings
-                    .add(&rules::SLURM_OPTION, &keys.index(index), message)
-                    .help("write type and key as `ssh-keyscan HOST` prints them, without the host");
-            }
+        check_keys(&self.host_keys, &at.field("hostKeys"), findings);
+        let Some(jump) = &self.jump_host else { return };
+        let here = at.field("jumpHost");
+        if !is_host(&jump.host) {
+            let message = format!(
+                "Invalid value: `{}`: must be a host name or an IP address",
+                jump.host.escape_debug()
+            );
+            findings.add(&rules::SLURM_OPTION, &here.field("host"), message);
+        }
+        if let Some(user) = jump.username.as_deref().filter(|user| !is_user(user)) {
+            let message = format!("Invalid value: `{}`: not the name of a user", user.escape_debug());
+            findings.add(&rules::SLURM_OPTION, &here.field("username"), message);
+        }
+        check_keys(&jump.host_keys, &here.field("hostKeys"), findings);
+    }
+}
+
+fn check_keys(host_keys: &[String], keys: &Path<'_>, findings: &mut Findings) {
+    for (index, key) in host_keys.iter().enumerate() {
+        if !is_public_key(key) {
+            let message =
+                format!("Invalid value: `{}`: not a public key of an SSH server", key.escape_debug());
+            findings
+                .add(&rules::SLURM_OPTION, &keys.index(index), message)
+                .help("write type and key as `ssh-keyscan HOST` prints them, without the host");
         }
     }
 }
@@ -162,6 +208,7 @@ mod tests {
             ssh_key: Some(SecretKeyRef { name: "hpc".to_owned(), key: "id".to_owned() }),
             host_keys: vec!["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5".to_owned()],
             password: None,
+            jump_host: None,
         };
         assert_eq!(SlurmLogin::default().or(&cluster), cluster);
         let own = SlurmLogin { host: Some("other".to_owned()), ..SlurmLogin::default() };

@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 mod descriptor;
 pub(super) mod dialect;
 mod login;
+mod script;
 pub mod slurm;
 mod status;
 mod validate;
 
-pub use login::{DEFAULT_SSH_PORT, SlurmLogin};
-pub use status::{JobPhase, JobStatus};
+pub use login::{DEFAULT_SSH_PORT, JumpHost, SlurmLogin};
+pub use script::{Submission, output_pattern, script};
+pub use status::{FailureClass, JobPhase, JobStatus};
 
 use crate::quantity::Memory;
 
@@ -29,6 +31,10 @@ pub struct JobSpec {
     /// Folder of the repository, from its root, that is uploaded; the job starts in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<String>,
+    /// Folder on the login host, absolute or below the home folder, in which each job gets a folder of its
+    /// own; the nodes of the partition must see it, too. `minik8s-jobs` when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<String>,
     /// Partition, or several joined by commas (`--partition`); Slurm's default when none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
@@ -71,6 +77,17 @@ pub struct JobSpec {
     /// at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<String>,
+    /// Another Job of the same namespace and login host that Slurm waits for (`--dependency`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<JobDependency>,
+    /// Further options of sbatch, `--name=value` or `--name`; those that have a field here, or that would
+    /// break the tracking of the job, are refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_options: Vec<String>,
+    /// How often the job is submitted anew when its node failed or it was preempted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 5))]
+    pub node_failure_retries: u32,
     /// Shell commands that run before `runCommands`, in order; the first that fails ends the job. They
     /// run within the job, so on a node of the partition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -88,4 +105,53 @@ pub struct JobSpec {
     /// and error; `*` and `?` match within a name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
+}
+
+/// Another job that this one waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct JobDependency {
+    /// Name of a Job of the same namespace.
+    pub job: String,
+    /// What is waited for.
+    #[serde(default, rename = "type")]
+    pub kind: DependencyType,
+}
+
+/// What of another job is waited for, in sbatch's words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DependencyType {
+    /// Its end with exit code 0.
+    #[default]
+    AfterOk,
+    /// Its end.
+    AfterAny,
+    /// Its end with another exit code, or its failure.
+    AfterNotOk,
+}
+
+impl DependencyType {
+    /// sbatch's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DependencyType::AfterOk => "afterok",
+            DependencyType::AfterAny => "afterany",
+            DependencyType::AfterNotOk => "afternotok",
+        }
+    }
+
+    /// Whether a job that ended so lets the other go on.
+    pub fn is_met_by(self, ended: JobPhase) -> bool {
+        match self {
+            DependencyType::AfterOk => ended == JobPhase::Succeeded,
+            DependencyType::AfterAny => true,
+            DependencyType::AfterNotOk => ended != JobPhase::Succeeded,
+        }
+    }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

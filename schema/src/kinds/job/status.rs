@@ -1,5 +1,7 @@
 //! How a job is.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::JobSpec;
@@ -25,12 +27,49 @@ pub struct JobStatus {
     /// What it waits for, or why it failed: Slurm's reason, or what the agent met.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// How it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<FailureClass>,
     /// `code:signal` of the script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<String>,
     /// The highest exit code of a step, which the script may have swallowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_exit_code: Option<String>,
+    /// The nodes of Slurm that run it, as Slurm writes them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nodes: String,
+    /// Tasks of an array by Slurm's word for their state; empty where there is one task.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tasks: BTreeMap<String, u32>,
+}
+
+/// How a job failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureClass {
+    /// The script ended with another code than 0.
+    ExitCode,
+    /// A signal ended it.
+    Signal,
+    /// Its time limit.
+    Timeout,
+    /// Its deadline.
+    Deadline,
+    /// It used more memory than it may.
+    OutOfMemory,
+    /// A node of Slurm failed, or the job was preempted.
+    NodeFailure,
+    /// Slurm did not take it.
+    Submission,
+    /// The job that it waits for did not end as it should.
+    Dependency,
+}
+
+impl JobPhase {
+    /// Nothing more becomes of it.
+    pub fn is_final(self) -> bool {
+        matches!(self, JobPhase::Succeeded | JobPhase::Failed | JobPhase::Cancelled)
+    }
 }
 
 /// Where a job is.
@@ -64,24 +103,27 @@ pub enum JobPhase {
 }
 
 impl JobSpec {
-    /// How well the job is.
+    /// How well the job is. What waits in Slurm's queue is well.
     pub fn health(&self, status: &JobStatus) -> Health {
-        let why = || match status.reason.as_str() {
-            "" => format!("{:?}", status.phase),
-            reason => format!("{:?}: {reason}", status.phase),
+        let why = || {
+            let class = status.class.map(|class| format!(" ({class:?})")).unwrap_or_default();
+            match status.reason.as_str() {
+                "" => format!("{:?}{class}", status.phase),
+                reason => format!("{:?}{class}: {reason}", status.phase),
+            }
         };
         match status.phase {
-            JobPhase::Succeeded => Health::Healthy,
-            JobPhase::Failed | JobPhase::Cancelled => Health::Degraded { why: why() },
-            JobPhase::Unknown => Health::Unknown { why: why() },
-            JobPhase::Pending
-            | JobPhase::Uploading
-            | JobPhase::Submitting
-            | JobPhase::Queued
+            // What Slurm took is no longer this cluster's to bring on: its queue may be days long.
+            JobPhase::Queued
             | JobPhase::Running
             | JobPhase::Suspended
             | JobPhase::Fetching
-            | JobPhase::Deleting => Health::Progressing { why: why() },
+            | JobPhase::Succeeded => Health::Healthy,
+            JobPhase::Failed | JobPhase::Cancelled => Health::Degraded { why: why() },
+            JobPhase::Unknown => Health::Unknown { why: why() },
+            JobPhase::Pending | JobPhase::Uploading | JobPhase::Submitting | JobPhase::Deleting => {
+                Health::Progressing { why: why() }
+            }
         }
     }
 }
@@ -97,7 +139,9 @@ mod tests {
             JobSpec::default().health(&status)
         };
         assert!(matches!(health(JobPhase::Unknown), Health::Unknown { .. }));
-        assert_eq!(health(JobPhase::Queued), Health::Progressing { why: "Queued: Resources".to_owned() });
+        assert_eq!(health(JobPhase::Queued), Health::Healthy);
+        let why = "Submitting: Resources".to_owned();
+        assert_eq!(health(JobPhase::Submitting), Health::Progressing { why });
         assert_eq!(health(JobPhase::Succeeded), Health::Healthy);
         assert!(matches!(health(JobPhase::Failed), Health::Degraded { .. }));
     }

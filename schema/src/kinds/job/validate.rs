@@ -38,6 +38,18 @@ pub(super) fn validate(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
         let message = "Invalid value: says which GPUs, but not how many";
         findings.add(&rules::SLURM_OPTION, &at.field("gpuType"), message).help("add gpusPerNode");
     }
+    if let Some(folder) = &job.work_dir {
+        let below = folder.strip_prefix('/').unwrap_or(folder);
+        below_folder(below, "", &at.field("workDir"), findings);
+    }
+    if let Some(dependency) = job.dependency.as_ref().filter(|dependency| !is_word(&dependency.job)) {
+        let message = format!("Invalid value: `{}`: not the name of a Job", dependency.job.escape_debug());
+        findings.add(&rules::INVALID_NAME, &at.field("dependency").field("job"), message);
+    }
+    let extra = at.field("extraOptions");
+    for (index, option) in job.extra_options.iter().enumerate() {
+        extra_option(option, &extra.index(index), findings);
+    }
     limits(job, at, findings);
     layout(job, at, findings);
     commands(job, at, findings);
@@ -50,6 +62,94 @@ pub(super) fn validate(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     for (index, pattern) in job.outputs.iter().enumerate() {
         below_folder(pattern, "*?", &outputs.index(index), findings);
     }
+}
+
+/// Options of sbatch that change neither what is run, nor where it writes, nor how the job is found again.
+const EXTRA_OPTIONS: &[&str] = &[
+    "bb",
+    "begin",
+    "cluster-constraint",
+    "constraint",
+    "contiguous",
+    "core-spec",
+    "cores-per-socket",
+    "cpu-freq",
+    "cpus-per-gpu",
+    "deadline",
+    "distribution",
+    "exclude",
+    "exclusive",
+    "gpu-bind",
+    "gpu-freq",
+    "gpus",
+    "gpus-per-socket",
+    "gpus-per-task",
+    "gres",
+    "gres-flags",
+    "hint",
+    "hold",
+    "licenses",
+    "mail-type",
+    "mail-user",
+    "mem-bind",
+    "mem-per-cpu",
+    "mem-per-gpu",
+    "mincpus",
+    "network",
+    "nice",
+    "no-kill",
+    "nodelist",
+    "ntasks-per-core",
+    "ntasks-per-gpu",
+    "ntasks-per-socket",
+    "overcommit",
+    "oversubscribe",
+    "power",
+    "prefer",
+    "priority",
+    "profile",
+    "propagate",
+    "reboot",
+    "reservation",
+    "signal",
+    "sockets-per-node",
+    "spread-job",
+    "switches",
+    "thread-spec",
+    "threads-per-core",
+    "time-min",
+    "tmp",
+    "use-min-nodes",
+    "wait-all-nodes",
+    "wckey",
+];
+
+fn extra_option(option: &str, at: &Path<'_>, findings: &mut Findings) {
+    let (name, value) = match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    };
+    let known = name.strip_prefix("--").is_some_and(|name| EXTRA_OPTIONS.contains(&name));
+    // No blank, quote, backslash or `#`: sbatch splits its lines at these.
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.,:@+/%*[]&|()=".contains(c);
+    let fits = option.len() <= OPTION_MAX_BYTES
+        && value.is_none_or(|value| !value.is_empty() && value.chars().all(is_plain));
+    if known && fits {
+        return;
+    }
+    let shown = option.escape_debug();
+    let (message, help) = if known {
+        (
+            format!("Invalid value: `{shown}`: not a value of one word"),
+            "write `--name=value`, without blanks and quotes",
+        )
+    } else {
+        (
+            format!("Invalid value: `{shown}`: not an option that may be added"),
+            "write `--name` or `--name=value`; most options have a field of spec, see `minik8s explain job.spec`",
+        )
+    };
+    findings.add(&rules::SLURM_OPTION, at, message).help(help);
 }
 
 fn limits(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {

@@ -12,7 +12,6 @@ impl KindSpec for NodeSpec {
         api_version: "v1",
         fields: Fields::InSpec,
         is_namespaced: false,
-        is_run: true,
         names: NameForm::Short,
         older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: dialect::rewrite },
     };

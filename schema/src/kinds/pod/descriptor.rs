@@ -14,7 +14,6 @@ impl KindSpec for PodSpec {
         api_version: "v1",
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: true,
         names: NameForm::Long,
         older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () },
     };

@@ -19,7 +19,6 @@ impl KindSpec for ServiceSpec {
         api_version: "v1",
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: true,
         names: NameForm::Label,
         older: Older {
             words: &[],

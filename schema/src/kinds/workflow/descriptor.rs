@@ -13,7 +13,6 @@ impl KindSpec for WorkflowSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: true,
         names: NameForm::Short,
         older: Older::of_own_kind(dialect::rewrite),
     };

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use schema::kinds::Kind;
 use schema::kinds::pod::Protocol;
 use serde::{Serialize, Serializer};
 
@@ -71,8 +70,6 @@ pub enum Effect {
         /// `namespace/name`.
         service: String,
     },
-    /// The kind is only stored so far: none of the other effects happens yet.
-    NotRun(Kind),
     /// Anything that is said best as a sentence.
     Says(String),
 }
@@ -149,9 +146,6 @@ impl fmt::Display for Effect {
             Effect::Selects => f.write_str("other pods may be behind it"),
             Effect::EndpointsLost { service } => {
                 write!(f, "service {service} loses its last endpoint: nothing answers there")
-            }
-            Effect::NotRun(kind) => {
-                write!(f, "not yet: this version stores a {kind} and does not run it")
             }
             Effect::Says(text) => f.write_str(text),
         }

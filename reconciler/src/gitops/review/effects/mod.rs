@@ -37,8 +37,5 @@ pub(super) fn of(planned: &PlannedObjects<'_>, step: &Step, fields: &[Field]) ->
     if effects.is_empty() && case.action == Action::Update {
         effects.push(Effect::InPlace);
     }
-    if !step.object.kind.is_run() {
-        effects.push(Effect::NotRun(step.object.kind));
-    }
     effects
 }

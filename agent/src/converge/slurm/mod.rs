@@ -1,0 +1,253 @@
+//! The slurm loop: jobs that this node submits to Slurm and follows to their end.
+//!
+//! Reads `work/<node>/jobs/` and its own disk; decides in `plan.rs`; uploads, submits, polls, fetches and cancels over
+//! SSH in tasks of their own, whose findings `machine.rs` turns into states. How far each job is goes to
+//! `status/<node>/jobs/`, what it left to the disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Nudge, Observation, lock};
+use schema::keys::Key;
+use schema::kinds::job::JobPhase;
+use schema::meta::NamespacedName;
+use schema::records::{EventType, JobReport};
+use schema::store::StoreError;
+use schema::store::events::{EventDraft, EventRecorder};
+use schema::store::reflector::SnapshotReader;
+use schema::store::status_writer::{Report, Stored};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+mod act;
+pub mod book;
+pub mod commands;
+mod files;
+pub mod machine;
+mod observe;
+pub mod parse;
+pub mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use book::JobBook;
+pub use files::JobFiles;
+
+use act::Worker;
+use machine::{Event, JobRecord, State};
+use plan::{Observed, Reported, Slot, SlurmPlan};
+
+use crate::files::PodFiles;
+use crate::worlds::ssh::Ssh;
+
+/// What the loop stands on.
+pub struct SlurmDeps {
+    pub node: String,
+    pub ssh: Arc<dyn Ssh>,
+    pub files: Arc<PodFiles>,
+    pub snapshot: SnapshotReader,
+    pub events: EventRecorder,
+    /// Wakes this loop when a step is done.
+    pub nudge: Nudge,
+}
+
+/// What a task found.
+struct Done {
+    slot: Slot,
+    events: Vec<(NamespacedName, String, Event)>,
+}
+
+/// The loop.
+pub struct SlurmLoop {
+    deps: SlurmDeps,
+    book: JobBook,
+    records: BTreeMap<NamespacedName, JobRecord>,
+    busy: BTreeSet<Slot>,
+    polled_at: BTreeMap<String, Timestamp>,
+    found: Arc<Mutex<Vec<Done>>>,
+    /// End with the loop.
+    tasks: JoinSet<()>,
+    reports: watch::Sender<Option<Reported>>,
+}
+
+impl SlurmLoop {
+    /// A loop that goes on with what the disk says; what it reports goes to `reports`.
+    pub fn new(deps: SlurmDeps, agent_dir: &Path, reports: watch::Sender<Option<Reported>>) -> Self {
+        let book = JobBook::new(agent_dir);
+        Self {
+            deps,
+            records: book.read(),
+            book,
+            busy: BTreeSet::new(),
+            polled_at: BTreeMap::new(),
+            found: Arc::default(),
+            tasks: JoinSet::new(),
+            reports,
+        }
+    }
+
+    fn worker(&self) -> Worker {
+        Worker {
+            ssh: Arc::clone(&self.deps.ssh),
+            files: Arc::clone(&self.deps.files),
+            book: self.book.clone(),
+        }
+    }
+
+    /// What jobs wrote and left, for the API.
+    pub fn job_files(&self) -> JobFiles {
+        JobFiles::of(self.worker())
+    }
+
+    /// Does something in a task of its own; what it finds is taken in at the next look.
+    fn begin<F>(&mut self, slot: Slot, task: F)
+    where
+        F: Future<Output = Vec<(NamespacedName, String, Event)>> + Send + 'static,
+    {
+        self.busy.insert(slot.clone());
+        let (found, nudge) = (Arc::clone(&self.found), self.deps.nudge.clone());
+        self.tasks.spawn(async move {
+            let events = task.await;
+            lock(&found).push(Done { slot, events });
+            nudge.nudge();
+        });
+    }
+
+    /// Events for what a person waits for.
+    fn tell(&self, before: &JobRecord, now: &JobRecord) {
+        let (old, new) = (before.report().status, now.report().status);
+        let number = new.slurm_id.unwrap_or_default();
+        let said = match (&before.state, &now.state) {
+            (State::Submitting, State::Submitted) => Some((
+                EventType::Normal,
+                "Submitted",
+                format!("Slurm has it as job {number}, {}", now.slurm_name()),
+            )),
+            (before, State::Ended(_)) if *before != now.state => match new.phase {
+                JobPhase::Succeeded => {
+                    Some((EventType::Normal, "Succeeded", format!("Slurm's job {number} ended well")))
+                }
+                phase => Some((EventType::Warning, "Failed", format!("{phase:?}: {}", new.reason))),
+            },
+            (_, State::Lost) if before.state != State::Lost => {
+                Some((EventType::Warning, "Unknown", format!("Slurm does not know job {number} any more")))
+            }
+            _ if old.phase != new.phase && new.phase == JobPhase::Running => {
+                Some((EventType::Normal, "Started", format!("Slurm's job {number} runs on {}", new.nodes)))
+            }
+            _ => match (&before.trouble, &now.trouble) {
+                (old, Some(new)) if new.failures > 0 && old.as_ref().is_none_or(|old| old.why != new.why) => {
+                    Some((EventType::Warning, "Delayed", new.why.clone()))
+                }
+                _ => None,
+            },
+        };
+        let Some((kind, reason, message)) = said else { return };
+        self.deps.events.record(EventDraft {
+            kind,
+            object_kind: "Job".to_owned(),
+            namespace: now.id.namespace.clone(),
+            name: now.id.name.clone(),
+            reason: reason.to_owned(),
+            message,
+        });
+    }
+}
+
+#[async_trait]
+impl Loop for SlurmLoop {
+    type Observed = Observed;
+    type Plan = SlurmPlan;
+    type Outcome = Option<Timestamp>;
+
+    fn name(&self) -> &'static str {
+        "slurm"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        while let Some(ended) = self.tasks.try_join_next() {
+            // A panic of a step is one of the loop.
+            if let Some(error) = ended.err().filter(tokio::task::JoinError::is_panic) {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
+        Ok(Observation::Ready(self.look(Timestamp::now())))
+    }
+
+    fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
+        plan::plan(observed, now)
+    }
+
+    async fn act(&mut self, observed: &Observed, plan: SlurmPlan) -> Option<Timestamp> {
+        self.reports.send_replace(Some(plan.reported));
+        for id in plan.forget {
+            match self.book.forget(&id) {
+                Ok(()) => _ = self.records.remove(&id),
+                Err(error) => tracing::warn!(job = %id, %error, "cannot remove what is known of a job"),
+            }
+        }
+        for (id, step) in plan.steps {
+            let Some(record) = observed.records.get(&id).cloned() else { continue };
+            let (worker, uid) = (self.worker(), record.order.uid.clone());
+            self.begin(Slot::Job(id.clone()), async move {
+                let event = worker.perform(&record, step).await;
+                vec![(id, uid, event)]
+            });
+        }
+        for (login, ids) in plan.polls {
+            let records: Vec<JobRecord> =
+                ids.iter().filter_map(|id| observed.records.get(id).cloned()).collect();
+            let worker = self.worker();
+            self.begin(Slot::Poll(login), async move { worker.poll(&records).await });
+        }
+        plan.again_at
+    }
+
+    async fn report(&mut self, _: Observed, again_at: Option<Timestamp>) -> Result<Next, LoopError> {
+        let wait = again_at.map(|at| at.duration_since(Timestamp::now()));
+        let wait = wait.map(|wait| std::time::Duration::try_from(wait).unwrap_or_default());
+        Ok(wait.map_or(Next::Interval, Next::After))
+    }
+}
+
+/// The jobs that this node reports.
+pub struct JobReports {
+    pub node: String,
+    pub snapshot: SnapshotReader,
+}
+
+#[async_trait]
+impl Report for JobReports {
+    type Id = NamespacedName;
+    type Value = JobReport;
+    type Newest = Option<Reported>;
+
+    fn key(&self, id: &NamespacedName) -> Key {
+        Key::JobReport(self.node.clone(), id.clone())
+    }
+
+    fn values(newest: &Option<Reported>) -> Reported {
+        newest.clone().unwrap_or_default()
+    }
+
+    fn is_complete(newest: &Option<Reported>) -> bool {
+        newest.is_some()
+    }
+
+    fn is_urgent(old: Option<&JobReport>, new: Option<&JobReport>) -> bool {
+        old.map(|old| old.status.phase) != new.map(|new| new.status.phase)
+    }
+
+    async fn stored(&self, _: bool) -> Result<Option<Stored<NamespacedName, JobReport>>, StoreError> {
+        let snapshot = self.snapshot.current();
+        if !snapshot.synced {
+            return Ok(None);
+        }
+        let own = snapshot.job_reports.iter().filter(|((node, _), _)| *node == self.node);
+        let values = own.map(|((_, id), stored)| (id.clone(), Arc::clone(stored))).collect();
+        Ok(Some(Stored { revision: snapshot.revision, values }))
+    }
+}

@@ -1,0 +1,386 @@
+//! What squeue and sacct print. Pure.
+//!
+//! States and their flags are those of Slurm's `job_state_codes`; a word that is none of them is never a failure.
+
+use std::collections::BTreeMap;
+
+use schema::kinds::job::slurm::array_tasks;
+use schema::kinds::job::{FailureClass, JobPhase};
+
+/// The fields that squeue is asked for, in the order of [`Row`]; each followed by `|`.
+pub const SQUEUE_FIELDS: &str =
+    "JobArrayID:|,ArrayJobID:|,Name:|,State:|,Reason:|,exit_code:|,SubmitTime:|,TimeUsed:|,NodeList:|";
+/// The fields that sacct is asked for.
+pub const SACCT_FIELDS: &str =
+    "JobID,JobName,State,Reason,ExitCode,DerivedExitCode,Submit,ElapsedRaw,NodeList";
+
+/// A job, or a task of an array.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Row {
+    /// The job's number; of a task, the array's.
+    pub id: u64,
+    /// Index of a task, or the indices of those that wait.
+    pub task: Option<String>,
+    pub name: String,
+    pub state: String,
+    /// Empty where Slurm gives none.
+    pub reason: String,
+    /// Exit code and signal.
+    pub exit: Option<(u32, u32)>,
+    /// The highest exit code of a step.
+    pub derived: Option<String>,
+    pub submitted: String,
+    pub elapsed_seconds: Option<i64>,
+    pub nodes: String,
+}
+
+/// What a word of Slurm says of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
+    Queued,
+    Running,
+    Suspended,
+    Ended(Ended),
+    /// It is new to us.
+    Unknown,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub enum Ended {
+    Completed,
+    Cancelled,
+    /// With an exit code or by a signal.
+    Failed,
+    Timeout,
+    Deadline,
+    OutOfMemory,
+    NodeFailure,
+}
+
+/// What a state is, as squeue and sacct write it, long or short.
+pub fn meaning(state: &str) -> Meaning {
+    // `CANCELLED by 1000`, and `CANCELLED+` where a column was too narrow.
+    let word = state.split_whitespace().next().unwrap_or_default().trim_end_matches('+');
+    match word {
+        "PENDING" | "PD" | "CONFIGURING" | "CF" | "REQUEUED" | "RQ" | "REQUEUE_FED" | "RF"
+        | "REQUEUE_HOLD" | "RH" | "SPECIAL_EXIT" | "SE" | "RESV_DEL_HOLD" | "RD" | "POWER_UP_NODE" => {
+            Meaning::Queued
+        }
+        // A job that completes is not done: its nodes still clean up.
+        "RUNNING" | "R" | "COMPLETING" | "CG" | "RESIZING" | "RS" | "SIGNALING" | "SI" | "STAGE_OUT"
+        | "SO" | "EXPEDITING" | "UPDATE_DB" => Meaning::Running,
+        "SUSPENDED" | "S" | "STOPPED" | "ST" => Meaning::Suspended,
+        "COMPLETED" | "CD" => Meaning::Ended(Ended::Completed),
+        "CANCELLED" | "CA" => Meaning::Ended(Ended::Cancelled),
+        "FAILED" | "F" => Meaning::Ended(Ended::Failed),
+        "TIMEOUT" | "TO" => Meaning::Ended(Ended::Timeout),
+        "DEADLINE" | "DL" => Meaning::Ended(Ended::Deadline),
+        "OUT_OF_MEMORY" | "OUT_OF_ME" | "OOM" => Meaning::Ended(Ended::OutOfMemory),
+        "NODE_FAIL" | "NF" | "BOOT_FAIL" | "BF" | "PREEMPTED" | "PR" | "LAUNCH_FAILED" | "RECONFIG_FAIL" => {
+            Meaning::Ended(Ended::NodeFailure)
+        }
+        _ => Meaning::Unknown,
+    }
+}
+
+/// The rows of `squeue -h -O SQUEUE_FIELDS`. Lines of another form are left out.
+pub fn squeue(text: &str) -> Vec<Row> {
+    let row = |line: &str| {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [job, array, name, state, reason, exit, submitted, used, nodes, ..] = fields[..] else {
+            return None;
+        };
+        let (_, task) = job_id(job)?;
+        Some(Row {
+            id: array.parse().ok()?,
+            task,
+            name: name.to_owned(),
+            state: state.to_owned(),
+            reason: said(reason),
+            exit: exit_of_squeue(exit),
+            derived: None,
+            submitted: submitted.to_owned(),
+            elapsed_seconds: time_used(used),
+            nodes: said(nodes),
+        })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// The rows of `sacct -nPX -o SACCT_FIELDS`.
+pub fn sacct(text: &str) -> Vec<Row> {
+    let row = |line: &str| {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [job, name, state, reason, exit, derived, submitted, elapsed, nodes] = fields[..] else {
+            return None;
+        };
+        let (id, task) = job_id(job)?;
+        Some(Row {
+            id,
+            task,
+            name: name.to_owned(),
+            state: state.to_owned(),
+            reason: said(reason),
+            exit: exit_pair(exit),
+            derived: Some(derived.to_owned()).filter(|derived| !matches!(derived.as_str(), "" | "0:0")),
+            submitted: submitted.to_owned(),
+            elapsed_seconds: elapsed.parse().ok(),
+            nodes: said(nodes),
+        })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// `123`, `123_4`, `123_[4-9%2]`; a heterogeneous job's `123+1` is its part.
+fn job_id(text: &str) -> Option<(u64, Option<String>)> {
+    let (id, task) = match text.split_once('_') {
+        Some((id, task)) => (id, Some(task.to_owned())),
+        None => (text.split('+').next().unwrap_or_default(), None),
+    };
+    Some((id.parse().ok()?, task))
+}
+
+/// Slurm has several words for nothing.
+fn said(text: &str) -> String {
+    if matches!(text, "None" | "None assigned" | "N/A" | "(null)" | "Unknown") {
+        String::new()
+    } else {
+        text.to_owned()
+    }
+}
+
+fn exit_pair(text: &str) -> Option<(u32, u32)> {
+    let (code, signal) = text.split_once(':')?;
+    Some((code.parse().ok()?, signal.parse().ok()?))
+}
+
+/// squeue prints the status that wait(2) gave, newer ones `code:signal`.
+fn exit_of_squeue(text: &str) -> Option<(u32, u32)> {
+    let status = || text.parse::<u32>().ok().map(|status| ((status >> 8) & 0xff, status & 0x7f));
+    exit_pair(text).or_else(status)
+}
+
+/// `D-HH:MM:SS`, with as much of its beginning as there is.
+fn time_used(text: &str) -> Option<i64> {
+    let (days, clock) = text.split_once('-').unwrap_or(("0", text));
+    let mut seconds: i64 = 0;
+    for part in clock.split(':') {
+        seconds = seconds.checked_mul(60)?.checked_add(part.parse().ok()?)?;
+    }
+    days.parse::<i64>().ok()?.checked_mul(86_400)?.checked_add(seconds)
+}
+
+/// What Slurm says of one job, of all its tasks together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Facts {
+    pub id: u64,
+    pub submitted: String,
+    /// Slurm's word.
+    pub state: String,
+    pub reason: String,
+    pub exit: Option<(u32, u32)>,
+    pub derived: Option<String>,
+    pub nodes: String,
+    pub elapsed_seconds: Option<i64>,
+    /// Tasks of an array by state.
+    pub tasks: BTreeMap<String, u32>,
+    pub phase: JobPhase,
+    /// How it ended, once all of it has.
+    pub ended: Option<Ended>,
+}
+
+/// What both programs say of a job by its name; none where neither has it. `squeue` counts while the job lives, for
+/// accounts come late; `sacct` counts for its end, since squeue forgets.
+pub fn facts(name: &str, squeue: &[Row], sacct: &[Row]) -> Option<Facts> {
+    let of_name = |row: &&Row| row.name == name;
+    // The newest, should the controller have lost its state and begun to count anew.
+    let id = squeue.iter().chain(sacct).filter(of_name).max_by_key(|row| (row.submitted.clone(), row.id))?.id;
+    let mut rows: BTreeMap<Option<String>, Row> = BTreeMap::new();
+    for row in squeue.iter().filter(of_name).filter(|row| row.id == id) {
+        rows.insert(row.task.clone(), row.clone());
+    }
+    let is_over = |row: &Row| matches!(meaning(&row.state), Meaning::Ended(_));
+    for row in sacct.iter().filter(of_name).filter(|row| row.id == id) {
+        match rows.get_mut(&row.task) {
+            Some(known) if is_over(known) && is_over(row) => {
+                let reason = if row.reason.is_empty() { known.reason.clone() } else { row.reason.clone() };
+                *known = Row { reason, ..row.clone() };
+            }
+            Some(_) => {}
+            None if is_over(row) || squeue.iter().all(|other| other.name != name) => {
+                rows.insert(row.task.clone(), row.clone());
+            }
+            // Tasks that squeue writes as one row, or has under another one.
+            None => {}
+        }
+    }
+    let is_array = rows.keys().any(Option::is_some);
+    let all: Vec<Row> = rows.into_values().collect();
+    let mut tasks: BTreeMap<String, u32> = BTreeMap::new();
+    for row in all.iter().filter(|_| is_array) {
+        let word = row.state.split_whitespace().next().unwrap_or_default();
+        *tasks.entry(word.to_owned()).or_default() += task_count(row.task.as_deref());
+    }
+    let told = all.iter().max_by_key(|row| weight(&row.state))?;
+    let (phase, ended) = match meaning(&told.state) {
+        Meaning::Queued => (JobPhase::Queued, None),
+        Meaning::Running => (JobPhase::Running, None),
+        Meaning::Suspended => (JobPhase::Suspended, None),
+        Meaning::Unknown => (JobPhase::Unknown, None),
+        Meaning::Ended(ended) => (phase_of(ended), Some(ended)),
+    };
+    Some(Facts {
+        id,
+        submitted: told.submitted.clone(),
+        state: told.state.clone(),
+        reason: told.reason.clone(),
+        exit: told.exit,
+        derived: told.derived.clone(),
+        nodes: told.nodes.clone(),
+        elapsed_seconds: all.iter().filter_map(|row| row.elapsed_seconds).max(),
+        tasks,
+        phase,
+        ended,
+    })
+}
+
+/// Which row stands for an array: what is new to us first, then what lives, then the worst end.
+fn weight(state: &str) -> (u8, Option<Ended>) {
+    match meaning(state) {
+        Meaning::Unknown => (4, None),
+        Meaning::Running => (3, None),
+        Meaning::Suspended => (2, None),
+        Meaning::Queued => (1, None),
+        Meaning::Ended(ended) => (0, Some(ended)),
+    }
+}
+
+fn phase_of(ended: Ended) -> JobPhase {
+    match ended {
+        Ended::Completed => JobPhase::Succeeded,
+        Ended::Cancelled => JobPhase::Cancelled,
+        _ => JobPhase::Failed,
+    }
+}
+
+/// How a job failed, if it did.
+pub fn failure_class(ended: Ended, exit: Option<(u32, u32)>) -> Option<FailureClass> {
+    match ended {
+        Ended::Completed | Ended::Cancelled => None,
+        Ended::Failed if exit.is_some_and(|(_, signal)| signal > 0) => Some(FailureClass::Signal),
+        Ended::Failed => Some(FailureClass::ExitCode),
+        Ended::Timeout => Some(FailureClass::Timeout),
+        Ended::Deadline => Some(FailureClass::Deadline),
+        Ended::OutOfMemory => Some(FailureClass::OutOfMemory),
+        Ended::NodeFailure => Some(FailureClass::NodeFailure),
+    }
+}
+
+/// `[4-9%2]` are six tasks that wait.
+fn task_count(task: Option<&str>) -> u32 {
+    let inner = task.and_then(|task| task.strip_prefix('[')).map(|task| task.trim_end_matches(']'));
+    inner.and_then(array_tasks).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // As Slurm 22.05 printed them.
+    const SQUEUE: &str = "\
+1|1|default.x.abcdef12.1|FAILED|NonZeroExitCode|768|2026-11-23T15:05:28|0:01|vm|
+2_1|2|a.sh|FAILED|NonZeroExitCode|768|2026-11-23T15:05:28|0:01|vm|
+2_0|2|a.sh|FAILED|NonZeroExitCode|768|2026-11-23T15:05:28|0:01|vm|
+";
+    const SACCT: &str = "\
+1|default.x.abcdef12.1|FAILED|None|3:0|0:0|2026-11-23T15:05:28|1|vm
+2_0|a.sh|FAILED|None|3:0|0:0|2026-11-23T15:05:28|1|vm
+2_1|a.sh|FAILED|None|3:0|0:0|2026-11-23T15:05:28|1|vm
+";
+
+    #[test]
+    fn a_job_that_failed_is_read_from_either_program() {
+        let name = "default.x.abcdef12.1";
+        for (queue, accounts) in
+            [(squeue(SQUEUE), sacct(SACCT)), (squeue(SQUEUE), vec![]), (vec![], sacct(SACCT))]
+        {
+            let facts = facts(name, &queue, &accounts).unwrap();
+            assert_eq!((facts.id, facts.exit, facts.phase), (1, Some((3, 0)), JobPhase::Failed));
+            assert_eq!((facts.ended, facts.elapsed_seconds), (Some(Ended::Failed), Some(1)));
+            assert_eq!((facts.nodes.as_str(), facts.tasks.len()), ("vm", 0));
+        }
+        assert_eq!(facts("default.x.abcdef12.2", &squeue(SQUEUE), &sacct(SACCT)), None);
+    }
+
+    #[test]
+    fn an_array_runs_until_its_last_task_has_ended_and_ends_as_its_worst_one() {
+        let row = |task: &str, state: &str| Row {
+            id: 5,
+            task: Some(task.to_owned()),
+            name: "n".to_owned(),
+            state: state.to_owned(),
+            ..Row::default()
+        };
+        let of = |rows: &[Row], accounts: &[Row]| facts("n", rows, accounts).unwrap();
+        let waiting = of(&[row("0", "COMPLETED"), row("[2-9%2]", "PENDING"), row("1", "RUNNING")], &[]);
+        assert_eq!((waiting.phase, waiting.ended), (JobPhase::Running, None));
+        let tasks: Vec<(&str, u32)> =
+            waiting.tasks.iter().map(|(word, count)| (word.as_str(), *count)).collect();
+        assert_eq!(tasks, [("COMPLETED", 1), ("PENDING", 8), ("RUNNING", 1)]);
+        // squeue has forgotten the first task, sacct has not.
+        let over = of(&[row("1", "COMPLETED")], &[row("0", "TIMEOUT"), row("1", "COMPLETED")]);
+        assert_eq!((over.phase, over.ended), (JobPhase::Failed, Some(Ended::Timeout)));
+        let cancelled = of(&[row("0", "CANCELLED by 1000"), row("1", "COMPLETED")], &[]);
+        assert_eq!(cancelled.phase, JobPhase::Cancelled);
+    }
+
+    #[test]
+    fn accounts_that_are_late_make_nothing_end() {
+        let row = |state: &str| Row { id: 5, name: "n".into(), state: state.into(), ..Row::default() };
+        let of = |queue: &str, accounts: &str| facts("n", &[row(queue)], &[row(accounts)]).unwrap().phase;
+        assert_eq!(of("RUNNING", "PENDING"), JobPhase::Running);
+        // Requeued by an administrator: sacct still has the end of the run before.
+        assert_eq!(of("PENDING", "NODE_FAIL"), JobPhase::Queued);
+        assert_eq!(of("COMPLETING", "COMPLETED"), JobPhase::Running);
+        assert_eq!(of("COMPLETED", "RUNNING"), JobPhase::Succeeded);
+    }
+
+    #[test]
+    fn every_state_and_flag_has_a_meaning_and_a_new_word_is_unknown() {
+        use Meaning::{Queued, Running, Suspended};
+        let ended = Meaning::Ended;
+        for (words, expected) in [
+            (
+                "PENDING PD CONFIGURING CF REQUEUED RQ REQUEUE_FED RF REQUEUE_HOLD RH SPECIAL_EXIT SE RESV_DEL_HOLD RD",
+                Queued,
+            ),
+            ("RUNNING R COMPLETING CG RESIZING RS SIGNALING SI STAGE_OUT SO EXPEDITING", Running),
+            ("SUSPENDED S STOPPED ST", Suspended),
+            ("COMPLETED CD", ended(Ended::Completed)),
+            ("CANCELLED CA CANCELLED+", ended(Ended::Cancelled)),
+            ("FAILED F", ended(Ended::Failed)),
+            ("TIMEOUT TO", ended(Ended::Timeout)),
+            ("DEADLINE DL", ended(Ended::Deadline)),
+            ("OUT_OF_MEMORY OOM OUT_OF_ME+", ended(Ended::OutOfMemory)),
+            ("NODE_FAIL NF BOOT_FAIL BF PREEMPTED PR", ended(Ended::NodeFailure)),
+            ("REVOKED RV SOMETHING_NEW", Meaning::Unknown),
+        ] {
+            for word in words.split(' ') {
+                assert_eq!(meaning(word), expected, "{word}");
+            }
+        }
+        assert_eq!(meaning("CANCELLED by 1000"), ended(Ended::Cancelled));
+        assert_eq!(meaning(""), Meaning::Unknown);
+    }
+
+    #[test]
+    fn signals_are_told_from_exit_codes() {
+        assert_eq!(failure_class(Ended::Failed, Some((0, 9))), Some(FailureClass::Signal));
+        assert_eq!(failure_class(Ended::Failed, Some((3, 0))), Some(FailureClass::ExitCode));
+        assert_eq!(exit_of_squeue("9"), Some((0, 9)));
+        assert_eq!(exit_of_squeue("3:0"), Some((3, 0)));
+        assert_eq!(time_used("1-02:03:04"), Some(86_400 + 7384));
+        assert_eq!(job_id("123_[4-9%2]"), Some((123, Some("[4-9%2]".to_owned()))));
+    }
+}

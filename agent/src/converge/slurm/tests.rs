@@ -1,0 +1,339 @@
+//! Jobs from their order to their end, on a login host that is a folder, with programs of Slurm that the tests write.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+use schema::archive::Archive;
+use schema::files::{BlobKind, BlobRef};
+use schema::kinds::job::{FailureClass, JobPhase, JobSpec, SlurmLogin};
+use schema::kinds::pod::SecretKeyRef;
+use schema::meta::NamespacedName;
+use schema::records::{JobDependencyState, JobOrder, ResultKind};
+
+use super::act::Worker;
+use super::book::JobBook;
+use super::machine::{Event, JobRecord, State, Step};
+use super::parse::{Ended, Facts};
+use super::plan::{Observed, Slot, login_hash, plan};
+use crate::files::{Keys, PodFiles};
+use crate::worlds::blobs::BlobSource;
+use crate::worlds::ssh::{FakeLoginHost, SshError};
+
+/// A Slurm in three programs: `jobs` has a line for each job that was submitted.
+const SBATCH: &str = r#"
+name=$(sed -n 's/^#SBATCH --job-name=//p' .minik8s/script.sh)
+id=$(( $(wc -l < "$HOME/jobs") + 1 ))
+echo "$id|$id|$name|RUNNING|None|0|2026-11-23T15:05:28|0:01|n1|" >> "$HOME/jobs"
+echo "$id"
+"#;
+const SQUEUE: &str = r#"[ ! -e "$HOME/down" ] || exit 1; cat "$HOME/jobs""#;
+const SACCT: &str = "exit 1";
+const SCANCEL: &str = r#": > "$HOME/jobs""#;
+
+struct Gives(Vec<u8>);
+
+#[async_trait]
+impl BlobSource for Gives {
+    async fn fetch(&self, _: &str, _: u64, mut to: fs::File) -> Result<(), String> {
+        use std::io::Write as _;
+        to.write_all(&self.0).map_err(|error| error.to_string())
+    }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_900_000_000 + seconds)
+}
+
+fn id() -> NamespacedName {
+    NamespacedName::new("default", "sum")
+}
+
+fn order(uid: &str) -> JobOrder {
+    let login = SlurmLogin {
+        host: Some("login".into()),
+        username: Some("alice".into()),
+        ssh_key: Some(SecretKeyRef { name: "slurm".into(), key: "id".into() }),
+        ..SlurmLogin::default()
+    };
+    JobOrder {
+        uid: uid.to_owned(),
+        hash: "h".to_owned(),
+        spec: JobSpec {
+            login,
+            run_commands: vec!["true".into()],
+            output_file: Some("slurm-%j.out".into()),
+            outputs: vec!["out".into()],
+            ..JobSpec::default()
+        },
+        files: BTreeMap::new(),
+        created_at: at(0),
+        dependency: JobDependencyState::None,
+        deleting: false,
+    }
+}
+
+/// A login host with an agent that may log in there.
+struct Site {
+    dir: tempfile::TempDir,
+    host: Arc<FakeLoginHost>,
+    worker: Worker,
+    secret: BlobRef,
+}
+
+impl Site {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        let host = Arc::new(FakeLoginHost::new(&home));
+        for (name, text) in [("sbatch", SBATCH), ("squeue", SQUEUE), ("sacct", SACCT), ("scancel", SCANCEL)] {
+            host.program(name, text);
+        }
+        fs::write(home.join("jobs"), "").unwrap();
+        let keys = Keys::open(&dir.path().join("identity")).unwrap();
+        let recipient: age::x25519::Recipient = keys.recipient().unwrap().parse().unwrap();
+        let ciphertext = age::encrypt(&recipient, b"id: key\n").unwrap();
+        let mut archive = Archive::new(Vec::new());
+        archive.file("slurm.age", false, ciphertext.len() as u64, ciphertext.as_slice()).unwrap();
+        let made = archive.finish().unwrap();
+        let secret = BlobRef {
+            digest: made.digest,
+            size: made.size,
+            kind: BlobKind::Secret,
+            texts: Vec::new(),
+            source: String::new(),
+        };
+        let files = Arc::new(PodFiles::new(dir.path(), Arc::new(Gives(made.writer)), keys));
+        let book = JobBook::new(dir.path());
+        let worker = Worker { ssh: Arc::clone(&host) as _, files, book };
+        Self { dir, host, worker, secret }
+    }
+
+    fn record(&self) -> JobRecord {
+        let files = BTreeMap::from([("secrets/slurm.age".to_owned(), self.secret.clone())]);
+        JobRecord::new(id(), JobOrder { files, ..order("0123456789abcdef") }, at(0))
+    }
+
+    fn home(&self) -> std::path::PathBuf {
+        self.dir.path().join("home")
+    }
+
+    fn submitted(&self) -> usize {
+        fs::read_to_string(self.home().join("jobs")).unwrap().lines().count()
+    }
+
+    /// Does the next step, with what the connection does meanwhile.
+    async fn step(&self, record: &mut JobRecord, now: Timestamp, faults: &[Option<SshError>]) -> Step {
+        *self.host.faults.lock().unwrap() = faults.iter().rev().cloned().collect();
+        let step = record.step(now).unwrap();
+        let event = self.worker.perform(record, step).await;
+        record.apply(event, now);
+        step
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_uploaded_submitted_followed_fetched_and_removed() {
+    let site = Site::new();
+    let mut record = site.record();
+    let mut steps = Vec::new();
+    while let Some(step) = record.step(at(1)) {
+        steps.push(step);
+        site.step(&mut record, at(1), &[]).await;
+    }
+    assert_eq!(steps, [Step::Look, Step::Upload, Step::Submit], "{record:?}");
+    assert_eq!((record.state.clone(), record.facts.id), (State::Submitted, 1));
+    let folder = site.home().join("minik8s-jobs/default.sum.01234567.1");
+    fs::write(folder.join("slurm-1.out"), "hello\n").unwrap();
+    fs::create_dir(folder.join("out")).unwrap();
+    fs::write(folder.join("out/a b"), "x").unwrap();
+    let ended = "1|1|default.sum.01234567.1|FAILED|NonZeroExitCode|768|2026-11-23T15:05:28|0:07|n1|\n";
+    fs::write(site.home().join("jobs"), ended).unwrap();
+    for (_, uid, event) in site.worker.poll(&[record.clone()]).await {
+        assert_eq!(uid, record.order.uid);
+        record.apply(event, at(9));
+    }
+    assert_eq!(site.step(&mut record, at(9), &[]).await, Step::Fetch);
+    let report = record.report();
+    assert_eq!((report.status.phase, report.status.class), (JobPhase::Failed, Some(FailureClass::ExitCode)));
+    assert_eq!(report.status.exit_code.as_deref(), Some("3:0"));
+    let found: Vec<_> = report.results.iter().map(|file| (file.path.as_str(), file.kind)).collect();
+    assert_eq!(found, [("slurm-1.out", ResultKind::Stdout), ("out/a b", ResultKind::Output)]);
+    let kept = site.worker.book.result(&id(), &report.results[0].digest).unwrap();
+    assert_eq!(fs::read_to_string(kept).unwrap(), "hello\n");
+    record.follow(Some(&JobOrder { deleting: true, ..record.order.clone() }), at(10));
+    assert_eq!(site.step(&mut record, at(10), &[]).await, Step::Delete);
+    assert!(record.report().is_gone && !folder.exists(), "{record:?}");
+}
+
+#[tokio::test]
+async fn a_submission_whose_answer_is_lost_is_found_and_not_made_again() {
+    let broken = || Some(SshError::BrokenOff("cut".into()));
+    // The look before it, the submission itself, or both in turn.
+    for faults in [vec![None, broken()], vec![broken()], vec![None, broken(), None, broken()]] {
+        let site = Site::new();
+        let mut record = site.record();
+        site.step(&mut record, at(1), &[]).await;
+        site.step(&mut record, at(1), &[]).await;
+        assert_eq!(record.state, State::Submitting);
+        site.step(&mut record, at(1), &faults).await;
+        assert!(record.trouble.is_some(), "{record:?}");
+        // The agent ended here, and its disk has what it wrote before the submission.
+        site.worker.book.write(&record).unwrap();
+        let mut record = site.worker.book.read().remove(&id()).unwrap();
+        site.step(&mut record, at(100), &[]).await;
+        assert_eq!((record.state.clone(), record.facts.id), (State::Submitted, 1), "{record:?}");
+        assert_eq!(site.submitted(), 1);
+        // A node that takes over knows nothing but the order.
+        let mut other = site.record();
+        assert_eq!(site.step(&mut other, at(200), &[]).await, Step::Look);
+        assert_eq!((other.state.clone(), other.facts.id), (State::Submitted, 1), "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_submission_that_slurm_forgot_is_not_made_again() {
+    let site = Site::new();
+    let mut record = site.record();
+    for _ in 0..3 {
+        site.step(&mut record, at(1), &[]).await;
+    }
+    // Purged from the queue, and there are no accounts.
+    fs::write(site.home().join("jobs"), "").unwrap();
+    let mut other = site.record();
+    site.step(&mut other, at(2), &[]).await;
+    assert_eq!((other.state.clone(), other.facts.id), (State::Submitted, 1), "{other:?}");
+    let events = site.worker.poll(&[other.clone()]).await;
+    assert_eq!(events[0].2, Event::Polled(None));
+    other.apply(events[0].2.clone(), at(3));
+    assert_eq!(other.report().status.phase, JobPhase::Unknown);
+    assert_eq!(site.submitted(), 0);
+}
+
+#[tokio::test]
+async fn what_does_not_answer_changes_nothing() {
+    let site = Site::new();
+    let mut record = site.record();
+    for _ in 0..3 {
+        site.step(&mut record, at(1), &[]).await;
+    }
+    let running = Facts { phase: JobPhase::Running, state: "RUNNING".into(), ..record.facts.clone() };
+    record.apply(Event::Polled(Some(running)), at(2));
+    fs::write(site.home().join("down"), "").unwrap();
+    for (_, _, event) in site.worker.poll(&[record.clone()]).await {
+        record.apply(event, at(3));
+    }
+    let report = record.report();
+    assert_eq!(
+        (report.status.phase, report.status.reason.as_str()),
+        (JobPhase::Running, "Slurm does not answer")
+    );
+    *site.host.faults.lock().unwrap() = vec![Some(SshError::Unreachable("no route".into()))];
+    for (_, _, event) in site.worker.poll(&[record.clone()]).await {
+        record.apply(event, at(4));
+    }
+    assert_eq!(record.report().status.phase, JobPhase::Running);
+    assert_eq!(record.report().unreachable_since, Some(at(4)));
+}
+
+#[tokio::test]
+async fn what_slurm_refuses_has_failed_and_what_it_cannot_take_now_is_tried_again() {
+    let site = Site::new();
+    site.host.program("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1");
+    let mut record = site.record();
+    for _ in 0..3 {
+        site.step(&mut record, at(1), &[]).await;
+    }
+    let status = record.report().status;
+    assert_eq!((status.phase, status.class), (JobPhase::Failed, Some(FailureClass::Submission)));
+    assert!(status.reason.contains("invalid partition"), "{status:?}");
+    let site = Site::new();
+    site.host
+        .program("sbatch", "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1");
+    let mut record = site.record();
+    for _ in 0..3 {
+        site.step(&mut record, at(1), &[]).await;
+    }
+    assert_eq!(record.state, State::Submitting);
+    assert!(record.report().status.reason.contains("Socket timed out"), "{record:?}");
+}
+
+#[test]
+fn a_changed_job_is_another_one_only_after_the_former_is_gone() {
+    let mut record = JobRecord::new(id(), order("one"), at(0));
+    record.apply(Event::Looked(None), at(1));
+    record.follow(Some(&order("two")), at(2));
+    assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Deleting, "one"));
+    // A step that was under way comes too late to matter.
+    record.apply(Event::Uploaded, at(3));
+    assert_eq!(record.state, State::Deleting);
+    record.apply(Event::Busy, at(3));
+    assert_eq!((record.step(at(4)), record.step(at(5))), (None, Some(Step::Delete)));
+    record.apply(Event::Deleted, at(5));
+    record.follow(Some(&order("two")), at(6));
+    assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Looking, "two"));
+    // Without an order nothing ends.
+    record.follow(None, at(7));
+    assert_eq!(record.state, State::Looking);
+}
+
+#[test]
+fn a_failed_node_is_answered_with_another_attempt_as_often_as_the_manifest_says() {
+    let mut of_one = order("one");
+    of_one.spec.node_failure_retries = 1;
+    let mut record = JobRecord { state: State::Submitted, ..JobRecord::new(id(), of_one, at(0)) };
+    let failed = || Facts { ended: Some(Ended::NodeFailure), phase: JobPhase::Failed, ..Facts::default() };
+    record.apply(Event::Polled(Some(failed())), at(1));
+    assert_eq!((record.state.clone(), record.slurm_name().as_str()), (State::Uploading, "default.sum.one.2"));
+    record.state = State::Submitted;
+    record.apply(Event::Polled(Some(failed())), at(2));
+    assert_eq!(record.state, State::Fetching);
+    record.apply(Event::Fetched(Vec::new()), at(3));
+    assert_eq!(record.report().status.class, Some(FailureClass::NodeFailure));
+}
+
+#[test]
+fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_changes() {
+    let records: BTreeMap<NamespacedName, JobRecord> = (0..200)
+        .map(|number| {
+            let id = NamespacedName::new("default", format!("j{number}"));
+            let record = JobRecord::new(id.clone(), order(&format!("u{number}")), at(0));
+            (id, JobRecord { state: State::Submitted, ..record })
+        })
+        .collect();
+    let orders = records.iter().map(|(id, record)| (id.clone(), record.order.clone())).collect();
+    let login = login_hash(&order("x").spec.login);
+    let mut observed = Observed { orders, records, is_whole: true, ..Observed::default() };
+    let first = plan(&observed, at(1));
+    assert_eq!((first.polls.len(), first.polls[&login].len(), first.steps.len()), (1, 200, 0));
+    for (last, wait) in [(1, 2), (80, 10), (4000, 30)] {
+        observed.polled_at = BTreeMap::from([(login.clone(), at(last))]);
+        assert!(plan(&observed, at(last + wait - 1)).polls.is_empty(), "{last}");
+        assert_eq!(plan(&observed, at(last + wait - 1)).again_at, Some(at(last + wait)));
+        assert_eq!(plan(&observed, at(last + wait)).polls.len(), 1, "{last}");
+    }
+    observed.busy.insert(Slot::Poll(login));
+    assert!(plan(&observed, at(9000)).polls.is_empty());
+    // No order, and etcd is whole: another node's, or over. Else nothing is known.
+    observed.orders.clear();
+    assert_eq!(plan(&observed, at(9000)).forget.len(), 200);
+    let unsure = Observed { is_whole: false, ..observed };
+    assert!(plan(&unsure, at(9000)).forget.is_empty() && plan(&unsure, at(9000)).reported.len() == 200);
+}
+
+#[test]
+fn a_record_that_is_damaged_hides_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let book = JobBook::new(dir.path());
+    book.write(&JobRecord::new(id(), order("one"), at(0))).unwrap();
+    let broken = dir.path().join("jobs/default/other");
+    fs::create_dir_all(&broken).unwrap();
+    fs::write(broken.join("record.json"), "{").unwrap();
+    assert_eq!(book.read().len(), 1);
+    assert!(book.result(&id(), "../../record.json").is_none());
+    book.forget(&id()).unwrap();
+    assert!(!Path::new(&dir.path().join("jobs/default/sum")).exists());
+}

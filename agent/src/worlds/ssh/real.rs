@@ -1,0 +1,220 @@
+//! The system's ssh: one master connection for each login, over which the crate openssh runs the commands.
+//!
+//! Secrets lie in files below `/run`, for root alone, only while a master logs in.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use openssh::Session;
+use schema::codec::hex;
+use schema::control::{error_chain, lock};
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::settings::{LOGIN, Places, config, known_hosts};
+use super::{Credential, LoginHost, RemoteCommand, RemoteOutput, Ssh, SshError};
+
+/// Longest time for a login, a jump host included.
+const LOGIN_MAX: Duration = Duration::from_secs(40);
+/// How long a master waits for the next command.
+const IDLE_MAX: &str = "ControlPersist=600";
+/// Commands at once for a login: sshd allows 10 sessions for a connection (MaxSessions).
+const COMMANDS_MAX: usize = 8;
+/// Most of standard error that is kept.
+const STDERR_MAX: u64 = 8 * 1024;
+
+/// Prints the password: its place is in the environment, never the password.
+const ASKPASS: &str = "#!/bin/sh\nexec cat \"$MINIK8S_PASSWORD_FILE\"\n";
+
+/// The system's ssh.
+pub struct RealSsh {
+    /// A folder per login, in memory.
+    run_dir: PathBuf,
+    /// What survives the agent: `known_hosts` and the program that gives ssh the password.
+    agent_dir: PathBuf,
+    logins: Mutex<BTreeMap<String, Arc<OneLogin>>>,
+}
+
+struct OneLogin {
+    /// Held by the one that logs in.
+    opening: tokio::sync::Mutex<()>,
+    commands: Semaphore,
+}
+
+impl RealSsh {
+    /// With sockets and settings below `run_dir`, which is in memory, and the agent's own files in `agent_dir`.
+    pub fn new(run_dir: &Path, agent_dir: &Path) -> Self {
+        Self { run_dir: run_dir.join("ssh"), agent_dir: agent_dir.to_owned(), logins: Mutex::default() }
+    }
+
+    /// The folder of a login: short, since paths of sockets have at most 107 bytes.
+    fn folder(&self, host: &LoginHost) -> PathBuf {
+        let secret = match &host.credential {
+            Credential::Key(secret) | Credential::Password(secret) => secret,
+        };
+        let login = serde_json::to_vec(&host.login).unwrap_or_default();
+        let mut hash = Sha256::new();
+        for part in [self.agent_dir.as_os_str().as_encoded_bytes(), &login, secret] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        self.run_dir.join(&hex(&hash.finalize())[..16])
+    }
+
+    fn login(&self, folder: &Path) -> Arc<OneLogin> {
+        let mut logins = lock(&self.logins);
+        let name = folder.display().to_string();
+        let new =
+            || OneLogin { opening: tokio::sync::Mutex::default(), commands: Semaphore::new(COMMANDS_MAX) };
+        Arc::clone(logins.entry(name).or_insert_with(|| Arc::new(new())))
+    }
+
+    /// A session over the master, which is started if it is not there.
+    async fn session(&self, host: &LoginHost, folder: &Path, login: &OneLogin) -> Result<Session, SshError> {
+        let socket = folder.join("master");
+        let _opening = login.opening.lock().await;
+        let session = || Session::resume_mux(socket.clone().into_boxed_path(), None);
+        if socket.exists() && session().check().await.is_ok() {
+            return Ok(session());
+        }
+        let unreachable = |error: io::Error| SshError::Unreachable(error.to_string());
+        self.prepare(host, folder).map_err(unreachable)?;
+        let opened = self.open(host, folder, &socket).await;
+        for secret in ["key", "password"] {
+            let _ = fs::remove_file(folder.join(secret));
+        }
+        opened.map(|()| session())
+    }
+
+    /// The files that ssh reads.
+    fn prepare(&self, host: &LoginHost, folder: &Path) -> io::Result<()> {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let places = Places { folder, known_hosts: &self.agent_dir.join("known_hosts") };
+        write(&folder.join("config"), config(&host.login, &host.credential, &places).as_bytes())?;
+        write(&folder.join("known_hosts"), known_hosts(&host.login).as_bytes())?;
+        match &host.credential {
+            Credential::Key(key) => {
+                write(&folder.join("key"), key)?;
+                // ssh refuses a key whose last line has no end.
+                let mut file = OpenOptions::new().append(true).open(folder.join("key"))?;
+                if !key.ends_with(b"\n") {
+                    file.write_all(b"\n")?;
+                }
+            }
+            Credential::Password(password) => {
+                write(&folder.join("password"), password.trim_ascii_end())?;
+                // Not below /run, from which nothing may be executed on many machines.
+                let askpass = self.agent_dir.join("askpass");
+                if fs::read(&askpass).ok().as_deref() != Some(ASKPASS.as_bytes()) {
+                    let draft = self.agent_dir.join("askpass.tmp");
+                    fs::write(&draft, ASKPASS)?;
+                    fs::set_permissions(&draft, fs::Permissions::from_mode(0o700))?;
+                    fs::rename(draft, askpass)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the master: it leaves its parent once it is logged in.
+    async fn open(&self, host: &LoginHost, folder: &Path, socket: &Path) -> Result<(), SshError> {
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F").arg(folder.join("config")).arg("-S").arg(socket).arg("-E").arg(folder.join("log"));
+        ssh.args(["-M", "-N", "-f", "-o", IDLE_MAX, LOGIN]);
+        ssh.env_remove("SSH_AUTH_SOCK").env("SSH_ASKPASS_REQUIRE", "never");
+        if let Credential::Password(_) = host.credential {
+            ssh.env("SSH_ASKPASS", self.agent_dir.join("askpass")).env("SSH_ASKPASS_REQUIRE", "force");
+            ssh.env("DISPLAY", ":0").env("MINIK8S_PASSWORD_FILE", folder.join("password"));
+        }
+        ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        let ended = timeout(LOGIN_MAX, ssh.status()).await;
+        match ended {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(_)) => {
+                // Of a jump host ssh keeps to itself why it refused.
+                let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| is_a_reason(line)).collect();
+                let end = lines[lines.len().saturating_sub(2)..].join("; ");
+                Err(SshError::Unreachable(if end.is_empty() { "ssh gave no reason".to_owned() } else { end }))
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+                Err(SshError::Unreachable("there is no ssh on this node; install openssh-client".to_owned()))
+            }
+            Ok(Err(error)) => Err(SshError::Unreachable(error.to_string())),
+            Err(_) => Err(SshError::Unreachable(format!("no login within {LOGIN_MAX:?}"))),
+        }
+    }
+}
+
+/// Not a line of a picture or a banner.
+fn is_a_reason(line: &str) -> bool {
+    !line.is_empty() && !line.starts_with('@') && line.chars().any(char::is_alphabetic)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
+}
+
+#[async_trait]
+impl Ssh for RealSsh {
+    async fn run(&self, host: &LoginHost, command: RemoteCommand) -> Result<RemoteOutput, SshError> {
+        let folder = self.folder(host);
+        let login = self.login(&folder);
+        let closed = |_| SshError::Unreachable("the agent ends".to_owned());
+        let _permit = login.commands.acquire().await.map_err(closed)?;
+        let session = self.session(host, &folder, &login).await?;
+        let limit = command.timeout;
+        let ended = timeout(limit, carry_out(&session, command)).await;
+        ended
+            .map_err(|_| SshError::TimedOut(limit))?
+            .map_err(|error| SshError::BrokenOff(error_chain(&error)))
+    }
+}
+
+async fn carry_out(session: &Session, command: RemoteCommand) -> Result<RemoteOutput, openssh::Error> {
+    let piped = openssh::Stdio::piped;
+    let mut child = session.shell(&command.text);
+    let mut child = child.stdin(piped()).stdout(piped()).stderr(piped()).spawn().await?;
+    let (stdin, stdout, stderr) = (child.stdin().take(), child.stdout().take(), child.stderr().take());
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let write = async {
+        if let Some(mut stdin) = stdin {
+            // A command that does not read it all has its reasons, and says them.
+            let _ = stdin.write_all(&command.stdin).await;
+            let _ = stdin.shutdown().await;
+        }
+        Ok::<(), io::Error>(())
+    };
+    let read_out = async {
+        let Some(mut stdout) = stdout else { return Ok(()) };
+        (&mut stdout).take(command.stdout_max).read_to_end(&mut out).await?;
+        tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await.map(drop)
+    };
+    let read_err = async {
+        let Some(mut stderr) = stderr else { return Ok(()) };
+        (&mut stderr).take(STDERR_MAX).read_to_end(&mut err).await?;
+        tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await.map(drop)
+    };
+    tokio::try_join!(write, read_out, read_err).map_err(openssh::Error::ChildIo)?;
+    let code = match child.wait().await {
+        Ok(status) => status.code().unwrap_or(-1),
+        // What the crate makes of exit code 127.
+        Err(openssh::Error::Remote(error)) if error.kind() == io::ErrorKind::NotFound => 127,
+        Err(error) => return Err(error),
+    };
+    Ok(RemoteOutput { code, stdout: out, stderr: String::from_utf8_lossy(&err).into_owned() })
+}

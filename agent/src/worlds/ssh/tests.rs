@@ -1,0 +1,213 @@
+//! The system's ssh against a real sshd on loopback, with keys of its own.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use schema::kinds::job::{JumpHost, SlurmLogin};
+
+use super::{Credential, LoginHost, RealSsh, RemoteCommand, RemoteOutput, Ssh as _, SshError};
+
+/// An SSH server that lets one key in.
+struct Server {
+    dir: tempfile::TempDir,
+    sshd: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.sshd.kill();
+        let _ = self.sshd.wait();
+    }
+}
+
+impl Server {
+    /// None where there is no sshd.
+    fn start() -> Option<Self> {
+        if !Path::new("/usr/sbin/sshd").exists() {
+            eprintln!("skipped: there is no sshd; install openssh-server");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |file: &str| dir.path().join(file).display().to_string();
+        for key in ["host", "other", "user", "stranger"] {
+            let mut keygen = Command::new("ssh-keygen");
+            keygen.args(["-q", "-N", "", "-C", "", "-t", "ed25519", "-f", &at(key)]);
+            assert!(keygen.status().unwrap().success());
+        }
+        fs::copy(at("user.pub"), at("authorized")).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let settings = format!(
+            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
+             StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n",
+            at("host"),
+            at("authorized")
+        );
+        fs::write(at("config"), settings).unwrap();
+        let _ = fs::create_dir_all("/run/sshd");
+        let quiet = Stdio::null;
+        let mut sshd = Command::new("/usr/sbin/sshd");
+        let sshd =
+            sshd.args(["-D", "-e", "-f", &at("config")]).stdin(quiet()).stdout(quiet()).stderr(quiet());
+        let server = Self { sshd: sshd.spawn().unwrap(), dir, port };
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "sshd does not answer");
+            std::thread::yield_now();
+        }
+        Some(server)
+    }
+
+    fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.dir.path().join(file)).unwrap().trim().to_owned()
+    }
+
+    fn login(&self, host_key: &str, key: &str) -> LoginHost {
+        let user = Command::new("id").arg("-un").output().unwrap().stdout;
+        let login = SlurmLogin {
+            host: Some("127.0.0.1".into()),
+            port: Some(self.port),
+            username: Some(String::from_utf8(user).unwrap().trim().to_owned()),
+            host_keys: vec![self.text(host_key)],
+            ..SlurmLogin::default()
+        };
+        LoginHost { login, credential: Credential::Key(self.text(key).into_bytes()) }
+    }
+
+    fn ssh(&self) -> RealSsh {
+        let agent_dir = self.dir.path().join("agent");
+        fs::create_dir_all(&agent_dir).unwrap();
+        RealSsh::new(&self.dir.path().join("run"), &agent_dir)
+    }
+
+    /// Whether a secret lies anywhere on the disk where ssh works.
+    fn has_secrets(&self) -> bool {
+        let output =
+            Command::new("grep").args(["-rl", "PRIVATE KEY"]).arg(self.dir.path().join("run")).output();
+        !output.unwrap().stdout.is_empty()
+    }
+}
+
+fn command(text: &str) -> RemoteCommand {
+    let timeout = Duration::from_secs(20);
+    RemoteCommand { text: text.to_owned(), stdin: Bytes::new(), timeout, stdout_max: 1 << 20 }
+}
+
+async fn run(ssh: &RealSsh, host: &LoginHost, text: &str) -> Result<RemoteOutput, SshError> {
+    ssh.run(host, command(text)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_run_with_their_input_output_and_code_over_one_connection() {
+    let Some(server) = Server::start() else { return };
+    let (ssh, host) = (server.ssh(), server.login("host.pub", "user"));
+    let said = run(&ssh, &host, "printf 'a\\0b'; echo oops >&2; exit 3").await.unwrap();
+    assert_eq!(said, RemoteOutput { code: 3, stdout: b"a\0b".to_vec(), stderr: "oops\n".to_owned() });
+    assert_eq!(run(&ssh, &host, "exit 255").await.unwrap().code, 255, "no broken connection");
+    assert_eq!(run(&ssh, &host, "exit 127").await.unwrap().code, 127);
+    let large = Bytes::from(vec![7; 3 << 20]);
+    let counts = RemoteCommand { stdin: large, ..command("wc -c") };
+    assert_eq!(ssh.run(&host, counts).await.unwrap().stdout, b"3145728\n");
+    let cut = RemoteCommand { stdout_max: 5, ..command("yes | head -c 3000000") };
+    assert_eq!(ssh.run(&host, cut).await.unwrap().stdout.len(), 5);
+    let slow = RemoteCommand { timeout: Duration::from_millis(300), ..command("exec sleep 5") };
+    assert!(matches!(ssh.run(&host, slow).await, Err(SshError::TimedOut(_))));
+    assert!(!server.has_secrets());
+    let one = run(&ssh, &host, "echo $PPID").await.unwrap().stdout;
+    assert_eq!(run(&ssh, &host, "echo $PPID").await.unwrap().stdout, one, "one connection");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_host_key_and_a_key_that_is_not_let_in_are_refused() {
+    let Some(server) = Server::start() else { return };
+    let ssh = server.ssh();
+    let refusal = |host_key, key| {
+        let (ssh, host) = (&ssh, server.login(host_key, key));
+        async move { run(ssh, &host, "true").await.unwrap_err().to_string() }
+    };
+    let wrong_host = refusal("other.pub", "user").await;
+    assert!(wrong_host.contains("Host key verification failed"), "{wrong_host}");
+    let stranger = refusal("host.pub", "stranger").await;
+    assert!(stranger.contains("Permission denied"), "{stranger}");
+    let mut unknown = server.login("host.pub", "user");
+    unknown.login.host_keys.clear();
+    let unknown = run(&ssh, &unknown, "true").await.unwrap_err().to_string();
+    assert!(unknown.contains("Host key verification failed"), "{unknown}");
+    assert!(!server.has_secrets());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jump_host_is_held_to_its_key_too() {
+    let (Some(server), Some(gate)) = (Server::start(), Server::start()) else { return };
+    // The gate lets the same key in.
+    fs::copy(server.dir.path().join("user.pub"), gate.dir.path().join("authorized")).unwrap();
+    let ssh = server.ssh();
+    let through = |key: &str| {
+        let mut host = server.login("host.pub", "user");
+        let jump = JumpHost {
+            host: "127.0.0.1".into(),
+            port: Some(gate.port),
+            host_keys: vec![gate.text(key)],
+            ..JumpHost::default()
+        };
+        host.login.jump_host = Some(jump);
+        host
+    };
+    let seen = run(&ssh, &through("host.pub"), "echo $SSH_CONNECTION").await.unwrap();
+    assert_eq!(seen.code, 0, "{seen:?}");
+    assert!(matches!(run(&ssh, &through("other.pub"), "true").await, Err(SshError::Unreachable(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_broke_off_is_made_again() {
+    let Some(server) = Server::start() else { return };
+    let (ssh, host) = (server.ssh(), server.login("host.pub", "user"));
+    let pid = run(&ssh, &host, "echo $PPID").await.unwrap().stdout;
+    let pid = String::from_utf8(pid).unwrap();
+    // The server's side of the connection ends under a command.
+    let broken = run(&ssh, &host, &format!("kill -9 {}; sleep 9", pid.trim())).await;
+    assert!(matches!(broken, Err(SshError::BrokenOff(_))), "{broken:?}");
+    assert_eq!(run(&ssh, &host, "echo again").await.unwrap().stdout, b"again\n");
+}
+
+/// Needs a user with a password: `MINIK8S_TEST_LOGIN=user:password:port:type:key`, the last two being the host's key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_is_given_to_ssh_alone() {
+    let Ok(given) = std::env::var("MINIK8S_TEST_LOGIN") else { return };
+    let parts: Vec<&str> = given.split(':').collect();
+    let [user, password, port, kind, key] = parts[..] else { panic!("user:password:port:type:key") };
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = RealSsh::new(&dir.path().join("run"), dir.path());
+    let login = |host_jump: bool| SlurmLogin {
+        host: Some("127.0.0.1".into()),
+        port: Some(port.parse().unwrap()),
+        username: Some(user.to_owned()),
+        host_keys: vec![format!("{kind} {key}")],
+        jump_host: host_jump.then(|| JumpHost {
+            host: "127.0.0.1".into(),
+            port: Some(port.parse().unwrap()),
+            host_keys: vec![format!("{kind} {key}")],
+            ..JumpHost::default()
+        }),
+        ..SlurmLogin::default()
+    };
+    for jump in [false, true] {
+        let credential = Credential::Password(password.as_bytes().to_vec());
+        let host = LoginHost { login: login(jump), credential };
+        let said = run(&ssh, &host, "id -un").await.unwrap();
+        assert_eq!(String::from_utf8(said.stdout).unwrap().trim(), user);
+        let wrong = LoginHost { login: login(jump), credential: Credential::Password(b"wrong".to_vec()) };
+        let refused = run(&ssh, &wrong, "true").await.unwrap_err().to_string();
+        // ssh does not tell what its connection to a jump host was told.
+        assert!(
+            refused.starts_with("cannot log in") && (jump || refused.contains("Permission denied")),
+            "{refused}"
+        );
+    }
+    let left = Command::new("grep").args(["-r", password]).arg(dir.path()).output().unwrap();
+    assert!(left.stdout.is_empty(), "the password lies on the disk");
+}

@@ -1,0 +1,75 @@
+//! `minik8s results`: the files that a Slurm job left.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Component, Path};
+
+use futures::StreamExt as _;
+use schema::kinds::Kind;
+use schema::quantity::Memory;
+use schema::records::ResultFile;
+
+use crate::args::{Resource, ResourceKind, ResultsArgs};
+use crate::cli::client::Client;
+use crate::cli::error::CliError;
+use crate::cli::print::output::{note, write_out};
+use crate::view::{JobDetail, root_cause};
+
+pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
+    let client = Client::new(&args.server.server)?;
+    let name = job_name(&args.job)?;
+    let path = ["jobs", args.namespace.as_str(), name.as_str()];
+    let detail: JobDetail = client.get(&path, &[]).await?;
+    let results = detail.report.map(|report| report.results).unwrap_or_default();
+    if results.is_empty() {
+        note(&format!("no results: the job is {}", detail.row.phase));
+    }
+    let Some(dir) = &args.dir else {
+        return write_out(&results.iter().map(|result| line(result) + "\n").collect::<String>());
+    };
+    for result in &results {
+        save(&client, &path, result, dir).await?;
+    }
+    Ok(())
+}
+
+/// One result as a line.
+pub(in crate::cli) fn line(result: &ResultFile) -> String {
+    let cut = if result.is_truncated { ", only its beginning is kept" } else { "" };
+    format!("{} ({}{cut})", result.path, Memory { bytes: result.size }.readable())
+}
+
+async fn save(client: &Client, job: &[&str], result: &ResultFile, dir: &Path) -> Result<(), CliError> {
+    // The login host named it, and must not choose a place outside of the folder.
+    let path = Path::new(&result.path);
+    if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+        note(&format!("minik8s: {}: left out, it leads out of the folder", result.path));
+        return Ok(());
+    }
+    let file = dir.join(path);
+    let failed =
+        |error: std::io::Error| CliError::NotReached(format!("cannot write {}: {error}", file.display()));
+    fs::create_dir_all(file.parent().unwrap_or(dir)).map_err(failed)?;
+    let answer = client.stream(&[job, &["results", &result.digest]].concat(), &[]).await?;
+    let mut out = fs::File::create(&file).map_err(failed)?;
+    let mut chunks = answer.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        let broken =
+            |error: reqwest::Error| client.unreachable(format!("{}: {}", result.path, root_cause(&error)));
+        out.write_all(&chunk.map_err(broken)?).map_err(failed)?;
+    }
+    let cut = if result.is_truncated { " (only its beginning: it was too large)" } else { "" };
+    note(&format!("wrote {}{cut}", file.display()));
+    Ok(())
+}
+
+fn job_name(text: &str) -> Result<String, CliError> {
+    if !text.contains('/') {
+        return Ok(text.to_owned());
+    }
+    match text.parse::<Resource>() {
+        Ok(Resource { kind: ResourceKind::Object(Kind::Job), name: Some(name) }) => Ok(name),
+        Ok(_) => Err(CliError::Usage(format!("{text}: only jobs have results; write job/NAME"))),
+        Err(why) => Err(CliError::Usage(format!("{text}: {why}"))),
+    }
+}

@@ -1,0 +1,237 @@
+//! Decides which node sees to a job. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use schema::files::{Files, of_secret};
+use schema::keys::{Key, prefix};
+use schema::kinds::cluster::ClusterSpec;
+use schema::kinds::job::{JobPhase, JobSpec};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::object::Object;
+use schema::records::{JobDependencyState, JobOrder, JobReport};
+use schema::snapshot::{Snapshot, Versioned};
+
+use crate::controllers::last_known::LastKnown;
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::{Expect, Writes};
+
+/// The label of nodes that see to jobs. Where no node has it, all do.
+const JOBS_LABEL: &str = "minik8s.io/slurm";
+/// How long a node may fail to reach the login host before another one tries: longer than a reboot of the host.
+const UNREACHABLE_MAX: SignedDuration = SignedDuration::from_mins(3);
+
+pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
+    let mut out = Writes::default();
+    let cluster = snapshot.cluster();
+    // An object that can't be read may be that of an order.
+    let is_job = |key: &String| key.starts_with(&format!("{}{}/", prefix::OBJECTS, Kind::Job));
+    let blind = snapshot.malformed.keys().any(is_job);
+    let mut planner = Planner { snapshot, last_known, cluster: &cluster, now, loads: loads(snapshot) };
+    let mut wanted = BTreeSet::new();
+    for object in snapshot.objects.values().map(|object| &object.value) {
+        let Resource::Job(spec) = &object.resource else { continue };
+        let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+        planner.place(object, spec, &id, &mut out);
+        wanted.insert(id);
+    }
+    if !blind {
+        planner.delete_unwanted(&wanted, &mut out);
+    }
+    out
+}
+
+/// Nodes that may be given a job, those with the label if any has it, with how many they have.
+fn loads(snapshot: &Snapshot) -> BTreeMap<String, usize> {
+    let may = |node: &str| {
+        let is_cordoned = snapshot.node_spec(node).is_some_and(|spec| spec.unschedulable || spec.drain);
+        snapshot.node_is_ready(node) && !is_cordoned && !snapshot.is_gone(node)
+    };
+    let able: Vec<&String> = snapshot.nodes.keys().filter(|node| may(node)).collect();
+    let is_labelled =
+        |node: &&String| snapshot.node_labels(node).get(JOBS_LABEL).is_some_and(|it| it != "false");
+    let labelled: Vec<&String> = able.iter().copied().filter(is_labelled).collect();
+    let chosen = if labelled.is_empty() { able } else { labelled };
+    let has = |node: &String| snapshot.jobs.keys().filter(|(at, _)| at == node).count();
+    chosen.into_iter().map(|node| (node.clone(), has(node))).collect()
+}
+
+struct Planner<'a> {
+    snapshot: &'a Snapshot,
+    last_known: &'a LastKnown,
+    cluster: &'a ClusterSpec,
+    now: Timestamp,
+    loads: BTreeMap<String, usize>,
+}
+
+impl Planner<'_> {
+    fn place(&mut self, object: &Object, spec: &JobSpec, id: &NamespacedName, out: &mut Writes) {
+        let snapshot = self.snapshot;
+        let there: Vec<(&String, &Versioned<JobOrder>)> = snapshot
+            .jobs
+            .iter()
+            .filter(|((_, of), _)| of == id)
+            .map(|((node, _), order)| (node, &**order))
+            .collect();
+        let stays = there.iter().find(|(node, _)| self.may_stay(node, id)).map(|(node, _)| (*node).clone());
+        let former = there.first().map(|(node, order)| ((*node).clone(), order.value.clone()));
+        let former =
+            former.or_else(|| self.last_known.job(id).map(|(node, order)| (node.to_owned(), order.clone())));
+        let order = self.order(object, spec, id, former.as_ref().map(|(_, order)| order));
+        let node = match stays.or_else(|| self.after_loss(&there, former.as_ref())) {
+            Some(node) => node,
+            None => {
+                let away: BTreeSet<&String> = there.iter().map(|(node, _)| *node).collect();
+                match self.least_loaded(&away) {
+                    Some(node) => node,
+                    // Better the node that can't reach the host now than none.
+                    None => match there.first() {
+                        Some((node, _)) => (*node).clone(),
+                        None => return out.note(self.nobody(object)),
+                    },
+                }
+            }
+        };
+        let key = Key::Job(node.clone(), id.clone());
+        let current = there.iter().find(|(at, _)| **at == node).map(|(_, order)| *order);
+        let assigned = Reason::JobAssigned { node: node.clone() };
+        match current {
+            Some(current) if current.value == order => {}
+            Some(current) => {
+                _ = out.put(key, &order, Expect::ModRevision(current.mod_revision), Reason::JobUpdated);
+            }
+            None => _ = out.put(key, &order, Expect::Absent, assigned),
+        }
+        // A node that has it no longer leaves it alone: nothing is cancelled.
+        for (other, order) in there.iter().filter(|(at, _)| **at != node) {
+            let key = Key::Job((*other).clone(), id.clone());
+            out.delete(key, order.mod_revision, Reason::JobMoved { to: node.clone() });
+        }
+    }
+
+    /// What Git no longer has is deleted by a node first, and then here.
+    fn delete_unwanted(&mut self, wanted: &BTreeSet<NamespacedName>, out: &mut Writes) {
+        for ((node, id), order) in self.snapshot.jobs.iter().filter(|((_, id), _)| !wanted.contains(id)) {
+            let key = Key::Job(node.clone(), id.clone());
+            let report =
+                self.snapshot.job_reports.get(&(node.clone(), id.clone())).map(|report| &report.value);
+            if order.value.deleting
+                && report.is_some_and(|report| report.uid == order.value.uid && report.is_gone)
+            {
+                out.delete(key, order.mod_revision, Reason::JobOver);
+                continue;
+            }
+            let deleting = JobOrder { deleting: true, ..order.value.clone() };
+            let other =
+                if self.may_stay(node, id) { None } else { self.least_loaded(&BTreeSet::from([node])) };
+            if let Some(other) = other {
+                let to = Key::Job(other.clone(), id.clone());
+                out.delete(key, order.mod_revision, Reason::JobMoved { to: other.clone() });
+                out.put(to, &deleting, Expect::Absent, Reason::OwnerGone);
+                out.join_last();
+            } else if !order.value.deleting {
+                out.put(key, &deleting, Expect::ModRevision(order.mod_revision), Reason::OwnerGone);
+            }
+        }
+    }
+
+    fn nobody(&self, object: &Object) -> Note {
+        let key = Key::Object(object.reference());
+        Note::about_key(&key, NoteKind::NotWritten { why: "no node is ready to see to it".to_owned() })
+    }
+
+    /// The node goes on with a job that it has: it is not lost, and reaches the login host.
+    fn may_stay(&self, node: &str, id: &NamespacedName) -> bool {
+        let snapshot = self.snapshot;
+        // Nodes come back after etcd was lost; what they know of the job is worth the wait.
+        let is_lost = snapshot.is_gone(node) || snapshot.is_evicted(node) && !snapshot.settled.is_empty();
+        let report = snapshot.job_reports.get(&(node.to_owned(), id.clone()));
+        let unreachable = report.and_then(|report| report.value.unreachable_since);
+        !is_lost && unreachable.is_none_or(|since| self.now.duration_since(since) < UNREACHABLE_MAX)
+    }
+
+    /// The node that had the job before etcd was lost.
+    fn after_loss(
+        &self,
+        there: &[(&String, &Versioned<JobOrder>)],
+        former: Option<&(String, JobOrder)>,
+    ) -> Option<String> {
+        let (node, _) = former.filter(|_| there.is_empty())?;
+        (!self.snapshot.is_gone(node)).then(|| node.clone())
+    }
+
+    fn least_loaded(&mut self, not: &BTreeSet<&String>) -> Option<String> {
+        let fit = self.loads.iter_mut().filter(|(node, _)| !not.contains(node));
+        let (node, load) = fit.min_by_key(|(name, load)| (**load, (*name).clone()))?;
+        *load += 1;
+        Some(node.clone())
+    }
+
+    fn order(
+        &self,
+        object: &Object,
+        spec: &JobSpec,
+        id: &NamespacedName,
+        former: Option<&JobOrder>,
+    ) -> JobOrder {
+        let login = spec.login.or(&self.cluster.slurm.login);
+        let mut files = object.files.clone();
+        if let Some(cluster) = self.snapshot.cluster_object() {
+            let of_login = [&login.ssh_key, &login.password].into_iter().flatten();
+            let own: Files = of_login
+                .filter(|secret| of_secret(&files, &secret.name).is_none())
+                .filter_map(|secret| of_secret(&cluster.value.files, &secret.name))
+                .map(|(path, blob)| (path.to_owned(), blob.clone()))
+                .collect();
+            files.extend(own);
+        }
+        // The same incarnation goes on, wherever it is; one that is being deleted does not.
+        let same = former.filter(|former| former.hash == object.hash && !former.deleting);
+        let created_at = same.map_or(self.now, |former| former.created_at);
+        JobOrder {
+            uid: match same {
+                Some(former) => former.uid.clone(),
+                None => JobOrder::uid_of(id, &object.hash, self.now),
+            },
+            hash: object.hash.clone(),
+            dependency: self.dependency(spec, &object.metadata.namespace),
+            spec: JobSpec { login, ..spec.clone() },
+            files,
+            created_at,
+            deleting: false,
+        }
+    }
+
+    fn dependency(&self, spec: &JobSpec, namespace: &str) -> JobDependencyState {
+        let Some(dependency) = &spec.dependency else { return JobDependencyState::None };
+        let other = NamespacedName::new(namespace, &dependency.job);
+        let object =
+            ObjectRef { kind: Kind::Job, namespace: other.namespace.clone(), name: other.name.clone() };
+        let Some(object) = self.snapshot.objects.get(&object) else {
+            return JobDependencyState::Waiting(format!("there is no job {}", dependency.job));
+        };
+        let order = self.snapshot.job_of(&other).filter(|(_, order)| order.hash == object.value.hash);
+        let report = order.and_then(|(node, order)| {
+            let report = self.snapshot.job_reports.get(&(node.to_owned(), other.clone()))?;
+            (report.value.uid == order.uid).then_some((order, &report.value))
+        });
+        let Some((order, JobReport { status, .. })) = report else {
+            return JobDependencyState::Waiting(format!("job {} is not submitted yet", dependency.job));
+        };
+        let own = spec.login.or(&self.cluster.slurm.login);
+        match (status.phase, status.slurm_id) {
+            (phase, _) if phase.is_final() && dependency.kind.is_met_by(phase) => JobDependencyState::None,
+            (phase, _) if phase.is_final() => {
+                JobDependencyState::Never(format!("job {} ended as {phase:?}", dependency.job))
+            }
+            // Slurm knows its own jobs only: the end of another cluster's is waited for here.
+            (JobPhase::Fetching, _) => {
+                JobDependencyState::Waiting(format!("job {} is ending", dependency.job))
+            }
+            (_, Some(number)) if order.spec.login.host == own.host => JobDependencyState::Submitted(number),
+            _ => JobDependencyState::Waiting(format!("job {} has not ended yet", dependency.job)),
+        }
+    }
+}

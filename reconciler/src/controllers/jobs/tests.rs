@@ -1,0 +1,182 @@
+//! The controller on snapshots: who sees to a job, and what becomes of it.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::codec::decode;
+use schema::condition::ConditionStatus;
+use schema::keys::Key;
+use schema::kinds::job::{DependencyType, JobDependency, JobPhase, JobSpec, JobStatus};
+use schema::meta::NamespacedName;
+use schema::object::Object;
+use schema::records::{JobDependencyState, JobOrder, JobReport, NodeConditions, Settled};
+use schema::snapshot::Snapshot;
+
+use crate::controllers::testing::{SnapshotBuilder, object_of};
+use crate::controllers::{Change, LastKnown, Writes};
+
+fn plan(snapshot: &Snapshot, now: Timestamp) -> Writes {
+    super::plan::plan(snapshot, &LastKnown::default(), now)
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_900_000_000 + seconds)
+}
+
+fn job(name: &str, command: &str) -> Object {
+    let spec = JobSpec { run_commands: vec![command.to_owned()], ..JobSpec::default() };
+    of_spec(name, spec)
+}
+
+fn of_spec(name: &str, spec: JobSpec) -> Object {
+    let mut object = object_of(name, spec);
+    object.hash = Object::hash_of(&object.resource, &object.files);
+    object
+}
+
+fn id(name: &str) -> NamespacedName {
+    NamespacedName::new("default", name)
+}
+
+fn key(node: &str, name: &str) -> Key {
+    Key::Job(node.to_owned(), id(name))
+}
+
+/// Orders that a plan writes, by node; none where it takes one back.
+fn orders(plan: &Writes) -> Vec<(String, Option<JobOrder>)> {
+    let of = |write: &crate::controllers::Write| match (&write.key, &write.change) {
+        (Key::Job(node, _), Change::Put(value)) => Some((node.clone(), Some(decode(value).unwrap()))),
+        (Key::Job(node, _), Change::Delete) => Some((node.clone(), None)),
+        _ => None,
+    };
+    plan.writes.iter().filter_map(of).collect()
+}
+
+fn only(plan: &Writes) -> (String, JobOrder) {
+    match orders(plan).as_slice() {
+        [(node, Some(order))] => (node.clone(), order.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn report(order: &JobOrder, phase: JobPhase, slurm_id: Option<u64>) -> JobReport {
+    let status = JobStatus { phase, slurm_id, ..JobStatus::default() };
+    JobReport { uid: order.uid.clone(), hash: order.hash.clone(), status, ..JobReport::default() }
+}
+
+fn with(object: &Object) -> SnapshotBuilder {
+    SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), object)
+}
+
+#[test]
+fn one_node_sees_to_a_job_and_goes_on_with_it() {
+    let object = job("sum", "true");
+    let builder = with(&object);
+    let first = plan(&builder.snapshot, at(0));
+    let (node, order) = only(&first);
+    assert_eq!((node.as_str(), order.created_at), ("n1", at(0)));
+    let builder = builder.after(&first);
+    assert!(plan(&builder.snapshot, at(60)).writes.is_empty(), "{}", plan(&builder.snapshot, at(60)));
+    // Another spec is another job, on the same node.
+    let other = job("sum", "false");
+    let builder = builder.put(&Key::Object(other.reference()), &other);
+    let (node, changed) = only(&plan(&builder.snapshot, at(60)));
+    assert!(node == "n1" && changed.uid != order.uid);
+}
+
+#[test]
+fn a_job_that_git_no_longer_has_is_cancelled_before_its_order_goes() {
+    let object = job("sum", "true");
+    let builder = with(&object);
+    let first = plan(&builder.snapshot, at(0));
+    let builder = builder.after(&first).delete(&Key::Object(object.reference()));
+    let removed = plan(&builder.snapshot, at(1));
+    let (node, order) = only(&removed);
+    assert!(node == "n1" && order.deleting);
+    let builder = builder.after(&removed);
+    assert!(plan(&builder.snapshot, at(2)).writes.is_empty());
+    let gone = JobReport { is_gone: true, ..report(&order, JobPhase::Deleting, None) };
+    let builder = builder.put(&Key::JobReport("n1".to_owned(), id("sum")), &gone);
+    assert_eq!(orders(&plan(&builder.snapshot, at(3))), [("n1".to_owned(), None)]);
+    // It comes back before that: as another job, though its manifest is the same.
+    let builder = builder.put(&Key::Object(object.reference()), &object);
+    let (_, again) = only(&plan(&builder.snapshot, at(4)));
+    assert!(!again.deleting && again.uid != order.uid);
+}
+
+#[test]
+fn a_job_moves_from_a_lost_node_and_stays_the_same_job() {
+    let object = job("sum", "true");
+    let settled = Settled::default();
+    let builder = with(&object).put(&Key::Settled("n2".to_owned()), &settled);
+    let first = plan(&builder.snapshot, at(0));
+    let (_, order) = only(&first);
+    let conditions = NodeConditions {
+        ready: ConditionStatus::Unknown,
+        since: at(0),
+        evicted_at: Some(at(30)),
+        drain: None,
+    };
+    let builder = builder
+        .after(&first)
+        .delete(&Key::Heartbeat("n1".to_owned()))
+        .put(&Key::NodeConditions("n1".to_owned()), &conditions);
+    let moved = orders(&plan(&builder.snapshot, at(60)));
+    assert_eq!(moved, [("n2".to_owned(), Some(order)), ("n1".to_owned(), None)]);
+}
+
+#[test]
+fn a_node_that_does_not_reach_the_login_host_hands_over_after_a_while() {
+    let object = job("sum", "true");
+    let builder = with(&object);
+    let first = plan(&builder.snapshot, at(0));
+    let (_, order) = only(&first);
+    let unreachable = JobReport { unreachable_since: Some(at(0)), ..report(&order, JobPhase::Pending, None) };
+    let builder = builder.after(&first).put(&Key::JobReport("n1".to_owned(), id("sum")), &unreachable);
+    assert!(plan(&builder.snapshot, at(100)).writes.is_empty());
+    let nodes: Vec<String> =
+        orders(&plan(&builder.snapshot, at(181))).into_iter().map(|(node, _)| node).collect();
+    assert_eq!(nodes, ["n2", "n1"]);
+}
+
+#[test]
+fn an_etcd_that_was_lost_gets_the_same_order_on_the_same_node() {
+    let object = job("sum", "true");
+    let builder = with(&object).put(&Key::Settled("n1".to_owned()), &Settled::default());
+    let first = plan(&builder.snapshot, at(0));
+    let (_, order) = only(&first);
+    let known = LastKnown::of(&builder.after(&first).snapshot).unwrap();
+    let known = LastKnown::from_disk(&known.to_disk());
+    // Another node comes back first.
+    let builder = SnapshotBuilder::new()
+        .node(&crate::controllers::testing::node_record("n2"), "10.244.1.0/24")
+        .put(&Key::Object(object.reference()), &object);
+    let again = super::plan::plan(&builder.snapshot, &known, at(500));
+    assert_eq!(only(&again), ("n1".to_owned(), order));
+    let next = super::plan::plan(&builder.after(&again).snapshot, &known, at(501));
+    assert!(next.writes.is_empty(), "{next}");
+}
+
+#[test]
+fn what_a_job_waits_for_is_in_its_order() {
+    let first = job("first", "true");
+    let dependency = Some(JobDependency { job: "first".to_owned(), kind: DependencyType::AfterOk });
+    let spec = JobSpec { dependency, run_commands: vec!["true".to_owned()], ..JobSpec::default() };
+    let second = of_spec("second", spec);
+    let builder = with(&first).put(&Key::Object(second.reference()), &second);
+    let both = plan(&builder.snapshot, at(0));
+    let builder = builder.after(&both);
+    let order = |builder: &SnapshotBuilder, node: &str, name: &str| {
+        builder.snapshot.jobs.get(&(node.to_owned(), id(name))).map(|order| order.value.clone())
+    };
+    let of_first = order(&builder, "n1", "first").unwrap();
+    let state = order(&builder, "n2", "second").unwrap().dependency;
+    assert!(matches!(state, JobDependencyState::Waiting(_)), "{state:?}");
+    let then = |phase, slurm_id| {
+        let key = Key::JobReport("n1".to_owned(), id("first"));
+        let builder = builder.clone().put(&key, &report(&of_first, phase, slurm_id));
+        only(&plan(&builder.snapshot, at(1))).1.dependency
+    };
+    assert_eq!(then(JobPhase::Queued, Some(41)), JobDependencyState::Submitted(41));
+    assert_eq!(then(JobPhase::Succeeded, Some(41)), JobDependencyState::None);
+    assert!(matches!(then(JobPhase::Failed, Some(41)), JobDependencyState::Never(_)));
+    assert_eq!(key("n1", "first").to_string(), "/minik8s/work/n1/jobs/default/first");
+}

@@ -1,0 +1,152 @@
+//! Slurm jobs as a person sees them: where each is, what it waits for, and what it left.
+
+use jiff::Timestamp;
+use schema::kinds::job::{JobPhase, JobSpec, Submission, script};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::object::Object;
+use schema::records::{JobDependencyState, JobReport};
+use schema::snapshot::Snapshot;
+use schema::snapshot::health::health;
+use serde::{Deserialize, Serialize};
+
+use crate::view::age::{AppliedAt, human_duration};
+use crate::view::events::EventView;
+use crate::view::objects::Selection;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobView {
+    pub namespace: String,
+    pub name: String,
+    /// Pending, Uploading, Submitting, Queued, Running, … Succeeded, Failed, Cancelled, Unknown.
+    pub phase: String,
+    /// What it waits for, or how it failed.
+    pub reason: String,
+    /// How long it has run, or ran.
+    pub elapsed: String,
+    /// Slurm's number of it.
+    pub slurm_id: Option<u64>,
+    /// The nodes of Slurm that run it.
+    pub nodes: String,
+    /// The node that sees to it.
+    pub node: Option<String>,
+    /// `user@host`.
+    pub login: String,
+    /// Healthy, Progressing, Degraded or Unknown.
+    pub health: String,
+    pub note: String,
+    /// Time since the commit was applied; empty when that is not known any more.
+    pub age: String,
+    pub labels: StringMap,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobDetail {
+    #[serde(flatten)]
+    pub row: JobView,
+    /// What the job's node reports.
+    pub report: Option<JobReport>,
+    /// What is submitted.
+    pub script: String,
+    /// Who set it: `jobs/matrix.yaml:1 of source main`.
+    pub set_by: String,
+    pub commit: String,
+    pub annotations: StringMap,
+    pub spec: JobSpec,
+    pub events: Vec<EventView>,
+}
+
+pub fn jobs(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<JobView> {
+    let applied = AppliedAt::new(snapshot);
+    let all = snapshot.objects.iter().filter(|(id, found)| which.takes(id, &found.value));
+    all.filter_map(|(_, found)| match &found.value.resource {
+        Resource::Job(_) => Some(row(snapshot, &found.value, (&applied, now))),
+        _ => None,
+    })
+    .collect()
+}
+
+/// One job in full; `events` are shown as they are given.
+pub fn job(
+    snapshot: &Snapshot,
+    id: &NamespacedName,
+    events: Vec<EventView>,
+    now: Timestamp,
+) -> Option<JobDetail> {
+    let key = ObjectRef { kind: Kind::Job, namespace: id.namespace.clone(), name: id.name.clone() };
+    let object = &snapshot.objects.get(&key)?.value;
+    let Resource::Job(spec) = &object.resource else { return None };
+    let from = &object.provenance;
+    let order = snapshot.job_of(id).map(|(_, order)| order);
+    let report = current(snapshot, object, id).map(|(_, report)| report.clone());
+    let attempt = report.as_ref().map_or(1, |report| report.status.attempt);
+    // Before a node has it, its name is not known.
+    let name =
+        order.map_or_else(|| format!("{}.{}", id.namespace, id.name), |order| order.slurm_name(id, attempt));
+    let after = order.and_then(|order| match order.dependency {
+        JobDependencyState::Submitted(number) => Some(number),
+        _ => None,
+    });
+    Some(JobDetail {
+        row: row(snapshot, object, (&AppliedAt::new(snapshot), now)),
+        script: script(spec, Submission { name: &name, job: &id.to_string(), after }),
+        report,
+        set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
+        commit: format!("{} by {}", from.commit, from.author),
+        annotations: object.metadata.annotations.clone(),
+        spec: (**spec).clone(),
+        events,
+    })
+}
+
+/// The report of the object as it is, with its node.
+fn current<'a>(
+    snapshot: &'a Snapshot,
+    object: &Object,
+    id: &'a NamespacedName,
+) -> Option<(&'a str, &'a JobReport)> {
+    let (node, order) = snapshot.job_of(id).filter(|(_, order)| order.hash == object.hash)?;
+    let report = &snapshot.job_reports.get(&(node.to_owned(), id.clone()))?.value;
+    (report.uid == order.uid).then_some((node, report))
+}
+
+fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Timestamp)) -> JobView {
+    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+    let report = current(snapshot, object, &id);
+    let node = snapshot.job_of(&id).map(|(node, _)| node.to_owned());
+    let report = report.map(|(_, report)| report);
+    let status = report.map(|report| report.status.clone()).unwrap_or_default();
+    let elapsed = report.and_then(|report| {
+        let began = report.started_at?;
+        let ended = report.ended_at.unwrap_or(now);
+        Some(human_duration(ended.as_second().saturating_sub(began.as_second())))
+    });
+    let health = health(snapshot, object);
+    let class = status.class.map(|class| format!("{class:?}")).unwrap_or_default();
+    let reason = match (class.as_str(), status.reason.as_str()) {
+        ("", reason) => reason.to_owned(),
+        (class, "") => class.to_owned(),
+        (class, reason) => format!("{class}: {reason}"),
+    };
+    JobView {
+        phase: phase(status.phase),
+        reason,
+        elapsed: elapsed.unwrap_or_default(),
+        slurm_id: status.slurm_id,
+        nodes: status.nodes,
+        node,
+        login: report.map(|report| report.login.clone()).unwrap_or_default(),
+        note: health.why().unwrap_or_default().to_owned(),
+        health: health.to_string(),
+        age: applied.age(&object.provenance.commit, now),
+        labels: object.metadata.labels.clone(),
+        namespace: id.namespace,
+        name: id.name,
+    }
+}
+
+fn phase(phase: JobPhase) -> String {
+    format!("{phase:?}")
+}

@@ -1,0 +1,181 @@
+//! The batch script of a job. Pure: the agent submits what `describe` shows.
+//!
+//! Values of the manifest stand in `#SBATCH` lines, which `validate.rs` keeps to words without blanks and
+//! quotes; the commands stand as they are written, since they are a script of the user's own.
+
+use super::JobSpec;
+
+/// What the script says besides the manifest.
+#[derive(Debug, Clone, Copy)]
+pub struct Submission<'a> {
+    /// The job's name in Slurm, which names this attempt alone.
+    pub name: &'a str,
+    /// Namespace and name of the object.
+    pub job: &'a str,
+    /// Slurm's number of the job that it waits for.
+    pub after: Option<u64>,
+}
+
+/// The script of a job, after its defaults.
+pub fn script(spec: &JobSpec, submission: Submission<'_>) -> String {
+    let mut text = String::from("#!/bin/bash\n");
+    for (option, value) in options(spec, submission) {
+        let value = value.map(|value| format!("={value}")).unwrap_or_default();
+        text.push_str(&format!("#SBATCH --{option}{value}\n"));
+    }
+    for option in &spec.extra_options {
+        text.push_str(&format!("#SBATCH {option}\n"));
+    }
+    text.push_str(&format!("\n# Job {} of Minik8s, as its manifest says.\nset -e\n", submission.job));
+    for (title, commands) in
+        [("compileCommands", &spec.compile_commands), ("runCommands", &spec.run_commands)]
+    {
+        if !commands.is_empty() {
+            text.push_str(&format!("\n# {title}\n"));
+        }
+        for command in commands {
+            text.push_str(command);
+            if !command.ends_with('\n') {
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+fn options(spec: &JobSpec, submission: Submission<'_>) -> Vec<(&'static str, Option<String>)> {
+    let mut options = vec![("job-name", Some(submission.name.to_owned()))];
+    let mut with = |option, value: Option<String>| options.extend(value.map(|value| (option, Some(value))));
+    with("output", spec.output_file.clone());
+    with("error", spec.error_file.clone());
+    with("partition", spec.partition.clone());
+    with("account", spec.account.clone());
+    with("qos", spec.qos.clone());
+    with("nodes", spec.nodes.map(|nodes| nodes.to_string()));
+    with("ntasks", spec.n_tasks.map(|tasks| tasks.to_string()));
+    with("ntasks-per-node", spec.n_tasks_per_node.map(|tasks| tasks.to_string()));
+    with("cpus-per-task", spec.cpus_per_task.map(|cores| cores.to_string()));
+    let gpus = spec.gpus_per_node.filter(|gpus| *gpus > 0);
+    let kind = spec.gpu_type.iter().map(|kind| format!("{kind}:")).collect::<String>();
+    with("gres", gpus.map(|gpus| format!("gpu:{kind}{gpus}")));
+    with("mem", spec.memory.map(|memory| format!("{}M", memory.bytes.div_ceil(1 << 20))));
+    with("time", spec.time_limit.clone());
+    with("array", spec.array.clone());
+    if let (Some(dependency), Some(after)) = (&spec.dependency, submission.after) {
+        with("dependency", Some(format!("{}:{after}", dependency.kind.as_str())));
+        // Else it would be pending for ever.
+        with("kill-on-invalid-dep", Some("yes".to_owned()));
+    }
+    // A job that runs twice by itself is one that nobody submitted: the agent does it, and counts.
+    options.push(("no-requeue", None));
+    options
+}
+
+/// The shell pattern of the files that a file pattern of sbatch becomes for the job with this number.
+pub fn output_pattern(file: &str, slurm_id: u64, name: &str) -> String {
+    let mut pattern = String::new();
+    let mut rest = file;
+    while let Some((before, after)) = rest.split_once('%') {
+        pattern.push_str(before);
+        let letter = after.trim_start_matches(|c: char| c.is_ascii_digit());
+        let is_plain = letter.len() == after.len();
+        match letter.chars().next() {
+            Some('%') => pattern.push('%'),
+            Some('A') if is_plain => pattern.push_str(&slurm_id.to_string()),
+            Some('x') => pattern.push_str(name),
+            _ => pattern.push('*'),
+        }
+        rest = letter.get(1..).unwrap_or_default();
+    }
+    pattern.push_str(rest);
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DependencyType, JobDependency};
+    use super::*;
+    use crate::quantity::Memory;
+
+    fn submission() -> Submission<'static> {
+        Submission { name: "default.matrix.0123abcd.1", job: "default/matrix", after: Some(41) }
+    }
+
+    #[test]
+    fn a_job_with_every_field() {
+        let spec = JobSpec {
+            partition: Some("gpu,debug".into()),
+            account: Some("physics".into()),
+            qos: Some("high".into()),
+            nodes: Some(2),
+            n_tasks: Some(4),
+            n_tasks_per_node: Some(2),
+            cpus_per_task: Some(3),
+            gpus_per_node: Some(1),
+            gpu_type: Some("a100".into()),
+            memory: Some(Memory { bytes: (512 << 20) + 1 }),
+            time_limit: Some("00:10:00".into()),
+            array: Some("0-15%4".into()),
+            dependency: Some(JobDependency { job: "first".into(), kind: DependencyType::AfterAny }),
+            extra_options: vec!["--exclusive".into(), "--constraint=fast".into()],
+            compile_commands: vec!["make".into()],
+            run_commands: vec!["echo \"$(hostname)\" 'a'\n".into(), "exit 3".into()],
+            output_file: Some("out-%j".into()),
+            error_file: Some("err-%j".into()),
+            ..JobSpec::default()
+        };
+        let expected = "\
+#!/bin/bash
+#SBATCH --job-name=default.matrix.0123abcd.1
+#SBATCH --output=out-%j
+#SBATCH --error=err-%j
+#SBATCH --partition=gpu,debug
+#SBATCH --account=physics
+#SBATCH --qos=high
+#SBATCH --nodes=2
+#SBATCH --ntasks=4
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=3
+#SBATCH --gres=gpu:a100:1
+#SBATCH --mem=513M
+#SBATCH --time=00:10:00
+#SBATCH --array=0-15%4
+#SBATCH --dependency=afterany:41
+#SBATCH --kill-on-invalid-dep=yes
+#SBATCH --no-requeue
+#SBATCH --exclusive
+#SBATCH --constraint=fast
+
+# Job default/matrix of Minik8s, as its manifest says.
+set -e
+
+# compileCommands
+make
+
+# runCommands
+echo \"$(hostname)\" 'a'
+exit 3
+";
+        assert_eq!(script(&spec, submission()), expected);
+    }
+
+    #[test]
+    fn what_a_job_does_not_say_is_left_to_slurm() {
+        let spec = JobSpec { run_commands: vec!["true".into()], ..JobSpec::default() };
+        let expected = "#!/bin/bash\n#SBATCH --job-name=default.matrix.0123abcd.1\n#SBATCH --no-requeue\n\n\
+                        # Job default/matrix of Minik8s, as its manifest says.\nset -e\n\n# runCommands\ntrue\n";
+        assert_eq!(script(&spec, submission()), expected);
+    }
+
+    #[test]
+    fn names_of_output_files_become_patterns_that_find_them() {
+        for (file, pattern) in [
+            ("slurm-%j.out", "slurm-*.out"),
+            ("slurm-%A_%a.out", "slurm-7_*.out"),
+            ("%x/100%%-%5j", "n/100%-*"),
+            ("plain.txt", "plain.txt"),
+        ] {
+            assert_eq!(output_pattern(file, 7, "n"), pattern, "{file}");
+        }
+    }
+}

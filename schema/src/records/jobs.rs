@@ -1,0 +1,132 @@
+//! `work/<node>/jobs/<ns>/<name>` and `status/<node>/jobs/<ns>/<name>`.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::codec::content_hash;
+use crate::files::Files;
+use crate::kinds::job::{JobSpec, JobStatus};
+use crate::meta::NamespacedName;
+
+/// A Slurm job that a node is to see to: written by the jobs controller. That it is absent is no removal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobOrder {
+    /// Which incarnation: another one after a change of the manifest, and when it comes back after a removal.
+    pub uid: String,
+    /// Hash of the object that it is of.
+    pub hash: String,
+    /// The spec, with the Cluster's login filled in.
+    pub spec: JobSpec,
+    /// The folder that is uploaded, and the ciphertext of the login's secrets.
+    #[serde(default, skip_serializing_if = "Files::is_empty")]
+    pub files: Files,
+    /// When it was first given to a node.
+    pub created_at: Timestamp,
+    /// How far the job is that `spec.dependency` names.
+    #[serde(default, skip_serializing_if = "JobDependencyState::is_none")]
+    pub dependency: JobDependencyState,
+    /// The object is gone: the job is to be cancelled, and its folder removed from the login host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
+}
+
+/// How far another job is that is waited for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum JobDependencyState {
+    /// There is none, or it is met.
+    #[default]
+    None,
+    /// Slurm does not have that job yet, and why.
+    Waiting(String),
+    /// Slurm has it, by this number.
+    Submitted(u64),
+    /// It ended otherwise than it should have.
+    Never(String),
+}
+
+impl JobDependencyState {
+    /// Nothing is waited for.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
+
+impl JobOrder {
+    /// The uid of a job that is first given to a node at this time.
+    pub fn uid_of(job: &NamespacedName, hash: &str, created_at: Timestamp) -> String {
+        let mut uid = content_hash(&(job, hash, created_at));
+        uid.truncate(16);
+        uid
+    }
+
+    /// The name of one attempt in Slurm; also that of its folder. No two jobs share one.
+    pub fn slurm_name(&self, job: &NamespacedName, attempt: u32) -> String {
+        let uid = self.uid.get(..8).unwrap_or(&self.uid);
+        format!("{}.{}.{uid}.{attempt}", job.namespace, job.name)
+    }
+}
+
+/// How far a node is with a job: written by its agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobReport {
+    /// Of which order.
+    pub uid: String,
+    /// Hash of the object that the order was of.
+    pub hash: String,
+    /// How the job is.
+    pub status: JobStatus,
+    /// `user@host:port`.
+    pub login: String,
+    /// Its name in Slurm.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub slurm_name: String,
+    /// Since when it is in its phase.
+    pub since: Timestamp,
+    /// When it began to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// Since when the login host can't be reached from the node, while that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable_since: Option<Timestamp>,
+    /// What was fetched at its end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub results: Vec<ResultFile>,
+    /// Of an order to delete: it is done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_gone: bool,
+}
+
+/// A file that the job's node keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResultFile {
+    /// Below the job's folder.
+    pub path: String,
+    /// Bytes on the login host.
+    pub size: u64,
+    /// SHA-256 of what is kept, 64 hex digits.
+    pub digest: String,
+    /// What it is.
+    pub kind: ResultKind,
+    /// Only its beginning is kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_truncated: bool,
+}
+
+/// What a file is that a job left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ResultKind {
+    /// Standard output, of one task of an array.
+    Stdout,
+    /// Standard error, where it has a file of its own.
+    Stderr,
+    /// One of the manifest's outputs.
+    Output,
+}

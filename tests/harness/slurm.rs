@@ -1,0 +1,256 @@
+//! A real Slurm with accounts, and a login host in front of it: munge, MariaDB, slurmdbd, slurmctld, slurmd and
+//! sshd, all on loopback, with sockets, keys and state of their own below one folder.
+//!
+//! They end with whoever started them (see `Daemon`); nothing of the machine's own Slurm is read or written.
+
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::{Daemon, run};
+use crate::wait::{eventually, secs};
+
+/// The programs that it needs, with the package of each.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+    ("sbatch", "slurm-client"),
+    ("slurmdbd", "slurmdbd"),
+    ("mariadbd", "mariadb-server"),
+    ("munged", "munge"),
+];
+
+/// A Slurm of one node with one partition, `debug`.
+#[derive(Debug)]
+pub struct Slurm {
+    dir: PathBuf,
+    ports: Ports,
+    munged: Daemon,
+    mariadbd: Daemon,
+    slurmdbd: Daemon,
+    slurmctld: Daemon,
+    slurmd: Daemon,
+    sshd: Daemon,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ports {
+    ssh: u16,
+    database: u16,
+    accounts: u16,
+    controller: u16,
+    node: u16,
+}
+
+impl Slurm {
+    /// Starts it, with five ports from `port` on.
+    pub fn start(dir: &Path, port: u16) -> Result<Self> {
+        for (program, package) in PROGRAMS {
+            let found = run("sh", &["-c", &format!("command -v {program}")]);
+            ensure!(found.is_ok(), "there is no {program}; install it (Debian: 'apt-get install {package}')");
+        }
+        let dir = dir.join("slurm");
+        for folder in ["", "munge", "db", "state", "spool", "log", "jobs"] {
+            fs::create_dir_all(dir.join(folder))?;
+        }
+        let [ssh, database, accounts, controller, node] = [0, 1, 2, 3, 4].map(|offset| port + offset);
+        let ports = Ports { ssh, database, accounts, controller, node };
+        let at = |file: &str| dir.join(file).display().to_string();
+        let daemon = |name: &str, command: &[&str]| {
+            let command = command.iter().map(|&word| word.to_owned()).collect();
+            Daemon::new(name, &dir.join("log"), command).env("SLURM_CONF", &at("slurm.conf"))
+        };
+        let munged = daemon(
+            "munged",
+            &[
+                "munged",
+                "--force",
+                "--foreground",
+                &format!("--key-file={}", at("munge/key")),
+                &format!("--socket={}", at("munge/socket")),
+                &format!("--pid-file={}", at("munge/pid")),
+                &format!("--log-file={}", at("munge/log")),
+                &format!("--seed-file={}", at("munge/seed")),
+            ],
+        );
+        let mariadbd = daemon(
+            "mariadbd",
+            &[
+                "mariadbd",
+                "--no-defaults",
+                "--user=root",
+                "--bind-address=127.0.0.1",
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-flush-log-at-trx-commit=0",
+                &format!("--datadir={}", at("db")),
+                &format!("--socket={}", at("db.sock")),
+                &format!("--port={database}"),
+                &format!("--pid-file={}", at("db.mysqld-pid")),
+            ],
+        );
+        let sshd = daemon("sshd", &["/usr/sbin/sshd", "-D", "-e", "-f", &at("sshd_config")]);
+        let [slurmdbd, slurmctld, slurmd] =
+            ["slurmdbd", "slurmctld", "slurmd"].map(|name| daemon(name, &[name, "-D"]));
+        let mut slurm = Self { dir, ports, munged, mariadbd, slurmdbd, slurmctld, slurmd, sshd };
+        slurm.write_settings()?;
+        slurm.start_all()?;
+        Ok(slurm)
+    }
+
+    /// Where the jobs' folders are.
+    pub fn jobs(&self) -> PathBuf {
+        self.dir.join("jobs")
+    }
+
+    /// The lines of a manifest's `login`, but for the secret.
+    pub fn login(&self) -> Result<String> {
+        let key = fs::read_to_string(self.dir.join("host_key.pub"))?;
+        let port = self.ports.ssh;
+        Ok(format!("host: 127.0.0.1, port: {port}, username: root, hostKeys: [{}]", key.trim()))
+    }
+
+    /// The private key that is let in.
+    pub fn key(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.dir.join("user_key"))?)
+    }
+
+    /// Runs one of Slurm's programs.
+    pub fn slurm(&self, program: &str, args: &[&str]) -> Result<String> {
+        let output =
+            Command::new(program).args(args).env("SLURM_CONF", self.dir.join("slurm.conf")).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{program}: {}{text}", String::from_utf8_lossy(&output.stderr));
+        Ok(text)
+    }
+
+    /// Jobs that Slurm's accounts have of this name, each with its state.
+    pub fn accounts(&self, name: &str) -> Result<Vec<String>> {
+        let name = format!("--name={name}");
+        let text = self.slurm("sacct", &["-nPX", &name, "-o", "JobID,State"])?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// The controller of Slurm, to be stopped and started.
+    pub fn controller(&mut self) -> &mut Daemon {
+        &mut self.slurmctld
+    }
+
+    /// The daemon of the accounts.
+    pub fn accounting(&mut self) -> &mut Daemon {
+        &mut self.slurmdbd
+    }
+
+    /// The login host.
+    pub fn sshd(&mut self) -> &mut Daemon {
+        &mut self.sshd
+    }
+
+    fn start_all(&mut self) -> Result<()> {
+        // As root, sshd wants this directory, which otherwise its service makes.
+        fs::create_dir_all("/run/sshd")?;
+        self.sshd.start()?;
+        self.munged.start()?;
+        self.mariadbd.start()?;
+        let socket = format!("--socket={}", self.dir.join("db.sock").display());
+        let sql = "create database slurm_acct_db; \
+                   grant all on slurm_acct_db.* to 'slurm'@'localhost' identified by 'slurm'; \
+                   grant all on slurm_acct_db.* to 'slurm'@'127.0.0.1' identified by 'slurm';";
+        eventually("MariaDB answers", secs(60), || {
+            run("mariadb", &["--no-defaults", &socket, "-u", "root", "-e", "select 1"]).map(drop)
+        })?;
+        run("mariadb", &["--no-defaults", &socket, "-u", "root", "-e", sql])?;
+        self.slurmdbd.start()?;
+        let accounts = self.ports.accounts;
+        eventually("slurmdbd answers", secs(60), || {
+            TcpStream::connect(("127.0.0.1", accounts)).context("not yet").map(drop)
+        })?;
+        self.slurmctld.start()?;
+        self.slurmd.start()?;
+        eventually("Slurm's node is idle", secs(60), || {
+            if !self.slurmctld.is_running() {
+                // Without its accounts it ends at its first start.
+                self.slurmctld.kill()?;
+                self.slurmctld.start()?;
+            }
+            let state = self.slurm("sinfo", &["-h", "-o", "%T"])?;
+            if state.trim() == "idle" { Ok(()) } else { bail!("{state}") }
+        })
+    }
+
+    fn write_settings(&self) -> Result<()> {
+        let (dir, host) = (self.dir.display(), run("hostname", &["-s"])?);
+        let (host, Ports { ssh, database, accounts, controller, node }) = (host.trim(), self.ports);
+        let secret = |file: &str, text: &[u8]| -> Result<()> {
+            fs::write(self.dir.join(file), text)?;
+            Ok(fs::set_permissions(self.dir.join(file), fs::Permissions::from_mode(0o400))?)
+        };
+        fs::set_permissions(self.dir.join("munge"), fs::Permissions::from_mode(0o755))?;
+        secret("munge/key", &[b'k'; 1024])?;
+        secret(
+            "slurmdbd.conf",
+            format!(
+                "AuthType=auth/munge\nAuthInfo=socket={dir}/munge/socket\nDbdAddr=127.0.0.1\nDbdHost=localhost\n\
+                 DbdPort={accounts}\nSlurmUser=root\nLogFile={dir}/log/slurmdbd.txt\nPidFile={dir}/slurmdbd.its-pid\n\
+                 StorageType=accounting_storage/mysql\nStorageHost=127.0.0.1\nStoragePort={database}\n\
+                 StorageUser=slurm\nStoragePass=slurm\nStorageLoc=slurm_acct_db\n"
+            )
+            .as_bytes(),
+        )?;
+        fs::set_permissions(self.dir.join("slurmdbd.conf"), fs::Permissions::from_mode(0o600))?;
+        let settings = format!(
+            "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={controller}\nSlurmdPort={node}\n\
+             AuthType=auth/munge\nAuthInfo=socket={dir}/munge/socket\nSlurmUser=root\nSlurmdUser=root\n\
+             StateSaveLocation={dir}/state\nSlurmdSpoolDir={dir}/spool\n\
+             SlurmctldPidFile={dir}/slurmctld.its-pid\nSlurmdPidFile={dir}/slurmd.its-pid\n\
+             SlurmctldLogFile={dir}/log/slurmctld.txt\nSlurmdLogFile={dir}/log/slurmd.txt\n\
+             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/linux\n\
+             SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nReturnToService=2\nKillWait=2\n\
+             AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n\
+             AccountingStoragePort={accounts}\nAccountingStoragePass={dir}/munge/socket\n\
+             SchedulerParameters=batch_sched_delay=0,sched_interval=1\n\
+             NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000 State=UNKNOWN\n\
+             PartitionName=debug Nodes=ALL Default=YES MaxTime=60 State=UP OverSubscribe=FORCE:4\n\
+             SlurmdParameters=config_overrides\n"
+        );
+        fs::write(self.dir.join("slurm.conf"), settings)?;
+        for file in ["host_key", "user_key"] {
+            let path = self.dir.join(file).display().to_string();
+            run("ssh-keygen", &["-q", "-N", "", "-C", "", "-t", "ed25519", "-f", &path])?;
+        }
+        fs::copy(self.dir.join("user_key.pub"), self.dir.join("authorized_keys"))?;
+        let settings = format!(
+            "ListenAddress 127.0.0.1\nPort {ssh}\nHostKey {dir}/host_key\nAuthorizedKeysFile {dir}/authorized_keys\n\
+             PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n\
+             SetEnv SLURM_CONF={dir}/slurm.conf\nPrintMotd no\n"
+        );
+        fs::write(self.dir.join("sshd_config"), settings)?;
+        let datadir = format!("--datadir={dir}/db");
+        run(
+            "mariadb-install-db",
+            &[
+                "--no-defaults",
+                &datadir,
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--user=root",
+            ],
+        )?;
+        Ok(())
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        // The processes of jobs are slurmd's grandchildren and would outlive it.
+        let _ = self.slurm("scancel", &["--user=root"]);
+        let none_left = || -> Result<()> {
+            ensure!(self.slurm("squeue", &["-h"])?.trim().is_empty(), "jobs are left");
+            Ok(())
+        };
+        let _ = eventually("no job is left", secs(15), none_left);
+    }
+}
