@@ -117,19 +117,6 @@ fn follow_catalog(
     catalog
 }
 
-/// Where etcd and the reconcilers are.
-fn follow_control_plane(
-    runtime: &mut Runtime,
-    config: &Config,
-    store: &SharedStore,
-) -> watch::Receiver<ControlPlane> {
-    let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
-    let (controls, control) = watch::channel(ControlPlane::of_urls(&urls.0, &urls.1));
-    let following = control_plane::follow(urls, Arc::clone(store), controls, runtime.token());
-    runtime.task("control plane", following);
-    control
-}
-
 /// The table.
 fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let Ground { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } = ground;
@@ -153,7 +140,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
 
     // What is reported of the node beside its pods.
     let rules = written_to(&mut runtime, "rules status", Key::Rules(node.clone()), &store);
-    let records = written_to(&mut runtime, "usage record", Key::Usage(node.clone()), &store);
+    let records = written_to(&mut runtime, "usage record", Key::Usage(node), &store);
 
     // The loops.
     let (programmed, rules_follow) = watch::channel(0);
@@ -163,11 +150,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.task("standby", standby::keep(handover.clone(), token.clone()));
     let known = Known { subnet: subnet.clone(), catalog: catalog.clone(), handover };
     let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &known);
-    let demand = written_to(&mut runtime, "demand record", Key::Demand(node.clone()), &store);
-    let control = follow_control_plane(&mut runtime, config, &store);
-    let (listen, reads) = (config.functions_listen, (Arc::clone(&files), control.clone()));
-    let functions = wire_functions(&mut runtime, listen, known.clone(), demand, reads);
-    wire_gateway(&mut runtime, &node, known, functions);
+    let control = wire_gateways(&mut runtime, config, known, &store, &files);
     let base = Base {
         config,
         docker,
@@ -284,6 +267,25 @@ fn written_to<V: Reported>(
     let writer = StatusWriter::of_key(key, Arc::clone(store));
     runtime.task(name, writer.run(newest, runtime.token()));
     values
+}
+
+/// The gateways of functions and hosts; where etcd and the reconcilers are.
+fn wire_gateways(
+    runtime: &mut Runtime,
+    config: &Config,
+    known: Known,
+    store: &SharedStore,
+    files: &Arc<PodFiles>,
+) -> watch::Receiver<ControlPlane> {
+    let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
+    let (controls, control) = watch::channel(ControlPlane::of_urls(&urls.0, &urls.1));
+    let following = control_plane::follow(urls, Arc::clone(store), controls, runtime.token());
+    runtime.task("control plane", following);
+    let demand = written_to(runtime, "demand record", Key::Demand(config.node.clone()), store);
+    let reads = (Arc::clone(files), control.clone());
+    let functions = wire_functions(runtime, config.functions_listen, known.clone(), demand, reads);
+    wire_gateway(runtime, &config.node, known, functions);
+    control
 }
 
 /// What the agent reads of etcd.

@@ -8,16 +8,15 @@ use clap::CommandFactory;
 
 use crate::args::{Cli, Command, CompletionArgs, VersionArgs};
 
+mod calls;
 mod client;
 mod describe;
 mod error;
 mod events;
 mod get;
-mod invoke;
 mod logs;
 mod offline;
 pub(crate) mod print;
-mod run;
 mod secrets;
 mod serve;
 mod status;
@@ -60,8 +59,8 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Top(args) => top::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,
         Command::Sync(args) => sync::run(&args).await,
-        Command::Invoke(args) => return code(invoke::run(&args).await),
-        Command::Run(args) => return code(run::run(&args).await),
+        Command::Invoke(args) => return code(calls::invoke::run(&args).await),
+        Command::Run(args) => return code(calls::run::run(&args).await),
         Command::Results(args) => logs::results::run(&args).await,
         Command::Apply(_) => Err(CliError::Usage(BY_HAND.to_owned())),
         Command::Version(args) => version(&args).await,

@@ -1,15 +1,15 @@
 //! `minik8s invoke`: one call of a function, through a node's gateway.
 
-use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
-use super::error::CliError;
-use super::print::output::{complain, write_out};
+use super::given;
 use crate::args::InvokeArgs;
+use crate::cli::error::CliError;
+use crate::cli::print::output::{complain, write_out};
 use crate::view::root_cause;
 
 /// Where functions are called unless told otherwise.
@@ -21,7 +21,7 @@ const REFUSED: u8 = 2;
 /// The call did not run.
 const NOT_RUN: u8 = 3;
 
-pub(super) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError> {
+pub(in crate::cli) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError> {
     let body = body(args)?;
     let url = url(args)?;
     let http = reqwest::Client::builder().timeout(args.timeout).no_proxy().build();
@@ -68,12 +68,9 @@ pub(super) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError> {
 }
 
 fn body(args: &InvokeArgs) -> Result<String, CliError> {
-    let text = match (&args.data, &args.file) {
-        (Some(data), _) => data.clone(),
-        (None, Some(file)) => {
-            read(file).map_err(|error| CliError::Usage(format!("cannot read {}: {error}", file.display())))?
-        }
-        (None, None) => "{}".to_owned(),
+    let text = match given(args.data.as_ref(), args.file.as_deref())? {
+        Some(text) => text,
+        None => "{}".to_owned(),
     };
     match serde_json::from_str::<Value>(&text) {
         Ok(Value::Object(_)) => Ok(text),
@@ -84,15 +81,6 @@ fn body(args: &InvokeArgs) -> Result<String, CliError> {
             "that is no JSON: {error}; write an object such as {{\"name\": \"Ada\"}}"
         ))),
     }
-}
-
-fn read(file: &Path) -> std::io::Result<String> {
-    if file != Path::new("-") {
-        return std::fs::read_to_string(file);
-    }
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
-    Ok(text)
 }
 
 /// Without the end of its line.

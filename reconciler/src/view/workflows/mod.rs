@@ -10,11 +10,11 @@ use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::age::{AppliedAt, age};
-use super::events::EventView;
-use super::objects::Selection;
 use crate::runs::machine::{Event, HistoryEvent, Outcome, Run, RunContext};
 use crate::runs::{Entry, Loaded, RunHead};
+use crate::view::age::{AppliedAt, age};
+use crate::view::events::EventView;
+use crate::view::objects::Selection;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,7 +1,5 @@
 //! `minik8s run`: asks for a run of a workflow, and waits for its end if told to.
 
-use std::io::Read as _;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,15 +8,16 @@ use schema::meta::DEFAULT_NAMESPACE;
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
-use super::client::Client;
-use super::error::CliError;
-use super::print::output::{complain, note, write_out};
+use super::given;
 use crate::args::RunArgs;
+use crate::cli::client::Client;
+use crate::cli::error::CliError;
+use crate::cli::print::output::{complain, note, write_out};
 use crate::view::{RunAccepted, RunAsked, RunDetail};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(super) async fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
+pub(in crate::cli) async fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let client = Client::new(&args.server.server)?;
     let input = input(args)?;
     let (namespace, name) = match args.workflow.split_once('/') {
@@ -69,23 +68,11 @@ fn ended(run: &RunDetail) -> Result<ExitCode, CliError> {
 }
 
 fn input(args: &RunArgs) -> Result<Option<Json>, CliError> {
-    let text = match (&args.data, &args.file) {
-        (Some(data), _) => data.clone(),
-        (None, Some(file)) => {
-            read(file).map_err(|error| CliError::Usage(format!("cannot read {}: {error}", file.display())))?
-        }
-        (None, None) => return Ok(None),
+    let text = match given(args.data.as_ref(), args.file.as_deref())? {
+        Some(text) => text,
+        None => return Ok(None),
     };
     let wrong =
         |error| CliError::Usage(format!("that is no JSON: {error}; write an input such as {{\"n\": 1}}"));
     serde_json::from_str(&text).map(Some).map_err(wrong)
-}
-
-fn read(file: &Path) -> std::io::Result<String> {
-    if file != Path::new("-") {
-        return std::fs::read_to_string(file);
-    }
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
-    Ok(text)
 }
