@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use schema::codec::encode;
 use schema::keys::Key;
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::records::{AutoscalerRecord, PodInstance, Rollout, ScaleRecord, Template, WorkflowRecord};
+use schema::records::{
+    AutoscalerRecord, PodInstance, Rollout, ScaleRecord, Template, TriggerRecord, WorkflowRecord,
+};
 use schema::snapshot::{Change, Snapshot, Table, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,6 +21,7 @@ pub struct LastKnown {
     scales: Table<ObjectRef, ScaleRecord>,
     autoscalers: Table<NamespacedName, AutoscalerRecord>,
     workflows: Table<NamespacedName, WorkflowRecord>,
+    triggers: Table<(ObjectRef, String), TriggerRecord>,
     pods: BTreeMap<NamespacedName, LastPod>,
 }
 
@@ -53,6 +56,7 @@ impl LastKnown {
             scales: snapshot.scales.clone(),
             autoscalers: snapshot.autoscalers.clone(),
             workflows: snapshot.workflows.clone(),
+            triggers: snapshot.triggers.clone(),
             pods: pods.collect(),
         })
     }
@@ -65,6 +69,7 @@ impl LastKnown {
             && before.scales.ptr_eq(&now.scales)
             && before.autoscalers.ptr_eq(&now.autoscalers)
             && before.workflows.ptr_eq(&now.workflows)
+            && before.triggers.ptr_eq(&now.triggers)
             && before.bindings.ptr_eq(&now.bindings)
     }
 
@@ -96,6 +101,11 @@ impl LastKnown {
     /// What ran of a workflow.
     pub fn workflow(&self, id: &NamespacedName) -> Option<&WorkflowRecord> {
         self.workflows.get(id).map(|record| &record.value)
+    }
+
+    /// What a trigger of an object did.
+    pub fn trigger(&self, object: &ObjectRef, name: &str) -> Option<&TriggerRecord> {
+        self.triggers.get(&(object.clone(), name.to_owned())).map(|record| &record.value)
     }
 
     /// The node that ran this incarnation of a pod.
@@ -135,6 +145,9 @@ impl LastKnown {
         for (id, record) in &self.workflows {
             add(&mut records, &Key::Workflow(id.clone()), record);
         }
+        for ((object, trigger), record) in &self.triggers {
+            add(&mut records, &Key::Trigger(object.clone(), trigger.clone()), record);
+        }
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         OnDisk { records, pods: pods.collect() }
     }
@@ -158,6 +171,7 @@ impl LastKnown {
             scales: snapshot.scales,
             autoscalers: snapshot.autoscalers,
             workflows: snapshot.workflows,
+            triggers: snapshot.triggers,
         }
     }
 }
