@@ -198,23 +198,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         let waiting = waiting.get(id).copied().unwrap_or(0);
         say(seen, (id, object, spec), (&mut free, waiting), now, &mut out);
     }
-    for (id, (_, spec)) in &workflows {
-        for trigger in &spec.triggers {
-            fire(seen, (id, spec, trigger), &mut free, now, &mut out);
-        }
-    }
-    for ((object, trigger), record) in &seen.snapshot.triggers {
-        let id = NamespacedName::new(&object.namespace, &object.name);
-        let spec = workflows.get(&id).filter(|_| object.kind == Kind::Workflow).map(|(_, spec)| spec);
-        if !spec.is_some_and(|spec| spec.triggers.iter().any(|known| known.name == *trigger)) {
-            out.steps.push(Step::SayTrigger(TriggerSaid {
-                object: object.clone(),
-                trigger: trigger.clone(),
-                record: None,
-                before: Some(record.mod_revision),
-            }));
-        }
-    }
+    fire_all(seen, &workflows, &mut free, now, &mut out);
     for (id, record) in &seen.snapshot.workflows {
         if !workflows.contains_key(id) {
             let before = Some(record.mod_revision);
@@ -294,6 +278,33 @@ fn say(
         record: Some((record, revision)),
         trigger: None,
     })));
+}
+
+/// All triggers; the records of those that are gone go, too.
+fn fire_all(
+    seen: &Observed,
+    workflows: &BTreeMap<NamespacedName, (&Object, &WorkflowSpec)>,
+    free: &mut usize,
+    now: Timestamp,
+    out: &mut Steps,
+) {
+    for (id, (_, spec)) in workflows {
+        for trigger in &spec.triggers {
+            fire(seen, (id, spec, trigger), free, now, out);
+        }
+    }
+    for ((object, trigger), record) in &seen.snapshot.triggers {
+        let id = NamespacedName::new(&object.namespace, &object.name);
+        let spec = workflows.get(&id).filter(|_| object.kind == Kind::Workflow).map(|(_, spec)| spec);
+        if !spec.is_some_and(|spec| spec.triggers.iter().any(|known| known.name == *trigger)) {
+            out.steps.push(Step::SayTrigger(TriggerSaid {
+                object: object.clone(),
+                trigger: trigger.clone(),
+                record: None,
+                before: Some(record.mod_revision),
+            }));
+        }
+    }
 }
 
 /// The run that a trigger starts now, and what is said of it.
