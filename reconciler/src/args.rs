@@ -284,7 +284,7 @@ pub struct StatusArgs {
 #[derive(Debug, Args)]
 pub struct GetArgs {
     /// What to list: pods (po), nodes (no), services (svc), replicasets (rs), hpa, dns, functions (fn),
-    /// workflows (wf), jobs, cluster, all, sources (src), revisions (rev), deliveries (dlv), events (ev); or
+    /// workflows (wf), runs, triggers, jobs, cluster, all, sources (src), revisions (rev), deliveries (dlv), events (ev); or
     /// KIND/NAME
     #[arg(value_name = "KIND")]
     pub resource: Resource,

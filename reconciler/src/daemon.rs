@@ -109,6 +109,7 @@ fn drive_workflows(runtime: &mut Runtime, deps: &Deps) {
     let is_news = |before: &Snapshot, now: &Snapshot| {
         !now.objects.ptr_eq(&before.objects)
             || !now.workflows.ptr_eq(&before.workflows)
+            || !now.triggers.ptr_eq(&before.triggers)
             || !now.settled.ptr_eq(&before.settled)
             || now.synced != before.synced
     };

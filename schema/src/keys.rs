@@ -117,6 +117,9 @@ macro_rules! key_table {
                 Workflow(workflow: NamespacedName), WORKFLOWS, "/minik8s/workflows/<ns>/<workflow>"
                     => "the run of the last push, and how many runs there are",
                     Controller("workflows"), "gitops, CLI", Nothing; workflows: WorkflowRecord, Plans;
+                Trigger(object: ObjectRef, trigger: String), TRIGGERS, "/minik8s/triggers/<kind>/<ns>/<name>/<trigger>"
+                    => "when a trigger last started a run, and when it will next",
+                    Controller("workflows"), "CLI", Nothing; triggers: TriggerRecord, Plans;
                 Node(node: String), NODES, "/minik8s/nodes/<node>"
                     => "capacity, addresses, versions", Agent, "scheduler", All; nodes: NodeRecord, Plans;
                 Subnet(node: String), SUBNETS, "/minik8s/subnets/<node>"

@@ -18,7 +18,7 @@ use crate::records::{
     AutoscalerRecord, Binding, BuildOrder, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome,
     FunctionRecord, Heartbeat, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage, NodeRecord,
     NodeUsage, PodInstance, Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, Settled,
-    SourceStatus, Subnet, Template, WorkflowRecord,
+    SourceStatus, Subnet, Template, TriggerRecord, WorkflowRecord,
 };
 
 mod bound;

@@ -73,6 +73,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/workflows", get(workflows::all))
         .route("/v1/workflows/{namespace}/{name}", get(workflows::one))
         .route("/v1/workflows/{namespace}/{name}/runs", workflows::start_route())
+        .route("/v1/triggers", get(workflows::triggers))
         .route("/v1/runs", get(workflows::runs))
         .route("/v1/runs/{namespace}/{workflow}/{run}", get(workflows::run))
         .route("/v1/jobs", get(jobs::all))

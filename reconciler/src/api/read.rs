@@ -30,7 +30,7 @@ pub(super) struct InNamespace {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfNamespace {
-    namespace: Option<String>,
+    pub(super) namespace: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -16,6 +16,8 @@ pub enum ResourceKind {
     Event,
     /// Runs of workflows.
     Run,
+    /// What starts runs.
+    Trigger,
     /// What is behind services.
     Endpoints,
     /// Objects of a kind: pods and nodes as they are, others as they are to be.
@@ -32,6 +34,7 @@ impl ResourceKind {
         (ResourceKind::Delivery, &["deliveries", "delivery", "dlv"]),
         (ResourceKind::Event, &["events", "event", "ev"]),
         (ResourceKind::Run, &["runs", "run"]),
+        (ResourceKind::Trigger, &["triggers", "trigger"]),
         (ResourceKind::Endpoints, &["endpoints", "endpoint", "ep"]),
         (ResourceKind::All, &["all"]),
     ];
@@ -63,7 +66,11 @@ impl ResourceKind {
 
     pub fn is_namespaced(self) -> bool {
         match self {
-            ResourceKind::Endpoints | ResourceKind::Event | ResourceKind::Run | ResourceKind::All => true,
+            ResourceKind::Endpoints
+            | ResourceKind::Event
+            | ResourceKind::Run
+            | ResourceKind::Trigger
+            | ResourceKind::All => true,
             ResourceKind::Object(kind) => !kind.is_cluster_scoped(),
             ResourceKind::Source | ResourceKind::Revision | ResourceKind::Delivery => false,
         }

@@ -18,7 +18,7 @@ use crate::view::{
     AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionDetail, FunctionView,
     JobDetail, JobView, KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView,
     RevisionView, RouteView, RunDetail, RunView, Selector, ServiceDetail, ServiceView, SourceView,
-    WorkflowDetail, WorkflowView,
+    TriggerView, WorkflowDetail, WorkflowView,
 };
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -41,7 +41,11 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
     }
     let labelled = !matches!(
         kind,
-        ResourceKind::Source | ResourceKind::Revision | ResourceKind::Event | ResourceKind::Run
+        ResourceKind::Source
+            | ResourceKind::Revision
+            | ResourceKind::Event
+            | ResourceKind::Run
+            | ResourceKind::Trigger
     );
     if args.selector.is_some() && !labelled {
         return Err(CliError::Usage(format!("{} have no labels; leave out -l", kind.plural())));
@@ -52,6 +56,7 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
         ResourceKind::Object(of) => what.of_kind(of).await,
         ResourceKind::Endpoints => what.list::<EndpointsView>(&["endpoints"]).await,
         ResourceKind::Run => what.runs().await,
+        ResourceKind::Trigger => what.list::<TriggerView>(&["triggers"]).await,
         ResourceKind::All => what.list::<ObjectView>(&["objects", "all"]).await,
         ResourceKind::Source => what.list::<SourceView>(&["sources"]).await,
         ResourceKind::Revision => what.list::<RevisionView>(&["history"]).await,

@@ -7,7 +7,7 @@ use schema::codec::encode;
 use schema::keys::Key;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{
-    AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, Template, WorkflowRecord,
+    AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, Template, TriggerRecord, WorkflowRecord,
 };
 use schema::snapshot::{Change, Snapshot, Table, Versioned};
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,7 @@ pub struct LastKnown {
     autoscalers: Table<NamespacedName, AutoscalerRecord>,
     workflows: Table<NamespacedName, WorkflowRecord>,
     jobs: Table<(String, NamespacedName), JobOrder>,
+    triggers: Table<(ObjectRef, String), TriggerRecord>,
     pods: BTreeMap<NamespacedName, LastPod>,
 }
 
@@ -57,6 +58,7 @@ impl LastKnown {
             autoscalers: snapshot.autoscalers.clone(),
             workflows: snapshot.workflows.clone(),
             jobs: snapshot.jobs.clone(),
+            triggers: snapshot.triggers.clone(),
             pods: pods.collect(),
         })
     }
@@ -70,6 +72,7 @@ impl LastKnown {
             && before.autoscalers.ptr_eq(&now.autoscalers)
             && before.workflows.ptr_eq(&now.workflows)
             && before.jobs.ptr_eq(&now.jobs)
+            && before.triggers.ptr_eq(&now.triggers)
             && before.bindings.ptr_eq(&now.bindings)
     }
 
@@ -107,6 +110,11 @@ impl LastKnown {
     pub fn job(&self, id: &NamespacedName) -> Option<(&str, &JobOrder)> {
         let found = self.jobs.iter().find(|((_, job), _)| job == id);
         found.map(|((node, _), order)| (node.as_str(), &order.value))
+    }
+
+    /// What a trigger of an object did.
+    pub fn trigger(&self, object: &ObjectRef, name: &str) -> Option<&TriggerRecord> {
+        self.triggers.get(&(object.clone(), name.to_owned())).map(|record| &record.value)
     }
 
     /// The node that ran this incarnation of a pod.
@@ -149,6 +157,9 @@ impl LastKnown {
         for ((node, id), record) in &self.jobs {
             add(&mut records, &Key::Job(node.clone(), id.clone()), record);
         }
+        for ((object, trigger), record) in &self.triggers {
+            add(&mut records, &Key::Trigger(object.clone(), trigger.clone()), record);
+        }
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         OnDisk { records, pods: pods.collect() }
     }
@@ -173,6 +184,7 @@ impl LastKnown {
             autoscalers: snapshot.autoscalers,
             workflows: snapshot.workflows,
             jobs: snapshot.jobs,
+            triggers: snapshot.triggers,
         }
     }
 }

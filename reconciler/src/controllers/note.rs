@@ -181,9 +181,11 @@ impl Note {
 /// Kind, namespace and name of what a key of a controller speaks of.
 pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
     match key {
-        Key::Object(object) | Key::Scale(object) | Key::Rollout(object) | Key::Template(object, _) => {
-            (object.kind.as_str(), object.namespace.clone(), object.name.clone())
-        }
+        Key::Object(object)
+        | Key::Scale(object)
+        | Key::Rollout(object)
+        | Key::Template(object, _)
+        | Key::Trigger(object, _) => (object.kind.as_str(), object.namespace.clone(), object.name.clone()),
         Key::Pod(pod) | Key::Binding(_, pod) | Key::PodStatus(_, pod) => {
             ("Pod", pod.namespace.clone(), pod.name.clone())
         }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::book::{Carried, KeptHead, Progress};
 use super::journal::{self, Journal, JournalError};
 use super::machine::{Run, RunContext};
-use super::plan::{Begin, Step};
+use super::plan::{Begin, Step, TriggerSaid};
 use super::records::{JournalPart, RunId};
 use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
@@ -40,6 +40,7 @@ impl WorkflowsLoop {
             Step::Cancel { id, .. } => format!("ending run {id}"),
             Step::Dismiss { id, .. } => format!("taking away the request of run {id}"),
             Step::Say { workflow, .. } => format!("saying how workflow {workflow} is"),
+            Step::SayTrigger(said) => format!("saying how trigger {} of {} is", said.trigger, said.object),
             Step::Forget(id) => format!("forgetting run {id}"),
         };
         let done = match step {
@@ -71,6 +72,10 @@ impl WorkflowsLoop {
                     Err(error) => Err(error.into()),
                 }
             }
+            Step::SayTrigger(said) => match of_trigger(said) {
+                Ok((guard, op)) => self.write(fence, vec![guard], vec![op]).await.map(|_| ()),
+                Err(error) => Err(error.into()),
+            },
             Step::Forget(id) => self.forget(fence, &id).await,
         };
         done.map_err(|error| LoopError::new(what, error))
@@ -91,7 +96,7 @@ impl WorkflowsLoop {
     }
 
     async fn begin(&mut self, fence: Fence, begin: Begin) -> Result<(), StepError> {
-        let Begin { id, spec, input, head, request, record } = begin;
+        let Begin { id, spec, input, head, request, record, trigger } = begin;
         let prefix = format!("{}{id}/", prefix::RUN_INPUTS);
         let input = journal::restore(&self.deps.store, input, &prefix).await?;
         let (stored, mut ops) = journal::store(&id, input.clone());
@@ -107,6 +112,11 @@ impl WorkflowsLoop {
             let key = Key::Workflow(id.workflow.clone());
             guards.push(guard(&key, before));
             ops.push(put(&key, &record)?);
+        }
+        if let Some(said) = trigger {
+            let (guard, op) = of_trigger(said)?;
+            guards.push(guard);
+            ops.push(op);
         }
         if request.is_some() {
             ops.push(Op::delete(id.request()));
@@ -216,6 +226,16 @@ fn context(id: &RunId, input: serde_json::Value, started_at: jiff::Timestamp) ->
 
 fn definition_key((workflow, hash): &(NamespacedName, String)) -> Key {
     Key::RunDefinition(workflow.clone(), hash.clone())
+}
+
+fn of_trigger(said: TriggerSaid) -> Result<(Guard, Op), CodecError> {
+    let TriggerSaid { object, trigger, record, before } = said;
+    let key = Key::Trigger(object, trigger);
+    let op = match record {
+        Some(record) => put(&key, &record)?,
+        None => Op::delete(&key),
+    };
+    Ok((guard(&key, before), op))
 }
 
 fn put<T: Serialize>(key: &Key, value: &T) -> Result<Op, CodecError> {

@@ -2,7 +2,7 @@
 //!
 //! [`machine`] is pure: the state of a run is what its journal makes of it. [`WorkflowsLoop`] begins, resumes and
 //! ends runs; a task for each writes an entry before anything follows from it, and calls the functions. Writes
-//! `/minik8s-runs/` and `workflows/`.
+//! `/minik8s-runs/`, `workflows/` and `triggers/`.
 
 mod act;
 mod book;
@@ -16,6 +16,7 @@ mod request;
 mod task;
 #[cfg(test)]
 mod tests;
+mod triggers;
 mod workflows_loop;
 
 pub use journal::Loaded;

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::control;
+use schema::kinds::trigger::Trigger;
 use schema::kinds::workflow::WorkflowSpec;
 use schema::kinds::{Kind, Resource};
-use schema::meta::NamespacedName;
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::WorkflowRecord;
+use schema::records::{TriggerRecord, WorkflowRecord};
 use schema::snapshot::Snapshot;
 
 use super::book::{Heads, Progress};
 use super::records::{Origin, RunHead, RunId, RunRequest, Stored};
+use super::triggers;
 use crate::controllers::LastKnown;
 
 /// Most runs under way at once; more wait.
@@ -61,6 +63,21 @@ pub(super) struct Begin {
     pub request: Option<i64>,
     /// What is said of the workflow in the same transaction, and the revision of what was said before.
     pub record: Option<(WorkflowRecord, Option<i64>)>,
+    /// What is said of the trigger that starts it, likewise.
+    pub trigger: Option<TriggerSaid>,
+}
+
+/// What is said of a trigger.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TriggerSaid {
+    /// The object that has it.
+    pub object: ObjectRef,
+    /// Its name.
+    pub trigger: String,
+    /// What; nothing once the trigger is gone.
+    pub record: Option<TriggerRecord>,
+    /// Revision of what was said before.
+    pub before: Option<i64>,
 }
 
 /// One step.
@@ -93,6 +110,8 @@ pub(super) enum Step {
         /// Revision of what was said before.
         before: Option<i64>,
     },
+    /// Says what a trigger did and will do.
+    SayTrigger(TriggerSaid),
     /// Forgets a run that ended long ago.
     Forget(RunId),
 }
@@ -111,6 +130,12 @@ impl control::Plan for Steps {
 
     fn again_at(&self) -> Option<Timestamp> {
         self.again_at
+    }
+}
+
+impl Steps {
+    fn look_again(&mut self, at: Timestamp) {
+        self.again_at = Some(self.again_at.map_or(at, |before| before.min(at)));
     }
 }
 
@@ -153,6 +178,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
             ),
             request: Some(*revision),
             record: None,
+            trigger: None,
         })));
     }
 
@@ -160,6 +186,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         let waiting = waiting.get(id).copied().unwrap_or(0);
         say(seen, (id, object, spec), (&mut free, waiting), now, &mut out);
     }
+    fire_all(seen, &workflows, &mut free, now, &mut out);
     for (id, record) in &seen.snapshot.workflows {
         if !workflows.contains_key(id) {
             let before = Some(record.mod_revision);
@@ -176,7 +203,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         );
     }
     if !seen.carried.is_empty() {
-        out.again_at = Some(now + SAID_EVERY);
+        out.look_again(now + SAID_EVERY);
     }
     out
 }
@@ -249,6 +276,82 @@ fn say(
         head,
         request: None,
         record: Some((record, revision)),
+        trigger: None,
+    })));
+}
+
+/// All triggers; the records of those that are gone go, too.
+fn fire_all(
+    seen: &Observed,
+    workflows: &BTreeMap<NamespacedName, (&Object, &WorkflowSpec)>,
+    free: &mut usize,
+    now: Timestamp,
+    out: &mut Steps,
+) {
+    for (id, (_, spec)) in workflows {
+        for trigger in &spec.triggers {
+            fire(seen, (id, spec, trigger), free, now, out);
+        }
+    }
+    for ((object, trigger), record) in &seen.snapshot.triggers {
+        let id = NamespacedName::new(&object.namespace, &object.name);
+        let spec = workflows.get(&id).filter(|_| object.kind == Kind::Workflow).map(|(_, spec)| spec);
+        if !spec.is_some_and(|spec| spec.triggers.iter().any(|known| known.name == *trigger)) {
+            out.steps.push(Step::SayTrigger(TriggerSaid {
+                object: object.clone(),
+                trigger: trigger.clone(),
+                record: None,
+                before: Some(record.mod_revision),
+            }));
+        }
+    }
+}
+
+/// The run that a trigger starts now, and what is said of it.
+fn fire(
+    seen: &Observed,
+    (id, spec, trigger): (&NamespacedName, &WorkflowSpec, &Trigger),
+    free: &mut usize,
+    now: Timestamp,
+    out: &mut Steps,
+) {
+    let object = ObjectRef { kind: Kind::Workflow, namespace: id.namespace.clone(), name: id.name.clone() };
+    let there = seen.snapshot.triggers.get(&(object.clone(), trigger.name.clone()));
+    let known = there.map(|there| &there.value).or_else(|| seen.last_known.trigger(&object, &trigger.name));
+    let decided = triggers::decide(trigger, known, now);
+    let next = decided.as_ref().map(|decided| &decided.record).or(known).and_then(|record| record.next);
+    if let Some(next) = next.filter(|next| *next > now) {
+        out.look_again(next);
+    }
+    let before = there.map(|there| there.mod_revision);
+    let say = |record| TriggerSaid { object, trigger: trigger.name.clone(), record: Some(record), before };
+    let Some(decided) = decided else {
+        // What is only on the disk goes back to etcd.
+        if let Some(known) = known.filter(|_| there.is_none()) {
+            out.steps.push(Step::SayTrigger(say(known.clone())));
+        }
+        return;
+    };
+    // A run of this id that somebody asked for is the run of the tick.
+    let start = decided.start.filter(|start| !seen.heads.contains_key(&RunId::new(id.clone(), &start.run)));
+    let Some(start) = start else {
+        out.steps.push(Step::SayTrigger(say(decided.record)));
+        return;
+    };
+    if *free == 0 {
+        // The tick stays due, and the end of another run wakes the loop.
+        return;
+    }
+    *free -= 1;
+    let origin = Origin::Schedule { trigger: trigger.name.clone(), tick: start.tick, missed: start.missed };
+    out.steps.push(Step::Begin(Box::new(Begin {
+        id: RunId::new(id.clone(), &start.run),
+        spec: spec.clone(),
+        input: Stored::Inline(triggers::input(trigger, &start)),
+        head: RunHead::begun(spec, spec.run_hash(), origin, now),
+        request: None,
+        record: None,
+        trigger: Some(say(decided.record)),
     })));
 }
 

@@ -72,6 +72,15 @@ pub enum Origin {
         /// Name of the reconciler that took it.
         reconciler: String,
     },
+    /// A tick of a schedule.
+    Schedule {
+        /// Name of the trigger.
+        trigger: String,
+        /// The tick.
+        tick: Timestamp,
+        /// Ticks before it that were missed and have no run.
+        missed: u32,
+    },
 }
 
 impl fmt::Display for Origin {
@@ -79,6 +88,10 @@ impl fmt::Display for Origin {
         match self {
             Self::Push { generation } => write!(f, "the push of generation {generation}"),
             Self::Request { reconciler } => write!(f, "a request to {reconciler}"),
+            Self::Schedule { trigger, tick, missed: 0 } => write!(f, "trigger {trigger} of {tick}"),
+            Self::Schedule { trigger, tick, missed } => {
+                write!(f, "trigger {trigger} of {tick}; {missed} before it were missed")
+            }
         }
     }
 }

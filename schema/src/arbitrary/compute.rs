@@ -47,6 +47,11 @@ pub(super) fn workflow(name: &str, chance: &mut Chance) -> (Json, Vec<String>) {
     if chance.one_in(2) {
         flow["params"] = json!({"n": chance.below(100), "text": chance.text(), "list": [1, null, true]});
     }
+    if chance.one_in(3) {
+        let schedule = json!({"cron": format!("{} 3 * * *", chance.below(60)), "timeZone": "Europe/Berlin"});
+        flow["triggers"] =
+            json!([{"name": "nightly", "schedule": schedule, "params": {"n": chance.below(9)}}]);
+    }
     (flow, functions)
 }
 

@@ -66,6 +66,7 @@ pub mod replica_set;
 mod repo_path;
 pub mod service;
 mod spec;
+pub mod trigger;
 pub mod workflow;
 
 pub use health::Health;

@@ -183,7 +183,7 @@ const VALUES: &[(&str, &str, &str)] = &[
 
 /// Kinds of Kubernetes that people try, and what to use.
 const KINDS: &[(&str, &str)] = &[
-    ("CronJob", "use a Workflow"),
+    ("CronJob", "use a Workflow with spec.triggers"),
     ("Ingress", "use a Dns object"),
     ("List", "give it `items` that are objects, or separate the objects with `---`"),
     ("Namespace", "namespaces need no object: write metadata.namespace"),

@@ -41,4 +41,4 @@ pub use sources::{
     SourceStatus, Verdict, Waiting,
 };
 pub use usage::{ContainerUsage, NodeUsage, PodUsage};
-pub use workflows::WorkflowRecord;
+pub use workflows::{TriggerRecord, TriggerStart, WorkflowRecord};

@@ -1,7 +1,9 @@
-//! `workflows/<ns>/<name>`. What is below `/minik8s-runs/` is the reconcilers' own (`reconciler/src/runs/`).
+//! `workflows/<ns>/<name>` and `triggers/<kind>/<ns>/<name>/<trigger>`. What is below `/minik8s-runs/` is the reconcilers' own (`reconciler/src/runs/`).
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::kinds::trigger::Schedule;
 use crate::kinds::workflow::{RunSummary, WorkflowStatus};
 
 /// How the runs of a workflow go: written by the workflows controller, which runs them.
@@ -22,6 +24,38 @@ pub struct WorkflowRecord {
     /// Runs that wait for others to end.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waiting: u32,
+}
+
+/// What a trigger did and will do: written by the workflows controller, with the beginning of the run that it started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TriggerRecord {
+    /// The schedule that `next` is of: another one begins anew, with its first tick from then on.
+    pub schedule: Schedule,
+    /// The first tick that nothing was decided on yet; none if there will be none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Timestamp>,
+    /// The last run that it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<TriggerStart>,
+    /// Ticks without a run of their own since the last one that had one: what was missed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped: u32,
+}
+
+/// A run that a trigger started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TriggerStart {
+    /// Its id.
+    pub run: String,
+    /// The tick that it is of.
+    pub tick: Timestamp,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// Ticks before its own that were missed and have no run: it stands for them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missed: u32,
 }
 
 fn is_zero(count: &u32) -> bool {

@@ -115,6 +115,7 @@ rules! {
     TIMESTAMP "timestamp" Error "A point in time is not written as RFC 3339 says."
     RETRY "retry" Error "The errors or numbers of a retrier or catcher make no sense."
     TIMEOUT "timeout" Error "The time limits of a state contradict each other."
+    SCHEDULE "schedule" Error "A cron expression or time zone can't be used as it is written."
     WORKFLOW_TEST "workflow-test" Error "A case beside a workflow, in `<workflow>.tests.yaml`, does not hold."
     // The disk.
     UNREADABLE "unreadable" Error "A file or folder can't be read."

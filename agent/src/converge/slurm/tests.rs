@@ -95,7 +95,8 @@ impl Site {
         fs::write(home.join("jobs"), "").unwrap();
         let keys = Keys::open(&dir.path().join("identity")).unwrap();
         let recipient: age::x25519::Recipient = keys.recipient().unwrap().parse().unwrap();
-        let ciphertext = age::encrypt(&recipient, b"namespace: default\nname: slurm\n---\nid: key\n").unwrap();
+        let ciphertext =
+            age::encrypt(&recipient, b"namespace: default\nname: slurm\n---\nid: key\n").unwrap();
         let mut archive = Archive::new(Vec::new());
         archive.file("slurm.age", false, ciphertext.len() as u64, ciphertext.as_slice()).unwrap();
         let made = archive.finish().unwrap();

@@ -16,7 +16,7 @@ use crate::api::app::{App, Shared};
 use crate::api::error::ApiError;
 use crate::api::events::{self, Wanted};
 use crate::api::input::{self, Asked};
-use crate::api::read::InNamespace;
+use crate::api::read::{InNamespace, OfNamespace};
 use crate::runs::{self, RequestError, RunId};
 use crate::view::{self, List, RunAccepted, RunAsked, Selection};
 
@@ -56,6 +56,15 @@ pub(in crate::api) async fn one(
     // Without etcd it is shown without its events.
     detail.events = events::read(&app, &Wanted::of(Kind::Workflow, &id), now).await.unwrap_or_default();
     Ok(Json(detail))
+}
+
+pub(in crate::api) async fn triggers(
+    State(app): App,
+    Asked(query): Asked<OfNamespace>,
+) -> Answer<List<view::TriggerView>> {
+    let namespace = query.namespace.as_deref();
+    input::optional_name("namespace", namespace)?;
+    Ok(Json(List { items: view::triggers(&*app.snapshot()?, namespace) }))
 }
 
 /// The newest runs first.

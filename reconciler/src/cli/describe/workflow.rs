@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schema::kinds::trigger::Schedule;
 use serde_json::Value as Json;
 
 use super::page::{Page, pairs};
@@ -36,6 +37,13 @@ pub(in crate::cli) fn workflow_page(
         );
         page.field(0, "Last push", &text);
     }
+    let triggers = workflow.triggers.iter().map(|trigger| {
+        let Schedule { cron, time_zone, .. } = &trigger.schedule;
+        let next = trigger.next.map_or_else(|| "not known yet".to_owned(), |next| next.to_string());
+        let last = trigger.last.as_ref().map_or_else(String::new, |last| format!(", last run {}", last.run));
+        format!("{} ({cron} {time_zone}): next {next}{last}", trigger.name)
+    });
+    page.fields(0, "Triggers", triggers);
     page.field(0, "Run it", &format!("minik8s run {}/{} -d '{{…}}' --wait", row.namespace, row.name));
     page.field(0, "Age", &row.age);
     page.field(0, "Set by", &workflow.set_by);

@@ -7,8 +7,8 @@ use schema::records::{ChangeCounts, PlanRecord};
 use super::output::{Listed, Row};
 use crate::view::{
     AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionView, JobView, KindPage, NodeView,
-    ObjectView, PodView, RevisionView, RouteView, RunView, ServiceView, SourceView, WorkflowView,
-    WorkloadView, short,
+    ObjectView, PodView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView,
+    WorkflowView, WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -284,6 +284,34 @@ impl Listed for JobView {
             .wide("LOGIN", &self.login)
             .wide("NODE", some(self.node.as_deref()))
             .remark("REASON", &self.reason)
+    }
+}
+
+impl Listed for TriggerView {
+    fn id(&self) -> String {
+        format!("trigger/{}/{}", self.object, self.name)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        let last = self.last.as_ref();
+        let missed = match (self.skipped, last.map_or(0, |last| last.missed)) {
+            (0, 0) => String::new(),
+            (0, missed) => format!("the last run stands for {missed} missed times, too"),
+            (skipped, _) => format!("{skipped} times were missed since the last run"),
+        };
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("OBJECT", &self.object)
+            .col("SCHEDULE", &self.schedule.cron)
+            .col("TIME-ZONE", &self.schedule.time_zone)
+            .col("LAST", last.map(|last| last.tick.to_string()).unwrap_or_default())
+            .col("NEXT", self.next.map(|next| next.to_string()).unwrap_or_default())
+            .wide("LAST-RUN", last.map_or("", |last| &last.run))
+            .remark("NOTE", missed)
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        name == self.name || name == format!("{}/{}", self.object, self.name)
     }
 }
 

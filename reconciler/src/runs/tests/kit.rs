@@ -113,6 +113,11 @@ impl Kit {
 
     /// Looks once, with all that is in the store.
     pub(super) async fn look(&mut self) {
+        self.look_at(Timestamp::now()).await;
+    }
+
+    /// The same, at this time.
+    pub(super) async fn look_at(&mut self, now: Timestamp) {
         let newest = self.memory.revision();
         // Revisions of runs are not in the snapshot: a key that is makes it as new.
         let _ = self.store.txn(Vec::new(), vec![Op::put(Key::Rules("n1".into()), "{\"revision\":1}")]).await;
@@ -123,7 +128,7 @@ impl Kit {
             Observation::Ready(seen) => seen,
             Observation::NotReady(why) => panic!("{why}"),
         };
-        let plan = WorkflowsLoop::plan(&seen, Timestamp::now());
+        let plan = WorkflowsLoop::plan(&seen, now);
         let done = self.the_loop.act(&seen, plan).await;
         self.the_loop.report(seen, done).await.unwrap();
     }

@@ -3,3 +3,4 @@
 mod calls;
 mod kit;
 mod running;
+mod triggers;

@@ -16,6 +16,10 @@ use crate::view::age::{AppliedAt, age};
 use crate::view::events::EventView;
 use crate::view::objects::Selection;
 
+mod triggers;
+
+pub use triggers::{TriggerView, triggers};
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkflowView {
@@ -46,6 +50,7 @@ pub struct WorkflowDetail {
     pub annotations: StringMap,
     /// As it is after its defaults.
     pub spec: WorkflowSpec,
+    pub triggers: Vec<TriggerView>,
     pub events: Vec<EventView>,
 }
 
@@ -145,6 +150,7 @@ pub fn workflow(
         set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
         commit: format!("{} by {}", from.commit, from.author),
         annotations: object.metadata.annotations.clone(),
+        triggers: triggers::triggers_of(snapshot, &key, &spec.triggers),
         spec: (**spec).clone(),
         events,
     })

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use crate::codec::content_hash;
+use crate::kinds::trigger::Trigger;
 use crate::violation::{OwnedStep, Path};
 
 mod defaults;
@@ -74,12 +75,15 @@ pub struct WorkflowSpec {
     /// Ids of runs that are to end. It starts none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cancel: Vec<String>,
+    /// What starts runs beside pushes and `minik8s run`. To change one starts none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<Trigger>,
 }
 
 impl WorkflowSpec {
     /// The hash of all that a run is made of: another one means that a push starts a run.
     pub fn run_hash(&self) -> String {
-        content_hash(&Self { cancel: Vec::new(), comment: None, ..self.clone() })
+        content_hash(&Self { cancel: Vec::new(), triggers: Vec::new(), comment: None, ..self.clone() })
     }
 
     /// The outermost states.

@@ -8,6 +8,7 @@ fn cases() -> Vec<cases::Case> {
     let mut cases = graph();
     cases.extend(shape());
     cases.extend(times_and_errors());
+    cases.extend(schedules());
     cases.extend(paths());
     cases.extend(choices());
     cases.extend(unsupported());
@@ -115,6 +116,27 @@ fn times_and_errors() -> Vec<cases::Case> {
         ("wrong-type", task("retry: [{errorEquals: [E], backoffRate: §\"2\"}]")),
         ("wrong-type", task("retry: [{errorEquals: §States.ALL}]")),
         ("unknown-value", task("retry: [{errorEquals: [E], jitterStrategy: §Full}]")),
+    ]
+}
+
+fn triggers(text: &str) -> String {
+    format!("{}  triggers:\n  - {text}\n", states("a: {type: Succeed}"))
+}
+
+fn schedules() -> Vec<cases::Case> {
+    vec![
+        ("schedule", triggers("{name: t, schedule: {cron: §'* * * *'}}")),
+        ("schedule", triggers("{name: t, schedule: {cron: §'0 0 30 2 *'}}")),
+        ("schedule", triggers("{name: t, schedule: {cron: §'0 24 * * *'}}")),
+        ("schedule", triggers("{name: t, schedule: {cron: '* * * * *', timeZone: §Mars/Base}}")),
+        ("unknown-value", triggers("{name: t, schedule: {cron: '* * * * *', missed: §all}}")),
+        ("invalid-name", triggers("{name: §T_1, schedule: {cron: '* * * * *'}}")),
+        (
+            "duplicate-name",
+            triggers(
+                "{name: t, schedule: {cron: '* * * * *'}}\n  - {name: §t, schedule: {cron: '0 * * * *'}}",
+            ),
+        ),
     ]
 }
 

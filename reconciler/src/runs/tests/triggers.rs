@@ -1,0 +1,138 @@
+//! Triggers, with their records and runs in etcd.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use schema::codec::decode;
+use schema::control::Plan as _;
+use schema::keys::{Key, prefix};
+use schema::kinds::Kind;
+use schema::meta::ObjectRef;
+use schema::records::TriggerRecord;
+use schema::snapshot::Snapshot;
+use serde_json::json;
+
+use super::kit::{Kit, id};
+use crate::controllers::LastKnown;
+use crate::runs::kept_run;
+use crate::runs::plan::{self, Observed, Step};
+
+const PASS: &str = "\n  startAt: a\n  states: {a: {type: Pass, end: true}}";
+
+fn spec(cron: &str) -> String {
+    format!("\n  triggers: [{{name: tick, schedule: {{cron: '{cron}'}}}}]{PASS}")
+}
+
+fn at(time: &str) -> Timestamp {
+    format!("2026-11-23T{time}Z").parse().unwrap()
+}
+
+fn flow() -> ObjectRef {
+    ObjectRef { kind: Kind::Workflow, namespace: "default".into(), name: "flow".into() }
+}
+
+async fn record(kit: &Kit) -> Option<TriggerRecord> {
+    let found = kit.store.get(&Key::Trigger(flow(), "tick".into()).to_string()).await.unwrap();
+    found.map(|found| decode(&found.value).unwrap())
+}
+
+async fn runs(kit: &Kit) -> Vec<String> {
+    let heads = kit.store.list(prefix::RUN_HEADS).await.unwrap().items;
+    heads.iter().filter_map(|head| head.key.rsplit('/').next().map(str::to_owned)).collect()
+}
+
+// The record and the head of the run each keep it from being two.
+#[tokio::test]
+async fn a_tick_starts_one_run_whoever_leads() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, &spec("*/5 * * * *")).await;
+    kit.look_at(at("16:03:00")).await;
+    assert_eq!(record(&kit).await.unwrap().next, Some(at("16:05:00")));
+    assert_eq!(runs(&kit).await.len(), 0, "the first sight starts nothing");
+    for second in ["16:05:00", "16:05:01"] {
+        kit.look_at(at(second)).await;
+        assert_eq!(record(&kit).await.unwrap().next, Some(at("16:10:00")));
+        kit.crash().await;
+        kit.look_at(at(second)).await;
+    }
+    assert_eq!(runs(&kit).await, ["tick-20261123T1605Z"]);
+    kit.ended("flow", "tick-20261123T1605Z").await;
+    let (head, _, loaded) = kept_run(&kit.store, &id("flow", "tick-20261123T1605Z")).await.unwrap().unwrap();
+    assert_eq!(head.origin.to_string(), "trigger tick of 2026-11-23T16:05:00Z");
+    assert_eq!(loaded.input, json!({"trigger": "tick", "time": "2026-11-23T16:05:00Z"}));
+}
+
+#[tokio::test]
+async fn a_tick_while_all_was_down_is_run_once_and_said() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, &spec("* * * * *")).await;
+    kit.look_at(at("16:00:30")).await;
+    kit.crash().await;
+    kit.look_at(at("16:03:10")).await;
+    kit.look_at(at("16:03:11")).await;
+    assert_eq!(runs(&kit).await, ["tick-20261123T1603Z"]);
+    assert_eq!(record(&kit).await.unwrap().last.unwrap().missed, 2);
+}
+
+#[tokio::test]
+async fn a_run_that_was_asked_for_by_the_id_of_a_tick_is_that_of_the_tick() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, &spec("* * * * *")).await;
+    kit.look_at(at("16:00:30")).await;
+    kit.ask("flow", "tick-20261123T1601Z", json!({})).await;
+    for time in ["16:01:00", "16:01:01", "16:02:00"] {
+        kit.look_at(at(time)).await;
+    }
+    assert_eq!(runs(&kit).await, ["tick-20261123T1601Z", "tick-20261123T1602Z"]);
+}
+
+#[tokio::test]
+async fn to_change_a_trigger_starts_no_run_of_the_push_and_its_end_takes_the_record() {
+    let mut kit = Kit::new().await;
+    let with_params = |cron: &str| format!("\n  params: {{}}{}", spec(cron));
+    kit.push("flow", 1, &with_params("* * * * *")).await;
+    kit.look_at(at("16:00:30")).await;
+    kit.push("flow", 2, &with_params("0 3 * * *")).await;
+    kit.look_at(at("16:05:30")).await;
+    assert_eq!(runs(&kit).await.len(), 1, "that of the first push");
+    assert_eq!(record(&kit).await.unwrap().next, Some("2026-11-24T03:00:00Z".parse().unwrap()));
+    kit.push("flow", 3, PASS).await;
+    kit.look_at(at("16:06:30")).await;
+    assert_eq!(record(&kit).await, None);
+}
+
+// Seen red without triggers in `LastKnown::from_disk`.
+#[tokio::test]
+async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, &spec("*/5 * * * *")).await;
+    kit.settle().await;
+    for time in ["16:03:00", "16:05:00", "16:05:01"] {
+        kit.look_at(at(time)).await;
+    }
+    let whole = kit.snapshot.current();
+    let kept = LastKnown::from_disk(&LastKnown::of(&whole).unwrap().to_disk());
+    let lost = Snapshot { objects: whole.objects.clone(), ..Snapshot::default() };
+    let mut seen = Observed {
+        snapshot: Arc::new(lost),
+        last_known: Arc::new(kept),
+        heads: Default::default(),
+        carried: Default::default(),
+        idle: Vec::new(),
+        requests: Vec::new(),
+        forgets: false,
+    };
+    let begun = |plan: &plan::Steps| {
+        let begins = plan.steps.iter().filter_map(|step| match step {
+            Step::Begin(begin) => Some(begin.id.run.clone()),
+            _ => None,
+        });
+        begins.collect::<Vec<_>>()
+    };
+    let soon = plan::plan(&seen, at("16:06:00"));
+    assert_eq!((begun(&soon).len(), soon.again_at()), (0, Some(at("16:10:00"))));
+    assert!(soon.steps.iter().any(|step| matches!(step, Step::SayTrigger(_))), "etcd gets it back");
+    assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))), ["tick-20261123T1620Z"]);
+    seen.last_known = Arc::default();
+    assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))).len(), 0, "without it, it is the first sight");
+}
