@@ -273,9 +273,9 @@ fn pod_name(text: &str) -> Result<String, CliError> {
     }
     match text.parse::<Resource>() {
         Ok(Resource { kind: ResourceKind::Object(Kind::Pod), name: Some(name) }) => Ok(name),
-        Ok(_) => {
-            Err(CliError::Usage(format!("{text}: only pods, functions and jobs have logs; write pod/NAME")))
-        }
+        Ok(_) => Err(CliError::Usage(format!(
+            "{text}: only pods, functions, runs and jobs have logs; write pod/NAME"
+        ))),
         Err(why) => Err(CliError::Usage(format!("{text}: {why}"))),
     }
 }

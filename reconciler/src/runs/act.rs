@@ -78,7 +78,17 @@ impl WorkflowsLoop {
             },
             Step::Forget(id) => self.forget(fence, &id).await,
         };
-        done.map_err(|error| LoopError::new(what, error))
+        match done {
+            Err(error @ (StepError::Store(_) | StepError::Journal(JournalError::Store(_)))) => {
+                Err(LoopError::new(what, error))
+            }
+            // What is wrong with one run holds no other up.
+            Err(error) => {
+                tracing::warn!(%error, "{what} failed");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// The revision at which it was done; none after a conflict, which the next plan sees.
@@ -123,7 +133,12 @@ impl WorkflowsLoop {
             let parts = self.deps.store.list(&prefix).await?;
             ops.extend(parts.items.into_iter().map(|part| Op::Delete { key: part.key }));
         }
-        let Some(revision) = self.write(fence, guards, ops).await? else { return Ok(()) };
+        let written = self.write(fence, guards, ops).await;
+        let Ok(Some(revision)) = written else {
+            // It may have begun although the answer was lost; or there is such a run, and the book does not have it.
+            self.book.unsure.insert(id);
+            return written.map(|_| ());
+        };
         self.book.definitions.insert(definition);
         let context = context(&id, input, head.started_at);
         let (run, _) = Run::begin(context, &spec);
@@ -138,7 +153,9 @@ impl WorkflowsLoop {
         let missing = |what: &str| JournalError::Unreadable(format!("its {what} is gone"));
         let definition = (id.workflow.clone(), kept.head.definition.clone());
         let found = self.deps.store.get(&definition_key(&definition).to_string()).await?;
-        let spec: WorkflowSpec = decode(&found.ok_or_else(|| missing("definition"))?.value)?;
+        let found = found.ok_or_else(|| missing("definition"))?;
+        let unknown = |error: CodecError| JournalError::Unreadable(format!("its definition: {error}"));
+        let spec: WorkflowSpec = decode(&found.value).map_err(unknown)?;
         let loaded = Journal::load(&self.deps.store, id).await?.ok_or_else(|| missing("journal"))?;
         let (mut run, _) = Run::begin(context(id, loaded.input, kept.head.started_at), &spec);
         for entry in &loaded.entries {
@@ -199,18 +216,21 @@ impl WorkflowsLoop {
         let mut ops = vec![Op::delete(id.head())];
         let definition =
             self.book.heads.get(id).map(|kept| (id.workflow.clone(), kept.head.definition.clone()));
+        let unused = definition.filter(|definition| !self.is_used(definition, id));
+        ops.extend(unused.as_ref().map(|definition| Op::delete(definition_key(definition))));
+        self.write(fence, Vec::new(), ops).await?;
         self.book.remove(id);
-        if let Some(definition) = definition.filter(|definition| !self.is_used(definition)) {
-            ops.push(Op::delete(definition_key(&definition)));
+        if let Some(definition) = unused {
             self.book.definitions.remove(&definition);
         }
-        self.write(fence, Vec::new(), ops).await.map(|_| ())
+        Ok(())
     }
 
-    fn is_used(&self, (workflow, hash): &(NamespacedName, String)) -> bool {
+    /// Another run than this one has the definition.
+    fn is_used(&self, (workflow, hash): &(NamespacedName, String), except: &RunId) -> bool {
         let first = RunId::new(workflow.clone(), "");
         let below = self.book.heads.range(first..).take_while(|(id, _)| id.workflow == *workflow);
-        below.into_iter().any(|(_, kept)| kept.head.definition == *hash)
+        below.into_iter().any(|(id, kept)| id != except && kept.head.definition == *hash)
     }
 }
 

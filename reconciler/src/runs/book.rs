@@ -72,6 +72,8 @@ pub(super) struct Book {
     pub tasks: BTreeMap<RunId, Carried>,
     /// Runs whose task ended before they did, and when.
     pub stuck: BTreeMap<RunId, Instant>,
+    /// Runs that may have begun although the answer of etcd was lost.
+    pub(super) unsure: BTreeSet<RunId>,
     /// Definitions that etcd has.
     pub definitions: BTreeSet<(NamespacedName, String)>,
 }

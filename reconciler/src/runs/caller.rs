@@ -22,7 +22,9 @@ const KEY: &str = "idempotency-key";
 /// Names the call in the function's log.
 const ACTIVATION: &str = "x-activation-id";
 /// So much of a traceback goes into a cause.
-const CAUSE_MAX_CHARS: usize = 16 * 1024;
+const CAUSE_MAX_CHARS: usize = 4 * 1024;
+/// And so much of an error's name.
+const ERROR_MAX_CHARS: usize = 256;
 
 /// Calls functions.
 pub(super) struct Caller {
@@ -66,7 +68,7 @@ impl Caller {
             None => format!("{}/{}", run.workflow.namespace, call.function),
         };
         let key = format!("{run}/{}", call.step);
-        let began = Instant::now();
+        let mut busy_since = None;
         let mut wait = AGAIN.0;
         let mut turn = usize::try_from(call.id).unwrap_or_default();
         loop {
@@ -81,7 +83,8 @@ impl Caller {
                 Attempt::Ended(event) => return Answer { event, activation },
                 Attempt::NotBegun { why, wait, is_busy } => (why, wait, is_busy),
             };
-            if is_busy && began.elapsed() > BUSY_MAX {
+            busy_since = busy_since.or_else(|| Some(Instant::now())).filter(|_| is_busy);
+            if busy_since.is_some_and(|since| since.elapsed() > BUSY_MAX) {
                 return failed(call, "Function.Unavailable", &why).into();
             }
             tracing::debug!(%run, function, why, "the call is made again");
@@ -159,12 +162,14 @@ async fn answered(call: &Call, response: Response) -> Attempt {
         }
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => failed(call, "States.Permissions", &message),
         StatusCode::NOT_FOUND => failed(call, "Function.NotFound", &message),
-        StatusCode::BAD_GATEWAY => failed(call, "Function.InvalidResult", &message),
+        // InvalidResult, or ReplicaLost.
+        StatusCode::BAD_GATEWAY if !kind.is_empty() => failed(call, &format!("Function.{kind}"), &message),
         other => failed(call, "States.TaskFailed", &format!("{other}: {message}")),
     })
 }
 
 fn failed(call: &Call, error: &str, cause: &str) -> Event {
     let cause = cause.chars().take(CAUSE_MAX_CHARS).collect();
-    Event::Failed { call: call.id, error: error.to_owned(), cause }
+    let error: String = error.chars().take(ERROR_MAX_CHARS).collect();
+    Event::Failed { call: call.id, error, cause }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use schema::control;
 use schema::kinds::trigger::Trigger;
-use schema::kinds::workflow::WorkflowSpec;
+use schema::kinds::workflow::{RunPhase, WorkflowSpec};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
@@ -25,6 +25,8 @@ pub(super) const RUNNING_MAX: usize = 500;
 pub(super) const KEPT_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// And how many of a workflow.
 pub(super) const KEPT_PER_WORKFLOW: usize = 1_000;
+/// For so long a workflow that a run is asked for may be unknown.
+const UNKNOWN_FOR: SignedDuration = SignedDuration::from_secs(10);
 /// Most runs that are forgotten in one go.
 const FORGOTTEN_AT_ONCE: usize = 200;
 /// Where a run is, is said at most so often.
@@ -158,7 +160,12 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     for (id, request, revision) in &seen.requests {
         let known = workflows.get(&id.workflow).filter(|_| !seen.heads.contains_key(id));
         let Some((_, spec)) = known else {
-            out.steps.push(Step::Dismiss { id: id.clone(), revision: *revision });
+            // Another reconciler may know of a workflow before this one.
+            if seen.heads.contains_key(id) || now.duration_since(request.asked_at) > UNKNOWN_FOR {
+                out.steps.push(Step::Dismiss { id: id.clone(), revision: *revision });
+            } else {
+                out.look_again(request.asked_at + UNKNOWN_FOR + SAID_EVERY);
+            }
             continue;
         };
         if free == 0 {
@@ -243,6 +250,10 @@ fn say(
         }
         if let Some(progress) = seen.carried.get(&run) {
             last.state.clone_from(&progress.state);
+        } else if last.phase == RunPhase::Running && !seen.heads.contains_key(&run) {
+            last.phase = RunPhase::Aborted;
+            last.finished_at = Some(now);
+            "its journal was lost with etcd".clone_into(&mut last.cause);
         }
     }
     let revision = there.map(|there| there.mod_revision);
@@ -264,7 +275,11 @@ fn say(
         return;
     }
     *free -= 1;
-    let run = format!("push-{}-{}", object.generation, &hash[..8]);
+    let base = format!("push-{}-{}", object.generation, &hash[..8]);
+    // A workflow that was removed and comes back has the generations of before.
+    let is_free = |run: &String| !seen.heads.contains_key(&RunId::new(id.clone(), run));
+    let mut names = [base.clone()].into_iter().chain((2..).map(|number: u64| format!("{base}-{number}")));
+    let Some(run) = names.find(is_free) else { return };
     let head = RunHead::begun(spec, hash.clone(), Origin::Push { generation: object.generation }, now);
     record.last_run = Some(head.summary(&run));
     record.started_hash = hash;

@@ -191,7 +191,7 @@ impl RunHead {
     }
 
     pub(super) fn set_error(&mut self, error: &str, cause: &str) {
-        error.clone_into(&mut self.error);
+        self.error = error.chars().take(CAUSE_SHOWN_CHARS).collect();
         self.cause = cause.chars().take(CAUSE_SHOWN_CHARS).collect();
     }
 }

@@ -31,6 +31,9 @@ pub(super) struct RunTask {
     pub(super) progress: SharedProgress,
 }
 
+/// Most calls of a run at once, as in Step Functions; the others follow.
+const CALLS_MAX: usize = 40;
+
 /// Calls under way.
 #[derive(Default)]
 struct Calls {
@@ -72,7 +75,9 @@ impl RunTask {
             }
             is_wanted
         });
-        for call in pending.calls {
+        let mut first = pending.calls;
+        first.sort_by_key(|call| call.id);
+        for call in first.into_iter().take(CALLS_MAX) {
             if calls.by_id.contains_key(&call.id) {
                 continue;
             }
@@ -88,11 +93,18 @@ impl RunTask {
             return Event::Cancelled { cause }.into();
         }
         let pending = self.run.pending();
-        if pending.continues {
-            return Event::Continue.into();
-        }
         let timer = pending.timers.into_iter().min_by_key(|timer| timer.due);
         let left = timer.as_ref().map(|timer| timer.due.duration_since(Timestamp::now()));
+        if pending.continues {
+            // A branch that needs nothing from outside keeps no other waiting.
+            return match (&timer, calls.answers.try_join_next()) {
+                (_, Some(Ok(answer))) => answer,
+                (Some(timer), _) if left.is_some_and(|left| !left.is_positive()) => {
+                    Event::Due { timer: timer.id }.into()
+                }
+                _ => Event::Continue.into(),
+            };
+        }
         let left = left.map(|left| Duration::try_from(left).unwrap_or_default());
         loop {
             tokio::select! {

@@ -84,6 +84,20 @@ impl WorkflowsLoop {
         self.book = Book::default();
     }
 
+    /// Takes in runs that began although the answer was lost.
+    async fn make_sure(&mut self) -> Result<(), LoopError> {
+        for id in self.book.unsure.clone() {
+            let found = self.deps.store.get(&id.head().to_string()).await;
+            let found = found.map_err(|error| LoopError::new(format!("looking for run {id}"), error))?;
+            self.book.unsure.remove(&id);
+            let Some(found) = found.filter(|_| !self.book.tasks.contains_key(&id)) else { continue };
+            if let Ok(head) = decode::<RunHead>(&found.value) {
+                self.book.put(id, KeptHead { head, revision: found.mod_revision });
+            }
+        }
+        Ok(())
+    }
+
     async fn requests(&self) -> Result<Vec<(RunId, RunRequest, i64)>, LoopError> {
         let listing = self.deps.store.list(prefix::RUN_REQUESTS).await;
         let listing =
@@ -126,6 +140,7 @@ impl Loop for WorkflowsLoop {
         self.enter(fence).await?;
         let now = Instant::now();
         self.book.reap(now).await;
+        self.make_sure().await?;
         let requests = self.requests().await?;
         let book = &self.book;
         let rests = |id: &RunId| book.stuck.get(id).is_some_and(|at| now - *at < RESUMED_AFTER);

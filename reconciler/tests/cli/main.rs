@@ -169,7 +169,10 @@ async fn wrong_usage_is_one_line_and_code_2() {
         ),
         (&["describe", "pod"], "minik8s: a name is missing; write pod/NAME\n"),
         (&["get", "pod/a", "b"], "minik8s: two names are given; leave out b\n"),
-        (&["logs", "node/n1"], "minik8s: node/n1: only pods have logs; write pod/NAME\n"),
+        (
+            &["logs", "node/n1"],
+            "minik8s: node/n1: only pods, functions, runs and jobs have logs; write pod/NAME\n",
+        ),
         (
             &["status", "--server", "https://x"],
             "minik8s: --server https://x: only http is supported; write it as http://127.0.0.1:7070\n",

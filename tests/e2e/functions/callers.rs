@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use harness::{NetWorld, encrypted, eventually, recipient, secs};
+use harness::{NetWorld, eventually, recipient, sealed, secs};
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn expect(cluster: &Cluster, name: &str, more: &[&str], status: u16, word: &str)
 }
 
 fn secret(cluster: &Cluster, token: &str) -> Result<Change> {
-    let text = encrypted(&recipient(cluster)?, &format!("token: {token}\nword: hidden\n"))?;
+    let text = sealed(&recipient(cluster)?, "default", "door", &format!("token: {token}\nword: hidden\n"))?;
     Ok(Change::write("secrets/default/door.age", text))
 }
 

@@ -45,7 +45,7 @@ fn functions_are_made_of_images_dockerfiles_and_wheels_on_nodes_that_build() -> 
     Cluster::run(options, |cluster| {
         let builder = cluster.nodes[1].name.clone();
         let node = format!(
-            "apiVersion: minik8s.io/v1\nkind: Node\nmetadata:\n  name: {builder}\n  labels: {{minik8s.io/build: \"true\"}}\n"
+            "apiVersion: v1\nkind: Node\nmetadata:\n  name: {builder}\n  labels: {{minik8s.io/build: \"true\"}}\n"
         );
         cluster.push(&[other_object(), Change::write("node.yaml", node)], "One node builds")?;
         // An image of one's own, on each node.

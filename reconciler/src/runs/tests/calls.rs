@@ -62,7 +62,7 @@ async fn each_answer_has_its_error_and_a_call_that_did_not_begin_is_made_again()
         ("own", vec![(500, own)], "Moody", "not yet\nline 3"),
         ("late", vec![(504, said)], "States.Timeout", "so"),
         ("large", vec![(413, said)], "States.DataLimitExceeded", "so"),
-        ("wrong", vec![(502, said)], "Function.InvalidResult", "so"),
+        ("wrong", vec![(502, said)], "Function.Other", "so"),
         ("missing", vec![(404, said)], "Function.NotFound", "so"),
         ("closed", vec![(403, said)], "States.Permissions", "so"),
         ("busy", vec![(503, said), (429, said), (503, said)], "", ""),

@@ -28,6 +28,7 @@ pub(super) struct Kit {
     pub(super) store: SharedStore,
     pub(super) snapshot: SnapshotReader,
     the_loop: WorkflowsLoop,
+    last_look: Result<(), String>,
     fence: Fence,
     stop: CancellationToken,
 }
@@ -55,7 +56,7 @@ impl Kit {
         let (snapshot, _reflecting) =
             reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], stop.clone());
         let the_loop = a_loop(&store, &snapshot, fence);
-        Self { memory, store, snapshot, the_loop, fence, stop }
+        Self { memory, store, snapshot, the_loop, last_look: Ok(()), fence, stop }
     }
 
     /// The process ends, and another one leads: what was only in memory is gone.
@@ -114,6 +115,7 @@ impl Kit {
     /// Looks once, with all that is in the store.
     pub(super) async fn look(&mut self) {
         self.look_at(Timestamp::now()).await;
+        assert_eq!(self.last_look, Ok(()));
     }
 
     /// The same, at this time.
@@ -130,7 +132,14 @@ impl Kit {
         };
         let plan = WorkflowsLoop::plan(&seen, now);
         let done = self.the_loop.act(&seen, plan).await;
-        self.the_loop.report(seen, done).await.unwrap();
+        self.last_look =
+            self.the_loop.report(seen, done).await.map(|_| ()).map_err(|error| error.to_string());
+    }
+
+    /// Looks; it may fail.
+    pub(super) async fn try_to_look(&mut self) {
+        self.look_at(Timestamp::now()).await;
+        assert!(self.last_look.is_err(), "nothing failed");
     }
 
     /// Looks until it is so; at most for as long as a test may take.

@@ -140,10 +140,38 @@ async fn what_is_too_much_waits_and_begins_when_another_ends() {
     kit.remove("flow").await;
     let head = kit.ended("flow", "r400").await;
     assert_eq!((head.phase, head.cause.as_str()), (RunPhase::Aborted, "its workflow was removed"));
-    kit.until("what waited is dismissed", async |kit: &Kit| {
-        (kit.count(prefix::RUN_REQUESTS).await == 0).then_some(())
-    })
-    .await;
+    kit.look().await;
+    assert_eq!(kit.count(prefix::RUN_REQUESTS).await, 1, "its workflow may be on its way");
+    kit.look_at(Timestamp::now() + SignedDuration::from_secs(20)).await;
+    assert_eq!(kit.count(prefix::RUN_REQUESTS).await, 0);
+}
+
+// Seen red without `make_sure`: the run is begun, and nobody carries it on.
+#[tokio::test]
+async fn a_run_whose_beginning_was_not_answered_goes_on() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, COUNTS).await;
+    kit.ask("flow", "r1", count_to(3)).await;
+    // One for the look's own write, one for the run's beginning.
+    kit.memory.lose_next_answers(2);
+    kit.try_to_look().await;
+    assert!(kit.head("flow", "r1").await.is_some());
+    assert_eq!(kit.ended("flow", "r1").await.phase, RunPhase::Succeeded);
+}
+
+// Seen red with a name of the run that is the same each time.
+#[tokio::test]
+async fn a_workflow_that_comes_back_runs_again() {
+    let mut kit = Kit::new().await;
+    let spec = format!("\n  params: {{n: 0, until: 2}}{COUNTS}");
+    kit.push("flow", 1, &spec).await;
+    kit.until("a run", async |kit: &Kit| (kit.count(prefix::RUN_HEADS).await == 1).then_some(())).await;
+    kit.remove("flow").await;
+    kit.until("the record goes", async |kit: &Kit| kit.record("flow").await.is_none().then_some(())).await;
+    kit.push("flow", 1, &spec).await;
+    kit.until("another run", async |kit: &Kit| (kit.count(prefix::RUN_HEADS).await == 2).then_some(())).await;
+    let last = kit.record("flow").await.unwrap().last_run.unwrap();
+    assert!(last.id.ends_with("-2"), "{last:?}");
 }
 
 #[test]

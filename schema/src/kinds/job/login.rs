@@ -68,12 +68,18 @@ impl SlurmLogin {
         *self == Self::default()
     }
 
-    /// This login, with what it leaves out taken from `cluster`. Host keys belong to their host, and
-    /// credentials to each other: they are only taken over where the job names no host, or no
-    /// credential, of its own.
+    /// This login, with what it leaves out taken from `cluster`. Host keys belong to their host: they are only taken
+    /// over where the job names no host. The Cluster's credential goes to the Cluster's host, as the Cluster's user,
+    /// and nowhere else: a job that says any of this itself names its own credential.
     pub fn or(&self, cluster: &Self) -> Self {
         let own_host = self.host.is_some();
-        let own_credentials = self.ssh_key.is_some() || self.password.is_some();
+        let own_credentials = self.ssh_key.is_some()
+            || self.password.is_some()
+            || own_host
+            || self.port.is_some()
+            || self.username.is_some()
+            || !self.host_keys.is_empty()
+            || self.jump_host.is_some();
         let of_host = if own_host { self } else { cluster };
         let of_user = if own_credentials { self } else { cluster };
         Self {
@@ -214,7 +220,14 @@ mod tests {
         let own = SlurmLogin { host: Some("other".to_owned()), ..SlurmLogin::default() };
         let both = own.or(&cluster);
         assert_eq!((both.host, both.port, both.host_keys), (own.host, None, vec![]));
-        assert_eq!(both.ssh_key, cluster.ssh_key);
+        assert_eq!(
+            (both.ssh_key, both.password),
+            (None, None),
+            "the Cluster's key is for the Cluster's host"
+        );
+        let own =
+            SlurmLogin { port: Some(2022), host_keys: vec!["ssh-rsa x".to_owned()], ..SlurmLogin::default() };
+        assert_eq!(own.or(&cluster).ssh_key, None, "nor for another server on it");
         let password = SecretKeyRef { name: "hpc".to_owned(), key: "password".to_owned() };
         let own = SlurmLogin { password: Some(password), ..SlurmLogin::default() };
         assert_eq!(own.or(&cluster).ssh_key, None, "one credential, the job's");

@@ -25,7 +25,8 @@ use crate::quantity::Memory;
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct JobSpec {
-    /// Where it is submitted, and as whom; each field that is left out is the Cluster's `slurm.login`.
+    /// Where it is submitted, and as whom; what is left out is that of the Cluster's
+    /// `slurm.login`, whose credential goes with none but its own host and user.
     #[serde(default, skip_serializing_if = "SlurmLogin::is_empty")]
     pub login: SlurmLogin,
     /// Folder of the repository, from its root, that is uploaded; the job starts in it.
