@@ -87,6 +87,7 @@ impl Slurm {
                 "--innodb-buffer-pool-size=64M",
                 "--innodb-flush-log-at-trx-commit=0",
                 &format!("--datadir={}", at("db")),
+                &format!("--tmpdir={}", at("db-tmp")),
                 &format!("--socket={}", at("db.sock")),
                 &format!("--port={database}"),
                 &format!("--pid-file={}", at("db.mysqld-pid")),
@@ -228,12 +229,15 @@ impl Slurm {
              SetEnv SLURM_CONF={dir}/slurm.conf\nPrintMotd no\n"
         );
         fs::write(self.dir.join("sshd_config"), settings)?;
-        let datadir = format!("--datadir={dir}/db");
+        // Another one may be set up at the same time: names in /tmp would be those of both.
+        fs::create_dir_all(self.dir.join("db-tmp"))?;
+        let (datadir, tmpdir) = (format!("--datadir={dir}/db"), format!("--tmpdir={dir}/db-tmp"));
         run(
             "mariadb-install-db",
             &[
                 "--no-defaults",
                 &datadir,
+                &tmpdir,
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 "--user=root",
