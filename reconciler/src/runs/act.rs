@@ -38,9 +38,9 @@ impl WorkflowsLoop {
             Step::Begin(begin) => format!("beginning run {}", begin.id),
             Step::Resume(id) => format!("resuming run {id}"),
             Step::Cancel { id, .. } => format!("ending run {id}"),
-            Step::Dismiss { id, .. } => format!("taking away the request of run {id}"),
-            Step::Say { workflow, .. } => format!("saying how workflow {workflow} is"),
-            Step::SayTrigger(said) => format!("saying how trigger {} of {} is", said.trigger, said.object),
+            Step::Dismiss { id, .. } => format!("removing the request for run {id}"),
+            Step::Say { workflow, .. } => format!("updating the status of workflow {workflow}"),
+            Step::SayTrigger(said) => format!("updating trigger {} of {}", said.trigger, said.object),
             Step::Forget(id) => format!("forgetting run {id}"),
         };
         let done = match step {

@@ -136,13 +136,14 @@ async fn answered(call: &Call, response: Response) -> Attempt {
     };
     if status.is_success() {
         if text.len() > PAYLOAD_MAX_BYTES {
-            let cause =
-                format!("the answer has {} bytes, of which there may be {PAYLOAD_MAX_BYTES}", text.len());
+            let cause = format!("the answer is {} bytes; the limit is {PAYLOAD_MAX_BYTES}", text.len());
             return Attempt::Ended(failed(call, "States.DataLimitExceeded", &cause));
         }
         return Attempt::Ended(match serde_json::from_str(&text) {
             Ok(output) => Event::Returned { call: call.id, output },
-            Err(error) => failed(call, "Function.InvalidResult", &format!("the answer is no JSON: {error}")),
+            Err(error) => {
+                failed(call, "Function.InvalidResult", &format!("the answer is not valid JSON: {error}"))
+            }
         });
     }
     let said: Json = serde_json::from_str(&text).unwrap_or_default();

@@ -23,7 +23,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another reconciler leads, or another process wrote this number.
-    #[error("another reconciler carries the run on")]
+    #[error("another reconciler has taken over the run")]
     Lost,
     /// A value that can't be written or read.
     #[error("{0}")]
@@ -88,7 +88,7 @@ pub(super) async fn restore(store: &SharedStore, stored: Stored, prefix: &str) -
         Stored::Parts(parts) => parts,
     };
     let listing = store.list(prefix).await?;
-    let unreadable = || JournalError::Unreadable(format!("{prefix} does not hold what it should"));
+    let unreadable = || JournalError::Unreadable(format!("{prefix} is incomplete"));
     let mut text = String::new();
     for item in &listing.items {
         text.push_str(&decode::<String>(&item.value).map_err(|_| unreadable())?);
@@ -128,7 +128,7 @@ impl Journal {
             let part = decode::<JournalPart>(&item.value).map_err(|error| unreadable(error.to_string()))?;
             let first = match item.key.parse() {
                 Ok(Key::RunEntries(_, _, first)) => first,
-                _ => return Err(unreadable("no key of a journal".to_owned())),
+                _ => return Err(unreadable("not a journal key".to_owned())),
             };
             match part {
                 JournalPart::Begun { input } => begun = Some(input),

@@ -21,7 +21,7 @@ pub enum Asked {
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The input is too large.
-    #[error("the input has {0} bytes, of which there may be {PAYLOAD_MAX_BYTES}")]
+    #[error("the input is {0} bytes; the limit is {PAYLOAD_MAX_BYTES}")]
     TooLarge(usize),
     /// Etcd did not take it.
     #[error(transparent)]

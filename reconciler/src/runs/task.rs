@@ -57,7 +57,7 @@ impl RunTask {
             if let Err(error) = self.take(answer, last).await {
                 match error {
                     JournalError::Lost => tracing::info!(run = %self.id, "{error}"),
-                    error => tracing::warn!(run = %self.id, %error, "the run can't go on"),
+                    error => tracing::warn!(run = %self.id, %error, "the run cannot continue"),
                 }
                 return None;
             }
@@ -163,7 +163,7 @@ fn ended(begun: &RunHead, outcome: &Outcome, run: &Run, at: Timestamp) -> RunHea
             RunPhase::Failed
         }
         Outcome::TimedOut => {
-            head.set_error("States.Timeout", "the run took longer than it may");
+            head.set_error("States.Timeout", "the run exceeded its time limit");
             RunPhase::TimedOut
         }
         Outcome::Aborted { cause } => {

@@ -73,6 +73,6 @@ fn input(args: &RunArgs) -> Result<Option<Json>, CliError> {
         None => return Ok(None),
     };
     let wrong =
-        |error| CliError::Usage(format!("that is no JSON: {error}; write an input such as {{\"n\": 1}}"));
+        |error| CliError::Usage(format!("not valid JSON: {error}; write an input such as {{\"n\": 1}}"));
     serde_json::from_str(&text).map(Some).map_err(wrong)
 }

@@ -35,7 +35,7 @@ impl<'a> Random<'a> {
     /// From 0 to 1, without 1.
     pub(super) fn unit(&self) -> f64 {
         // The 53 bits that a double holds.
-        #[allow(clippy::cast_precision_loss)]
+        #[allow(clippy::cast_precision_loss, reason = "a double holds 53 bits")]
         let bits = (self.number() >> 11) as f64;
         bits / 9_007_199_254_740_992.0
     }

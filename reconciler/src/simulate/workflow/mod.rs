@@ -163,7 +163,7 @@ fn report(outcome: Option<&Outcome>, history: Vec<HistoryEvent>) -> Report {
         Some(Outcome::Succeeded { output }) => (Status::Succeeded, Some(output), None, None),
         Some(Outcome::Failed { error, cause }) => (Status::Failed, None, Some(error), Some(cause)),
         Some(Outcome::TimedOut) => {
-            let cause = "the run took longer than it may".to_owned();
+            let cause = "the run exceeded its time limit".to_owned();
             (Status::TimedOut, None, Some(errors::TIMEOUT.to_owned()), Some(cause))
         }
         Some(Outcome::Aborted { cause }) => (Status::Aborted, None, None, Some(cause)),

@@ -82,7 +82,7 @@ fn number(value: &Json) -> Result<i64, String> {
     let rounded = || {
         let float = value.as_f64()?.round();
         // Exact up to here, so that the conversion loses nothing.
-        #[allow(clippy::cast_possible_truncation)]
+        #[allow(clippy::cast_possible_truncation, reason = "whole, and within 2^53")]
         (float.abs() <= 9_007_199_254_740_992.0).then_some(float as i64)
     };
     let number = value.as_i64().or_else(rounded);
