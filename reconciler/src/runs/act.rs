@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::book::{Carried, KeptHead, Progress};
 use super::journal::{self, Journal, JournalError};
 use super::machine::{Run, RunContext};
-use super::plan::{Begin, Step, TriggerSaid};
+use super::plan::{Begin, Step, TriggerWrite};
 use super::records::{JournalPart, RunId};
 use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
@@ -39,8 +39,8 @@ impl WorkflowsLoop {
             Step::Resume(id) => format!("resuming run {id}"),
             Step::Cancel { id, .. } => format!("ending run {id}"),
             Step::Dismiss { id, .. } => format!("removing the request for run {id}"),
-            Step::Say { workflow, .. } => format!("updating the status of workflow {workflow}"),
-            Step::SayTrigger(said) => format!("updating trigger {} of {}", said.trigger, said.object),
+            Step::WriteStatus { workflow, .. } => format!("updating the status of workflow {workflow}"),
+            Step::WriteTrigger(said) => format!("updating trigger {} of {}", said.trigger, said.object),
             Step::Forget(id) => format!("forgetting run {id}"),
         };
         let done = match step {
@@ -61,7 +61,7 @@ impl WorkflowsLoop {
                 Ok(())
             }
             Step::Dismiss { id, revision } => self.dismiss(fence, &id, revision).await,
-            Step::Say { workflow, record, before } => {
+            Step::WriteStatus { workflow, record, before } => {
                 let key = Key::Workflow(workflow);
                 let op = match &record {
                     Some(record) => put(&key, record),
@@ -72,7 +72,7 @@ impl WorkflowsLoop {
                     Err(error) => Err(error.into()),
                 }
             }
-            Step::SayTrigger(said) => match of_trigger(said) {
+            Step::WriteTrigger(said) => match trigger_op(said) {
                 Ok((guard, op)) => self.write(fence, vec![guard], vec![op]).await.map(|_| ()),
                 Err(error) => Err(error.into()),
             },
@@ -124,7 +124,7 @@ impl WorkflowsLoop {
             ops.push(put(&key, &record)?);
         }
         if let Some(said) = trigger {
-            let (guard, op) = of_trigger(said)?;
+            let (guard, op) = trigger_op(said)?;
             guards.push(guard);
             ops.push(op);
         }
@@ -248,8 +248,8 @@ fn definition_key((workflow, hash): &(NamespacedName, String)) -> Key {
     Key::RunDefinition(workflow.clone(), hash.clone())
 }
 
-fn of_trigger(said: TriggerSaid) -> Result<(Guard, Op), CodecError> {
-    let TriggerSaid { object, trigger, record, before } = said;
+fn trigger_op(said: TriggerWrite) -> Result<(Guard, Op), CodecError> {
+    let TriggerWrite { object, trigger, record, before } = said;
     let key = Key::Trigger(object, trigger);
     let op = match record {
         Some(record) => put(&key, &record)?,

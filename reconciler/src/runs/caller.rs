@@ -14,7 +14,7 @@ use super::records::{PAYLOAD_MAX_BYTES, RunId};
 /// Longest time to connect to a node.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// First and longest wait before a call that did not begin is made again.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const RETRY_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// For so long a function may have too much to do, or no replica.
 const BUSY_MAX: Duration = Duration::from_secs(600);
 /// Names the call to the function: the same however often it is made.
@@ -69,7 +69,7 @@ impl Caller {
         };
         let key = format!("{run}/{}", call.step);
         let mut busy_since = None;
-        let mut wait = AGAIN.0;
+        let mut wait = RETRY_WAIT.0;
         let mut turn = usize::try_from(call.id).unwrap_or_default();
         loop {
             let (attempt, activation) = match self.gateway(turn) {
@@ -88,8 +88,8 @@ impl Caller {
                 return failed(call, "Function.Unavailable", &why).into();
             }
             tracing::debug!(%run, function, why, "the call is made again");
-            sleep(asked.unwrap_or(wait).min(AGAIN.1)).await;
-            wait = (wait * 2).min(AGAIN.1);
+            sleep(asked.unwrap_or(wait).min(RETRY_WAIT.1)).await;
+            wait = (wait * 2).min(RETRY_WAIT.1);
             turn += 1;
         }
     }

@@ -17,7 +17,7 @@ const COMPACTED_ENTRIES: usize = 100;
 /// And so many bytes at most.
 const COMPACTED_BYTES: usize = 24 * 1024;
 /// First and longest wait before etcd is asked again.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const RETRY_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Why nothing more is written.
 #[derive(Debug, thiserror::Error)]
@@ -223,7 +223,7 @@ async fn write(
     guards: Vec<Guard>,
     ops: Vec<Op>,
 ) -> Result<(), JournalError> {
-    let mut wait = AGAIN.0;
+    let mut wait = RETRY_WAIT.0;
     loop {
         let error = match store.txn(guards.clone(), ops.clone()).await {
             Ok(TxnOutcome::Committed(_)) => return Ok(()),
@@ -237,6 +237,6 @@ async fn write(
         };
         tracing::debug!(key, %error, "the entry is written again");
         tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(AGAIN.1);
+        wait = (wait * 2).min(RETRY_WAIT.1);
     }
 }

@@ -30,7 +30,7 @@ const UNKNOWN_FOR: SignedDuration = SignedDuration::from_secs(10);
 /// Most runs that are forgotten in one go.
 const FORGOTTEN_AT_ONCE: usize = 200;
 /// Where a run is, is said at most so often.
-const SAID_EVERY: Duration = Duration::from_secs(1);
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the loop saw.
 pub struct Observed {
@@ -66,12 +66,12 @@ pub(super) struct Begin {
     /// What is said of the workflow in the same transaction, and the revision of what was said before.
     pub record: Option<(WorkflowRecord, Option<i64>)>,
     /// What is said of the trigger that starts it, likewise.
-    pub trigger: Option<TriggerSaid>,
+    pub trigger: Option<TriggerWrite>,
 }
 
 /// What is said of a trigger.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct TriggerSaid {
+pub(super) struct TriggerWrite {
     /// The object that has it.
     pub object: ObjectRef,
     /// Its name.
@@ -104,7 +104,7 @@ pub(super) enum Step {
         revision: i64,
     },
     /// Says how the runs of a workflow go.
-    Say {
+    WriteStatus {
         /// The workflow.
         workflow: NamespacedName,
         /// What; nothing once the workflow is gone.
@@ -113,7 +113,7 @@ pub(super) enum Step {
         before: Option<i64>,
     },
     /// Says what a trigger did and will do.
-    SayTrigger(TriggerSaid),
+    WriteTrigger(TriggerWrite),
     /// Forgets a run that ended long ago.
     Forget(RunId),
 }
@@ -164,7 +164,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
             if seen.heads.contains_key(id) || now.duration_since(request.asked_at) > UNKNOWN_FOR {
                 out.steps.push(Step::Dismiss { id: id.clone(), revision: *revision });
             } else {
-                out.look_again(request.asked_at + UNKNOWN_FOR + SAID_EVERY);
+                out.look_again(request.asked_at + UNKNOWN_FOR + STATUS_INTERVAL);
             }
             continue;
         };
@@ -197,7 +197,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     for (id, record) in &seen.snapshot.workflows {
         if !workflows.contains_key(id) {
             let before = Some(record.mod_revision);
-            out.steps.push(Step::Say { workflow: id.clone(), record: None, before });
+            out.steps.push(Step::WriteStatus { workflow: id.clone(), record: None, before });
         }
     }
     if seen.forgets {
@@ -210,7 +210,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         );
     }
     if !seen.carried.is_empty() {
-        out.look_again(now + SAID_EVERY);
+        out.look_again(now + STATUS_INTERVAL);
     }
     out
 }
@@ -261,7 +261,7 @@ fn say(
     let params = spec.params.as_ref().filter(|_| record.started_hash != hash);
     let Some(params) = params else {
         if there.is_none_or(|there| there.value != record) {
-            out.steps.push(Step::Say { workflow: id.clone(), record: Some(record), before: revision });
+            out.steps.push(Step::WriteStatus { workflow: id.clone(), record: Some(record), before: revision });
         }
         return;
     };
@@ -270,7 +270,7 @@ fn say(
         // What is said stays that of the run before, so that this one is not taken for begun.
         record.generation = before.map_or(0, |before| before.generation);
         if there.is_none_or(|there| there.value != record) {
-            out.steps.push(Step::Say { workflow: id.clone(), record: Some(record), before: revision });
+            out.steps.push(Step::WriteStatus { workflow: id.clone(), record: Some(record), before: revision });
         }
         return;
     }
@@ -312,7 +312,7 @@ fn fire_all(
         let id = NamespacedName::new(&object.namespace, &object.name);
         let spec = workflows.get(&id).filter(|_| object.kind == Kind::Workflow).map(|(_, spec)| spec);
         if !spec.is_some_and(|spec| spec.triggers.iter().any(|known| known.name == *trigger)) {
-            out.steps.push(Step::SayTrigger(TriggerSaid {
+            out.steps.push(Step::WriteTrigger(TriggerWrite {
                 object: object.clone(),
                 trigger: trigger.clone(),
                 record: None,
@@ -339,18 +339,18 @@ fn fire(
         out.look_again(next);
     }
     let before = there.map(|there| there.mod_revision);
-    let say = |record| TriggerSaid { object, trigger: trigger.name.clone(), record: Some(record), before };
+    let say = |record| TriggerWrite { object, trigger: trigger.name.clone(), record: Some(record), before };
     let Some(decided) = decided else {
         // What is only on the disk goes back to etcd.
         if let Some(known) = known.filter(|_| there.is_none()) {
-            out.steps.push(Step::SayTrigger(say(known.clone())));
+            out.steps.push(Step::WriteTrigger(say(known.clone())));
         }
         return;
     };
     // A run of this id that somebody asked for is the run of the tick.
     let start = decided.start.filter(|start| !seen.heads.contains_key(&RunId::new(id.clone(), &start.run)));
     let Some(start) = start else {
-        out.steps.push(Step::SayTrigger(say(decided.record)));
+        out.steps.push(Step::WriteTrigger(say(decided.record)));
         return;
     };
     if *free == 0 {

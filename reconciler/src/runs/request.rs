@@ -14,7 +14,7 @@ pub enum Asked {
     /// The run will begin.
     New,
     /// There is such a run already, or it is asked for.
-    Before,
+    Existing,
 }
 
 /// Why it was not asked for.
@@ -57,6 +57,6 @@ pub async fn ask(
     let guards = vec![Guard::Absent(id.head().to_string()), Guard::Absent(id.request().to_string())];
     Ok(match store.txn(guards, ops).await? {
         TxnOutcome::Committed(_) => Asked::New,
-        TxnOutcome::Conflict => Asked::Before,
+        TxnOutcome::Conflict => Asked::Existing,
     })
 }

@@ -27,7 +27,7 @@ const RESUMED_AFTER: Duration = Duration::from_secs(10);
 /// How often old runs are looked for.
 const FORGETS_EVERY: Duration = Duration::from_secs(60);
 /// After a watch that broke.
-const WATCH_AGAIN: Duration = Duration::from_secs(1);
+const REWATCH_WAIT: Duration = Duration::from_secs(1);
 
 /// What the loop stands on.
 pub struct WorkflowsDeps {
@@ -190,6 +190,6 @@ pub async fn wake_on_requests(store: SharedStore, nudge: Nudge) {
                 }
             }
         }
-        sleep(WATCH_AGAIN).await;
+        sleep(REWATCH_WAIT).await;
     }
 }

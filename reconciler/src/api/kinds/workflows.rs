@@ -18,7 +18,7 @@ use crate::api::events::{self, Wanted};
 use crate::api::input::{self, Asked};
 use crate::api::read::{InNamespace, OfNamespace};
 use crate::runs::{self, RequestError, RunId};
-use crate::view::{self, List, RunAccepted, RunAsked, Selection};
+use crate::view::{self, List, RunAccepted, RunBody, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -76,7 +76,7 @@ pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) ->
         (Some(namespace), None) => format!("{namespace}/"),
         (None, _) => String::new(),
     };
-    let heads = runs::run_heads(&app.deps.store, &below).await.map_err(|error| away(&error))?;
+    let heads = runs::run_heads(&app.deps.store, &below).await.map_err(|error| unavailable(&error))?;
     let now = Timestamp::now();
     let mut rows: Vec<_> =
         heads.iter().map(|(id, head)| view::run(&id.workflow, &id.run, head, now)).collect();
@@ -92,7 +92,7 @@ pub(in crate::api) async fn run(
     let workflow = named(namespace, name)?;
     input::name("run", &run)?;
     let id = RunId::new(workflow, run);
-    let found = runs::kept_run(&app.deps.store, &id).await.map_err(|error| away(&error))?;
+    let found = runs::kept_run(&app.deps.store, &id).await.map_err(|error| unavailable(&error))?;
     let Some((head, definition, journal)) = found else {
         let message = format!("there is no run {} of workflow {}", id.run, id.workflow);
         return Err(ApiError::not_found(
@@ -114,7 +114,7 @@ async fn no_list() -> ApiError {
 async fn start(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
-    body: Result<Json<RunAsked>, JsonRejection>,
+    body: Result<Json<RunBody>, JsonRejection>,
 ) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
     let workflow = named(namespace, name)?;
     let Json(asked) = body.map_err(|rejection| {
@@ -142,7 +142,7 @@ async fn start(
                     error.to_string(),
                     "keep it where a function can fetch it",
                 ),
-                RequestError::Store(error) => away(&error),
+                RequestError::Store(error) => unavailable(&error),
             },
         )?;
     let is_new = asked == runs::Asked::New;
@@ -150,7 +150,7 @@ async fn start(
     Ok((status, Json(RunAccepted { id: id.run, is_new })))
 }
 
-fn away(error: &dyn std::fmt::Display) -> ApiError {
+fn unavailable(error: &dyn std::fmt::Display) -> ApiError {
     ApiError::unavailable(error.to_string(), "see 'minik8s status', and try again")
 }
 

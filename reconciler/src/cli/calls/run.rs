@@ -13,7 +13,7 @@ use crate::args::RunArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{complain, note, write_out};
-use crate::view::{RunAccepted, RunAsked, RunDetail};
+use crate::view::{RunAccepted, RunBody, RunDetail};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -24,7 +24,7 @@ pub(in crate::cli) async fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         Some((namespace, name)) => (namespace, name),
         None => (args.namespace.selected().unwrap_or(DEFAULT_NAMESPACE), args.workflow.as_str()),
     };
-    let asked = RunAsked { input, id: args.id.clone() };
+    let asked = RunBody { input, id: args.id.clone() };
     let accepted: RunAccepted = client.post_json(&["workflows", namespace, name, "runs"], &asked).await?;
     if !accepted.is_new {
         note(&format!("minik8s: run {} was asked for before; this is the same one", accepted.id));

@@ -48,10 +48,10 @@ async fn the_same_id_is_the_same_run_and_its_input_may_lie_in_parts() {
     // Quotes and characters of several bytes: no part may end within one.
     let input = json!({"text": "\"€𝄞\\".repeat(9_000)});
     assert_eq!(kit.ask("flow", "big", input.clone()).await, Asked::New);
-    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Before);
+    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Existing);
     assert!(kit.count(prefix::RUN_INPUTS).await > 1);
     assert_eq!(kit.ended("flow", "big").await.phase, RunPhase::Succeeded);
-    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Before);
+    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Existing);
     kit.look().await;
     let (_, _, loaded) = kept_run(&kit.store, &id("flow", "big")).await.unwrap().unwrap();
     assert_eq!(loaded.input, input);

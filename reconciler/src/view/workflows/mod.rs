@@ -108,7 +108,7 @@ pub struct RunCall {
 /// What `POST /v1/workflows/<ns>/<name>/runs` takes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RunAsked {
+pub struct RunBody {
     /// The input; `{}` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Json>,
