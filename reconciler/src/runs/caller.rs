@@ -6,9 +6,11 @@ use reqwest::{Response, StatusCode, header};
 use schema::control::error_chain;
 use schema::store::reflector::SnapshotReader;
 use serde_json::Value as Json;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::machine::{Call, Event};
+use super::beats::{self, Beats};
+use super::machine::{Call, Event, errors};
 use super::records::{PAYLOAD_MAX_BYTES, RunId};
 
 /// Longest time to connect to a node.
@@ -61,8 +63,27 @@ impl Caller {
         Self { http: http.unwrap_or_default(), snapshot }
     }
 
-    /// Makes the call until it is answered. Who waits bounds the time, by dropping it.
-    pub(super) async fn call(&self, run: &RunId, call: &Call) -> Answer {
+    /// Makes the call until it is answered. Who waits bounds the time, by dropping it. Its id goes to `beats` for as long
+    /// as the function says that it is alive.
+    pub(super) async fn call(&self, run: &RunId, call: &Call, beats: mpsc::Sender<u64>) -> Answer {
+        if !call.payload.is_object() {
+            let cause = format!(
+                "function {} takes a JSON object, and is given {}; make one with parameters or itemSelector, such as \
+                 {{\"value.$\": \"$\"}}",
+                call.function,
+                kind_of(&call.payload)
+            );
+            return failed(call, errors::RUNTIME, &cause).into();
+        }
+        let Some(seconds) = call.heartbeat_seconds else { return self.until_answered(run, call, None).await };
+        let expected = Beats::new(seconds);
+        tokio::select! {
+            answer = self.until_answered(run, call, Some(expected.token())) => answer,
+            never = expected.pass_on(self.snapshot.clone(), call.id, beats) => match never {},
+        }
+    }
+
+    async fn until_answered(&self, run: &RunId, call: &Call, token: Option<&str>) -> Answer {
         let function = match call.function.split_once('/') {
             Some(_) => call.function.clone(),
             None => format!("{}/{}", run.workflow.namespace, call.function),
@@ -73,7 +94,7 @@ impl Caller {
         let mut turn = usize::try_from(call.id).unwrap_or_default();
         loop {
             let (attempt, activation) = match self.gateway(turn) {
-                Some(gateway) => self.attempt(&format!("{gateway}/{function}"), &key, call).await,
+                Some(gateway) => self.attempt(&format!("{gateway}/{function}"), (&key, token), call).await,
                 None => {
                     let why = "no node is ready".to_owned();
                     (Attempt::NotBegun { why, wait: None, is_busy: false }, None)
@@ -107,13 +128,21 @@ impl Caller {
         all.get(turn.checked_rem(all.len())?).map(|calls| (*calls).to_owned())
     }
 
-    async fn attempt(&self, url: &str, key: &str, call: &Call) -> (Attempt, Option<String>) {
-        let request = self
+    async fn attempt(
+        &self,
+        url: &str,
+        (key, token): (&str, Option<&str>),
+        call: &Call,
+    ) -> (Attempt, Option<String>) {
+        let mut request = self
             .http
             .post(url)
             .header(header::CONTENT_TYPE, "application/json")
             .header(KEY, key)
             .body(call.payload.to_string());
+        if let Some(token) = token {
+            request = request.header(beats::TOKEN, token);
+        }
         match request.send().await {
             Ok(response) => {
                 let activation = response.headers().get(ACTIVATION).and_then(|id| id.to_str().ok());
@@ -173,4 +202,15 @@ fn failed(call: &Call, error: &str, cause: &str) -> Event {
     let cause = cause.chars().take(CAUSE_MAX_CHARS).collect();
     let error: String = error.chars().take(ERROR_MAX_CHARS).collect();
     Event::Failed { call: call.id, error, cause }
+}
+
+fn kind_of(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "true or false",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a text",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
+    }
 }

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use schema::codec::{decode, encode, sha256_hex};
 use schema::keys::{Key, prefix};
+use schema::kinds::workflow::RunPhase;
 use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use serde_json::Value as Json;
 
-use super::machine::Event;
+use super::book::KeptHead;
+use super::machine::{Event, errors};
 use super::records::{Entry, INLINE_MAX_BYTES, JournalPart, PART_MAX_BYTES, Parts, RunHead, RunId, Stored};
 
 /// So many entries become one value.
@@ -105,6 +108,25 @@ fn payload_prefix(id: &RunId, parts: &Stored) -> String {
         Stored::Inline(_) => "",
     };
     format!("{}{id}/{digest}/", prefix::RUN_PAYLOADS)
+}
+
+/// Ends a run whose journal can't be read or written; its end then.
+pub(super) async fn end_unreadable(
+    store: &SharedStore,
+    fence: Fence,
+    id: &RunId,
+    kept: &KeptHead,
+    why: &str,
+) -> Result<KeptHead, JournalError> {
+    let mut head = kept.head.clone();
+    head.phase = RunPhase::Failed;
+    head.finished_at = Some(Timestamp::now().max(head.started_at));
+    head.set_error(errors::JOURNAL, why);
+    let value = encode(&head).map_err(|error| JournalError::Unreadable(error.to_string()))?;
+    let key = id.head().to_string();
+    let guards = vec![fence.guard(), Guard::ModRevision(key.clone(), kept.revision)];
+    write(store, (&key, &value), guards, vec![Op::put(&key, value.clone())]).await?;
+    Ok(KeptHead { head, ..*kept })
 }
 
 /// All that lies at keys of this run.
