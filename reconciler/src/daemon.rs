@@ -37,7 +37,7 @@ use crate::controllers::settings::ClusterSettings;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, VerdictLoop};
-use crate::runs::{WorkflowsDeps, WorkflowsLoop, wake_on_requests};
+use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop};
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
 /// Controllers look again after this even if nothing changed.
@@ -105,7 +105,7 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
 }
 
 /// Runs of workflows: their objects and what is asked for wake the loop, and each run that ends.
-fn drive_workflows(runtime: &mut Runtime, deps: &Deps) {
+fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> Waiting {
     let is_news = |before: &Snapshot, now: &Snapshot| {
         !now.objects.ptr_eq(&before.objects)
             || !now.workflows.ptr_eq(&before.workflows)
@@ -113,11 +113,12 @@ fn drive_workflows(runtime: &mut Runtime, deps: &Deps) {
             || !now.settled.ptr_eq(&before.settled)
             || now.synced != before.synced
     };
-    let store = Arc::clone(&deps.store);
+    let (store, waiting) = (Arc::clone(&deps.store), Waiting::default());
+    let follows = waiting.clone();
     let row = Row::every(CONTROLLER_INTERVAL)
         .wake_on(deps.fence.clone())
         .wake_if(deps.snapshot.clone(), WAKE_GAP, is_news)
-        .wake_by(|nudge| wake_on_requests(store, nudge));
+        .wake_by(|nudge| follows.follow(store, nudge));
     let the_loop = WorkflowsLoop::new(WorkflowsDeps {
         store: Arc::clone(&deps.store),
         snapshot: deps.snapshot.clone(),
@@ -126,6 +127,7 @@ fn drive_workflows(runtime: &mut Runtime, deps: &Deps) {
         nudge: row.nudge(),
     });
     runtime.drive(row, the_loop);
+    waiting
 }
 
 /// Takes webhooks; gives what counts them.
@@ -177,7 +179,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
     runtime.drive(controller_row(&snapshot, &fence), verdicts);
     drive_controllers(&mut runtime, &deps);
-    drive_workflows(&mut runtime, &deps);
+    let waiting_runs = drive_workflows(&mut runtime, &deps);
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
     runtime.drive(keep.row(), keep);
@@ -201,6 +203,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         store,
         intake,
         hooks: counts,
+        waiting_runs,
         loops: runtime.runs(),
         identity: config.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

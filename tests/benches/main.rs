@@ -16,6 +16,7 @@ mod names;
 mod plans;
 mod pods;
 mod rules;
+mod runs;
 mod swarm;
 mod workloads;
 
@@ -48,6 +49,10 @@ pub(crate) struct Scale {
     replicas: usize,
     /// Turns of the load between nodes and on what it is compared with, 4 s each.
     link_rounds: usize,
+    /// Transitions of a run.
+    transitions: usize,
+    /// Runs that are kept.
+    kept_runs: usize,
 }
 
 const FULL: Scale = Scale {
@@ -62,6 +67,8 @@ const FULL: Scale = Scale {
     gateway_rounds: 5,
     replicas: 50,
     link_rounds: 5,
+    transitions: 2_000,
+    kept_runs: 100_000,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -75,12 +82,14 @@ const SHORT: Scale = Scale {
     gateway_rounds: 1,
     replicas: 12,
     link_rounds: 1,
+    transitions: 500,
+    kept_runs: 5_000,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -92,6 +101,7 @@ const PARTS: [Part; 11] = [
     ("rules", rules::measure),
     ("fleet", fleet::measure),
     ("workloads", workloads::measure),
+    ("runs", runs::measure),
 ];
 
 fn main() -> Result<()> {

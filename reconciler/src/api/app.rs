@@ -8,6 +8,7 @@ use schema::store::reflector::SnapshotReader;
 use tokio::sync::Semaphore;
 
 use crate::blobs::Blobs;
+use crate::runs::Waiting;
 use crate::webhooks::{Counts, Intake};
 
 pub struct ApiDeps {
@@ -18,6 +19,8 @@ pub struct ApiDeps {
     pub blobs: Blobs,
     /// What webhooks came to; none where they stay out.
     pub hooks: Option<Arc<Counts>>,
+    /// Runs that are asked for and have not begun.
+    pub waiting_runs: Waiting,
     /// The last run of each loop of this process.
     pub loops: LoopRuns,
     pub identity: String,

@@ -76,6 +76,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/triggers", get(workflows::triggers))
         .route("/v1/runs", get(workflows::runs))
         .route("/v1/runs/{namespace}/{workflow}/{run}", get(workflows::run))
+        .route("/v1/runs/{namespace}/{workflow}/{run}/summary", get(workflows::run_summary))
         .route("/v1/jobs", get(jobs::all))
         .route("/v1/jobs/{namespace}/{name}", get(jobs::one))
         .route("/v1/jobs/{namespace}/{name}/output", get(jobs::output))

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::blobs::Blobs;
+use crate::runs::Waiting;
 use crate::view::testing::*;
 use crate::webhooks::Intake;
 use crate::webhooks::SourceTarget;
@@ -40,6 +41,7 @@ impl Api {
             blobs: Blobs::new(std::path::Path::new("/nonexistent")),
             intake: intake(sync, &snapshot, &store),
             hooks: None,
+            waiting_runs: Waiting::default(),
             snapshot,
             store: Arc::clone(&store) as SharedStore,
             loops: LoopRuns::default(),
@@ -408,6 +410,7 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         blobs: Blobs::new(std::path::Path::new("/nonexistent")),
         intake: intake(Nudge::default(), &snapshot, &store),
         hooks: None,
+        waiting_runs: Waiting::default(),
         snapshot,
         store,
         loops,
@@ -430,4 +433,21 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         },
     ]});
     assert_eq!(page, expected);
+}
+
+// Seen red with a list of all workflows' runs instead.
+#[tokio::test]
+async fn runs_are_asked_for_by_namespace_and_one_in_short() {
+    let api = Api::over(with_web()).await;
+    let (code, body) = api.get("/v1/runs?workflow=flow").await;
+    assert_eq!((code, &body["help"]), (400, &"add namespace=default&workflow=flow".into()));
+    let head = json!({
+        "definition": "ab", "origin": {"by": "push", "generation": 1}, "startedAt": at(0), "phase": "Failed",
+        "finishedAt": at(2), "state": "a", "error": "Moody",
+    });
+    let id = schema::meta::NamespacedName::new("default", "flow");
+    api.put(Key::RunHead(id, "r1".into()), head.to_string().into_bytes()).await;
+    let (code, row) = api.get("/v1/runs/default/flow/r1/summary").await;
+    assert_eq!((code, &row["phase"], &row["error"]), (200, &"Failed".into(), &"Moody".into()));
+    assert_eq!(api.get("/v1/runs/default/flow/r2/summary").await.0, 404);
 }

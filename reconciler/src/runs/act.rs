@@ -1,8 +1,10 @@
 //! Carries out the steps of a plan: one transaction each, and tasks for runs.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures::{StreamExt as _, stream};
 use schema::codec::{CodecError, decode, encode};
 use schema::control::LoopError;
 use schema::keys::{Key, prefix};
@@ -16,10 +18,13 @@ use tokio::sync::watch;
 use super::book::{Carried, KeptHead, Progress};
 use super::journal::{self, Journal, JournalError};
 use super::machine::{Run, RunContext};
-use super::plan::{Begin, Step, TriggerSaid};
-use super::records::{JournalPart, RunId};
+use super::plan::{Begin, Step, TriggerWrite};
+use super::records::{JournalPart, RunId, Stored};
 use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
+
+/// Most steps at once: etcd answers many in the time of one.
+const AT_ONCE: usize = 32;
 
 /// Why a step was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -32,63 +37,144 @@ enum StepError {
     Journal(#[from] JournalError),
 }
 
+/// What a step that was carried out means for the book.
+enum Effect {
+    None,
+    Began(Box<Ready>),
+    Resumed(Box<Ready>),
+    /// Its journal can't be read: this is its end.
+    Ended(RunId, KeptHead),
+    /// It may have begun although the answer was lost; or there is such a run, and the book does not have it.
+    Unsure(RunId),
+    Forgotten(RunId, Option<(NamespacedName, String)>),
+}
+
+/// A run that a task can carry on.
+struct Ready {
+    id: RunId,
+    kept: KeptHead,
+    spec: WorkflowSpec,
+    run: Run,
+    journal: Journal,
+}
+
 impl WorkflowsLoop {
-    pub(super) async fn carry_out(&mut self, fence: Fence, step: Step) -> Result<(), LoopError> {
-        let what = match &step {
-            Step::Begin(begin) => format!("beginning run {}", begin.id),
-            Step::Resume(id) => format!("resuming run {id}"),
-            Step::Cancel { id, .. } => format!("ending run {id}"),
-            Step::Dismiss { id, .. } => format!("removing the request for run {id}"),
-            Step::Say { workflow, .. } => format!("updating the status of workflow {workflow}"),
-            Step::SayTrigger(said) => format!("updating trigger {} of {}", said.trigger, said.object),
-            Step::Forget(id) => format!("forgetting run {id}"),
+    /// All steps, many at once. A step that fails for a reason of its own holds no other up.
+    pub(super) async fn carry_out(&mut self, fence: Fence, steps: Vec<Step>) -> Result<(), LoopError> {
+        for mut steps in self.groups(steps) {
+            while !steps.is_empty() {
+                let rest = steps.split_off(steps.len().min(AT_ONCE));
+                let performed = stream::iter(steps).map(|step| self.perform(fence, step));
+                let performed: Vec<_> = performed.buffer_unordered(AT_ONCE).collect().await;
+                steps = rest;
+                // All of them, also after one that failed: what was begun is to be carried on.
+                let done = performed.into_iter().map(|(id, what, done)| self.take_in(fence, id, what, done));
+                done.fold(Ok(()), Result::and)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What may be done at once. A definition goes with the last run that has it: not while others begin, and after all
+    /// others that end with it.
+    fn groups(&self, steps: Vec<Step>) -> [Vec<Step>; 3] {
+        let (mut forgets, others): (Vec<_>, Vec<_>) =
+            steps.into_iter().partition(|step| matches!(step, Step::Forget(_)));
+        let mut seen = BTreeSet::new();
+        forgets.reverse();
+        let (last, first) = forgets.into_iter().partition(|step| match step {
+            Step::Forget(id) => {
+                let definition = self.book.heads.get(id).map(|kept| kept.head.definition.clone());
+                seen.insert((id.workflow.clone(), definition))
+            }
+            _ => false,
+        });
+        [others, first, last]
+    }
+
+    async fn perform(&self, fence: Fence, step: Step) -> (Option<RunId>, String, Result<Effect, StepError>) {
+        let (id, what) = match &step {
+            Step::Begin(begin) => (Some(begin.id.clone()), format!("beginning run {}", begin.id)),
+            Step::Resume(id) => (Some(id.clone()), format!("resuming run {id}")),
+            Step::Cancel { id, .. } => (None, format!("ending run {id}")),
+            Step::Dismiss { id, .. } => (None, format!("removing the request for run {id}")),
+            Step::WriteStatus { workflow, .. } => {
+                (None, format!("updating the status of workflow {workflow}"))
+            }
+            Step::WriteTrigger(write) => {
+                (None, format!("updating trigger {} of {}", write.trigger, write.object))
+            }
+            Step::Forget(id) => (None, format!("forgetting run {id}")),
         };
         let done = match step {
             Step::Begin(begin) => self.begin(fence, *begin).await,
-            Step::Resume(id) => match self.resume(fence, &id).await {
-                // One journal that can't be read holds nothing else up.
-                Err(StepError::Journal(JournalError::Unreadable(why))) => {
-                    tracing::warn!(run = %id, why, "the run can't be resumed");
-                    self.book.stuck.insert(id, tokio::time::Instant::now());
-                    Ok(())
-                }
-                other => other,
-            },
+            Step::Resume(id) => self.resume(fence, &id).await,
             Step::Cancel { id, cause } => {
                 if let Some(carried) = self.book.tasks.get(&id) {
                     carried.cancel.send_replace(Some(cause));
                 }
-                Ok(())
+                Ok(Effect::None)
             }
             Step::Dismiss { id, revision } => self.dismiss(fence, &id, revision).await,
-            Step::Say { workflow, record, before } => {
+            Step::WriteStatus { workflow, record, before } => {
                 let key = Key::Workflow(workflow);
                 let op = match &record {
                     Some(record) => put(&key, record),
                     None => Ok(Op::delete(&key)),
                 };
                 match op {
-                    Ok(op) => self.write(fence, vec![guard(&key, before)], vec![op]).await.map(|_| ()),
+                    Ok(op) => self.write_one(fence, guard(&key, before), op).await,
                     Err(error) => Err(error.into()),
                 }
             }
-            Step::SayTrigger(said) => match of_trigger(said) {
-                Ok((guard, op)) => self.write(fence, vec![guard], vec![op]).await.map(|_| ()),
+            Step::WriteTrigger(write) => match trigger_op(write) {
+                Ok((guard, op)) => self.write_one(fence, guard, op).await,
                 Err(error) => Err(error.into()),
             },
             Step::Forget(id) => self.forget(fence, &id).await,
         };
+        (id, what, done)
+    }
+
+    /// The book after a step.
+    fn take_in(
+        &mut self,
+        fence: Fence,
+        id: Option<RunId>,
+        what: String,
+        done: Result<Effect, StepError>,
+    ) -> Result<(), LoopError> {
         match done {
+            Ok(Effect::None) => {}
+            Ok(Effect::Began(ready)) => {
+                self.book.put(ready.id.clone(), ready.kept.clone());
+                self.carry_on(fence, *ready);
+            }
+            Ok(Effect::Resumed(ready)) => {
+                self.book.stuck.remove(&ready.id);
+                self.carry_on(fence, *ready);
+            }
+            Ok(Effect::Ended(id, kept)) => {
+                self.book.stuck.remove(&id);
+                self.book.put(id, kept);
+            }
+            Ok(Effect::Unsure(id)) => {
+                self.book.unsure.insert(id);
+            }
+            Ok(Effect::Forgotten(id, definition)) => {
+                self.book.remove(&id);
+                if let Some(definition) = definition {
+                    self.book.definitions.remove(&definition);
+                }
+            }
             Err(error @ (StepError::Store(_) | StepError::Journal(JournalError::Store(_)))) => {
-                Err(LoopError::new(what, error))
+                self.book.unsure.extend(id.filter(|id| !self.book.heads.contains_key(id)));
+                return Err(LoopError::new(what, error));
             }
             // What is wrong with one run holds no other up.
-            Err(error) => {
-                tracing::warn!(%error, "{what} failed");
-                Ok(())
-            }
-            Ok(()) => Ok(()),
+            Err(error) => tracing::warn!(%error, "{what} failed"),
         }
+        Ok(())
     }
 
     /// The revision at which it was done; none after a conflict, which the next plan sees.
@@ -105,8 +191,16 @@ impl WorkflowsLoop {
         })
     }
 
-    async fn begin(&mut self, fence: Fence, begin: Begin) -> Result<(), StepError> {
+    async fn write_one(&self, fence: Fence, guard: Guard, op: Op) -> Result<Effect, StepError> {
+        self.write(fence, vec![guard], vec![op]).await.map(|_| Effect::None)
+    }
+
+    async fn begin(&self, fence: Fence, begin: Begin) -> Result<Effect, StepError> {
         let Begin { id, spec, input, head, request, record, trigger } = begin;
+        let asked_parts = match &input {
+            Stored::Parts(parts) if request.is_some() => parts.count,
+            _ => 0,
+        };
         let prefix = format!("{}{id}/", prefix::RUN_INPUTS);
         let input = journal::restore(&self.deps.store, input, &prefix).await?;
         let (stored, mut ops) = journal::store(&id, input.clone());
@@ -123,33 +217,36 @@ impl WorkflowsLoop {
             guards.push(guard(&key, before));
             ops.push(put(&key, &record)?);
         }
-        if let Some(said) = trigger {
-            let (guard, op) = of_trigger(said)?;
+        if let Some(write) = trigger {
+            let (guard, op) = trigger_op(write)?;
             guards.push(guard);
             ops.push(op);
         }
         if request.is_some() {
             ops.push(Op::delete(id.request()));
-            let parts = self.deps.store.list(&prefix).await?;
-            ops.extend(parts.items.into_iter().map(|part| Op::Delete { key: part.key }));
+            ops.extend((0..asked_parts).map(|part| Op::delete(id.input(part))));
         }
-        let written = self.write(fence, guards, ops).await;
-        let Ok(Some(revision)) = written else {
-            // It may have begun although the answer was lost; or there is such a run, and the book does not have it.
-            self.book.unsure.insert(id);
-            return written.map(|_| ());
-        };
-        self.book.definitions.insert(definition);
-        let context = context(&id, input, head.started_at);
-        let (run, _) = Run::begin(context, &spec);
+        let Some(revision) = self.write(fence, guards, ops).await? else { return Ok(Effect::Unsure(id)) };
+        let (run, _) = Run::begin(context(&id, input, head.started_at), &spec);
         let kept = KeptHead { head, revision };
-        self.book.put(id.clone(), kept.clone());
-        self.carry_on(fence, (id.clone(), kept), Arc::new(spec), (run, Journal::of_begun(id)));
-        Ok(())
+        Ok(Effect::Began(Box::new(Ready { journal: Journal::of_begun(id.clone()), id, kept, spec, run })))
     }
 
-    async fn resume(&mut self, fence: Fence, id: &RunId) -> Result<(), StepError> {
-        let Some(kept) = self.book.heads.get(id).cloned() else { return Ok(()) };
+    async fn resume(&self, fence: Fence, id: &RunId) -> Result<Effect, StepError> {
+        let Some(kept) = self.book.heads.get(id) else { return Ok(Effect::None) };
+        match self.read_back(id, kept).await {
+            Ok(ready) => Ok(Effect::Resumed(Box::new(ready))),
+            Err(StepError::Journal(JournalError::Unreadable(why))) => {
+                tracing::warn!(run = %id, why, "the run ends, for its journal can't be read");
+                let ended = journal::end_unreadable(&self.deps.store, fence, id, kept, &why).await?;
+                Ok(Effect::Ended(id.clone(), ended))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The run as its journal has it.
+    async fn read_back(&self, id: &RunId, kept: &KeptHead) -> Result<Ready, StepError> {
         let missing = |what: &str| JournalError::Unreadable(format!("its {what} is gone"));
         let definition = (id.workflow.clone(), kept.head.definition.clone());
         let found = self.deps.store.get(&definition_key(&definition).to_string()).await?;
@@ -161,18 +258,11 @@ impl WorkflowsLoop {
         for entry in &loaded.entries {
             run.step(&spec, entry.at, &entry.event);
         }
-        self.book.stuck.remove(id);
-        self.carry_on(fence, (id.clone(), (*kept).clone()), Arc::new(spec), (run, loaded.journal));
-        Ok(())
+        Ok(Ready { id: id.clone(), kept: kept.clone(), spec, run, journal: loaded.journal })
     }
 
-    fn carry_on(
-        &mut self,
-        fence: Fence,
-        (id, kept): (RunId, KeptHead),
-        spec: Arc<WorkflowSpec>,
-        (run, journal): (Run, Journal),
-    ) {
+    fn carry_on(&mut self, fence: Fence, ready: Ready) {
+        let Ready { id, kept, spec, run, journal } = ready;
         let (cancel, cancelled) = watch::channel(None);
         let progress =
             Arc::new(Mutex::new(Progress { state: run.state_name().to_owned(), steps: run.steps() }));
@@ -182,7 +272,7 @@ impl WorkflowsLoop {
             fence,
             id: id.clone(),
             kept,
-            spec,
+            spec: Arc::new(spec),
             run,
             journal,
             cancelled,
@@ -197,15 +287,16 @@ impl WorkflowsLoop {
         self.book.tasks.insert(id, Carried::new(task, progress, cancel));
     }
 
-    async fn dismiss(&mut self, fence: Fence, id: &RunId, revision: i64) -> Result<(), StepError> {
+    async fn dismiss(&self, fence: Fence, id: &RunId, revision: i64) -> Result<Effect, StepError> {
         let parts = self.deps.store.list(&format!("{}{id}/", prefix::RUN_INPUTS)).await?;
         let mut ops = vec![Op::delete(id.request())];
         ops.extend(parts.items.into_iter().map(|part| Op::Delete { key: part.key }));
-        self.write(fence, vec![Guard::ModRevision(id.request().to_string(), revision)], ops).await.map(|_| ())
+        let guards = vec![Guard::ModRevision(id.request().to_string(), revision)];
+        self.write(fence, guards, ops).await.map(|_| Effect::None)
     }
 
     /// The journal first: a head without one can be forgotten again.
-    async fn forget(&mut self, fence: Fence, id: &RunId) -> Result<(), StepError> {
+    async fn forget(&self, fence: Fence, id: &RunId) -> Result<Effect, StepError> {
         for prefix in journal::prefixes_of(id) {
             let keys = self.deps.store.list(&prefix).await?.items;
             let deletes: Vec<Op> = keys.into_iter().map(|item| Op::Delete { key: item.key }).collect();
@@ -219,11 +310,7 @@ impl WorkflowsLoop {
         let unused = definition.filter(|definition| !self.is_used(definition, id));
         ops.extend(unused.as_ref().map(|definition| Op::delete(definition_key(definition))));
         self.write(fence, Vec::new(), ops).await?;
-        self.book.remove(id);
-        if let Some(definition) = unused {
-            self.book.definitions.remove(&definition);
-        }
-        Ok(())
+        Ok(Effect::Forgotten(id.clone(), unused))
     }
 
     /// Another run than this one has the definition.
@@ -248,8 +335,8 @@ fn definition_key((workflow, hash): &(NamespacedName, String)) -> Key {
     Key::RunDefinition(workflow.clone(), hash.clone())
 }
 
-fn of_trigger(said: TriggerSaid) -> Result<(Guard, Op), CodecError> {
-    let TriggerSaid { object, trigger, record, before } = said;
+fn trigger_op(said: TriggerWrite) -> Result<(Guard, Op), CodecError> {
+    let TriggerWrite { object, trigger, record, before } = said;
     let key = Key::Trigger(object, trigger);
     let op = match record {
         Some(record) => put(&key, &record)?,

@@ -6,15 +6,17 @@ use reqwest::{Response, StatusCode, header};
 use schema::control::error_chain;
 use schema::store::reflector::SnapshotReader;
 use serde_json::Value as Json;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::machine::{Call, Event};
+use super::beats::{self, Beats};
+use super::machine::{Call, Event, errors};
 use super::records::{PAYLOAD_MAX_BYTES, RunId};
 
 /// Longest time to connect to a node.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// First and longest wait before a call that did not begin is made again.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const RETRY_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// For so long a function may have too much to do, or no replica.
 const BUSY_MAX: Duration = Duration::from_secs(600);
 /// Names the call to the function: the same however often it is made.
@@ -61,19 +63,38 @@ impl Caller {
         Self { http: http.unwrap_or_default(), snapshot }
     }
 
-    /// Makes the call until it is answered. Who waits bounds the time, by dropping it.
-    pub(super) async fn call(&self, run: &RunId, call: &Call) -> Answer {
+    /// Makes the call until it is answered. Who waits bounds the time, by dropping it. Its id goes to `beats` for as long
+    /// as the function says that it is alive.
+    pub(super) async fn call(&self, run: &RunId, call: &Call, beats: mpsc::Sender<u64>) -> Answer {
+        if !call.payload.is_object() {
+            let cause = format!(
+                "function {} takes a JSON object, and is given {}; make one with parameters or itemSelector, such as \
+                 {{\"value.$\": \"$\"}}",
+                call.function,
+                kind_of(&call.payload)
+            );
+            return failed(call, errors::RUNTIME, &cause).into();
+        }
+        let Some(seconds) = call.heartbeat_seconds else { return self.until_answered(run, call, None).await };
+        let expected = Beats::new(seconds);
+        tokio::select! {
+            answer = self.until_answered(run, call, Some(expected.token())) => answer,
+            never = expected.pass_on(self.snapshot.clone(), call.id, beats) => match never {},
+        }
+    }
+
+    async fn until_answered(&self, run: &RunId, call: &Call, token: Option<&str>) -> Answer {
         let function = match call.function.split_once('/') {
             Some(_) => call.function.clone(),
             None => format!("{}/{}", run.workflow.namespace, call.function),
         };
         let key = format!("{run}/{}", call.step);
         let mut busy_since = None;
-        let mut wait = AGAIN.0;
+        let mut wait = RETRY_WAIT.0;
         let mut turn = usize::try_from(call.id).unwrap_or_default();
         loop {
             let (attempt, activation) = match self.gateway(turn) {
-                Some(gateway) => self.attempt(&format!("{gateway}/{function}"), &key, call).await,
+                Some(gateway) => self.attempt(&format!("{gateway}/{function}"), (&key, token), call).await,
                 None => {
                     let why = "no node is ready".to_owned();
                     (Attempt::NotBegun { why, wait: None, is_busy: false }, None)
@@ -88,8 +109,8 @@ impl Caller {
                 return failed(call, "Function.Unavailable", &why).into();
             }
             tracing::debug!(%run, function, why, "the call is made again");
-            sleep(asked.unwrap_or(wait).min(AGAIN.1)).await;
-            wait = (wait * 2).min(AGAIN.1);
+            sleep(asked.unwrap_or(wait).min(RETRY_WAIT.1)).await;
+            wait = (wait * 2).min(RETRY_WAIT.1);
             turn += 1;
         }
     }
@@ -107,13 +128,21 @@ impl Caller {
         all.get(turn.checked_rem(all.len())?).map(|calls| (*calls).to_owned())
     }
 
-    async fn attempt(&self, url: &str, key: &str, call: &Call) -> (Attempt, Option<String>) {
-        let request = self
+    async fn attempt(
+        &self,
+        url: &str,
+        (key, token): (&str, Option<&str>),
+        call: &Call,
+    ) -> (Attempt, Option<String>) {
+        let mut request = self
             .http
             .post(url)
             .header(header::CONTENT_TYPE, "application/json")
             .header(KEY, key)
             .body(call.payload.to_string());
+        if let Some(token) = token {
+            request = request.header(beats::TOKEN, token);
+        }
         match request.send().await {
             Ok(response) => {
                 let activation = response.headers().get(ACTIVATION).and_then(|id| id.to_str().ok());
@@ -173,4 +202,15 @@ fn failed(call: &Call, error: &str, cause: &str) -> Event {
     let cause = cause.chars().take(CAUSE_MAX_CHARS).collect();
     let error: String = error.chars().take(ERROR_MAX_CHARS).collect();
     Event::Failed { call: call.id, error, cause }
+}
+
+fn kind_of(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "true or false",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a text",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
+    }
 }

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use schema::codec::{decode, encode, sha256_hex};
 use schema::keys::{Key, prefix};
+use schema::kinds::workflow::RunPhase;
 use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use serde_json::Value as Json;
 
-use super::machine::Event;
+use super::book::KeptHead;
+use super::machine::{Event, errors};
 use super::records::{Entry, INLINE_MAX_BYTES, JournalPart, PART_MAX_BYTES, Parts, RunHead, RunId, Stored};
 
 /// So many entries become one value.
@@ -17,7 +20,7 @@ const COMPACTED_ENTRIES: usize = 100;
 /// And so many bytes at most.
 const COMPACTED_BYTES: usize = 24 * 1024;
 /// First and longest wait before etcd is asked again.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const RETRY_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Why nothing more is written.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +108,25 @@ fn payload_prefix(id: &RunId, parts: &Stored) -> String {
         Stored::Inline(_) => "",
     };
     format!("{}{id}/{digest}/", prefix::RUN_PAYLOADS)
+}
+
+/// Ends a run whose journal can't be read or written; its end then.
+pub(super) async fn end_unreadable(
+    store: &SharedStore,
+    fence: Fence,
+    id: &RunId,
+    kept: &KeptHead,
+    why: &str,
+) -> Result<KeptHead, JournalError> {
+    let mut head = kept.head.clone();
+    head.phase = RunPhase::Failed;
+    head.finished_at = Some(Timestamp::now().max(head.started_at));
+    head.set_error(errors::JOURNAL, why);
+    let value = encode(&head).map_err(|error| JournalError::Unreadable(error.to_string()))?;
+    let key = id.head().to_string();
+    let guards = vec![fence.guard(), Guard::ModRevision(key.clone(), kept.revision)];
+    write(store, (&key, &value), guards, vec![Op::put(&key, value.clone())]).await?;
+    Ok(KeptHead { head, ..*kept })
 }
 
 /// All that lies at keys of this run.
@@ -223,7 +245,7 @@ async fn write(
     guards: Vec<Guard>,
     ops: Vec<Op>,
 ) -> Result<(), JournalError> {
-    let mut wait = AGAIN.0;
+    let mut wait = RETRY_WAIT.0;
     loop {
         let error = match store.txn(guards.clone(), ops.clone()).await {
             Ok(TxnOutcome::Committed(_)) => return Ok(()),
@@ -237,6 +259,6 @@ async fn write(
         };
         tracing::debug!(key, %error, "the entry is written again");
         tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(AGAIN.1);
+        wait = (wait * 2).min(RETRY_WAIT.1);
     }
 }

@@ -5,6 +5,7 @@
 //! `/minik8s-runs/`, `workflows/` and `triggers/`.
 
 mod act;
+mod beats;
 mod book;
 mod caller;
 mod journal;
@@ -19,8 +20,8 @@ mod tests;
 mod triggers;
 mod workflows_loop;
 
-pub use journal::Loaded;
-pub use read::{kept_run, run_heads};
+pub use journal::{JournalError, Loaded};
+pub use read::{kept_run, run_head, run_heads};
 pub use records::{Entry, Origin, RunHead, RunId};
-pub use request::{Asked, RequestError, ask};
-pub use workflows_loop::{WorkflowsDeps, WorkflowsLoop, wake_on_requests};
+pub use request::{Asked, RequestError, Waiting, ask};
+pub use workflows_loop::{WorkflowsDeps, WorkflowsLoop};

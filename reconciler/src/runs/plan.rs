@@ -12,7 +12,7 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{TriggerRecord, WorkflowRecord};
-use schema::snapshot::Snapshot;
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::book::{Heads, Progress};
 use super::records::{Origin, RunHead, RunId, RunRequest, Stored};
@@ -21,16 +21,16 @@ use crate::controllers::LastKnown;
 
 /// Most runs under way at once; more wait.
 pub(super) const RUNNING_MAX: usize = 500;
-/// How long a run that has ended is kept.
+/// How long a run that has ended is kept, unless its workflow says otherwise.
 pub(super) const KEPT_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// And how many of a workflow.
 pub(super) const KEPT_PER_WORKFLOW: usize = 1_000;
 /// For so long a workflow that a run is asked for may be unknown.
 const UNKNOWN_FOR: SignedDuration = SignedDuration::from_secs(10);
-/// Most runs that are forgotten in one go.
+/// Most runs that are forgotten in one go: so long others wait to begin.
 const FORGOTTEN_AT_ONCE: usize = 200;
 /// Where a run is, is said at most so often.
-const SAID_EVERY: Duration = Duration::from_secs(1);
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the loop saw.
 pub struct Observed {
@@ -66,12 +66,12 @@ pub(super) struct Begin {
     /// What is said of the workflow in the same transaction, and the revision of what was said before.
     pub record: Option<(WorkflowRecord, Option<i64>)>,
     /// What is said of the trigger that starts it, likewise.
-    pub trigger: Option<TriggerSaid>,
+    pub trigger: Option<TriggerWrite>,
 }
 
 /// What is said of a trigger.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct TriggerSaid {
+pub(super) struct TriggerWrite {
     /// The object that has it.
     pub object: ObjectRef,
     /// Its name.
@@ -104,7 +104,7 @@ pub(super) enum Step {
         revision: i64,
     },
     /// Says how the runs of a workflow go.
-    Say {
+    WriteStatus {
         /// The workflow.
         workflow: NamespacedName,
         /// What; nothing once the workflow is gone.
@@ -113,7 +113,7 @@ pub(super) enum Step {
         before: Option<i64>,
     },
     /// Says what a trigger did and will do.
-    SayTrigger(TriggerSaid),
+    WriteTrigger(TriggerWrite),
     /// Forgets a run that ended long ago.
     Forget(RunId),
 }
@@ -122,6 +122,8 @@ pub(super) enum Step {
 #[derive(Debug, Default)]
 pub struct Steps {
     pub(super) steps: Vec<Step>,
+    /// There are more runs to forget.
+    pub(super) leaves_old_runs: bool,
     again_at: Option<Timestamp>,
 }
 
@@ -141,7 +143,7 @@ impl Steps {
     }
 }
 
-/// Decides.
+/// Decides. What Git asks for comes before what people ask for, which may be without end.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     let mut out = Steps::default();
     let workflows = workflows(&seen.snapshot);
@@ -156,6 +158,52 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         out.steps.push(Step::Cancel { id: id.clone(), cause: cause.to_owned() });
     }
 
+    let running = running(seen);
+    let statuses: Vec<Status<'_>> = workflows
+        .iter()
+        .map(|(id, (object, spec))| {
+            let running = running.get(id).copied().unwrap_or(0);
+            status(seen, (id, object, spec), (&mut free, running), now)
+        })
+        .collect();
+    fire_all(seen, &workflows, &mut free, now, &mut out);
+    let waiting = begin_requested(seen, &workflows, &mut free, now, &mut out);
+    for mut status in statuses {
+        status.record.waiting += waiting.get(status.id).copied().unwrap_or(0);
+        out.steps.extend(status.step());
+    }
+    for (id, record) in &seen.snapshot.workflows {
+        if !workflows.contains_key(id) {
+            let before = Some(record.mod_revision);
+            out.steps.push(Step::WriteStatus { workflow: id.clone(), record: None, before });
+        }
+    }
+    if seen.forgets {
+        forget(seen, &workflows, now, &mut out);
+    }
+    if !seen.carried.is_empty() {
+        out.look_again(now + STATUS_INTERVAL);
+    }
+    out
+}
+
+/// Runs under way of each workflow.
+fn running(seen: &Observed) -> BTreeMap<&NamespacedName, u32> {
+    let mut running: BTreeMap<_, u32> = BTreeMap::new();
+    for id in seen.carried.keys().chain(&seen.idle) {
+        *running.entry(&id.workflow).or_default() += 1;
+    }
+    running
+}
+
+/// Begins the runs that are asked for, as many as may be; how many of each workflow wait.
+fn begin_requested<'a>(
+    seen: &'a Observed,
+    workflows: &Workflows<'_>,
+    free: &mut usize,
+    now: Timestamp,
+    out: &mut Steps,
+) -> BTreeMap<&'a NamespacedName, u32> {
     let mut waiting: BTreeMap<&NamespacedName, u32> = BTreeMap::new();
     for (id, request, revision) in &seen.requests {
         let known = workflows.get(&id.workflow).filter(|_| !seen.heads.contains_key(id));
@@ -164,15 +212,15 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
             if seen.heads.contains_key(id) || now.duration_since(request.asked_at) > UNKNOWN_FOR {
                 out.steps.push(Step::Dismiss { id: id.clone(), revision: *revision });
             } else {
-                out.look_again(request.asked_at + UNKNOWN_FOR + SAID_EVERY);
+                out.look_again(request.asked_at + UNKNOWN_FOR + STATUS_INTERVAL);
             }
             continue;
         };
-        if free == 0 {
+        if *free == 0 {
             *waiting.entry(&id.workflow).or_default() += 1;
             continue;
         }
-        free -= 1;
+        *free -= 1;
         out.steps.push(Step::Begin(Box::new(Begin {
             id: id.clone(),
             spec: (*spec).clone(),
@@ -188,35 +236,13 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
             trigger: None,
         })));
     }
-
-    for (id, (object, spec)) in &workflows {
-        let waiting = waiting.get(id).copied().unwrap_or(0);
-        say(seen, (id, object, spec), (&mut free, waiting), now, &mut out);
-    }
-    fire_all(seen, &workflows, &mut free, now, &mut out);
-    for (id, record) in &seen.snapshot.workflows {
-        if !workflows.contains_key(id) {
-            let before = Some(record.mod_revision);
-            out.steps.push(Step::Say { workflow: id.clone(), record: None, before });
-        }
-    }
-    if seen.forgets {
-        let kept = |id: &RunId| workflows.get(&id.workflow).and(seen.snapshot.workflows.get(&id.workflow));
-        forget(
-            &seen.heads,
-            now,
-            |id| kept(id).and_then(|r| r.value.last_run.as_ref()).is_some_and(|last| last.id == id.run),
-            &mut out,
-        );
-    }
-    if !seen.carried.is_empty() {
-        out.look_again(now + SAID_EVERY);
-    }
-    out
+    waiting
 }
 
 /// All Workflow objects.
-fn workflows(snapshot: &Snapshot) -> BTreeMap<NamespacedName, (&Object, &WorkflowSpec)> {
+type Workflows<'a> = BTreeMap<NamespacedName, (&'a Object, &'a WorkflowSpec)>;
+
+fn workflows(snapshot: &Snapshot) -> Workflows<'_> {
     let all = snapshot.objects.iter().filter(|(id, _)| id.kind == Kind::Workflow);
     all.filter_map(|(id, found)| match &found.value.resource {
         Resource::Workflow(spec) => {
@@ -227,21 +253,41 @@ fn workflows(snapshot: &Snapshot) -> BTreeMap<NamespacedName, (&Object, &Workflo
     .collect()
 }
 
+/// What is to be written of a workflow.
+struct Status<'a> {
+    id: &'a NamespacedName,
+    record: WorkflowRecord,
+    /// The record that is there.
+    there: Option<&'a Arc<Versioned<WorkflowRecord>>>,
+    /// The run that its push starts, with which it is written.
+    begin: Option<Begin>,
+}
+
+impl Status<'_> {
+    fn step(self) -> Option<Step> {
+        let before = self.there.map(|there| there.mod_revision);
+        match self.begin {
+            Some(begin) => {
+                Some(Step::Begin(Box::new(Begin { record: Some((self.record, before)), ..begin })))
+            }
+            None if self.there.is_some_and(|there| there.value == self.record) => None,
+            None => Some(Step::WriteStatus { workflow: self.id.clone(), record: Some(self.record), before }),
+        }
+    }
+}
+
 /// The record of one workflow, and the run that its push starts.
-fn say(
-    seen: &Observed,
-    (id, object, spec): (&NamespacedName, &Object, &WorkflowSpec),
-    (free, waiting): (&mut usize, u32),
+fn status<'a>(
+    seen: &'a Observed,
+    (id, object, spec): (&'a NamespacedName, &Object, &WorkflowSpec),
+    (free, running): (&mut usize, u32),
     now: Timestamp,
-    out: &mut Steps,
-) {
+) -> Status<'a> {
     let there = seen.snapshot.workflows.get(id);
     let before = there.map(|there| &there.value).or_else(|| seen.last_known.workflow(id));
     let mut record = before.cloned().unwrap_or_default();
-    let of_this = |run: &&RunId| run.workflow == *id;
-    let running = seen.carried.keys().filter(of_this).count() + seen.idle.iter().filter(of_this).count();
-    record.running = u32::try_from(running).unwrap_or(u32::MAX);
-    record.waiting = waiting;
+    record.running = running;
+    record.waiting = 0;
     record.generation = object.generation;
     if let Some(last) = &mut record.last_run {
         let run = RunId::new(id.clone(), &last.id);
@@ -256,43 +302,36 @@ fn say(
             "its journal was lost with etcd".clone_into(&mut last.cause);
         }
     }
-    let revision = there.map(|there| there.mod_revision);
     let hash = spec.run_hash();
-    let params = spec.params.as_ref().filter(|_| record.started_hash != hash);
-    let Some(params) = params else {
-        if there.is_none_or(|there| there.value != record) {
-            out.steps.push(Step::Say { workflow: id.clone(), record: Some(record), before: revision });
-        }
-        return;
+    let Some(params) = spec.params.as_ref().filter(|_| record.started_hash != hash) else {
+        return Status { id, record, there, begin: None };
     };
     if *free == 0 {
-        record.waiting += 1;
+        record.waiting = 1;
         // What is said stays that of the run before, so that this one is not taken for begun.
         record.generation = before.map_or(0, |before| before.generation);
-        if there.is_none_or(|there| there.value != record) {
-            out.steps.push(Step::Say { workflow: id.clone(), record: Some(record), before: revision });
-        }
-        return;
+        return Status { id, record, there, begin: None };
     }
     *free -= 1;
     let base = format!("push-{}-{}", object.generation, &hash[..8]);
     // A workflow that was removed and comes back has the generations of before.
     let is_free = |run: &String| !seen.heads.contains_key(&RunId::new(id.clone(), run));
     let mut names = [base.clone()].into_iter().chain((2..).map(|number: u64| format!("{base}-{number}")));
-    let Some(run) = names.find(is_free) else { return };
+    let run = names.find(is_free).unwrap_or(base);
     let head = RunHead::begun(spec, hash.clone(), Origin::Push { generation: object.generation }, now);
     record.last_run = Some(head.summary(&run));
     record.started_hash = hash;
     record.running += 1;
-    out.steps.push(Step::Begin(Box::new(Begin {
+    let begin = Begin {
         id: RunId::new(id.clone(), run),
         spec: spec.clone(),
         input: Stored::Inline(params.clone()),
         head,
         request: None,
-        record: Some((record, revision)),
+        record: None,
         trigger: None,
-    })));
+    };
+    Status { id, record, there, begin: Some(begin) }
 }
 
 /// All triggers; the records of those that are gone go, too.
@@ -312,7 +351,7 @@ fn fire_all(
         let id = NamespacedName::new(&object.namespace, &object.name);
         let spec = workflows.get(&id).filter(|_| object.kind == Kind::Workflow).map(|(_, spec)| spec);
         if !spec.is_some_and(|spec| spec.triggers.iter().any(|known| known.name == *trigger)) {
-            out.steps.push(Step::SayTrigger(TriggerSaid {
+            out.steps.push(Step::WriteTrigger(TriggerWrite {
                 object: object.clone(),
                 trigger: trigger.clone(),
                 record: None,
@@ -339,18 +378,18 @@ fn fire(
         out.look_again(next);
     }
     let before = there.map(|there| there.mod_revision);
-    let say = |record| TriggerSaid { object, trigger: trigger.name.clone(), record: Some(record), before };
+    let say = |record| TriggerWrite { object, trigger: trigger.name.clone(), record: Some(record), before };
     let Some(decided) = decided else {
         // What is only on the disk goes back to etcd.
         if let Some(known) = known.filter(|_| there.is_none()) {
-            out.steps.push(Step::SayTrigger(say(known.clone())));
+            out.steps.push(Step::WriteTrigger(say(known.clone())));
         }
         return;
     };
     // A run of this id that somebody asked for is the run of the tick.
     let start = decided.start.filter(|start| !seen.heads.contains_key(&RunId::new(id.clone(), &start.run)));
     let Some(start) = start else {
-        out.steps.push(Step::SayTrigger(say(decided.record)));
+        out.steps.push(Step::WriteTrigger(say(decided.record)));
         return;
     };
     if *free == 0 {
@@ -370,23 +409,36 @@ fn fire(
     })));
 }
 
-/// Runs that ended too long ago, or that too many of the same workflow ended after.
-fn forget(heads: &Heads, now: Timestamp, is_last: impl Fn(&RunId) -> bool, out: &mut Steps) {
+/// Runs that ended too long ago, or that too many of the same workflow ended after. The last one of a push stays.
+fn forget(seen: &Observed, workflows: &Workflows<'_>, now: Timestamp, out: &mut Steps) {
     let mut ended: BTreeMap<&NamespacedName, BTreeSet<(Timestamp, &RunId)>> = BTreeMap::new();
-    for (id, kept) in heads {
+    for (id, kept) in &seen.heads {
         if let Some(at) = kept.head.finished_at {
             ended.entry(&id.workflow).or_default().insert((at, id));
         }
     }
     let mut left = FORGOTTEN_AT_ONCE;
-    for of_workflow in ended.values() {
-        let too_many = of_workflow.len().saturating_sub(KEPT_PER_WORKFLOW);
-        for (number, (at, id)) in of_workflow.iter().enumerate() {
-            let is_old = now.duration_since(*at) > KEPT_FOR;
-            if left > 0 && (is_old || number < too_many) && !is_last(id) {
-                left -= 1;
-                out.steps.push(Step::Forget((*id).clone()));
+    for (workflow, runs) in ended {
+        let spec = workflows.get(workflow).map(|(_, spec)| *spec);
+        let kept_for = spec.and_then(|spec| spec.ttl_seconds_after_finished);
+        let kept_for = kept_for.map_or(KEPT_FOR, |seconds| SignedDuration::from_secs(i64::from(seconds)));
+        let most = spec.and_then(|spec| spec.runs_history_limit);
+        let most = most.map_or(KEPT_PER_WORKFLOW, |most| usize::try_from(most).unwrap_or(usize::MAX));
+        let record = spec.and(seen.snapshot.workflows.get(workflow));
+        let last = record.and_then(|record| record.value.last_run.as_ref()).map(|last| last.id.as_str());
+        let too_many = runs.len().saturating_sub(most);
+        for (number, (at, id)) in runs.into_iter().enumerate() {
+            let is_old = now.duration_since(at) > kept_for;
+            if !(is_old || number < too_many) || last == Some(id.run.as_str()) {
+                continue;
             }
+            if left == 0 {
+                out.leaves_old_runs = true;
+                out.look_again(now);
+                return;
+            }
+            left -= 1;
+            out.steps.push(Step::Forget(id.clone()));
         }
     }
 }

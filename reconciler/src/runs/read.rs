@@ -21,6 +21,15 @@ pub async fn run_heads(store: &SharedStore, below: &str) -> Result<Vec<(RunId, R
     Ok(heads.collect())
 }
 
+/// The head of a run; none if there is none.
+///
+/// # Errors
+/// Etcd does not answer, or what it holds can't be read.
+pub async fn run_head(store: &SharedStore, id: &RunId) -> Result<Option<RunHead>, JournalError> {
+    let Some(found) = store.get(&id.head().to_string()).await? else { return Ok(None) };
+    decode(&found.value).map(Some).map_err(|error| JournalError::Unreadable(error.to_string()))
+}
+
 /// A run with its definition and its journal; none if there is none.
 ///
 /// # Errors
@@ -30,8 +39,7 @@ pub async fn kept_run(
     id: &RunId,
 ) -> Result<Option<(RunHead, WorkflowSpec, Loaded)>, JournalError> {
     let unreadable = |error: schema::codec::CodecError| JournalError::Unreadable(error.to_string());
-    let Some(head) = store.get(&id.head().to_string()).await? else { return Ok(None) };
-    let head: RunHead = decode(&head.value).map_err(unreadable)?;
+    let Some(head) = run_head(store, id).await? else { return Ok(None) };
     let key = Key::RunDefinition(id.workflow.clone(), head.definition.clone());
     let Some(spec) = store.get(&key.to_string()).await? else { return Ok(None) };
     let spec = decode(&spec.value).map_err(unreadable)?;

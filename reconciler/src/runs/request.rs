@@ -1,12 +1,76 @@
 //! Asks for a run, at any reconciler. The leader begins it.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use schema::codec::{encode, sha256_hex};
-use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
+use schema::control::Nudge;
+use schema::keys::prefix;
+use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome, WatchEvent};
 use serde_json::Value as Json;
+use tokio::time::sleep;
 
 use super::journal::in_parts;
 use super::records::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
+
+/// Most runs that are asked for and wait: with the largest inputs they take 256 MiB of etcd's 2 GiB.
+pub(super) const WAITING_MAX: usize = 1_000;
+/// After a watch that broke.
+const REWATCH_WAIT: Duration = Duration::from_secs(1);
+
+/// How many runs are asked for and have not begun, as far as this reconciler knows.
+#[derive(Debug, Clone, Default)]
+pub struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    /// Follows what is asked for, and wakes the loop that begins it.
+    pub async fn follow(self, store: SharedStore, nudge: Nudge) {
+        loop {
+            // An error is looked into by whoever asks for a run.
+            let _ = self.follow_once(&store, &nudge).await;
+            sleep(REWATCH_WAIT).await;
+        }
+    }
+
+    async fn follow_once(&self, store: &SharedStore, nudge: &Nudge) -> Result<(), StoreError> {
+        let listing = store.list(prefix::RUN_REQUESTS).await?;
+        let mut keys: BTreeSet<String> = listing.items.into_iter().map(|item| item.key).collect();
+        self.0.store(keys.len(), Ordering::Relaxed);
+        nudge.nudge();
+        let mut changes = store.watch(prefix::RUN_REQUESTS, listing.revision + 1).await?;
+        while let Some(batch) = changes.next().await {
+            for event in batch?.events {
+                match event {
+                    WatchEvent::Put(there) => keys.insert(there.key),
+                    WatchEvent::Delete { key, .. } => keys.remove(&key),
+                };
+            }
+            self.0.store(keys.len(), Ordering::Relaxed);
+            nudge.nudge();
+        }
+        Ok(())
+    }
+
+    /// Refuses a run that is new while too many wait.
+    ///
+    /// # Errors
+    /// Too many wait, or etcd does not answer.
+    pub async fn admit(&self, store: &SharedStore, id: &RunId) -> Result<(), RequestError> {
+        if self.0.load(Ordering::Relaxed) < WAITING_MAX {
+            return Ok(());
+        }
+        for key in [id.request(), id.head()] {
+            if store.get(&key.to_string()).await?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(RequestError::TooManyWaiting)
+    }
+}
 
 /// What is there now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +78,7 @@ pub enum Asked {
     /// The run will begin.
     New,
     /// There is such a run already, or it is asked for.
-    Before,
+    Existing,
 }
 
 /// Why it was not asked for.
@@ -23,6 +87,9 @@ pub enum RequestError {
     /// The input is too large.
     #[error("the input is {0} bytes; the limit is {PAYLOAD_MAX_BYTES}")]
     TooLarge(usize),
+    /// So many wait that no further one is taken.
+    #[error("{WAITING_MAX} runs wait already, which is the most")]
+    TooManyWaiting,
     /// Etcd did not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -57,6 +124,6 @@ pub async fn ask(
     let guards = vec![Guard::Absent(id.head().to_string()), Guard::Absent(id.request().to_string())];
     Ok(match store.txn(guards, ops).await? {
         TxnOutcome::Committed(_) => Asked::New,
-        TxnOutcome::Conflict => Asked::Before,
+        TxnOutcome::Conflict => Asked::Existing,
     })
 }

@@ -7,14 +7,15 @@ use jiff::Timestamp;
 use schema::kinds::workflow::{RunPhase, WorkflowSpec};
 use schema::store::SharedStore;
 use schema::store::election::Fence;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Duration, sleep};
 
+use super::beats;
 use super::book::{KeptHead, SharedProgress};
 use super::caller::{Answer, Caller};
-use super::journal::{Journal, JournalError};
-use super::machine::{Event, Outcome, Run};
+use super::journal::{self, Journal, JournalError};
+use super::machine::{Event, Outcome, Run, Timer};
 use super::records::{Entry, RunHead, RunId};
 
 /// A run, and all that it needs to go on.
@@ -35,16 +36,25 @@ pub(super) struct RunTask {
 const CALLS_MAX: usize = 40;
 
 /// Calls under way.
-#[derive(Default)]
 struct Calls {
     answers: JoinSet<Answer>,
     by_id: BTreeMap<u64, AbortHandle>,
+    /// Ids of calls whose functions say that they are alive.
+    beats: mpsc::Receiver<u64>,
+    beating: mpsc::Sender<u64>,
+}
+
+impl Calls {
+    fn new() -> Self {
+        let (beating, beats) = mpsc::channel(CALLS_MAX);
+        Self { answers: JoinSet::new(), by_id: BTreeMap::new(), beats, beating }
+    }
 }
 
 impl RunTask {
     /// Until the run has ended: its head then. None if another reconciler carries it on.
     pub(super) async fn carry_on(mut self) -> Option<KeptHead> {
-        let mut calls = Calls::default();
+        let mut calls = Calls::new();
         let mut last = self.kept.head.started_at;
         loop {
             if self.run.outcome().is_some() {
@@ -55,13 +65,21 @@ impl RunTask {
             // The clock may have been set back.
             last = last.max(Timestamp::now());
             if let Err(error) = self.take(answer, last).await {
-                match error {
-                    JournalError::Lost => tracing::info!(run = %self.id, "{error}"),
-                    error => tracing::warn!(run = %self.id, %error, "the run cannot continue"),
-                }
-                return None;
+                return self.ended_by(error).await;
             }
         }
+    }
+
+    /// Its end if it can't be journaled; none if another reconciler carries it on.
+    async fn ended_by(&self, error: JournalError) -> Option<KeptHead> {
+        let ended = match error {
+            JournalError::Unreadable(why) => {
+                tracing::warn!(run = %self.id, why, "the run ends, for its journal can't be written");
+                journal::end_unreadable(&self.store, self.fence, &self.id, &self.kept, &why).await
+            }
+            other => Err(other),
+        };
+        ended.inspect_err(|error| tracing::info!(run = %self.id, "{error}")).ok()
     }
 
     /// Calls what the run waits for, and lets go of what it does not.
@@ -82,7 +100,8 @@ impl RunTask {
                 continue;
             }
             let (caller, id, made) = (Arc::clone(&self.caller), self.id.clone(), call.clone());
-            let handle = calls.answers.spawn(async move { caller.call(&id, &made).await });
+            let beating = calls.beating.clone();
+            let handle = calls.answers.spawn(async move { caller.call(&id, &made, beating).await });
             calls.by_id.insert(call.id, handle);
         }
     }
@@ -93,8 +112,13 @@ impl RunTask {
             return Event::Cancelled { cause }.into();
         }
         let pending = self.run.pending();
-        let timer = pending.timers.into_iter().min_by_key(|timer| timer.due);
-        let left = timer.as_ref().map(|timer| timer.due.duration_since(Timestamp::now()));
+        // A beat may be on its way when its time is over.
+        let fires_at = |timer: &Timer| match pending.heartbeats.contains(&timer.id) {
+            true => timer.due.checked_add(beats::TRAVELS).unwrap_or(Timestamp::MAX),
+            false => timer.due,
+        };
+        let timer = pending.timers.iter().copied().min_by_key(fires_at);
+        let left = timer.as_ref().map(|timer| fires_at(timer).duration_since(Timestamp::now()));
         if pending.continues {
             // A branch that needs nothing from outside keeps no other waiting.
             return match (&timer, calls.answers.try_join_next()) {
@@ -102,7 +126,7 @@ impl RunTask {
                 (Some(timer), _) if left.is_some_and(|left| !left.is_positive()) => {
                     Event::Due { timer: timer.id }.into()
                 }
-                _ => Event::Continue.into(),
+                _ => calls.beats.try_recv().map_or(Event::Continue, |call| Event::Beat { call }).into(),
             };
         }
         let left = left.map(|left| Duration::try_from(left).unwrap_or_default());
@@ -114,6 +138,7 @@ impl RunTask {
                     Err(error) if error.is_cancelled() => {}
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 },
+                Some(call) = calls.beats.recv() => return Event::Beat { call }.into(),
                 () = sleep(left.unwrap_or_default()), if left.is_some() => {
                     if let Some(timer) = &timer {
                         return Event::Due { timer: timer.id }.into();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt as _;
 use jiff::Timestamp;
 use schema::codec::decode;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation};
@@ -14,7 +13,7 @@ use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::book::{Book, KeptHead};
 use super::caller::Caller;
@@ -26,8 +25,6 @@ use crate::controllers::LastKnown;
 const RESUMED_AFTER: Duration = Duration::from_secs(10);
 /// How often old runs are looked for.
 const FORGETS_EVERY: Duration = Duration::from_secs(60);
-/// After a watch that broke.
-const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 /// What the loop stands on.
 pub struct WorkflowsDeps {
@@ -49,14 +46,16 @@ pub struct WorkflowsLoop {
     pub(super) caller: Arc<Caller>,
     pub(super) term: Option<Fence>,
     pub(super) book: Book,
-    forgot_at: Option<Instant>,
+    /// Old runs are looked for.
+    forgets: bool,
+    looked_at: Option<Instant>,
 }
 
 impl WorkflowsLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: WorkflowsDeps) -> Self {
         let caller = Arc::new(Caller::new(deps.snapshot.clone()));
-        Self { deps, caller, term: None, book: Book::default(), forgot_at: None }
+        Self { deps, caller, term: None, book: Book::default(), forgets: false, looked_at: None }
     }
 
     /// A new term knows no run, and ends the tasks of the one before: the leader key is younger than all that they wrote.
@@ -147,9 +146,8 @@ impl Loop for WorkflowsLoop {
         let idle = book.running.iter().filter(|id| !book.tasks.contains_key(*id) && !rests(id)).cloned();
         let is_whole = !snapshot.settled.is_empty();
         let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
-        let forgets = is_whole && self.forgot_at.is_none_or(|at| now - at >= FORGETS_EVERY);
-        if forgets {
-            self.forgot_at = Some(now);
+        if self.looked_at.is_none_or(|at| now - at >= FORGETS_EVERY) {
+            (self.forgets, self.looked_at) = (true, Some(now));
         }
         Ok(Observation::Ready(Observed {
             idle: idle.collect(),
@@ -158,7 +156,7 @@ impl Loop for WorkflowsLoop {
             snapshot,
             last_known,
             requests,
-            forgets,
+            forgets: is_whole && self.forgets,
         }))
     }
 
@@ -168,28 +166,15 @@ impl Loop for WorkflowsLoop {
 
     async fn act(&mut self, _: &Observed, plan: Steps) -> Result<(), LoopError> {
         let Some(fence) = self.term else { return Ok(()) };
-        for step in plan.steps {
-            self.carry_out(fence, step).await?;
+        let forgets_all = !plan.leaves_old_runs;
+        self.carry_out(fence, plan.steps).await?;
+        if forgets_all {
+            self.forgets = false;
         }
         Ok(())
     }
 
     async fn report(&mut self, _: Observed, done: Result<(), LoopError>) -> Result<Next, LoopError> {
         done.map(|()| if self.book.stuck.is_empty() { Next::Interval } else { Next::After(RESUMED_AFTER) })
-    }
-}
-
-/// Wakes the loop whenever a run is asked for.
-pub async fn wake_on_requests(store: SharedStore, nudge: Nudge) {
-    loop {
-        if let Ok(listing) = store.list(prefix::RUN_REQUESTS).await {
-            nudge.nudge();
-            if let Ok(mut changes) = store.watch(prefix::RUN_REQUESTS, listing.revision + 1).await {
-                while let Some(Ok(_)) = changes.next().await {
-                    nudge.nudge();
-                }
-            }
-        }
-        sleep(WATCH_AGAIN).await;
     }
 }

@@ -48,7 +48,7 @@ pub use status::{
 pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
 pub use workflows::{
-    RunAccepted, RunAsked, RunCall, RunDetail, RunView, TriggerView, WorkflowDetail, WorkflowView, duration,
+    RunAccepted, RunBody, RunCall, RunDetail, RunView, TriggerView, WorkflowDetail, WorkflowView, duration,
     run, run_detail, triggers, workflow, workflows,
 };
 

@@ -279,6 +279,10 @@ pub struct NodeDemand {
     /// By `namespace/name`; functions without a call in the last window are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub functions: BTreeMap<String, FunctionDemand>,
+    /// How many signs of life calls under way have given, by the token that their caller gave them. Only of those that
+    /// gave some.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub beats: BTreeMap<String, u32>,
 }
 
 /// The calls of one function through one node's gateway.

@@ -167,8 +167,15 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
             let nobody = snapshot.heartbeats.is_empty();
             nobody || snapshot.job_of(&named(object)).is_some_and(|(_, order)| order.hash == object.hash)
         }
+        // Until its records are here, those on the disks say which pushes and ticks had their run.
+        Resource::Workflow(spec) => {
+            let of_trigger = |name: &String| (object.reference(), name.clone());
+            let mut triggers = spec.triggers.iter().map(|trigger| of_trigger(&trigger.name));
+            snapshot.workflows.contains_key(&named(object))
+                && triggers.all(|trigger| snapshot.triggers.contains_key(&trigger))
+        }
         // Nodes need nothing of these.
-        Resource::Node(_) | Resource::ConfigMap(_) | Resource::Workflow(_) => true,
+        Resource::Node(_) | Resource::ConfigMap(_) => true,
     }
 }
 

@@ -165,3 +165,31 @@ fn usage_and_revisions_change_no_plan_and_everything_else_does() {
     snapshot.put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &pod), 3);
     assert!(!snapshot.plans_as(&before));
 }
+
+// Seen red with `true` for workflows: right after a loss of etcd, a finished run of a push was started again.
+#[test]
+fn a_workflow_is_complete_once_its_record_and_those_of_its_triggers_are_here() {
+    use crate::meta::ObjectRef;
+    use serde_json::json;
+
+    let schedule = json!({"cron": "0 3 * * *", "timeZone": "UTC"});
+    let spec = json!({
+        "startAt": "a", "states": {"a": {"type": "Succeed"}}, "params": {},
+        "triggers": [{"name": "nightly", "schedule": schedule}],
+    });
+    let object = json!({
+        "apiVersion": "minik8s.io/v1", "metadata": {"name": "flow", "namespace": "default"}, "kind": "Workflow",
+        "spec": spec, "hash": "h", "generation": 1,
+        "provenance": {"source": "main", "commit": "0", "author": "", "file": "flow.yaml", "line": 1},
+    });
+    let flow = NamespacedName::new("default", "flow");
+    let id = ObjectRef { kind: Kind::Workflow, namespace: "default".into(), name: "flow".into() };
+    let mut snapshot = Snapshot::default();
+    snapshot.put(&Key::Object(id.clone()), &object, 1);
+    let object = snapshot.objects.get(&id).unwrap().value.clone();
+    assert!(!health::is_complete(&snapshot, &object), "the runs loop has not looked yet");
+    snapshot.put(&Key::Workflow(flow), &json!({"generation": 1, "running": 0}), 2);
+    assert!(!health::is_complete(&snapshot, &object), "nor at the trigger");
+    snapshot.put(&Key::Trigger(id, "nightly".into()), &json!({"schedule": schedule}), 3);
+    assert!(health::is_complete(&snapshot, &object));
+}

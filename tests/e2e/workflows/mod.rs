@@ -6,7 +6,9 @@ use serde_json::Value;
 use crate::functions::{code, manifest};
 
 mod forms;
+mod heartbeats;
 mod kills;
+mod long;
 
 /// One node that can build Python functions, and stays: what the functions wrote is in their containers' logs.
 fn one_node() -> ClusterOptions {

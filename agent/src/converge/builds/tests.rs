@@ -119,5 +119,5 @@ fn packages_come_from_wheels_first_then_from_the_named_index() {
 #[test]
 fn the_program_in_each_image_has_its_version() {
     let digest = hex(&Sha256::digest(format!("{SHIM}{BASE_SCRIPT}")));
-    assert_eq!((RUNTIME_VERSION, &digest[..16]), (2, "e06b77a0ef8be658"));
+    assert_eq!((RUNTIME_VERSION, &digest[..16]), (3, "e120f19dc9fb978f"));
 }

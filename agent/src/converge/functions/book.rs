@@ -14,6 +14,7 @@ use schema::records::{CallLimits, FunctionDemand, FunctionRecord, NodeDemand};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::beats::Beats;
 use super::window::{PANIC_SECONDS, STABLE_SECONDS, Window};
 
 /// How long a replica that could not be reached comes last.
@@ -216,16 +217,18 @@ pub struct Calls {
     book: Arc<Mutex<Book>>,
     /// A call waits for a function that had none: that is to be known at once.
     stirred: watch::Sender<()>,
+    pub(super) beats: Beats,
 }
 
 impl Calls {
     /// Without any.
     pub fn new(began: Timestamp) -> Self {
         let book = Arc::new(Mutex::new(Book { began, functions: HashMap::new() }));
-        Self { book, stirred: watch::Sender::new(()) }
+        let stirred = watch::Sender::new(());
+        Self { book, beats: Beats::new(stirred.clone()), stirred }
     }
 
-    /// What says that a call waits for a function that had none.
+    /// What says that a call waits for a function that had none, or that one gave a sign of life.
     pub fn stirred(&self) -> watch::Receiver<()> {
         self.stirred.subscribe()
     }
@@ -367,6 +370,6 @@ impl Calls {
                 functions.insert(id.to_string(), demand);
             }
         }
-        NodeDemand { since: book.began, functions }
+        NodeDemand { since: book.began, functions, beats: self.beats.counts() }
     }
 }

@@ -13,6 +13,7 @@ use schema::records::CallLimits;
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::Refused;
+use super::beats;
 use super::book::{Calls, Given, Lease, Place};
 
 /// What a replica says that takes no further call now: another one is asked.
@@ -39,6 +40,8 @@ pub(super) struct Call<'c> {
     pub(super) activation: &'c str,
     /// Names the call to the function, if the caller makes it again: a run of a workflow does.
     pub(super) key: Option<HeaderValue>,
+    /// Where the function says that it is alive, if the caller wants to know.
+    pub(super) heartbeat: Option<HeaderValue>,
     pub(super) body: Bytes,
 }
 
@@ -178,6 +181,10 @@ impl Call<'_> {
             .body(self.body.clone());
         let request = match &self.key {
             Some(key) => request.header(IDEMPOTENCY_KEY, key),
+            None => request,
+        };
+        let request = match &self.heartbeat {
+            Some(url) => request.header(beats::URL, url),
             None => request,
         };
         let until = Instant::now() + may_run + TIMEOUT_EXTRA;

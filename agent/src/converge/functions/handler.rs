@@ -1,6 +1,6 @@
 //! `POST /<ns>/<name>` calls a function, `GET /<ns>/<name>` says how it is.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::answer::{Answered, Refused, TIMINGS, json_answer};
+use super::beats;
 use super::book::Calls;
 use super::call::{CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
 use super::rates::Rates;
@@ -44,6 +45,8 @@ pub struct Functions {
     client: reqwest::Client,
     tokens: Tokens,
     rates: Rates,
+    /// Where the gateway listens; none if nobody hears of beats.
+    listen: Option<SocketAddr>,
     /// Someone hears of calls that wait, and may start a replica.
     wakes: bool,
 }
@@ -100,7 +103,12 @@ impl Functions {
         // Only TLS or a resolver of the system can fail to load, and neither is used.
         let client = client.unwrap_or_default();
         let (tokens, rates) = (Tokens::new(files), Rates::default());
-        Self { catalog, known, calls, client, tokens, rates, wakes: true }
+        Self { catalog, known, calls, client, tokens, rates, listen: None, wakes: true }
+    }
+
+    /// Takes the beats of calls at this address.
+    pub(super) fn listening(self, listen: SocketAddr) -> Self {
+        Self { listen: Some(listen), ..self }
     }
 
     /// Without a loop that follows changes: functions that sleep are not woken.
@@ -115,10 +123,17 @@ impl Functions {
 
     async fn answer(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         caller: &Caller,
         activation: &str,
     ) -> Result<Answered, Refused> {
+        // Nobody outside fills what is reported of beats.
+        if !self.is_of_cluster(caller) {
+            request.headers_mut().remove(beats::TOKEN);
+        }
+        if let Some(answer) = self.calls.beats.answer(request.method(), request.uri().path(), activation) {
+            return Ok(answer);
+        }
         let catalog = Arc::clone(&self.catalog.borrow());
         let Some(id) = named(request.uri().path()) else {
             let message = "the path is not /<namespace>/<function>";
@@ -139,6 +154,10 @@ impl Functions {
         }
     }
 
+    fn is_of_cluster(&self, caller: &Caller) -> bool {
+        caller.is_node || self.known.borrow().has(address_of(caller))
+    }
+
     async fn may_call(
         &self,
         record: &FunctionRecord,
@@ -146,13 +165,10 @@ impl Functions {
         id: &NamespacedName,
         headers: &HeaderMap,
     ) -> Result<(), Refused> {
-        let address = match caller.address {
-            IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(caller.address, IpAddr::V4),
-            v4 @ IpAddr::V4(_) => v4,
-        };
-        if record.calls.public || caller.is_node || self.known.borrow().has(address) {
+        if record.calls.public || self.is_of_cluster(caller) {
             return Ok(());
         }
+        let address = address_of(caller);
         if let Some(token) = &record.token {
             return self.tokens.check(id, token, headers).await;
         }
@@ -181,9 +197,14 @@ impl Functions {
         }
         let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
         let key = request.headers().get(IDEMPOTENCY_KEY).cloned();
+        let beats = match self.listen {
+            Some(listen) => self.calls.beats.expect(request.headers(), catalog, listen)?,
+            None => None,
+        };
+        let heartbeat = beats.as_ref().map(|expected| expected.url.clone());
         let body = read(request, record.calls.request_body_bytes).await?;
         let (calls, client) = (&self.calls, &self.client);
-        let call = Call { calls, client, id, limits: &record.calls, activation, key, body };
+        let call = Call { calls, client, id, limits: &record.calls, activation, key, heartbeat, body };
         let answered = call.run().await?;
         let mut answer = json_answer(answered.status, answered.body, activation);
         if wants_timings {
@@ -229,6 +250,13 @@ fn record<'c>(catalog: &'c Catalog, id: &NamespacedName) -> Result<&'c FunctionR
             let message = format!("there is no function {id}");
             Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message))
         }
+    }
+}
+
+fn address_of(caller: &Caller) -> IpAddr {
+    match caller.address {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(caller.address, IpAddr::V4),
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 
 mod act;
 pub mod answer;
+mod beats;
 mod book;
 mod call;
 mod handler;
@@ -78,7 +79,7 @@ impl FunctionsLoop {
         let FunctionsDeps { listen, subnet, catalog, calls, files, control } = deps;
         let (known, knows) = watch::channel(Known::default());
         let (listeners, opened) = mpsc::channel(1);
-        let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files));
+        let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files)).listening(listen);
         let (limits, connections) = (Limits::default(), TaskTracker::new());
         let server = Server::new(functions.clone(), limits, connections, CancellationToken::new());
         let (listens, followed) = (None, None);

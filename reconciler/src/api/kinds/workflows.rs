@@ -17,8 +17,8 @@ use crate::api::error::ApiError;
 use crate::api::events::{self, Wanted};
 use crate::api::input::{self, Asked};
 use crate::api::read::{InNamespace, OfNamespace};
-use crate::runs::{self, RequestError, RunId};
-use crate::view::{self, List, RunAccepted, RunAsked, Selection};
+use crate::runs::{self, JournalError, RequestError, RunId};
+use crate::view::{self, List, RunAccepted, RunBody, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -74,9 +74,13 @@ pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) ->
     let below = match (&query.namespace, &query.workflow) {
         (Some(namespace), Some(workflow)) => format!("{namespace}/{workflow}/"),
         (Some(namespace), None) => format!("{namespace}/"),
-        (None, _) => String::new(),
+        (None, None) => String::new(),
+        (None, Some(workflow)) => {
+            let message = format!("workflow={workflow} needs the namespace that it is in");
+            return Err(ApiError::bad_request(message, format!("add namespace=default&workflow={workflow}")));
+        }
     };
-    let heads = runs::run_heads(&app.deps.store, &below).await.map_err(|error| away(&error))?;
+    let heads = runs::run_heads(&app.deps.store, &below).await.map_err(|error| unavailable(&error))?;
     let now = Timestamp::now();
     let mut rows: Vec<_> =
         heads.iter().map(|(id, head)| view::run(&id.workflow, &id.run, head, now)).collect();
@@ -89,18 +93,43 @@ pub(in crate::api) async fn run(
     State(app): App,
     Path((namespace, name, run)): Path<(String, String, String)>,
 ) -> Answer<view::RunDetail> {
+    let id = run_id(namespace, name, run)?;
+    let found = runs::kept_run(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
+    let (head, definition, journal) = found.ok_or_else(|| no_run(&id))?;
+    Ok(Json(view::run_detail(&id.workflow, &id.run, (&head, definition), journal, Timestamp::now())))
+}
+
+/// The run in short, which costs no reading of its journal.
+pub(in crate::api) async fn run_summary(
+    State(app): App,
+    Path((namespace, name, run)): Path<(String, String, String)>,
+) -> Answer<view::RunView> {
+    let id = run_id(namespace, name, run)?;
+    let found = runs::run_head(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
+    let head = found.ok_or_else(|| no_run(&id))?;
+    Ok(Json(view::run(&id.workflow, &id.run, &head, Timestamp::now())))
+}
+
+fn run_id(namespace: String, name: String, run: String) -> Result<RunId, ApiError> {
     let workflow = named(namespace, name)?;
     input::name("run", &run)?;
-    let id = RunId::new(workflow, run);
-    let found = runs::kept_run(&app.deps.store, &id).await.map_err(|error| away(&error))?;
-    let Some((head, definition, journal)) = found else {
-        let message = format!("there is no run {} of workflow {}", id.run, id.workflow);
-        return Err(ApiError::not_found(
-            message,
-            "see 'minik8s get runs -A'; one that was just asked for begins soon",
-        ));
-    };
-    Ok(Json(view::run_detail(&id.workflow, &id.run, (&head, definition), journal, Timestamp::now())))
+    Ok(RunId::new(workflow, run))
+}
+
+fn no_run(id: &RunId) -> ApiError {
+    let message = format!("there is no run {} of workflow {}", id.run, id.workflow);
+    ApiError::not_found(message, "see 'minik8s get runs -A'; one that was just asked for begins soon")
+}
+
+fn not_read(id: &RunId, error: &JournalError) -> ApiError {
+    match error {
+        JournalError::Unreadable(_) => ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("run {id} can't be read: {error}"),
+            "'minik8s get runs' has how it ended",
+        ),
+        other => unavailable(other),
+    }
 }
 
 pub(in crate::api) fn start_route() -> MethodRouter<Arc<Shared>> {
@@ -114,7 +143,7 @@ async fn no_list() -> ApiError {
 async fn start(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
-    body: Result<Json<RunAsked>, JsonRejection>,
+    body: Result<Json<RunBody>, JsonRejection>,
 ) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
     let workflow = named(namespace, name)?;
     let Json(asked) = body.map_err(|rejection| {
@@ -134,23 +163,26 @@ async fn start(
     }
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
-    let asked =
-        runs::ask(&app.deps.store, &id, given, &app.deps.identity, at).await.map_err(
-            |error| match error {
-                RequestError::TooLarge(_) => ApiError::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    error.to_string(),
-                    "keep it where a function can fetch it",
-                ),
-                RequestError::Store(error) => away(&error),
-            },
-        )?;
+    app.deps.waiting_runs.admit(&app.deps.store, &id).await.map_err(|error| refused(&error))?;
+    let asked = runs::ask(&app.deps.store, &id, given, &app.deps.identity, at).await;
+    let asked = asked.map_err(|error| refused(&error))?;
     let is_new = asked == runs::Asked::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: id.run, is_new })))
 }
 
-fn away(error: &dyn std::fmt::Display) -> ApiError {
+fn refused(error: &RequestError) -> ApiError {
+    let (status, help) = match error {
+        RequestError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "keep it where a function can fetch it"),
+        RequestError::TooManyWaiting => {
+            (StatusCode::TOO_MANY_REQUESTS, "ask again, with the same id, once some have begun")
+        }
+        RequestError::Store(error) => return unavailable(error),
+    };
+    ApiError::new(status, error.to_string(), help)
+}
+
+fn unavailable(error: &dyn std::fmt::Display) -> ApiError {
     ApiError::unavailable(error.to_string(), "see 'minik8s status', and try again")
 }
 

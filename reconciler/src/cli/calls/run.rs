@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use schema::kinds::workflow::RunPhase;
 use schema::meta::DEFAULT_NAMESPACE;
+use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
-use tokio::time::Instant;
 
 use super::given;
 use crate::args::RunArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{complain, note, write_out};
-use crate::view::{RunAccepted, RunAsked, RunDetail};
+use crate::view::{RunAccepted, RunBody, RunDetail, RunView};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -24,7 +24,7 @@ pub(in crate::cli) async fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         Some((namespace, name)) => (namespace, name),
         None => (args.namespace.selected().unwrap_or(DEFAULT_NAMESPACE), args.workflow.as_str()),
     };
-    let asked = RunAsked { input, id: args.id.clone() };
+    let asked = RunBody { input, id: args.id.clone() };
     let accepted: RunAccepted = client.post_json(&["workflows", namespace, name, "runs"], &asked).await?;
     if !accepted.is_new {
         note(&format!("minik8s: run {} was asked for before; this is the same one", accepted.id));
@@ -33,38 +33,45 @@ pub(in crate::cli) async fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         write_out(&format!("{}\n", accepted.id))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let deadline = Instant::now() + args.timeout;
     let path = ["runs", namespace, name, &accepted.id];
-    loop {
-        match client.get::<RunDetail>(&path, &[]).await {
-            Ok(run) if run.row.phase != RunPhase::Running => return ended(&run),
-            Ok(_) => {}
-            // The leader has not begun it yet.
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-        if Instant::now() >= deadline {
-            let why =
-                format!("run {name}/{} has not ended within {:?}; it goes on", accepted.id, args.timeout);
-            return Err(CliError::NotReached(why));
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
+    match tokio::time::timeout(args.timeout, wait(&client, &path)).await {
+        Ok(ended) => ended,
+        Err(_) => Err(CliError::NotReached(format!(
+            "run {name}/{} has not ended within {:?}; it goes on",
+            accepted.id, args.timeout
+        ))),
     }
 }
 
-fn ended(run: &RunDetail) -> Result<ExitCode, CliError> {
-    if let Some(output) = &run.output {
-        write_out(&format!("{output}\n"))?;
+/// Until the run has ended. A reconciler that is away, or has lost etcd, is asked again.
+async fn wait(client: &Client, path: &[&str]) -> Result<ExitCode, CliError> {
+    let summary = [path, &["summary"]].concat();
+    let row = until_answered(client, &summary, |row: &RunView| row.phase != RunPhase::Running).await?;
+    if row.phase != RunPhase::Succeeded {
+        let RunView { workflow, id, phase, state, error, cause, .. } = &row;
+        complain(&format!("run {workflow}/{id} {phase:?} in state {state}: {error} {cause}"));
+        return Ok(ExitCode::FAILURE);
     }
-    if run.row.phase == RunPhase::Succeeded {
-        return Ok(ExitCode::SUCCESS);
+    let run = until_answered(client, path, |_: &RunDetail| true).await?;
+    write_out(&format!("{}\n", run.output.unwrap_or_default()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn until_answered<T: DeserializeOwned>(
+    client: &Client,
+    path: &[&str],
+    is_it: impl Fn(&T) -> bool,
+) -> Result<T, CliError> {
+    loop {
+        match client.get::<T>(path, &[]).await {
+            Ok(answer) if is_it(&answer) => return Ok(answer),
+            Ok(_) => {}
+            // The leader has not begun it yet.
+            Err(error) if error.is_not_found() || error.may_pass() => {}
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    let row = &run.row;
-    complain(&format!(
-        "run {}/{} {:?} in state {}: {} {}",
-        row.workflow, row.id, row.phase, row.state, row.error, row.cause
-    ));
-    Ok(ExitCode::FAILURE)
 }
 
 fn input(args: &RunArgs) -> Result<Option<Json>, CliError> {

@@ -123,7 +123,7 @@ pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
 }
 
 /// How many bytes a value has as JSON, without writing it anywhere.
-fn size(value: &Json) -> usize {
+pub(super) fn size(value: &Json) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -36,6 +36,10 @@ pub mod errors {
     pub const STEP_LIMIT: &str = "Minik8s.StepLimitExceeded";
     /// The journal has too many entries; nothing catches it. Not of the language.
     pub const EVENT_LIMIT: &str = "Minik8s.EventLimitExceeded";
+    /// The functions' answers have too many bytes in all; nothing catches it. Not of the language.
+    pub const RUN_DATA_LIMIT: &str = "Minik8s.RunDataLimitExceeded";
+    /// The journal can't be read, or not be written for another reason than that etcd is away. Not of the language.
+    pub const JOURNAL: &str = "Minik8s.JournalUnreadable";
 }
 
 /// Why a state failed.

@@ -11,5 +11,9 @@ pub const EVENTS_MAX: u32 = 25_000;
 /// Largest input, output and payload of a state, as JSON: that of Step Functions.
 pub const PAYLOAD_MAX_BYTES: usize = 256 * 1024;
 
+/// Most bytes of answers that a run gets in all: they lie in etcd for as long as the run is kept, and the private etcd
+/// holds 2 GiB. 64 answers of the largest size.
+pub const RUN_MAX_BYTES: usize = 64 * PAYLOAD_MAX_BYTES;
+
 /// Longest run whose workflow has no `timeoutSeconds`.
 pub const RUN_MAX: SignedDuration = SignedDuration::from_hours(24);

@@ -152,4 +152,6 @@ pub struct Pending<'a> {
     pub calls: Vec<&'a Call>,
     /// Times to wait for, that of the run's own limit among them.
     pub timers: Vec<Timer>,
+    /// Ids of those among the timers that a beat puts off.
+    pub heartbeats: Vec<u64>,
 }

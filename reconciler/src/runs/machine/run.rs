@@ -5,10 +5,10 @@ use schema::kinds::workflow::WorkflowSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::data::sized;
+use super::data::{size, sized};
 use super::failure::{Failure, errors};
 use super::history::{HistoryDetail, HistoryEvent};
-use super::limits::{EVENTS_MAX, RUN_MAX};
+use super::limits::{EVENTS_MAX, RUN_MAX, RUN_MAX_BYTES};
 use super::random::Random;
 use super::strand::{Phase, Strand};
 use super::transition::{Counters, Progress, Transition};
@@ -83,16 +83,27 @@ impl Run {
             return None;
         };
         self.counters.events += 1;
+        if let Event::Returned { output, .. } = event {
+            self.counters.bytes += size(output);
+        }
         if self.outcome.is_none() && self.counters.events >= EVENTS_MAX {
             let cause = format!("the run's journal has {EVENTS_MAX} entries");
             history.extend(self.fail(Failure::new(errors::EVENT_LIMIT, cause)));
+        }
+        if self.outcome.is_none() && self.counters.bytes > RUN_MAX_BYTES {
+            let cause = format!(
+                "the answers of the run's functions have more than {RUN_MAX_BYTES} bytes in all; keep large data where \
+                 functions fetch it, and pass its name on"
+            );
+            history.extend(self.fail(Failure::new(errors::RUN_DATA_LIMIT, cause)));
         }
         Some(history)
     }
 
     /// What is to be done outside for the run as it is. Whoever asks again gets the same.
     pub fn pending(&self) -> Pending<'_> {
-        let mut pending = Pending { continues: false, calls: Vec::new(), timers: Vec::new() };
+        let mut pending =
+            Pending { continues: false, calls: Vec::new(), timers: Vec::new(), heartbeats: Vec::new() };
         if self.outcome.is_none() {
             pending.timers.push(Timer { id: LIMIT_ID, due: self.deadline });
             self.root.pending(&mut pending);

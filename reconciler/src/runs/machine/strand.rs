@@ -111,6 +111,7 @@ impl Strand {
             Phase::Calling { call, timeout, heartbeat } => {
                 pending.calls.push(call);
                 pending.timers.extend(timeout.iter().chain(heartbeat));
+                pending.heartbeats.extend(heartbeat.map(|timer| timer.id));
             }
             Phase::Waiting { timer } | Phase::Retrying { timer } => pending.timers.push(*timer),
             Phase::Inside { branches, .. } => {

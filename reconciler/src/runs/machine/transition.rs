@@ -24,6 +24,9 @@ pub(super) struct Counters {
     pub(super) steps: u32,
     /// Entries of the journal.
     pub(super) events: u32,
+    /// Bytes of the functions' answers.
+    #[serde(default)]
+    pub(super) bytes: usize,
     /// Events of the history.
     pub(super) history: u32,
     /// Ids given to calls and timers.

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
+use jiff::Timestamp;
 use schema::keys::Key;
 use schema::kinds::workflow::RunPhase;
 use schema::records::Heartbeat;
+use schema::store::{Op, SharedStore};
 use serde_json::json;
 
 use super::kit::Kit;
@@ -36,9 +39,14 @@ async fn answer(
 
 /// A node whose gateway has these functions.
 async fn gateway(kit: &Kit, functions: &Functions) {
+    let router = Router::new().route("/{namespace}/{name}", post(answer)).with_state(Arc::clone(functions));
+    node(kit, router).await;
+}
+
+/// A node with this gateway.
+async fn node(kit: &Kit, router: Router) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let calls = format!("http://{}", listener.local_addr().unwrap());
-    let router = Router::new().route("/{namespace}/{name}", post(answer)).with_state(Arc::clone(functions));
     tokio::spawn(async move { axum::serve(listener, router).await });
     let record = schema::records::NodeRecord { calls, ..node_record("n1") };
     kit.put(&Key::Node("n1".into()), serde_json::to_vec(&record).unwrap()).await;
@@ -109,4 +117,58 @@ async fn an_error_is_retried_under_the_same_key_and_then_caught() {
     assert_eq!((head.phase, head.error.as_str()), (RunPhase::Failed, "Moody"));
     let keys = functions.lock().unwrap()["moody"].1.clone();
     assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
+}
+
+// Seen red with the gateway's 400, which is called States.TaskFailed and tried again.
+#[tokio::test]
+async fn a_function_is_given_an_object_and_an_error_says_how() {
+    let mut kit = Kit::new().await;
+    let each = "\n  startAt: m\n  states: {m: {type: Map, end: true, itemProcessor: {startAt: t, states: {t: \
+                {type: Task, function: f, retry: [{errorEquals: [States.ALL]}], end: true}}}}}";
+    kit.push("flow", 1, each).await;
+    kit.ask("flow", "r1", json!([1, 2])).await;
+    let head = kit.ended("flow", "r1").await;
+    assert_eq!((head.phase, head.error.as_str()), (RunPhase::Failed, "States.Runtime"));
+    assert!(
+        head.cause.starts_with("function f takes a JSON object, and is given a number;"),
+        "{}",
+        head.cause
+    );
+}
+
+/// Answers after five seconds; `alive` beats until then, by the token that its call was given.
+async fn slow(
+    State(store): State<SharedStore>,
+    Path((_, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> &'static str {
+    let token = headers["x-heartbeat-token"].to_str().unwrap().to_owned();
+    for beat in 1..=10 {
+        if name == "alive" {
+            let demand = json!({"since": Timestamp::now(), "beats": {&token: beat}});
+            let op = Op::put(Key::Demand(format!("n{}", beat % 2)), demand.to_string());
+            let _ = store.txn(Vec::new(), vec![op]).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    "{}"
+}
+
+// Seen red without `pass_on`: both end alike. The beats come through two nodes in turn, as after a change of gateway.
+#[tokio::test]
+async fn a_function_that_says_it_is_alive_is_waited_for_and_another_is_not() {
+    let mut kit = Kit::new().await;
+    let router = Router::new().route("/{namespace}/{name}", post(slow)).with_state(Arc::clone(&kit.store));
+    node(&kit, router).await;
+    for name in ["alive", "dead"] {
+        kit.push(name, 1, &one_task(name, "heartbeatSeconds: 1, timeoutSeconds: 60, ")).await;
+        kit.ask(name, "r1", json!({})).await;
+    }
+    let dead = kit.ended("dead", "r1").await;
+    assert_eq!((dead.phase, dead.error.as_str()), (RunPhase::Failed, "States.HeartbeatTimeout"));
+    assert!(kit.head("alive", "r1").await.unwrap().is_running());
+    let alive = kit.ended("alive", "r1").await;
+    assert_eq!((alive.phase, alive.error.as_str()), (RunPhase::Succeeded, ""));
+    let beats = kit.journal_keys("alive", "r1").await;
+    assert!(beats >= 4, "{beats} entries, the beginning and the end among them");
 }

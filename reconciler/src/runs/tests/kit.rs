@@ -120,12 +120,7 @@ impl Kit {
 
     /// The same, at this time.
     pub(super) async fn look_at(&mut self, now: Timestamp) {
-        let newest = self.memory.revision();
-        // Revisions of runs are not in the snapshot: a key that is makes it as new.
-        let _ = self.store.txn(Vec::new(), vec![Op::put(Key::Rules("n1".into()), "{\"revision\":1}")]).await;
-        while self.snapshot.current().revision <= newest {
-            self.snapshot.changed().await;
-        }
+        self.caught_up().await;
         let seen = match self.the_loop.observe().await.unwrap() {
             Observation::Ready(seen) => seen,
             Observation::NotReady(why) => panic!("{why}"),
@@ -134,6 +129,16 @@ impl Kit {
         let done = self.the_loop.act(&seen, plan).await;
         self.last_look =
             self.the_loop.report(seen, done).await.map(|_| ()).map_err(|error| error.to_string());
+    }
+
+    /// Until the snapshot has all that is in the store.
+    pub(super) async fn caught_up(&self) {
+        let (newest, mut snapshot) = (self.memory.revision(), self.snapshot.clone());
+        // Revisions of runs are not in the snapshot: a key that is makes it as new.
+        let _ = self.store.txn(Vec::new(), vec![Op::put(Key::Rules("n1".into()), "{\"revision\":1}")]).await;
+        while snapshot.current().revision <= newest {
+            snapshot.changed().await;
+        }
     }
 
     /// Looks; it may fail.

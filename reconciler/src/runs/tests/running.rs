@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use schema::control::{Nudge, Plan as _};
 use schema::keys::prefix;
 use schema::kinds::workflow::RunPhase;
+use schema::snapshot::Snapshot;
 use serde_json::{Value as Json, json};
 
 use super::kit::{COUNTS, Kit, count_to, id};
@@ -12,7 +14,8 @@ use crate::runs::book::{Heads, KeptHead};
 use crate::runs::journal::Journal;
 use crate::runs::plan::{self, KEPT_FOR, KEPT_PER_WORKFLOW, Observed, RUNNING_MAX, Step};
 use crate::runs::records::{Origin, RunHead};
-use crate::runs::{Asked, kept_run};
+use crate::runs::request::WAITING_MAX;
+use crate::runs::{Asked, RequestError, Waiting, kept_run};
 
 const WAITS: &str = "\n  startAt: wait\n  states:\n    wait: {type: Wait, seconds: 3000, end: true}";
 
@@ -48,10 +51,10 @@ async fn the_same_id_is_the_same_run_and_its_input_may_lie_in_parts() {
     // Quotes and characters of several bytes: no part may end within one.
     let input = json!({"text": "\"€𝄞\\".repeat(9_000)});
     assert_eq!(kit.ask("flow", "big", input.clone()).await, Asked::New);
-    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Before);
+    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Existing);
     assert!(kit.count(prefix::RUN_INPUTS).await > 1);
     assert_eq!(kit.ended("flow", "big").await.phase, RunPhase::Succeeded);
-    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Before);
+    assert_eq!(kit.ask("flow", "big", Json::Null).await, Asked::Existing);
     kit.look().await;
     let (_, _, loaded) = kept_run(&kit.store, &id("flow", "big")).await.unwrap().unwrap();
     assert_eq!(loaded.input, input);
@@ -174,32 +177,108 @@ async fn a_workflow_that_comes_back_runs_again() {
     assert!(last.id.ends_with("-2"), "{last:?}");
 }
 
-#[test]
-fn runs_that_ended_long_ago_or_are_too_many_are_forgotten() {
-    let now: Timestamp = "2026-01-10T00:00:00Z".parse().unwrap();
-    let head = |ended: SignedDuration| {
-        let head = RunHead {
-            definition: "ab".into(),
-            origin: Origin::Push { generation: 1 },
-            started_at: now - ended,
-            phase: RunPhase::Succeeded,
-            finished_at: Some(now - ended),
-            state: "a".into(),
-            steps: 1,
-            error: String::new(),
-            cause: String::new(),
-        };
-        Arc::new(KeptHead { head, revision: 1 })
-    };
-    let mut heads = Heads::new();
-    for number in 0..KEPT_PER_WORKFLOW + 3 {
-        let ended = SignedDuration::from_secs(10_000 - i64::try_from(number).unwrap());
-        heads.insert(id("many", &format!("r{number:04}")), head(ended));
+// Seen red with a journal that is left alone: the run was resumed every 10 s, and nothing ended it.
+#[tokio::test]
+async fn a_run_whose_journal_cannot_be_read_ends_with_an_error() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, WAITS).await;
+    for run in ["garbage", "gap", "fine"] {
+        kit.ask("flow", run, json!({})).await;
+        kit.until("it begins", async |kit: &Kit| kit.head("flow", run).await).await;
     }
-    heads.insert(id("few", "old"), head(KEPT_FOR + SignedDuration::from_secs(1)));
-    heads.insert(id("few", "young"), head(KEPT_FOR - SignedDuration::from_secs(1)));
+    kit.crash().await;
+    kit.put(&id("flow", "garbage").entries(0), b"{\"begun\": 7".to_vec()).await;
+    let late = br#"{"entries": [{"at": "2026-11-23T16:00:00Z", "event": {"type": "continue"}}]}"#;
+    kit.put(&id("flow", "gap").entries(9), late.to_vec()).await;
+    for (run, why) in [("garbage", "journal/default/flow/garbage/"), ("gap", "entry 1 is missing")] {
+        let head = kit.ended("flow", run).await;
+        assert_eq!((head.phase, head.error.as_str()), (RunPhase::Failed, "Minik8s.JournalUnreadable"));
+        assert!(head.cause.contains(why), "{}", head.cause);
+    }
+    kit.look().await;
+    assert_eq!(kit.record("flow").await.unwrap().running, 1);
+    assert!(kit.head("flow", "fine").await.unwrap().is_running());
+}
+
+// Seen red with requests before pushes.
+#[tokio::test]
+async fn what_git_asks_for_comes_before_what_people_ask_for() {
+    let mut kit = Kit::new().await;
+    let triggers = "\n  params: {}\n  triggers: [{name: tick, schedule: {cron: '* * * * *'}}]";
+    kit.push("asked", 1, WAITS).await;
+    for number in 0..RUNNING_MAX + 3 {
+        kit.ask("asked", &format!("r{number:03}"), json!({})).await;
+    }
+    let now = Timestamp::now();
+    kit.look_at(now).await;
+    kit.push("pushed", 1, &format!("{triggers}{WAITS}")).await;
+    kit.look_at(now).await;
+    assert!(kit.record("pushed").await.unwrap().last_run.is_none(), "there is no room yet");
+    kit.push("asked", 2, &format!("\n  cancel: [r000, r001]{WAITS}")).await;
+    kit.look_at(now).await;
+    for run in ["r000", "r001"] {
+        while kit.head("asked", run).await.unwrap().is_running() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+    // The next tick is due by now, and there are two places.
+    kit.look_at(now + SignedDuration::from_secs(61)).await;
+    assert!(kit.record("pushed").await.unwrap().last_run.is_some());
+    assert_eq!(kit.count(&format!("{}default/pushed/", prefix::RUN_HEADS)).await, 2);
+    kit.look_at(now).await;
+    assert_eq!(kit.record("asked").await.unwrap().waiting, 3);
+}
+
+// Seen red without the count of what others asked for.
+#[tokio::test]
+async fn so_many_wait_that_no_further_run_is_taken_until_some_begin() {
+    let kit = Kit::new().await;
+    let waiting = Waiting::default();
+    let follows = tokio::spawn(waiting.clone().follow(Arc::clone(&kit.store), Nudge::new().0));
+    for number in 0..WAITING_MAX {
+        waiting.admit(&kit.store, &id("flow", &format!("r{number}"))).await.unwrap();
+        kit.ask("flow", &format!("r{number}"), json!({})).await;
+    }
+    let refused = async || {
+        matches!(waiting.admit(&kit.store, &id("flow", "more")).await, Err(RequestError::TooManyWaiting))
+    };
+    let until = async |wanted: bool| {
+        for _ in 0..2_000 {
+            if refused().await == wanted {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("not in time");
+    };
+    until(true).await;
+    waiting.admit(&kit.store, &id("flow", "r7")).await.expect("it waits already");
+    let gone = vec![schema::store::Op::delete(id("flow", "r7").request())];
+    let _ = kit.store.txn(Vec::new(), gone).await.unwrap();
+    until(false).await;
+    follows.abort();
+}
+
+/// A run that ended so long before `now`.
+fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<KeptHead> {
+    let head = RunHead {
+        definition: "ab".into(),
+        origin: Origin::Push { generation: 1 },
+        started_at: now - ended,
+        phase: RunPhase::Succeeded,
+        finished_at: Some(now - ended),
+        state: "a".into(),
+        steps: 1,
+        error: String::new(),
+        cause: String::new(),
+    };
+    Arc::new(KeptHead { head, revision: 1 })
+}
+
+/// The runs that are forgotten, and whether more are to be.
+fn forgotten(heads: Heads, snapshot: Arc<Snapshot>, now: Timestamp) -> (Vec<String>, bool) {
     let seen = Observed {
-        snapshot: Arc::default(),
+        snapshot,
         last_known: Arc::default(),
         heads,
         carried: Default::default(),
@@ -207,15 +286,55 @@ fn runs_that_ended_long_ago_or_are_too_many_are_forgotten() {
         requests: Vec::new(),
         forgets: true,
     };
-    let forgotten: Vec<String> = plan::plan(&seen, now)
-        .steps
-        .into_iter()
-        .filter_map(|step| match step {
-            Step::Forget(id) => Some(format!("{}/{}", id.workflow.name, id.run)),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(forgotten, ["few/old", "many/r0000", "many/r0001", "many/r0002"]);
+    let plan = plan::plan(&seen, now);
+    let more = plan.leaves_old_runs;
+    assert_eq!(more, plan.again_at().is_some(), "it looks again at once");
+    let forgets = plan.steps.into_iter().filter_map(|step| match step {
+        Step::Forget(id) => Some(format!("{}/{}", id.workflow.name, id.run)),
+        _ => None,
+    });
+    (forgets.collect(), more)
+}
+
+#[test]
+fn runs_that_ended_long_ago_or_are_too_many_are_forgotten() {
+    let now: Timestamp = "2026-01-10T00:00:00Z".parse().unwrap();
+    let mut heads = Heads::new();
+    for number in 0..KEPT_PER_WORKFLOW + 3 {
+        let ended = SignedDuration::from_secs(10_000 - i64::try_from(number).unwrap());
+        heads.insert(id("many", &format!("r{number:04}")), ended_before(now, ended));
+    }
+    let second = SignedDuration::from_secs(1);
+    heads.insert(id("few", "old"), ended_before(now, KEPT_FOR + second));
+    heads.insert(id("few", "young"), ended_before(now, KEPT_FOR - second));
+    let (gone, more) = forgotten(heads, Arc::default(), now);
+    assert_eq!(gone, ["few/old", "many/r0000", "many/r0001", "many/r0002"]);
+    assert!(!more);
+}
+
+// Seen red with the same bounds for all workflows, and without another look for those that are left.
+#[tokio::test]
+async fn a_workflow_may_say_how_long_and_how_many_of_its_runs_are_kept() {
+    let kit = Kit::new().await;
+    kit.push("short", 1, &format!("\n  ttlSecondsAfterFinished: 60{WAITS}")).await;
+    kit.push("few", 1, &format!("\n  runsHistoryLimit: 2{WAITS}")).await;
+    kit.caught_up().await;
+    let (snapshot, now) = (kit.snapshot.current(), Timestamp::now());
+    let mut heads = Heads::new();
+    for seconds in [30, 50, 70, 90] {
+        for workflow in ["short", "few"] {
+            let run = id(workflow, &format!("r{seconds}"));
+            heads.insert(run, ended_before(now, SignedDuration::from_secs(seconds)));
+        }
+    }
+    let (gone, _) = forgotten(heads.clone(), Arc::clone(&snapshot), now);
+    assert_eq!(gone, ["few/r90", "few/r70", "short/r90", "short/r70"]);
+    for number in 0..250 {
+        let run = id("short", &format!("n{number:03}"));
+        heads.insert(run, ended_before(now, SignedDuration::from_secs(1_000)));
+    }
+    let (gone, more) = forgotten(heads, snapshot, now);
+    assert!(more && gone.len() == 200, "{} and {more}", gone.len());
 }
 
 #[tokio::test]

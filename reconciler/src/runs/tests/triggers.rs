@@ -131,7 +131,7 @@ async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
     };
     let soon = plan::plan(&seen, at("16:06:00"));
     assert_eq!((begun(&soon).len(), soon.again_at()), (0, Some(at("16:10:00"))));
-    assert!(soon.steps.iter().any(|step| matches!(step, Step::SayTrigger(_))), "etcd gets it back");
+    assert!(soon.steps.iter().any(|step| matches!(step, Step::WriteTrigger(_))), "etcd gets it back");
     assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))), ["tick-20261123T1620Z"]);
     seen.last_known = Arc::default();
     assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))).len(), 0, "without it, it is the first sight");

@@ -1,5 +1,7 @@
 //! Workflows and their runs as a person sees them.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use schema::kinds::workflow::{RunPhase, RunSummary, WorkflowSpec};
 use schema::kinds::{Kind, Resource};
@@ -108,7 +110,7 @@ pub struct RunCall {
 /// What `POST /v1/workflows/<ns>/<name>/runs` takes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RunAsked {
+pub struct RunBody {
     /// The input; `{}` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Json>,
@@ -214,15 +216,19 @@ pub fn run_detail(
         Some(Outcome::Succeeded { output }) => Some(output.clone()),
         _ => None,
     };
-    let calls = journal.entries.iter().filter_map(|entry| called(entry, &history)).collect();
+    let made: BTreeMap<u64, &HistoryEvent> = history
+        .iter()
+        .filter(|event| event.detail.function.is_some())
+        .filter_map(|event| Some((event.detail.call?, event)))
+        .collect();
+    let calls = journal.entries.iter().filter_map(|entry| called(entry, &made)).collect();
     let row = RunView { state: gone_through.state_name().to_owned(), ..run(workflow, id, head, now) };
     RunDetail { row, steps: gone_through.steps(), input: journal.input, output, definition, calls, history }
 }
 
-fn called(entry: &Entry, history: &[HistoryEvent]) -> Option<RunCall> {
+fn called(entry: &Entry, made: &BTreeMap<u64, &HistoryEvent>) -> Option<RunCall> {
     let (Event::Returned { call, .. } | Event::Failed { call, .. }) = &entry.event else { return None };
-    let made =
-        history.iter().find(|event| event.detail.call == Some(*call) && event.detail.function.is_some())?;
+    let made = made.get(call)?;
     Some(RunCall {
         state: made.state.clone()?,
         function: made.detail.function.clone()?,

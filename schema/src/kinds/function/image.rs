@@ -10,7 +10,7 @@ pub const IMAGE_PREFIX: &str = "minik8s.local/function:";
 
 /// Counts the changes of what is put into each image beside the source: another number builds all images anew. A test of
 /// the agent asks for it.
-pub const RUNTIME_VERSION: u32 = 2;
+pub const RUNTIME_VERSION: u32 = 3;
 
 /// Hex digits of the hash.
 const HASH_DIGITS: usize = 32;

@@ -72,6 +72,14 @@ pub struct WorkflowSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub timeout_seconds: Option<u32>,
+    /// Seconds for which a run is kept after its end; 7 days when absent. To change it starts no run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 99_999_999))]
+    pub ttl_seconds_after_finished: Option<u32>,
+    /// Most runs that are kept after their end, the newest of them; 1000 when absent. To change it starts no run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub runs_history_limit: Option<u32>,
     /// Ids of runs that are to end. It starts none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cancel: Vec<String>,
@@ -83,7 +91,14 @@ pub struct WorkflowSpec {
 impl WorkflowSpec {
     /// The hash of all that a run is made of: another one means that a push starts a run.
     pub fn run_hash(&self) -> String {
-        content_hash(&Self { cancel: Vec::new(), triggers: Vec::new(), comment: None, ..self.clone() })
+        content_hash(&Self {
+            cancel: Vec::new(),
+            triggers: Vec::new(),
+            comment: None,
+            ttl_seconds_after_finished: None,
+            runs_history_limit: None,
+            ..self.clone()
+        })
     }
 
     /// The outermost states.

@@ -47,7 +47,7 @@ DRAIN_SECONDS = 1  # from SIGTERM to our end, at least: for gateways to learn of
 ACCEPT_RETRY_SECONDS = 0.1  # when there is no room for a connection
 NEVER = float("inf")
 
-CALL = Struct("<IIIIQ")  # bytes of activation id, function's name, key of the call, body; deadline in ms since 1970
+CALL = Struct("<IIIIIQ")  # bytes of activation id, function's name, key, heartbeat URL, body; deadline in ms since 1970
 ANSWER = Struct("<IqI")  # status, microseconds in the handler or -1, bytes of the body
 REASONS = {
     200: b"OK", 400: b"Bad Request", 404: b"Not Found", 405: b"Method Not Allowed", 411: b"Length Required",
@@ -216,18 +216,20 @@ def serve_calls(channel, handler, settings):
 def receive_call(channel):
     """The environment of a call, by OpenWhisk's names, and its body; None at the end."""
     data = bytearray()
-    while len(data) < CALL.size or len(data) < CALL.size + sum(CALL.unpack_from(data)[:4]):
+    while len(data) < CALL.size or len(data) < CALL.size + sum(CALL.unpack_from(data)[:5]):
         if not (chunk := os.read(channel, CHUNK)):
             return None
         data += chunk
-    activation_bytes, function_bytes, key_bytes, _, deadline_ms = CALL.unpack_from(data)
+    activation_bytes, function_bytes, key_bytes, heartbeat_bytes, _, deadline_ms = CALL.unpack_from(data)
     end_of_id = CALL.size + activation_bytes
     end_of_name = end_of_id + function_bytes
-    body = end_of_name + key_bytes
+    end_of_key = end_of_name + key_bytes
+    body = end_of_key + heartbeat_bytes
     names = {
         "__OW_ACTIVATION_ID": data[CALL.size : end_of_id].decode(),
         "__OW_ACTION_NAME": data[end_of_id:end_of_name].decode(),
-        "MINIK8S_IDEMPOTENCY_KEY": data[end_of_name:body].decode(),
+        "MINIK8S_IDEMPOTENCY_KEY": data[end_of_name:end_of_key].decode(),
+        "MINIK8S_HEARTBEAT_URL": data[end_of_key:body].decode(),
         "__OW_DEADLINE": str(deadline_ms),
     }
     return names, data[body:]
@@ -555,13 +557,15 @@ class Request:
         self.activation = value_of(b"\r\nx-activation-id:") or os.urandom(16).hex().encode()
         self.function = value_of(b"\r\nx-function:")
         self.key = value_of(b"\r\nidempotency-key:")
+        self.heartbeat = value_of(b"\r\nx-heartbeat-url:")
         self.deadline_ms = value_of(b"\r\nx-deadline:")
         if not self.activation.replace(b"-", b"").isalnum() or len(self.activation) > 128:
             raise Refused(400, "BadRequest", "X-Activation-Id is not of letters, digits and dashes")
         if not (b"x" + self.function).translate(None, b"-._/").isalnum():
             raise Refused(400, "BadRequest", "X-Function is not namespace/name")
-        if not self.key.isascii() or b"\0" in self.key or len(self.key) > 512:
-            raise Refused(400, "BadRequest", "Idempotency-Key has more than 512 characters, or some that are not ASCII")
+        for name, value in (("Idempotency-Key", self.key), ("X-Heartbeat-Url", self.heartbeat)):
+            if not value.isascii() or b"\0" in value or len(value) > 512:
+                raise Refused(400, "BadRequest", f"{name} has more than 512 characters, or some that are not ASCII")
         if self.deadline_ms and not is_number(self.deadline_ms):
             raise Refused(400, "BadRequest", "X-Deadline is not a number of milliseconds")
 
@@ -827,8 +831,8 @@ class Replica:
         if deadline_ms <= now_ms:
             return connection.answer(504, error_body("Timeout", "the deadline had passed before the call began"))
         function = b"/" + (request.function or self.settings.function.encode())
-        sizes = CALL.pack(len(request.activation), len(function), len(request.key), len(body), deadline_ms)
-        call = b"".join((sizes, request.activation, function, request.key, body))
+        parts = (request.activation, function, request.key, request.heartbeat, body)
+        call = b"".join((CALL.pack(*map(len, parts), deadline_ms), *parts))
         while (worker := self.idle.pop() if self.idle else self.spawn()) is not None:
             if worker.start(connection, request.activation, call):
                 connection.is_in_call = True

@@ -260,8 +260,12 @@ class Answers(unittest.TestCase):
     def test_the_environment_tells_of_the_call(self):
         with Shim(one("dict(__import__('os').environ)"), {"CONCURRENCY": 3, "FUNCTION": "ns/fallback"}) as shim:
             before = time.time()
-            seen = shim.call({}, x_activation_id="a1-b2", x_function="default/hello").json
+            url = "http://192.0.2.7:8081/_/heartbeats/0a"
+            seen = shim.call(
+                {}, x_activation_id="a1-b2", x_function="default/hello", idempotency_key="k/1", x_heartbeat_url=url
+            ).json
             self.assertEqual(seen["__OW_ACTIVATION_ID"], "a1-b2")
+            self.assertEqual((seen["MINIK8S_IDEMPOTENCY_KEY"], seen["MINIK8S_HEARTBEAT_URL"]), ("k/1", url))
             self.assertEqual(seen["__OW_ACTION_NAME"], "/default/hello")
             self.assertEqual(seen["MINIK8S_CONCURRENCY"], "3")
             self.assertAlmostEqual(int(seen["__OW_DEADLINE"]) / 1000, before + 60, delta=5)
@@ -270,6 +274,7 @@ class Answers(unittest.TestCase):
             self.assertEqual(seen["__OW_DEADLINE"], deadline)
             self.assertEqual(seen["__OW_ACTION_NAME"], "/ns/fallback")
             self.assertRegex(seen["__OW_ACTIVATION_ID"], "^[0-9a-f]{32}$")
+            self.assertEqual((seen["MINIK8S_IDEMPOTENCY_KEY"], seen["MINIK8S_HEARTBEAT_URL"]), ("", ""))
 
     def test_an_async_handler_is_run(self):
         main = (

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::limits::{EVENTS_MAX, PAYLOAD_MAX_BYTES, STEPS_MAX};
+use super::super::limits::{EVENTS_MAX, PAYLOAD_MAX_BYTES, RUN_MAX_BYTES, STEPS_MAX};
 use super::{Event, Outcome, Played, at, outcome, passed, play, spec};
 
 const FOREVER: &str = "{startAt: a, states: {a: {type: Pass, next: b}, b: {type: Choice, \
@@ -94,4 +94,15 @@ fn a_run_that_is_over_takes_nothing_more() {
         assert!(!played.step(event));
     }
     assert_eq!(outcome("{startAt: e, states: {e: {type: Succeed}}}", json!(3)), json!(3));
+}
+
+// Seen red without the count.
+#[test]
+fn the_answers_of_a_run_have_a_bound_in_all() {
+    let text = "{startAt: t, states: {t: {type: Task, function: f, resultPath: null, next: b}, b: {type: Choice, \
+                choices: [{variable: $.x, isPresent: true, next: e}], default: t}, e: {type: Succeed}}}";
+    let most = json!("x".repeat(PAYLOAD_MAX_BYTES - 2));
+    let played = play(text, json!({}), |_| Ok(most.clone()));
+    assert_eq!(played.outcome(), json!({"failed": "Minik8s.RunDataLimitExceeded"}));
+    assert_eq!(played.run.events() as usize, 2 * RUN_MAX_BYTES / PAYLOAD_MAX_BYTES + 1);
 }

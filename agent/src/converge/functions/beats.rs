@@ -1,0 +1,154 @@
+//! Signs of life of calls under way: `POST /_/heartbeats/<token>` of a call that its caller gave this token.
+//!
+//! The caller, a reconciler, makes the token up, and only the replica that runs the call is told of it. How many came
+//! of each travels in `demand/<node>`. Pure; [`Beats`] is its lock.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Method, StatusCode};
+use schema::control::lock;
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::answer::{Answered, Refused, json_answer};
+use crate::catalog::Catalog;
+
+/// What the caller gives the call: 32 hex digits that nobody guesses.
+pub(super) const TOKEN: &str = "x-heartbeat-token";
+/// What the replica is told.
+pub(super) const URL: &str = "x-heartbeat-url";
+/// Where beats are sent to. No function is called so: a namespace begins with a letter or digit.
+const PATH: &str = "/_/heartbeats/";
+/// Most calls at once whose beats are taken: what is reported of them is one value of etcd.
+const CALLS_MAX: usize = 800;
+/// Digits of a token.
+const TOKEN_CHARS: usize = 32;
+
+/// Shared by all calls of the node.
+#[derive(Debug, Clone)]
+pub(super) struct Beats {
+    by_token: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// A call gave a sign of life: that is to be known soon.
+    stirred: watch::Sender<()>,
+}
+
+/// A call whose beats are taken, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Expected {
+    beats: Beats,
+    token: String,
+    /// Where its function sends them.
+    pub(super) url: HeaderValue,
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        lock(&self.beats.by_token).remove(&self.token);
+    }
+}
+
+impl Beats {
+    pub(super) fn new(stirred: watch::Sender<()>) -> Self {
+        Self { by_token: Arc::default(), stirred }
+    }
+
+    /// Takes the beats of a call, if its caller gave it a token; `port` is that of this gateway.
+    pub(super) fn expect(
+        &self,
+        headers: &HeaderMap,
+        catalog: &Catalog,
+        listen: SocketAddr,
+    ) -> Result<Option<Expected>, Refused> {
+        let token = headers.get(TOKEN).and_then(|token| token.to_str().ok()).filter(|token| is_token(token));
+        let address = match listen.ip() {
+            every if every.is_unspecified() => catalog.own_address.map(IpAddr::V4),
+            one => Some(one),
+        };
+        let (Some(token), Some(address)) = (token, address) else { return Ok(None) };
+        let url = format!("http://{}{PATH}{token}", SocketAddr::new(address, listen.port()));
+        let Ok(url) = HeaderValue::try_from(url) else { return Ok(None) };
+        let mut by_token = lock(&self.by_token);
+        if by_token.len() >= CALLS_MAX {
+            let message = format!("{CALLS_MAX} calls through this node give signs of life already");
+            return Err(Refused::later("TooManyHeartbeats", message));
+        }
+        by_token.insert(token.to_owned(), 0);
+        Ok(Some(Expected { beats: self.clone(), token: token.to_owned(), url }))
+    }
+
+    /// The answer to a request that is a beat; none if it is something else.
+    pub(super) fn answer(&self, method: &Method, path: &str, activation: &str) -> Option<Answered> {
+        let token = path.strip_prefix(PATH)?;
+        if *method != Method::POST {
+            let message = "POST tells that the call is alive";
+            let refused = Refused::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+            return Some(refused.answer(activation));
+        }
+        let is_known =
+            lock(&self.by_token).get_mut(token).map(|beats| *beats = beats.saturating_add(1)).is_some();
+        if !is_known {
+            let message =
+                "no call of this token is under way here: it has ended, or nobody waits for it any more";
+            return Some(Refused::new(StatusCode::NOT_FOUND, "NoSuchCall", message).answer(activation));
+        }
+        self.stirred.send_replace(());
+        Some(json_answer(StatusCode::OK, json!({}).to_string().into(), activation))
+    }
+
+    /// How many beats came of each call that gave some.
+    pub(super) fn counts(&self) -> BTreeMap<String, u32> {
+        let beats = lock(&self.by_token);
+        beats.iter().filter(|(_, beats)| **beats > 0).map(|(token, beats)| (token.clone(), *beats)).collect()
+    }
+}
+
+fn is_token(text: &str) -> bool {
+    text.len() == TOKEN_CHARS && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: &str = "0123456789abcdef0123456789abcdef";
+
+    fn asking(token: &str) -> HeaderMap {
+        HeaderMap::from_iter([(TOKEN.parse().unwrap(), HeaderValue::from_str(token).unwrap())])
+    }
+
+    // Seen red without the removal in `drop`.
+    #[test]
+    fn only_a_call_under_way_that_was_given_a_token_beats() {
+        let beats = Beats::new(watch::Sender::new(()));
+        let post = |path: &str| beats.answer(&Method::POST, path, "a").map(|answer| answer.status().as_u16());
+        let catalog = Catalog { own_address: Some("192.0.2.7".parse().unwrap()), ..Catalog::default() };
+        let every = "0.0.0.0:8081".parse().unwrap();
+        let expect = |headers: &HeaderMap| beats.expect(headers, &catalog, every).unwrap();
+        for other in ["", "abc", &OURS[..31], &format!("{OURS}0"), &OURS.replace('0', "/")] {
+            assert!(expect(&asking(other)).is_none(), "{other}");
+        }
+        assert!(expect(&HeaderMap::new()).is_none());
+        let unknown = beats.expect(&asking(OURS), &Catalog::default(), every);
+        assert!(unknown.unwrap().is_none(), "this node has no known address");
+
+        let path = format!("/_/heartbeats/{OURS}");
+        assert_eq!(post(&path), Some(404));
+        let expected = expect(&asking(OURS)).unwrap();
+        assert_eq!(expected.url, format!("http://192.0.2.7:8081{path}"));
+        assert!(beats.counts().is_empty());
+        assert_eq!((post(&path), post(&path), post("/default/add")), (Some(200), Some(200), None));
+        assert_eq!(beats.answer(&Method::GET, &path, "a").unwrap().status().as_u16(), 405);
+        assert_eq!(beats.counts(), BTreeMap::from([(OURS.to_owned(), 2)]));
+        drop(expected);
+        assert_eq!((post(&path), beats.counts().len()), (Some(404), 0));
+
+        let many: Vec<_> = (0..CALLS_MAX).map(|number| expect(&asking(&format!("{number:032x}")))).collect();
+        let refused = beats.expect(&asking(OURS), &catalog, every).unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.kind), (503, "TooManyHeartbeats"));
+        drop(many);
+        assert!(expect(&asking(OURS)).is_some());
+    }
+}

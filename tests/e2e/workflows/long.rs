@@ -1,0 +1,78 @@
+//! A run of thousands of transitions: etcd has few and small keys of it, and the reconciler takes no more memory for it
+//! than for a short one.
+
+use harness::hooks::memory_kib;
+use harness::rounds;
+use schema::codec::VALUE_MAX_BYTES;
+use schema::keys::prefix;
+
+use super::*;
+
+/// Counts to `{"until": n}`: two transitions a round, and one at the end.
+const COUNTS: &str = "
+apiVersion: minik8s.io/v1
+kind: Workflow
+metadata: {name: loop}
+spec:
+  startAt: count
+  states:
+    count: {type: Pass, parameters: {n.$: 'States.MathAdd($.n, 1)', until.$: $.until}, next: enough}
+    enough:
+      type: Choice
+      choices: [{variable: $.n, numericLessThanPath: $.until, next: count}]
+      default: done
+    done: {type: Succeed, outputPath: $.n}
+";
+/// More memory than this is no noise of an allocator.
+const NOISE_KIB: u64 = 16 * 1024;
+
+// Seen red without compaction.
+#[test]
+fn a_loop_of_thousands_of_transitions_stays_small() -> Result<()> {
+    let mut cluster = Cluster::prepare(ClusterOptions::default())?;
+    cluster.tell(|cluster| {
+        cluster.etcd.start()?;
+        cluster.reconcilers[0].start()?;
+        cluster.wait_reconciler(0)?;
+        cluster.push(&[Change::write("loop.yaml", COUNTS)], "A loop")?;
+        eventually("the workflow is known", secs(30), || {
+            ensure!(cluster.etcd.list(prefix::WORKFLOWS)?.len() == 1, "not yet");
+            Ok(())
+        })?;
+        let input = |until: usize| format!("{{\"n\": 0, \"until\": {until}}}");
+        let (ok, output) = run(cluster, "loop", &input(50), "short")?;
+        ensure!(ok && output == 50, "{output}");
+        let pid = cluster.reconcilers[0].pid()?;
+        let before = memory_kib(pid, "VmRSS")?;
+
+        let (count, begun) = (500 * rounds(2, 10), std::time::Instant::now());
+        cluster.cli(&["run", "loop", "-d", &input(count), "--id", "long"])?.ok()?;
+        let journal = format!("{}default/loop/long/", prefix::RUN_JOURNALS);
+        let mut most = 0;
+        eventually("the run ends", secs(300), || {
+            most = most.max(memory_kib(pid, "VmRSS")?);
+            let head: Value = cluster.etcd.value(format!("{}default/loop/long", prefix::RUN_HEADS))?;
+            ensure!(head["phase"] == "Succeeded", "it is {}", head["phase"]);
+            ensure!(head["steps"] == 2 * count + 1, "{head}");
+            Ok(())
+        })?;
+        let keys = cluster.etcd.list(&journal)?;
+        let (largest, all) = keys.iter().fold((0, 0), |(largest, all), key| {
+            (key.value.len().max(largest), all + key.value.len())
+        });
+        println!(
+            "{} transitions in {:?}: {} keys, the largest of {largest} bytes, {all} in all; {before} KiB of memory \
+             before and {most} KiB at most",
+            2 * count + 1,
+            begun.elapsed(),
+            keys.len(),
+        );
+        // The beginning, one for each hundred, and those since the last hundred.
+        ensure!(keys.len() <= 1 + (2 * count + 1) / 100 + 100, "{} keys", keys.len());
+        ensure!(largest <= VALUE_MAX_BYTES, "a key has {largest} bytes");
+        ensure!(most <= before + NOISE_KIB, "{before} KiB of memory grew to {most}");
+        let page: Value = serde_json::from_str(&cluster.cli(&["get", "run", "loop/long", "-o", "json"])?.ok()?)?;
+        ensure!(page["output"] == count, "{}", page["output"]);
+        Ok(())
+    })
+}
