@@ -6,7 +6,7 @@ use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use serde_json::Value as Json;
 
 use super::journal::in_parts;
-use super::records::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
+use super::records::{INLINE_MAX_BYTES, Origin, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
 
 /// What is there now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub async fn ask(
     store: &SharedStore,
     id: &RunId,
     input: Json,
-    reconciler: &str,
+    origin: Origin,
     at: Timestamp,
 ) -> Result<Asked, RequestError> {
     let text = input.to_string();
@@ -51,7 +51,7 @@ pub async fn ask(
         ops.extend(parts.zip(0..).map(|(part, number)| Op::put(id.input(number), part)));
         Stored::Parts(Parts { digest: sha256_hex(text.as_bytes()), count })
     };
-    let request = RunRequest { asked_at: at, reconciler: reconciler.to_owned(), input };
+    let request = RunRequest { asked_at: at, origin, input };
     let value = encode(&request).map_err(|_| RequestError::TooLarge(text.len()))?;
     ops.push(Op::put(id.request(), value));
     let guards = vec![Guard::Absent(id.head().to_string()), Guard::Absent(id.request().to_string())];

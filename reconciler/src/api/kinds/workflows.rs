@@ -70,7 +70,7 @@ pub(in crate::api) async fn triggers(
 /// The newest runs first.
 pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) -> Answer<List<view::RunView>> {
     input::optional_name("namespace", query.namespace.as_deref())?;
-    input::optional_name("workflow", query.workflow.as_deref())?;
+    input::optional_name("workflow", query.workflow.as_deref().map(|w| w.strip_prefix("function:").unwrap_or(w)))?;
     let below = match (&query.namespace, &query.workflow) {
         (Some(namespace), Some(workflow)) => format!("{namespace}/{workflow}/"),
         (Some(namespace), None) => format!("{namespace}/"),
@@ -134,8 +134,9 @@ async fn start(
     }
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
+    let origin = runs::Origin::Request { reconciler: app.deps.identity.clone() };
     let asked =
-        runs::ask(&app.deps.store, &id, given, &app.deps.identity, at).await.map_err(
+        runs::ask(&app.deps.store, &id, given, origin, at).await.map_err(
             |error| match error {
                 RequestError::TooLarge(_) => ApiError::new(
                     StatusCode::PAYLOAD_TOO_LARGE,
@@ -156,7 +157,8 @@ fn away(error: &dyn std::fmt::Display) -> ApiError {
 
 fn named(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
     input::name("namespace", &namespace)?;
-    input::name("workflow", &name)?;
+    // Runs of functions are of `function:NAME`.
+    input::name("workflow", name.strip_prefix("function:").unwrap_or(&name))?;
     Ok(NamespacedName::new(namespace, name))
 }
 

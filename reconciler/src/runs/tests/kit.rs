@@ -20,7 +20,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::runs::records::{RunHead, RunId};
+use crate::runs::records::{Origin, RunHead, RunId};
 use crate::runs::{Asked, WorkflowsDeps, WorkflowsLoop, ask};
 
 pub(super) struct Kit {
@@ -109,7 +109,12 @@ impl Kit {
     }
 
     pub(super) async fn ask(&self, workflow: &str, run: &str, input: Json) -> Asked {
-        ask(&self.store, &id(workflow, run), input, "r0", Timestamp::now()).await.unwrap()
+        let origin = Origin::Request { reconciler: "r0".into() };
+        self.ask_as(&id(workflow, run), input, origin).await
+    }
+
+    pub(super) async fn ask_as(&self, run: &RunId, input: Json, origin: Origin) -> Asked {
+        ask(&self.store, run, input, origin, Timestamp::now()).await.unwrap()
     }
 
     /// Looks once, with all that is in the store.

@@ -18,6 +18,7 @@ use crate::view::objects::Selection;
 
 mod triggers;
 
+pub(super) use triggers::rows as trigger_rows;
 pub use triggers::{TriggerView, triggers};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -150,7 +151,7 @@ pub fn workflow(
         set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
         commit: format!("{} by {}", from.commit, from.author),
         annotations: object.metadata.annotations.clone(),
-        triggers: triggers::triggers_of(snapshot, &key, &spec.triggers),
+        triggers: triggers::rows(snapshot, object),
         spec: (**spec).clone(),
         events,
     })

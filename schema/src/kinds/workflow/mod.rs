@@ -47,6 +47,9 @@ pub const COUNT_MAX: u32 = 99_999_999;
 /// Longest name of a state, in characters: the language's own bound.
 pub const STATE_NAME_MAX_CHARS: usize = 80;
 
+/// The one state of a run that a function's trigger starts.
+const CALL_STATE: &str = "call";
+
 /// How deep machines may lie in each other (in branches and maps), and rules in `and`, `or`, `not`.
 /// People write two; each level costs four levels of YAML, of which there are
 /// [`crate::manifest::limits::DEPTH_MAX`].
@@ -84,6 +87,13 @@ impl WorkflowSpec {
     /// The hash of all that a run is made of: another one means that a push starts a run.
     pub fn run_hash(&self) -> String {
         content_hash(&Self { cancel: Vec::new(), triggers: Vec::new(), comment: None, ..self.clone() })
+    }
+
+    /// What calls this function once, with the run's input.
+    pub fn of_function(function: &str) -> Self {
+        let call = TaskState { function: function.to_owned(), end: true, ..TaskState::default() };
+        let states = BTreeMap::from([(CALL_STATE.to_owned(), State::Task(call))]);
+        Self { start_at: CALL_STATE.to_owned(), states, ..Self::default() }
     }
 
     /// The outermost states.
