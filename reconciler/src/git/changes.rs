@@ -60,7 +60,8 @@ impl<'r> PathWalk<'r> {
         for (tree, other, is_new) in [(old, new, false), (new, old, true)] {
             for item in tree.into_iter().flat_map(Tree::iter) {
                 let twin = other.and_then(|tree| tree.get_name_bytes(item.name_bytes()));
-                let is_same = |twin: &TreeEntry<'_>| twin.id() == item.id() && twin.filemode() == item.filemode();
+                let is_same =
+                    |twin: &TreeEntry<'_>| twin.id() == item.id() && twin.filemode() == item.filemode();
                 if twin.as_ref().is_some_and(is_same) {
                     continue;
                 }

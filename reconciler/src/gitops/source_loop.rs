@@ -29,8 +29,8 @@ use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
 
 use super::apply::history;
-use super::apply::triggered;
 use super::apply::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
+use super::apply::triggered;
 use super::apply::{self, Applied, Stopped};
 use super::check::homes_in_question;
 use super::gate::gate;

@@ -217,8 +217,7 @@ fn begin_requested<'a>(
         let known = |name: &str| triggers.iter().any(|trigger| trigger.name == name);
         if let Some((name, commit)) = request.origin.asking_trigger().filter(|(name, _)| known(name)) {
             let commit = commit.map(str::to_owned);
-            let start =
-                TriggerStart { run: id.run.clone(), tick: None, commit, started_at: now, missed: 0 };
+            let start = TriggerStart { run: id.run.clone(), tick: None, commit, started_at: now, missed: 0 };
             started.insert((object.reference(), name.to_owned()), start);
         }
         out.steps.push(Step::Begin(Box::new(Begin {
@@ -346,13 +345,7 @@ fn say(
 }
 
 /// All triggers; the records of those that are gone go, too.
-fn fire_all(
-    seen: &Observed,
-    runnables: &Runnables<'_>,
-    free: &mut usize,
-    now: Timestamp,
-    out: &mut Steps,
-) {
+fn fire_all(seen: &Observed, runnables: &Runnables<'_>, free: &mut usize, now: Timestamp, out: &mut Steps) {
     let mut known = BTreeSet::new();
     for (id, runnable) in runnables {
         for trigger in runnable.triggers {

@@ -4,8 +4,8 @@ use std::fmt;
 
 use jiff::Timestamp;
 use schema::keys::Key;
-use schema::kinds::workflow::{RunPhase, RunSummary, WorkflowSpec};
 use schema::kinds::Kind;
+use schema::kinds::workflow::{RunPhase, RunSummary, WorkflowSpec};
 use schema::meta::{NamespacedName, ObjectRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;

@@ -78,9 +78,11 @@ impl IntoResponse for Refusal {
                 "write letters, digits, '-', '_' and '.', 128 at most",
             ),
             Refusal::Slow => (408, "the body did not come in time".to_owned(), "send it again"),
-            Refusal::TooLarge => {
-                (413, "the body is too large".to_owned(), "256 KiB is the most; keep it where a function can fetch it")
-            }
+            Refusal::TooLarge => (
+                413,
+                "the body is too large".to_owned(),
+                "256 KiB is the most; keep it where a function can fetch it",
+            ),
             Refusal::NotJson(why) => (400, format!("the body is not JSON: {why}"), "send JSON, or no body"),
             Refusal::Away(why) => (503, why, "call again; with an Idempotency-Key it is the same run"),
         };

@@ -70,7 +70,10 @@ pub(in crate::api) async fn triggers(
 /// The newest runs first.
 pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) -> Answer<List<view::RunView>> {
     input::optional_name("namespace", query.namespace.as_deref())?;
-    input::optional_name("workflow", query.workflow.as_deref().map(|w| w.strip_prefix("function:").unwrap_or(w)))?;
+    input::optional_name(
+        "workflow",
+        query.workflow.as_deref().map(|w| w.strip_prefix("function:").unwrap_or(w)),
+    )?;
     let below = match (&query.namespace, &query.workflow) {
         (Some(namespace), Some(workflow)) => format!("{namespace}/{workflow}/"),
         (Some(namespace), None) => format!("{namespace}/"),
@@ -135,17 +138,14 @@ async fn start(
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
     let origin = runs::Origin::Request { reconciler: app.deps.identity.clone() };
-    let asked =
-        runs::ask(&app.deps.store, &id, given, origin, at).await.map_err(
-            |error| match error {
-                RequestError::TooLarge(_) => ApiError::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    error.to_string(),
-                    "keep it where a function can fetch it",
-                ),
-                RequestError::Store(error) => away(&error),
-            },
-        )?;
+    let asked = runs::ask(&app.deps.store, &id, given, origin, at).await.map_err(|error| match error {
+        RequestError::TooLarge(_) => ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            error.to_string(),
+            "keep it where a function can fetch it",
+        ),
+        RequestError::Store(error) => away(&error),
+    })?;
     let is_new = asked == runs::Asked::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: id.run, is_new })))

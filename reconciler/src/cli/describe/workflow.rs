@@ -48,6 +48,33 @@ pub(in crate::cli) fn workflow_page(
     Ok(page.0)
 }
 
+/// A trigger, and what became of its last run.
+pub(super) fn trigger_page(trigger: &TriggerView) -> String {
+    let mut page = Page::default();
+    page.field(0, "Trigger", &trigger.name);
+    page.field(0, "Namespace", &trigger.namespace);
+    page.field(0, "Starts runs of", &trigger.object);
+    page.field(0, "On", &trigger.starts_on());
+    page.field(0, "Next", &trigger.next.map(|next| next.to_string()).unwrap_or_default());
+    if let Some(last) = &trigger.last {
+        page.field(0, "Last run", &last.run);
+        page.field(0, "Begun", &last.started_at.to_string());
+        page.field(0, "For", &last.tick.map(|tick| tick.to_string()).unwrap_or_default());
+        page.field(0, "Commit", last.commit.as_deref().unwrap_or_default());
+        page.field(
+            0,
+            "Stands for",
+            &if last.missed > 0 { format!("{} missed times, too", last.missed) } else { String::new() },
+        );
+    }
+    page.field(
+        0,
+        "Missed since",
+        &if trigger.skipped > 0 { trigger.skipped.to_string() } else { String::new() },
+    );
+    page.0
+}
+
 /// What a trigger starts runs on, its last run and its next.
 pub(super) fn trigger_line(trigger: &TriggerView) -> String {
     let last = trigger.last.as_ref().map_or_else(String::new, |last| format!(", last run {}", last.run));

@@ -33,8 +33,10 @@ pub(in crate::gitops) fn commit_triggers<'a>(
 ) -> Vec<(ObjectRef, &'a Trigger)> {
     let live = live.values().map(|found| &found.value);
     let of_source = live.filter(|object| object.provenance.source == source);
-    let mut objects: BTreeMap<ObjectRef, &Object> =
-        of_source.filter(|object| !object.resource.triggers().is_empty()).map(|o| (o.reference(), o)).collect();
+    let mut objects: BTreeMap<ObjectRef, &Object> = of_source
+        .filter(|object| !object.resource.triggers().is_empty())
+        .map(|o| (o.reference(), o))
+        .collect();
     for step in steps {
         match &step.act {
             Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
@@ -43,9 +45,9 @@ pub(in crate::gitops) fn commit_triggers<'a>(
             Act::Delete => _ = objects.remove(&step.object),
         }
     }
-    let all = objects.into_iter().flat_map(|(id, object)| {
-        object.resource.triggers().iter().map(move |trigger| (id.clone(), trigger))
-    });
+    let all = objects
+        .into_iter()
+        .flat_map(|(id, object)| object.resource.triggers().iter().map(move |trigger| (id.clone(), trigger)));
     all.filter(|(_, trigger)| matches!(trigger.started_by(), Some(StartedBy::Commit(_)))).collect()
 }
 

@@ -14,6 +14,7 @@ mod proofs;
 mod reviewed;
 mod secrets;
 mod story;
+mod triggered;
 mod truncated;
 mod waiting;
 mod walk;

@@ -16,8 +16,10 @@ use crate::view::age::{AppliedAt, age};
 use crate::view::events::EventView;
 use crate::view::objects::Selection;
 
+mod mermaid;
 mod triggers;
 
+pub use mermaid::mermaid;
 pub(super) use triggers::rows as trigger_rows;
 pub use triggers::{TriggerView, triggers};
 

@@ -1,8 +1,8 @@
 //! Triggers as a person sees them: what starts runs, when it last did, and when it will next.
 
 use jiff::Timestamp;
-use schema::kinds::trigger::{OnCommit, Schedule, StartedBy, Trigger};
 use schema::kinds::Kind;
+use schema::kinds::trigger::{OnCommit, Schedule, StartedBy, Trigger};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::TriggerStart;
@@ -78,9 +78,8 @@ fn row(snapshot: &Snapshot, id: &ObjectRef, trigger: &Trigger) -> TriggerView {
         object: format!("{}/{}", word(id.kind), id.name),
         schedule: trigger.schedule.clone(),
         on_commit: trigger.on_commit.clone(),
-        call_path: is_called.then(|| {
-            format!("/v1/calls/{}/{}/{}/{}", word(id.kind), id.namespace, id.name, trigger.name)
-        }),
+        call_path: is_called
+            .then(|| format!("/v1/calls/{}/{}/{}/{}", word(id.kind), id.namespace, id.name, trigger.name)),
         last: record.and_then(|record| record.last.clone()),
         next: current.and_then(|record| record.next),
         skipped: current.map_or(0, |record| record.skipped),

@@ -47,7 +47,8 @@ fn what_starts_it(trigger: &Trigger, here: &Path<'_>, findings: &mut Findings) {
     let mut given = given.iter().filter(|(_, is_given)| *is_given).map(|(field, _)| *field);
     match (given.next(), given.next()) {
         (None, _) => {
-            let help = "write `schedule`, `onCommit` or `onCall`; see 'minik8s explain workflow.spec.triggers'";
+            let help =
+                "write `schedule`, `onCommit` or `onCall`; see 'minik8s explain workflow.spec.triggers'";
             findings.add(&rules::REQUIRED, here, "Required value: what starts its runs").help(help);
         }
         (Some(first), Some(second)) => {
@@ -71,9 +72,7 @@ fn what_starts_it(trigger: &Trigger, here: &Path<'_>, findings: &mut Findings) {
 fn schedule(schedule: &Schedule, at: &Path<'_>, findings: &mut Findings) {
     let Err(error) = schedule.ticks() else { return };
     let (field, value, help) = match error {
-        ScheduleError::TimeZone => {
-            ("timeZone", &schedule.time_zone, "write one as `Europe/Berlin` or `UTC`")
-        }
+        ScheduleError::TimeZone => ("timeZone", &schedule.time_zone, "write one as `Europe/Berlin` or `UTC`"),
         _ => (
             "cron",
             &schedule.cron,

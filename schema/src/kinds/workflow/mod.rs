@@ -63,6 +63,10 @@ pub struct WorkflowSpec {
     /// For people; has no effect and is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// Path of a file of the repository, from its root, that holds the state machine in the Amazon States Language, as
+    /// JSON or YAML; in place of `startAt` and `states`, which it fills in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition_path: Option<String>,
     /// Name of the state that a run begins with.
     pub start_at: String,
     /// The states by name.
@@ -84,9 +88,21 @@ pub struct WorkflowSpec {
 }
 
 impl WorkflowSpec {
-    /// The hash of all that a run is made of: another one means that a push starts a run.
+    /// The hash of all that a run is made of: another one means that a push starts a run. The definition counts, and
+    /// not the path of its file.
     pub fn run_hash(&self) -> String {
-        content_hash(&Self { cancel: Vec::new(), triggers: Vec::new(), comment: None, ..self.clone() })
+        content_hash(&Self {
+            cancel: Vec::new(),
+            triggers: Vec::new(),
+            comment: None,
+            definition_path: None,
+            ..self.clone()
+        })
+    }
+
+    /// Its state machine is in another file, which was not read yet.
+    pub fn is_undefined(&self) -> bool {
+        self.definition_path.is_some() && self.states.is_empty()
     }
 
     /// What calls this function once, with the run's input.
