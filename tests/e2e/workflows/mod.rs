@@ -7,6 +7,7 @@ use crate::functions::{code, manifest};
 
 mod forms;
 mod kills;
+mod triggers;
 
 /// One node that can build Python functions, and stays: what the functions wrote is in their containers' logs.
 fn one_node() -> ClusterOptions {

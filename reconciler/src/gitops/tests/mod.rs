@@ -4,6 +4,7 @@ mod any_kind;
 mod config_maps;
 mod crash;
 mod dangerous;
+mod definitions;
 mod files;
 mod held;
 mod interleavings;
