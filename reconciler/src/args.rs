@@ -81,7 +81,9 @@ pub enum Command {
     )]
     Get(GetArgs),
     /// One pod, node or object in full, with why it is as it is
-    #[command(after_help = "Example: minik8s describe pod/web")]
+    #[command(
+        after_help = "Examples: minik8s describe pod/web\n          minik8s describe workflow order -o mermaid"
+    )]
     Describe(DescribeArgs),
     /// The commits that were applied, the newest first
     #[command(after_help = "Example: minik8s history --limit 5")]
@@ -319,8 +321,19 @@ pub struct DescribeArgs {
     /// The namespace
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: PageFormat,
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PageFormat {
+    /// A page.
+    Text,
+    /// Of a workflow: its states as a flowchart for Markdown
+    Mermaid,
 }
 
 #[derive(Debug, Args)]

@@ -37,7 +37,8 @@ use crate::controllers::settings::ClusterSettings;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, VerdictLoop};
-use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop};
+use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop, wake_on_requests};
+use crate::webhooks::calls::{self, CallDesk};
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
 /// Controllers look again after this even if nothing changed.
@@ -135,11 +136,11 @@ fn serve_hooks(
     runtime: &mut Runtime,
     listener: TcpListener,
     intake: &Arc<Intake>,
-    secret_file: PathBuf,
+    (secret_file, calls): (PathBuf, CallDesk),
 ) -> Arc<webhooks::Counts> {
     let counts = Arc::new(webhooks::Counts::default());
     let hooks = Hooks::new(Arc::clone(intake), secret_file, Arc::clone(&counts));
-    runtime.task("webhooks", webhooks::serve(listener, hooks, runtime.token()));
+    runtime.task("webhooks", webhooks::serve(listener, hooks, calls::router(calls), runtime.token()));
     counts
 }
 
@@ -195,7 +196,11 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         identity: config.name.clone(),
     };
     runtime.task("deliveries", follower.run(token.clone()));
-    let counts = hooks.map(|(listener, secrets)| serve_hooks(&mut runtime, listener, &intake, secrets));
+    let counts = hooks.map(|(listener, secrets)| {
+        let (store, snapshot, identity) = (Arc::clone(&store), snapshot.clone(), config.name.clone());
+        let calls = CallDesk { store, snapshot, identity };
+        serve_hooks(&mut runtime, listener, &intake, (secrets, calls))
+    });
 
     let api = api::router(ApiDeps {
         blobs: Blobs::new(&config.state_dir),

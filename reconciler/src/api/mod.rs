@@ -1,7 +1,7 @@
 //! The read-only HTTP API: views of the snapshot as JSON, events from etcd, logs through the nodes.
 //!
 //! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
-//! nothing but the receipt of `POST /v1/sync`. Every error is `{"error", "help"}`.
+//! nothing but the receipt of `POST /v1/sync`, and requests for runs. Every error is `{"error", "help"}`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,8 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::Semaphore;
+
+use crate::webhooks::calls::{self, CallDesk};
 
 mod app;
 mod blobs;
@@ -45,6 +47,8 @@ const LOG_STREAMS_MAX: usize = 256;
 const BLOB_STREAMS_MAX: usize = 64;
 
 pub fn router(deps: ApiDeps) -> Router {
+    let (store, snapshot) = (Arc::clone(&deps.store), deps.snapshot.clone());
+    let calls = calls::router(CallDesk { store, snapshot, identity: deps.identity.clone() });
     let shared = Shared {
         deps,
         nodes: logs::client(),
@@ -101,6 +105,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .layer(from_fn(within_the_timeout))
         .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
         .with_state(Arc::new(shared))
+        .merge(calls)
 }
 
 async fn no_such_route(request: Request) -> ApiError {

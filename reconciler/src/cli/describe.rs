@@ -9,11 +9,11 @@ use super::client::Client;
 use super::error::CliError;
 use super::print::output::{Layout, Listed as _, Screen, Shape, table, write_out, yaml};
 use super::print::tables::host_ports;
-use crate::args::{DescribeArgs, ResourceKind};
+use crate::args::{DescribeArgs, PageFormat, ResourceKind};
 use crate::kinds;
 use crate::view::{
     AutoscalerDetail, FunctionDetail, JobDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail,
-    PodView, RevisionView, RunDetail, ServiceDetail, WorkflowDetail, WorkloadView,
+    PodView, RevisionView, RunDetail, ServiceDetail, TriggerView, WorkflowDetail, WorkloadView, mermaid,
 };
 
 mod autoscaler;
@@ -40,6 +40,13 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
         }
     };
     let (screen, now) = (Screen::stdout(), Timestamp::now());
+    if args.output == PageFormat::Mermaid {
+        if args.resource.kind != ResourceKind::Object(Kind::Workflow) {
+            return Err(CliError::Usage("only workflows have a flowchart; leave out -o mermaid".to_owned()));
+        }
+        let detail: WorkflowDetail = client.get(&["workflows", &args.namespace, name], &[]).await?;
+        return write_out(&mermaid(&detail.spec));
+    }
     match args.resource.kind {
         ResourceKind::Object(kind) => object(&client, kind, &args.namespace, name, (screen, now)).await,
         ResourceKind::Run => {
@@ -48,6 +55,17 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
             };
             let run: RunDetail = client.get(&["runs", &args.namespace, workflow, id], &[]).await?;
             write_out(&workflow::run_page(&run, screen))
+        }
+        ResourceKind::Trigger => {
+            let query = [("namespace", args.namespace.as_str())];
+            let List { items } = client.get::<List<TriggerView>>(&["triggers"], &query).await?;
+            let found: Vec<_> = items.iter().filter(|trigger| trigger.is_named(name)).collect();
+            if found.is_empty() {
+                return Err(CliError::NotFound(format!(
+                    "trigger {name} not found; see 'minik8s get triggers'"
+                )));
+            }
+            found.into_iter().try_for_each(|trigger| write_out(&workflow::trigger_page(trigger)))
         }
         ResourceKind::Revision => {
             let List { items } = client.get::<List<RevisionView>>(&["history"], &[]).await?;

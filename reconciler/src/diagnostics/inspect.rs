@@ -11,7 +11,7 @@ use super::Report;
 use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
 use crate::gitops::load::contents::with_contents;
 use crate::gitops::load::folder::{self, Folder, FolderError};
-use crate::simulate::workflow::cases;
+use crate::simulate::workflow::cases::{self, CaseResult};
 
 /// A report, and where its files are.
 #[derive(Debug)]
@@ -35,11 +35,11 @@ fn workflow_tests(folder: &Folder) -> Vec<Violation> {
         for document in &loaded.documents {
             let Resource::Workflow(spec) = &document.object.resource else { continue };
             let reference = &document.reference;
-            let tests = Path::new(&**file).with_file_name(format!("{}.tests.yaml", reference.name));
-            let tests = tests.to_string_lossy().into_owned();
+            let tests = cases::file_beside(file, &reference.name);
             let Some(text) = folder::text(&folder.root, &tests) else { continue };
             let failed = cases::check(&text, (&reference.namespace, &reference.name), spec);
-            violations.extend(failed.into_iter().map(|message| Violation {
+            let failed = failed.iter().filter_map(CaseResult::failed);
+            violations.extend(failed.map(|message| Violation {
                 object: Some(reference.to_string()),
                 ..Violation::of(&rules::WORKFLOW_TEST, tests.as_str(), (0, 0), message)
             }));

@@ -3,6 +3,7 @@
 //! Everything here blocks; `transport::remote` is the one place that bounds a call in time. Nothing of a
 //! credential leaves `transport::credentials`: errors and logs carry the address without them.
 
+mod changes;
 mod commit;
 mod compact;
 mod config;
@@ -20,6 +21,7 @@ mod tree;
 mod tree_tests;
 mod walk;
 
+pub use changes::{Changes, changes_since};
 pub use commit::{CommitMeta, Relation, commit_meta, plan_trailer, relation};
 pub(crate) use config::host_and_port;
 pub use config::{Credentials, Reference, SignaturePolicy, SourceConfig};

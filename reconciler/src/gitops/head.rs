@@ -17,7 +17,7 @@ use super::prune::Lineage;
 use super::read::{Loaded, read_commit, read_lineage};
 use super::reviewed::{self, Begun};
 use crate::blobs::BlobStore;
-use crate::git::{GitError, Remote, SourceConfig};
+use crate::git::{Changes, CommitMeta, GitError, Remote, SourceConfig, changes_since, commit_meta};
 
 /// A commit that a fresh mirror can't read either is broken at the remote: fetching the mirror again
 /// at every poll would fetch it all again and again.
@@ -126,6 +126,24 @@ impl Head {
         let source = mirror.config().name.clone();
         let read = move || reviewed::record(&mirror, &source, &loaded, &begun, applied.as_deref());
         Some(self.blocking(read).await)
+    }
+
+    /// The commits since `applied` that were read last, each with what it changed.
+    pub(super) async fn changes_since(
+        &self,
+        applied: String,
+    ) -> Result<Vec<(CommitMeta, Changes)>, GitError> {
+        let Some(head) = self.loaded.as_ref().map(|loaded| loaded.head) else { return Ok(Vec::new()) };
+        let mirror = self.remote.mirror().clone();
+        let read = move || {
+            let repository = mirror.open()?;
+            let found = changes_since(&repository, head, &applied).and_then(|all| {
+                let with_meta = all.into_iter().map(|one| Ok((commit_meta(&repository, one.commit)?, one)));
+                with_meta.collect::<Result<Vec<_>, _>>()
+            });
+            found.map_err(|error| mirror.broken(&error))
+        };
+        self.blocking(read).await
     }
 
     fn may_rebuild(&self, head: Oid) -> bool {

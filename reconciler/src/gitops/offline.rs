@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{ErrorCode, MergeOptions, Oid, Repository};
+use schema::kinds::Resource;
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
 use schema::object::Object;
@@ -16,16 +17,18 @@ use schema::snapshot::{Table, Versioned};
 use schema::violation::{Severity, Violation};
 
 use super::check::homes_in_question;
+use super::load::definitions::with_definitions;
 use super::load::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::spread::spread;
 use super::load::truncated;
 use super::load::{self, Layouts, Manifests};
 use super::plan::{Act, HeldOf, Situation, SyncPlan, plan};
 use super::prune::Lineage;
-use super::review::{Frame, Review, Room, review};
+use super::review::{Frame, Review, Room, WorkflowTests, review};
 use super::status::short;
 use crate::git::content::ContentError;
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
+use crate::simulate::workflow::cases;
 
 /// Files in which the lines of fields are looked up, in bytes; further fields have no line.
 const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -226,8 +229,26 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     if let Some(base) = base {
         review.name_files(|folder| changed_files(&repository, (base, effective), folder));
     }
+    review.workflow_tests = workflow_tests(&repository, effective, &after.manifests);
     locate(&repository, after, &mut review);
     Ok(review)
+}
+
+/// What the cases beside each workflow come to.
+fn workflow_tests(repository: &Repository, commit: Oid, manifests: &Manifests) -> Vec<WorkflowTests> {
+    let mut all = Vec::new();
+    for (manifest, loaded) in manifests.iter().filter(|(_, loaded)| !loaded.has_errors()) {
+        for document in &loaded.documents {
+            let Resource::Workflow(spec) = &document.object.resource else { continue };
+            let ObjectRef { namespace, name, .. } = &document.reference;
+            let file = cases::file_beside(manifest, name);
+            let blob = git::blob_at(repository, &commit.to_string(), &file);
+            let Some(Ok(Some(bytes))) = blob.map(|id| git::blob(repository, id)) else { continue };
+            let cases = cases::check(&String::from_utf8_lossy(&bytes), (namespace, name), spec);
+            all.push(WorkflowTests { workflow: document.reference.to_string(), file, cases });
+        }
+    }
+    all
 }
 
 fn open(path: &Path) -> Result<Repository, OfflineError> {
@@ -360,7 +381,8 @@ fn read(
     let known = before.map_or(&nothing, |before| &before.known);
     let mut lookup =
         InCommit { repository, commit, store: None, before: known, now: HashedContent::new(), unkept: None };
-    let resolved = files::resolve(&parsed, source, SourceFolder::Is(folder), &mut lookup);
+    let resolved = with_definitions(&parsed, &mut lookup)
+        .and_then(|defined| files::resolve(&defined, source, SourceFolder::Is(folder), &mut lookup));
     let manifests = resolved.map_err(|error| match error {
         ContentError::Git(error) => OfflineError::Read(error),
         other => OfflineError::Read(git2::Error::from_str(&other.to_string())),

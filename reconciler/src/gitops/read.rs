@@ -10,6 +10,7 @@ use std::sync::Arc;
 use git2::{Oid, Repository};
 use schema::violation::Violation;
 
+use super::load::definitions::with_definitions;
 use super::load::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::{self, Manifests};
 use super::prune::Lineage;
@@ -108,8 +109,10 @@ fn read_keeping(
         now: HashedContent::new(),
         unkept: None,
     };
-    let manifests = files::resolve(&parsed, &mirror.config().name, SourceFolder::Is(folder), &mut lookup)
-        .map_err(|error| mirror.no_content(error))?;
+    let manifests = with_definitions(&parsed, &mut lookup).and_then(|defined| {
+        files::resolve(&defined, &mirror.config().name, SourceFolder::Is(folder), &mut lookup)
+    });
+    let manifests = manifests.map_err(|error| mirror.no_content(error))?;
     let (known, unkept) = (Arc::new(lookup.now), lookup.unkept.map(Arc::from));
     Ok(Loaded { head, commit: Arc::new(commit), listing, parsed, manifests, is_unused, known, unkept })
 }

@@ -30,6 +30,7 @@ use schema::store::{SharedStore, newest_revision};
 
 use super::apply::history;
 use super::apply::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
+use super::apply::triggered;
 use super::apply::{self, Applied, Stopped};
 use super::check::homes_in_question;
 use super::gate::gate;
@@ -42,6 +43,7 @@ use super::read::Loaded;
 use super::reviewed::Planned;
 use super::status::{self, Problem, Run, short};
 use crate::git::{GitError, SourceConfig};
+use crate::runs::{self, RequestError};
 
 /// How long a run waits to see its own last writes.
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
@@ -419,6 +421,8 @@ impl Loop for SourceLoop {
         let (status, mut revision) = self.fold(&observed, &outcome, before.map(|(status, _)| status));
         if let Some(revision) = &mut revision {
             revision.plan = self.plan_record(&observed).await;
+            // Before the commit counts as applied: what is asked for twice is one run.
+            self.start_triggered(&observed, &outcome).await?;
         }
         let unchanged = revision.is_none() && before.is_some_and(|(before, _)| *before == status);
         let at = match before {
@@ -490,6 +494,24 @@ impl SourceLoop {
             duration_ms: u64::try_from(observed.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             now: self.now(),
         })
+    }
+
+    /// Asks for the runs that the commits since the one applied last start. The first commit of all starts none.
+    async fn start_triggered(&self, observed: &Observed, outcome: &Outcome) -> Result<(), LoopError> {
+        let before = observed.before(&self.config.name).and_then(|(status, _)| status.applied_commit.clone());
+        let steps = outcome.plan.as_ref().map_or(&[][..], |plan| &plan.steps);
+        let triggers = triggered::commit_triggers(&self.config.name, &observed.snapshot.objects, steps);
+        let Some(before) = before.filter(|_| !triggers.is_empty()) else { return Ok(()) };
+        let commits = self.head.changes_since(before).await.map_err(|error| self.failed(error))?;
+        for start in triggered::starts(&triggers, &commits) {
+            let asked = runs::ask(&self.store, &start.run, start.input, start.origin, self.now()).await;
+            match asked {
+                Ok(_) => {}
+                Err(RequestError::Store(error)) => return Err(self.failed(error)),
+                Err(error) => tracing::warn!(run = %start.run, %error, "a trigger starts no run"),
+            }
+        }
+        Ok(())
     }
 
     /// What was carried out beside what was reviewed; unknown if Git can't be read.

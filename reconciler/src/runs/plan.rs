@@ -1,18 +1,19 @@
 //! Which runs begin, go on, end and are forgotten, and what is said of each workflow. Pure.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::control;
-use schema::kinds::trigger::Trigger;
+use schema::kinds::trigger::{StartedBy, Trigger};
 use schema::kinds::workflow::{RunPhase, WorkflowSpec};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::{TriggerRecord, WorkflowRecord};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::records::{TriggerRecord, TriggerStart, WorkflowRecord};
+use schema::snapshot::Versioned;
 
 use super::book::{Heads, Progress};
 use super::records::{Origin, RunHead, RunId, RunRequest, Stored};
@@ -146,40 +147,42 @@ impl Steps {
 /// Decides. What Git asks for comes before what people ask for, which may be without end.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     let mut out = Steps::default();
-    let workflows = workflows(&seen.snapshot);
+    let runnables = runnables(seen);
     let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len());
     out.steps.extend(seen.idle.iter().cloned().map(Step::Resume));
     for id in seen.carried.keys() {
-        let cause = match workflows.get(&id.workflow) {
+        let cause = match runnables.get(&id.workflow) {
+            None if RunId::function(&id.workflow).is_some() => "its function was removed",
             None => "its workflow was removed",
-            Some((_, spec)) if spec.cancel.contains(&id.run) => "spec.cancel names it",
+            Some(runnable) if runnable.spec.cancel.contains(&id.run) => "spec.cancel names it",
             Some(_) => continue,
         };
         out.steps.push(Step::Cancel { id: id.clone(), cause: cause.to_owned() });
     }
 
     let running = running(seen);
-    let statuses: Vec<Status<'_>> = workflows
+    let statuses: Vec<Status<'_>> = runnables
         .iter()
-        .map(|(id, (object, spec))| {
+        .filter(|(_, runnable)| runnable.object.resource.kind() == Kind::Workflow)
+        .map(|(id, runnable)| {
             let running = running.get(id).copied().unwrap_or(0);
-            status(seen, (id, object, spec), (&mut free, running), now)
+            status(seen, (id, runnable), (&mut free, running), now)
         })
         .collect();
-    fire_all(seen, &workflows, &mut free, now, &mut out);
-    let waiting = begin_requested(seen, &workflows, &mut free, now, &mut out);
+    fire_all(seen, &runnables, &mut free, now, &mut out);
+    let waiting = begin_requested(seen, &runnables, &mut free, now, &mut out);
     for mut status in statuses {
         status.record.waiting += waiting.get(status.id).copied().unwrap_or(0);
         out.steps.extend(status.step());
     }
     for (id, record) in &seen.snapshot.workflows {
-        if !workflows.contains_key(id) {
+        if !runnables.contains_key(id) {
             let before = Some(record.mod_revision);
             out.steps.push(Step::WriteStatus { workflow: id.clone(), record: None, before });
         }
     }
     if seen.forgets {
-        forget(seen, &workflows, now, &mut out);
+        forget(seen, &runnables, now, &mut out);
     }
     if !seen.carried.is_empty() {
         out.look_again(now + STATUS_INTERVAL);
@@ -196,18 +199,20 @@ fn running(seen: &Observed) -> BTreeMap<&NamespacedName, u32> {
     running
 }
 
-/// Begins the runs that are asked for, as many as may be; how many of each workflow wait.
+/// The runs that are asked for, and how many of each workflow must wait.
 fn begin_requested<'a>(
     seen: &'a Observed,
-    workflows: &Workflows<'_>,
+    runnables: &Runnables<'_>,
     free: &mut usize,
     now: Timestamp,
     out: &mut Steps,
 ) -> BTreeMap<&'a NamespacedName, u32> {
     let mut waiting: BTreeMap<&NamespacedName, u32> = BTreeMap::new();
+    // The last start of each trigger: one write for all that begin now.
+    let mut started = BTreeMap::new();
     for (id, request, revision) in &seen.requests {
-        let known = workflows.get(&id.workflow).filter(|_| !seen.heads.contains_key(id));
-        let Some((_, spec)) = known else {
+        let known = runnables.get(&id.workflow).filter(|_| !seen.heads.contains_key(id));
+        let Some(Runnable { object, spec, triggers }) = known else {
             // Another reconciler may know of a workflow before this one.
             if seen.heads.contains_key(id) || now.duration_since(request.asked_at) > UNKNOWN_FOR {
                 out.steps.push(Step::Dismiss { id: id.clone(), revision: *revision });
@@ -221,34 +226,63 @@ fn begin_requested<'a>(
             continue;
         }
         *free -= 1;
+        let known = |name: &str| triggers.iter().any(|trigger| trigger.name == name);
+        if let Some((name, commit)) = request.origin.asking_trigger().filter(|(name, _)| known(name)) {
+            let commit = commit.map(str::to_owned);
+            let start = TriggerStart { run: id.run.clone(), tick: None, commit, started_at: now, missed: 0 };
+            started.insert((object.reference(), name.to_owned()), start);
+        }
         out.steps.push(Step::Begin(Box::new(Begin {
             id: id.clone(),
-            spec: (*spec).clone(),
+            spec: (**spec).clone(),
             input: request.input.clone(),
-            head: RunHead::begun(
-                spec,
-                spec.run_hash(),
-                Origin::Request { reconciler: request.reconciler.clone() },
-                now,
-            ),
+            head: RunHead::begun(spec, spec.run_hash(), request.origin.clone(), now),
             request: Some(*revision),
             record: None,
             trigger: None,
         })));
     }
+    for ((object, trigger), start) in started {
+        let before = seen.snapshot.triggers.get(&(object.clone(), trigger.clone()));
+        let record = TriggerRecord { schedule: None, next: None, last: Some(start), skipped: 0 };
+        let before = before.map(|before| before.mod_revision);
+        out.steps.push(Step::WriteTrigger(TriggerWrite { object, trigger, record: Some(record), before }));
+    }
     waiting
 }
 
-/// All Workflow objects.
-type Workflows<'a> = BTreeMap<NamespacedName, (&'a Object, &'a WorkflowSpec)>;
+/// What can run: a workflow, or a function that a trigger or a request names.
+struct Runnable<'a> {
+    object: &'a Object,
+    spec: Cow<'a, WorkflowSpec>,
+    triggers: &'a [Trigger],
+}
 
-fn workflows(snapshot: &Snapshot) -> Workflows<'_> {
-    let all = snapshot.objects.iter().filter(|(id, _)| id.kind == Kind::Workflow);
-    all.filter_map(|(id, found)| match &found.value.resource {
-        Resource::Workflow(spec) => {
-            Some((NamespacedName::new(&id.namespace, &id.name), (&found.value, &**spec)))
+type Runnables<'a> = BTreeMap<NamespacedName, Runnable<'a>>;
+
+/// All of it, by what runs are of.
+fn runnables(seen: &Observed) -> Runnables<'_> {
+    let asked = seen.requests.iter().map(|(id, ..)| &id.workflow);
+    let in_use: BTreeSet<&NamespacedName> = seen.carried.keys().map(|id| &id.workflow).chain(asked).collect();
+    let all = seen.snapshot.objects.iter();
+    all.filter_map(|(id, found)| {
+        let object = &found.value;
+        match &object.resource {
+            Resource::Workflow(spec) => {
+                let runnable = Runnable { object, spec: Cow::Borrowed(&**spec), triggers: &spec.triggers };
+                Some((NamespacedName::new(&id.namespace, &id.name), runnable))
+            }
+            Resource::Function(function) => {
+                let run_of = RunId::of_object(id, "").workflow;
+                let triggers = function.triggers.as_slice();
+                if triggers.is_empty() && !in_use.contains(&run_of) {
+                    return None;
+                }
+                let spec = Cow::Owned(WorkflowSpec::of_function(&id.name));
+                Some((run_of, Runnable { object, spec, triggers }))
+            }
+            _ => None,
         }
-        _ => None,
     })
     .collect()
 }
@@ -279,10 +313,11 @@ impl Status<'_> {
 /// The record of one workflow, and the run that its push starts.
 fn status<'a>(
     seen: &'a Observed,
-    (id, object, spec): (&'a NamespacedName, &Object, &WorkflowSpec),
+    (id, Runnable { object, spec, .. }): (&'a NamespacedName, &Runnable<'_>),
     (free, running): (&mut usize, u32),
     now: Timestamp,
 ) -> Status<'a> {
+    let spec: &WorkflowSpec = spec;
     let there = seen.snapshot.workflows.get(id);
     let before = there.map(|there| &there.value).or_else(|| seen.last_known.workflow(id));
     let mut record = before.cloned().unwrap_or_default();
@@ -335,22 +370,16 @@ fn status<'a>(
 }
 
 /// All triggers; the records of those that are gone go, too.
-fn fire_all(
-    seen: &Observed,
-    workflows: &BTreeMap<NamespacedName, (&Object, &WorkflowSpec)>,
-    free: &mut usize,
-    now: Timestamp,
-    out: &mut Steps,
-) {
-    for (id, (_, spec)) in workflows {
-        for trigger in &spec.triggers {
-            fire(seen, (id, spec, trigger), free, now, out);
+fn fire_all(seen: &Observed, runnables: &Runnables<'_>, free: &mut usize, now: Timestamp, out: &mut Steps) {
+    let mut known = BTreeSet::new();
+    for (id, runnable) in runnables {
+        for trigger in runnable.triggers {
+            fire(seen, (id, runnable, trigger), free, now, out);
+            known.insert((runnable.object.reference(), &trigger.name));
         }
     }
     for ((object, trigger), record) in &seen.snapshot.triggers {
-        let id = NamespacedName::new(&object.namespace, &object.name);
-        let spec = workflows.get(&id).filter(|_| object.kind == Kind::Workflow).map(|(_, spec)| spec);
-        if !spec.is_some_and(|spec| spec.triggers.iter().any(|known| known.name == *trigger)) {
+        if !known.contains(&(object.clone(), trigger)) {
             out.steps.push(Step::WriteTrigger(TriggerWrite {
                 object: object.clone(),
                 trigger: trigger.clone(),
@@ -364,15 +393,19 @@ fn fire_all(
 /// The run that a trigger starts now, and what is said of it.
 fn fire(
     seen: &Observed,
-    (id, spec, trigger): (&NamespacedName, &WorkflowSpec, &Trigger),
+    (id, runnable, trigger): (&NamespacedName, &Runnable<'_>, &Trigger),
     free: &mut usize,
     now: Timestamp,
     out: &mut Steps,
 ) {
-    let object = ObjectRef { kind: Kind::Workflow, namespace: id.namespace.clone(), name: id.name.clone() };
+    let object = runnable.object.reference();
     let there = seen.snapshot.triggers.get(&(object.clone(), trigger.name.clone()));
     let known = there.map(|there| &there.value).or_else(|| seen.last_known.trigger(&object, &trigger.name));
-    let decided = triggers::decide(trigger, known, now);
+    let decided = match trigger.started_by() {
+        Some(StartedBy::Schedule(schedule)) => triggers::decide((trigger, schedule), known, now),
+        // These are asked for.
+        Some(StartedBy::Commit(_) | StartedBy::Call(_)) | None => None,
+    };
     let next = decided.as_ref().map(|decided| &decided.record).or(known).and_then(|record| record.next);
     if let Some(next) = next.filter(|next| *next > now) {
         out.look_again(next);
@@ -397,11 +430,13 @@ fn fire(
         return;
     }
     *free -= 1;
-    let origin = Origin::Schedule { trigger: trigger.name.clone(), tick: start.tick, missed: start.missed };
+    let tick = start.tick.unwrap_or(now);
+    let origin = Origin::Schedule { trigger: trigger.name.clone(), tick, missed: start.missed };
+    let spec = &runnable.spec;
     out.steps.push(Step::Begin(Box::new(Begin {
         id: RunId::new(id.clone(), &start.run),
-        spec: spec.clone(),
-        input: Stored::Inline(triggers::input(trigger, &start)),
+        spec: (**spec).clone(),
+        input: Stored::Inline(triggers::input(trigger, tick)),
         head: RunHead::begun(spec, spec.run_hash(), origin, now),
         request: None,
         record: None,
@@ -410,7 +445,7 @@ fn fire(
 }
 
 /// Runs that ended too long ago, or that too many of the same workflow ended after. The last one of a push stays.
-fn forget(seen: &Observed, workflows: &Workflows<'_>, now: Timestamp, out: &mut Steps) {
+fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut Steps) {
     let mut ended: BTreeMap<&NamespacedName, BTreeSet<(Timestamp, &RunId)>> = BTreeMap::new();
     for (id, kept) in &seen.heads {
         if let Some(at) = kept.head.finished_at {
@@ -419,7 +454,7 @@ fn forget(seen: &Observed, workflows: &Workflows<'_>, now: Timestamp, out: &mut 
     }
     let mut left = FORGOTTEN_AT_ONCE;
     for (workflow, runs) in ended {
-        let spec = workflows.get(workflow).map(|(_, spec)| *spec);
+        let spec = runnables.get(workflow).map(|runnable| &*runnable.spec);
         let kept_for = spec.and_then(|spec| spec.ttl_seconds_after_finished);
         let kept_for = kept_for.map_or(KEPT_FOR, |seconds| SignedDuration::from_secs(i64::from(seconds)));
         let most = spec.and_then(|spec| spec.runs_history_limit);

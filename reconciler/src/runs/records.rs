@@ -4,8 +4,9 @@ use std::fmt;
 
 use jiff::Timestamp;
 use schema::keys::Key;
+use schema::kinds::Kind;
 use schema::kinds::workflow::{RunPhase, RunSummary, WorkflowSpec};
-use schema::meta::NamespacedName;
+use schema::meta::{NamespacedName, ObjectRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -20,6 +21,9 @@ pub(super) const PAYLOAD_MAX_BYTES: usize = 256 * 1024;
 /// So much of a cause is kept beside a run's end.
 const CAUSE_SHOWN_CHARS: usize = 1_000;
 
+/// Before the name of a function in place of a workflow's, which has no colon.
+const OF_FUNCTION: &str = "function:";
+
 /// Names a run: its workflow, and its id among the workflow's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId {
@@ -33,6 +37,20 @@ impl RunId {
     /// A run of a workflow.
     pub fn new(workflow: NamespacedName, run: impl Into<String>) -> Self {
         Self { workflow, run: run.into() }
+    }
+
+    /// A run of a workflow, or of a function, which is of no workflow.
+    pub fn of_object(object: &ObjectRef, run: impl Into<String>) -> Self {
+        let name = match object.kind {
+            Kind::Function => format!("{OF_FUNCTION}{}", object.name),
+            _ => object.name.clone(),
+        };
+        Self::new(NamespacedName::new(&object.namespace, name), run)
+    }
+
+    /// The function that it is of, if it is of one.
+    pub(super) fn function(workflow: &NamespacedName) -> Option<&str> {
+        workflow.name.strip_prefix(OF_FUNCTION)
     }
 
     pub(super) fn head(&self) -> Key {
@@ -72,6 +90,20 @@ pub enum Origin {
         /// Name of the reconciler that took it.
         reconciler: String,
     },
+    /// A call with a trigger's token.
+    Call {
+        /// Name of the trigger.
+        trigger: String,
+        /// Name of the reconciler that took it.
+        reconciler: String,
+    },
+    /// A commit that changed paths of a trigger.
+    Commit {
+        /// Name of the trigger.
+        trigger: String,
+        /// The commit's full id.
+        commit: String,
+    },
     /// A tick of a schedule.
     Schedule {
         /// Name of the trigger.
@@ -83,11 +115,24 @@ pub enum Origin {
     },
 }
 
+impl Origin {
+    /// The trigger that it is asked for by, and the commit that this is for.
+    pub(super) fn asking_trigger(&self) -> Option<(&str, Option<&str>)> {
+        match self {
+            Self::Call { trigger, .. } => Some((trigger, None)),
+            Self::Commit { trigger, commit } => Some((trigger, Some(commit))),
+            Self::Push { .. } | Self::Request { .. } | Self::Schedule { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Push { generation } => write!(f, "the push of generation {generation}"),
             Self::Request { reconciler } => write!(f, "a request to {reconciler}"),
+            Self::Call { trigger, reconciler } => write!(f, "trigger {trigger} by a call to {reconciler}"),
+            Self::Commit { trigger, commit } => write!(f, "trigger {trigger} of commit {commit:.12}"),
             Self::Schedule { trigger, tick, missed: 0 } => write!(f, "trigger {trigger} of {tick}"),
             Self::Schedule { trigger, tick, missed } => {
                 write!(f, "trigger {trigger} of {tick}; {missed} before it were missed")
@@ -102,8 +147,8 @@ impl fmt::Display for Origin {
 pub struct RunRequest {
     /// When it was asked for.
     pub asked_at: Timestamp,
-    /// Name of the reconciler that took it.
-    pub reconciler: String,
+    /// Who asks.
+    pub origin: Origin,
     /// The input.
     pub input: Stored,
 }

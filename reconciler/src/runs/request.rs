@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use tokio::time::sleep;
 
 use super::journal::in_parts;
-use super::records::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
+use super::records::{INLINE_MAX_BYTES, Origin, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
 
 /// Most runs that are asked for and wait: with the largest inputs they take 256 MiB of etcd's 2 GiB.
 pub(super) const WAITING_MAX: usize = 1_000;
@@ -103,7 +103,7 @@ pub async fn ask(
     store: &SharedStore,
     id: &RunId,
     input: Json,
-    reconciler: &str,
+    origin: Origin,
     at: Timestamp,
 ) -> Result<Asked, RequestError> {
     let text = input.to_string();
@@ -118,7 +118,7 @@ pub async fn ask(
         ops.extend(parts.zip(0..).map(|(part, number)| Op::put(id.input(number), part)));
         Stored::Parts(Parts { digest: sha256_hex(text.as_bytes()), count })
     };
-    let request = RunRequest { asked_at: at, reconciler: reconciler.to_owned(), input };
+    let request = RunRequest { asked_at: at, origin, input };
     let value = encode(&request).map_err(|_| RequestError::TooLarge(text.len()))?;
     ops.push(Op::put(id.request(), value));
     let guards = vec![Guard::Absent(id.head().to_string()), Guard::Absent(id.request().to_string())];

@@ -1,7 +1,7 @@
-//! Which ticks of a trigger have a run. Pure.
+//! Which ticks of a trigger have a run, and what a run of a trigger is begun with. Pure.
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::trigger::{Missed, Ticks, Trigger};
+use schema::kinds::trigger::{Missed, Schedule, Ticks, Trigger};
 use schema::records::{TriggerRecord, TriggerStart};
 use serde_json::{Value as Json, json};
 
@@ -21,18 +21,22 @@ pub(super) struct Decision {
     pub start: Option<TriggerStart>,
 }
 
-/// Decides on all ticks until now; none if there are none.
+/// Decides on all ticks of its schedule until now; none if there are none.
 ///
 /// A schedule that is new or was changed has its first tick after now. Of several that are due, the newest has a run,
 /// which stands for the others.
-pub(super) fn decide(trigger: &Trigger, before: Option<&TriggerRecord>, now: Timestamp) -> Option<Decision> {
-    let known = before.filter(|before| before.schedule == trigger.schedule);
+pub(super) fn decide(
+    (trigger, schedule): (&Trigger, &Schedule),
+    before: Option<&TriggerRecord>,
+    now: Timestamp,
+) -> Option<Decision> {
+    let known = before.filter(|before| before.schedule.as_ref() == Some(schedule));
     if known.is_some_and(|known| known.next.is_none_or(|next| next > now)) {
         return None;
     }
-    let ticks = trigger.schedule.ticks().ok()?;
+    let ticks = schedule.ticks().ok()?;
     let mut record = TriggerRecord {
-        schedule: trigger.schedule.clone(),
+        schedule: Some(schedule.clone()),
         next: ticks.after(now),
         last: before.and_then(|before| before.last.clone()),
         skipped: known.map_or(0, |known| known.skipped),
@@ -42,12 +46,13 @@ pub(super) fn decide(trigger: &Trigger, before: Option<&TriggerRecord>, now: Tim
     };
     let (tick, missed) = newest(&ticks, first, now);
     let is_late = now.duration_since(tick) > LATE;
-    if is_late && trigger.schedule.missed == Missed::Skip {
+    if is_late && schedule.missed == Missed::Skip {
         record.skipped = record.skipped.saturating_add(missed + 1);
         return Some(Decision { record, start: None });
     }
     let run = format!("{}-{}", trigger.name, tick.strftime("%Y%m%dT%H%MZ"));
-    let start = TriggerStart { run, tick, started_at: now, missed: record.skipped.saturating_add(missed) };
+    let missed = record.skipped.saturating_add(missed);
+    let start = TriggerStart { run, tick: Some(tick), commit: None, started_at: now, missed };
     record.skipped = 0;
     record.last = Some(start.clone());
     Some(Decision { record, start: Some(start) })
@@ -65,21 +70,29 @@ fn newest(ticks: &Ticks, first: Timestamp, now: Timestamp) -> (Timestamp, u32) {
     (newest, missed)
 }
 
-/// The input of a run.
-pub(super) fn input(trigger: &Trigger, start: &TriggerStart) -> Json {
+/// The input of a run of a tick.
+pub(super) fn input(trigger: &Trigger, tick: Timestamp) -> Json {
     let written = trigger.params.clone();
-    written.unwrap_or_else(|| json!({"trigger": trigger.name, "time": start.tick.to_string()}))
+    written.unwrap_or_else(|| json!({"trigger": trigger.name, "time": tick.to_string()}))
 }
 
 #[cfg(test)]
 mod tests {
-    use schema::kinds::trigger::Schedule;
-
     use super::*;
 
     fn trigger(cron: &str, missed: Missed) -> Trigger {
         let schedule = Schedule { cron: cron.into(), time_zone: "UTC".into(), missed };
-        Trigger { name: "tick".into(), schedule, params: None }
+        Trigger {
+            name: "tick".into(),
+            schedule: Some(schedule),
+            on_commit: None,
+            on_call: None,
+            params: None,
+        }
+    }
+
+    fn decide(trigger: &Trigger, before: Option<&TriggerRecord>, now: Timestamp) -> Option<Decision> {
+        super::decide((trigger, trigger.schedule.as_ref().unwrap()), before, now)
     }
 
     fn at(text: &str) -> Timestamp {
@@ -160,14 +173,9 @@ mod tests {
     #[test]
     fn the_input_is_the_params_or_says_when() {
         let mut ticks = trigger("* * * * *", Missed::Run);
-        let start = TriggerStart {
-            run: "r".into(),
-            tick: at("23T16:05:00"),
-            started_at: at("23T16:05:01"),
-            missed: 0,
-        };
-        assert_eq!(input(&ticks, &start), json!({"trigger": "tick", "time": "2026-11-23T16:05:00Z"}));
+        let tick = at("23T16:05:00");
+        assert_eq!(input(&ticks, tick), json!({"trigger": "tick", "time": "2026-11-23T16:05:00Z"}));
         ticks.params = Some(json!({"n": 1}));
-        assert_eq!(input(&ticks, &start), json!({"n": 1}));
+        assert_eq!(input(&ticks, tick), json!({"n": 1}));
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::age::AppliedAt;
 use super::events::EventView;
 use super::objects::Selection;
+use super::workflows::{TriggerView, trigger_rows};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,6 +57,7 @@ pub struct FunctionDetail {
     pub annotations: StringMap,
     /// As it is after its defaults.
     pub spec: FunctionSpec,
+    pub triggers: Vec<TriggerView>,
     pub events: Vec<EventView>,
 }
 
@@ -92,6 +94,7 @@ pub fn function(
         commit: format!("{} by {}", from.commit, from.author),
         annotations: object.metadata.annotations.clone(),
         spec: spec.with_defaults(&snapshot.cluster().functions),
+        triggers: trigger_rows(snapshot, object),
         events,
     })
 }

@@ -49,7 +49,7 @@ pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
 pub use workflows::{
     RunAccepted, RunBody, RunCall, RunDetail, RunView, TriggerView, WorkflowDetail, WorkflowView, duration,
-    run, run_detail, triggers, workflow, workflows,
+    mermaid, run, run_detail, triggers, workflow, workflows,
 };
 
 /// A list as the API sends it and `-o json` prints it.

@@ -1,8 +1,10 @@
 //! Webhooks: a push at the Git server wakes the loop of its source at once.
 //!
 //! `verify provider payload limit decide` are pure; `server` reads requests from the network and
-//! decides status codes; `intake` nudges and writes the receipt; `follow` answers it.
+//! decides status codes; `intake` nudges and writes the receipt; `follow` answers it. `calls` starts runs for who
+//! calls a trigger.
 
+pub mod calls;
 mod decide;
 mod follow;
 mod intake;

@@ -121,13 +121,14 @@ impl Hooks {
 #[derive(Debug, Clone, Copy)]
 struct Peer(IpAddr);
 
-/// Serves webhooks until shutdown, and those under way a little longer.
+/// Serves webhooks, and calls of triggers, until shutdown, and those under way a little longer.
 pub async fn serve(
     listener: TcpListener,
     hooks: Hooks,
+    calls: Router,
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
-    let router = router(Arc::new(hooks));
+    let router = router(Arc::new(hooks)).merge(calls);
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let accepted = tokio::select! {

@@ -24,6 +24,9 @@ pub(super) fn function(chance: &mut Chance) -> Json {
     if chance.one_in(3) {
         function["resources"] = json!({"limits": {"memory": "64Mi"}});
     }
+    if chance.one_in(4) {
+        function["triggers"] = json!([{"name": "imported", "onCommit": {"paths": ["/data/", "*.csv"]}}]);
+    }
     function
 }
 

@@ -1,13 +1,17 @@
 //! State machines on their own: documents without an envelope, as other tools of the Amazon States Language
 //! write them.
 
+use std::sync::Arc;
+
 use super::dialects::tree::{mapping, text as text_at};
 use super::parse::node::Node;
 use super::parse::{Format, parse, text};
-use super::{ManifestFile, broken, load_parsed};
-use crate::kinds::workflow::STATES_LANGUAGE_KEYS as KEYS;
-use crate::kinds::{Kind, OWN_API_VERSION};
-use crate::violation::rules;
+use super::{Document, ManifestFile, broken, load_parsed};
+use crate::kinds::workflow::{STATES_LANGUAGE_KEYS as KEYS, WorkflowSpec};
+use crate::kinds::{Kind, OWN_API_VERSION, Resource};
+use crate::meta::DEFAULT_NAMESPACE;
+use crate::object::Object;
+use crate::violation::{Violation, rules};
 
 /// What the workflow of a bare document is called.
 pub const BARE_NAME: &str = "workflow";
@@ -15,6 +19,48 @@ pub const BARE_NAME: &str = "workflow";
 /// Loads a file whose documents without a `kind` are state machines: each is the spec of a Workflow named
 /// [`BARE_NAME`]. The extension says how it is written; without one that does, `{` at its beginning means JSON.
 pub fn load_definition(path: &str, bytes: &[u8]) -> ManifestFile {
+    load_in(DEFAULT_NAMESPACE, path, bytes)
+}
+
+/// Gives a workflow that names a file by `definitionPath` the state machine that the file holds. What is wrong with that
+/// is told at its place in the file, and then the workflow stays as it was.
+pub fn define(document: &mut Document, path: &str, bytes: &[u8]) -> Vec<Violation> {
+    let Resource::Workflow(named) = &document.object.resource else { return Vec::new() };
+    let ManifestFile { documents, mut violations, .. } = load_in(&document.reference.namespace, path, bytes);
+    for violation in &mut violations {
+        violation.object = Some(document.reference.to_string());
+    }
+    if violations.iter().any(Violation::is_error) {
+        return violations;
+    }
+    let machine = match documents.as_slice() {
+        [only] => match &only.object.resource {
+            Resource::Workflow(machine) if !machine.is_undefined() => Some(Arc::clone(machine)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let Some(machine) = machine else {
+        let message = "the file holds no state machine of the Amazon States Language, or several documents";
+        let mut violation = Violation::of(&rules::WRONG_TYPE, path, (1, 1), message)
+            .with_help("write one with `StartAt` and `States` and nothing around it");
+        violation.object = Some(document.reference.to_string());
+        violations.push(violation);
+        return violations;
+    };
+    let spec = WorkflowSpec {
+        start_at: machine.start_at.clone(),
+        states: machine.states.clone(),
+        timeout_seconds: named.timeout_seconds.or(machine.timeout_seconds),
+        ..WorkflowSpec::clone(named)
+    };
+    let object = Arc::make_mut(&mut document.object);
+    object.resource = Resource::Workflow(Arc::new(spec));
+    document.hash = Object::hash_of(&object.resource, &document.files);
+    violations
+}
+
+fn load_in(namespace: &str, path: &str, bytes: &[u8]) -> ManifestFile {
     let text = match text::read(bytes) {
         Ok(text) => text,
         Err(problem) => return broken(path, problem),
@@ -24,7 +70,7 @@ pub fn load_definition(path: &str, bytes: &[u8]) -> ManifestFile {
     let mut parsed = parse(format, text);
     for root in &mut parsed.roots {
         if is_bare(&root.node) {
-            in_envelope(&mut root.node);
+            in_envelope(&mut root.node, namespace);
         }
     }
     let mut loaded = load_parsed(path, parsed, None);
@@ -42,7 +88,7 @@ fn is_bare(node: &Node) -> bool {
     !node.is_null() && !has("kind") && !has("apiVersion") && !has("metadata")
 }
 
-fn in_envelope(node: &mut Node) {
+fn in_envelope(node: &mut Node, namespace: &str) {
     let mark = node.first_mark();
     let nothing = mapping(mark, []);
     let spec = std::mem::replace(node, nothing);
@@ -51,7 +97,10 @@ fn in_envelope(node: &mut Node) {
         [
             ("apiVersion", text_at(mark, OWN_API_VERSION)),
             ("kind", text_at(mark, Kind::Workflow.as_str())),
-            ("metadata", mapping(mark, [("name", text_at(mark, BARE_NAME))])),
+            (
+                "metadata",
+                mapping(mark, [("name", text_at(mark, BARE_NAME)), ("namespace", text_at(mark, namespace))]),
+            ),
             ("spec", spec),
         ],
     );

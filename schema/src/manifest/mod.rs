@@ -19,7 +19,7 @@ pub(crate) mod shape;
 pub(crate) mod states_language;
 mod values;
 
-pub use definition::{BARE_NAME, load_definition};
+pub use definition::{BARE_NAME, define, load_definition};
 pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
 pub use foreign::kind_help as foreign_kind;
 pub use layout::Layout;

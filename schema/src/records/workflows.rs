@@ -30,8 +30,10 @@ pub struct WorkflowRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TriggerRecord {
-    /// The schedule that `next` is of: another one begins anew, with its first tick from then on.
-    pub schedule: Schedule,
+    /// The schedule that `next` is of: another one begins anew, with its first tick from then on. None of a trigger that
+    /// has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Schedule>,
     /// The first tick that nothing was decided on yet; none if there will be none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
@@ -49,8 +51,12 @@ pub struct TriggerRecord {
 pub struct TriggerStart {
     /// Its id.
     pub run: String,
-    /// The tick that it is of.
-    pub tick: Timestamp,
+    /// The tick that it is of, if it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tick: Option<Timestamp>,
+    /// The commit that it is of, if it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// When it began.
     pub started_at: Timestamp,
     /// Ticks before its own that were missed and have no run: it stands for them.

@@ -161,22 +161,23 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         Resource::DaemonSet(_) => has_its_pods(snapshot, object, false),
         // Its first look adopts the number of pods that run, should etcd have been lost.
         Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
-        Resource::Function(_) => function_is_complete(snapshot, object),
+        Resource::Function(_) => function_is_complete(snapshot, object) && ticks_are_known(snapshot, object),
         // Before a node has it, absence of the order would say nothing.
         Resource::Job(_) => {
             let nobody = snapshot.heartbeats.is_empty();
             nobody || snapshot.job_of(&named(object)).is_some_and(|(_, order)| order.hash == object.hash)
         }
         // Until its records are here, those on the disks say which pushes and ticks had their run.
-        Resource::Workflow(spec) => {
-            let of_trigger = |name: &String| (object.reference(), name.clone());
-            let mut triggers = spec.triggers.iter().map(|trigger| of_trigger(&trigger.name));
-            snapshot.workflows.contains_key(&named(object))
-                && triggers.all(|trigger| snapshot.triggers.contains_key(&trigger))
-        }
+        Resource::Workflow(_) => snapshot.workflows.contains_key(&named(object)) && ticks_are_known(snapshot, object),
         // Nodes need nothing of these.
         Resource::Node(_) | Resource::ConfigMap(_) => true,
     }
+}
+
+/// Each schedule of the object has its record. Triggers of other kinds have one only once they started a run.
+fn ticks_are_known(snapshot: &Snapshot, object: &Object) -> bool {
+    let mut scheduled = object.resource.triggers().iter().filter(|trigger| trigger.schedule.is_some());
+    scheduled.all(|trigger| snapshot.triggers.contains_key(&(object.reference(), trigger.name.clone())))
 }
 
 fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {

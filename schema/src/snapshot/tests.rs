@@ -175,7 +175,7 @@ fn a_workflow_is_complete_once_its_record_and_those_of_its_triggers_are_here() {
     let schedule = json!({"cron": "0 3 * * *", "timeZone": "UTC"});
     let spec = json!({
         "startAt": "a", "states": {"a": {"type": "Succeed"}}, "params": {},
-        "triggers": [{"name": "nightly", "schedule": schedule}],
+        "triggers": [{"name": "nightly", "schedule": schedule}, {"name": "merged", "onCommit": {}}],
     });
     let object = json!({
         "apiVersion": "minik8s.io/v1", "metadata": {"name": "flow", "namespace": "default"}, "kind": "Workflow",

@@ -55,6 +55,11 @@ impl Violation {
         }
     }
 
+    /// The file that it is of can't be applied.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
     /// The same with what to do.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {

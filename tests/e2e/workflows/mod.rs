@@ -9,6 +9,7 @@ mod forms;
 mod heartbeats;
 mod kills;
 mod long;
+mod triggers;
 
 /// One node that can build Python functions, and stays: what the functions wrote is in their containers' logs.
 fn one_node() -> ClusterOptions {

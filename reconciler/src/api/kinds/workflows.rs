@@ -70,7 +70,10 @@ pub(in crate::api) async fn triggers(
 /// The newest runs first.
 pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) -> Answer<List<view::RunView>> {
     input::optional_name("namespace", query.namespace.as_deref())?;
-    input::optional_name("workflow", query.workflow.as_deref())?;
+    input::optional_name(
+        "workflow",
+        query.workflow.as_deref().map(|w| w.strip_prefix("function:").unwrap_or(w)),
+    )?;
     let below = match (&query.namespace, &query.workflow) {
         (Some(namespace), Some(workflow)) => format!("{namespace}/{workflow}/"),
         (Some(namespace), None) => format!("{namespace}/"),
@@ -163,9 +166,9 @@ async fn start(
     }
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
+    let origin = runs::Origin::Request { reconciler: app.deps.identity.clone() };
     app.deps.waiting_runs.admit(&app.deps.store, &id).await.map_err(|error| refused(&error))?;
-    let asked = runs::ask(&app.deps.store, &id, given, &app.deps.identity, at).await;
-    let asked = asked.map_err(|error| refused(&error))?;
+    let asked = runs::ask(&app.deps.store, &id, given, origin, at).await.map_err(|error| refused(&error))?;
     let is_new = asked == runs::Asked::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: id.run, is_new })))
@@ -188,7 +191,8 @@ fn unavailable(error: &dyn std::fmt::Display) -> ApiError {
 
 fn named(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
     input::name("namespace", &namespace)?;
-    input::name("workflow", &name)?;
+    // Runs of functions are of `function:NAME`.
+    input::name("workflow", name.strip_prefix("function:").unwrap_or(&name))?;
     Ok(NamespacedName::new(namespace, name))
 }
 

@@ -5,6 +5,7 @@ use schema::kinds::function::ImageState;
 use schema::records::FunctionImage;
 
 use super::page::{Page, pairs};
+use super::workflow::trigger_line;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{Screen, yaml};
 use crate::view::{FunctionDetail, age};
@@ -29,6 +30,7 @@ pub(in crate::cli) fn function_page(
     page.field(0, "Calls", &format!("{} at replicas, {} waiting", row.in_flight, row.waiting));
     let steps = function.steps.iter();
     page.fields(0, "Rollout", steps.map(|step| format!("{} ago: {}", age(step.at, now), step.message)));
+    page.fields(0, "Triggers", function.triggers.iter().map(trigger_line));
     page.field(0, "Age", &row.age);
     page.field(0, "Set by", &function.set_by);
     page.field(0, "Commit", &function.commit);

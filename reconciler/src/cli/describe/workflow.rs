@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use schema::kinds::trigger::Schedule;
 use serde_json::Value as Json;
 
 use super::page::{Page, pairs};
 use crate::cli::error::CliError;
 use crate::cli::print::output::{Screen, yaml};
 use crate::runs::machine::HistoryEvent;
-use crate::view::{RunDetail, WorkflowDetail, age, duration};
+use crate::view::{RunDetail, TriggerView, WorkflowDetail, age, duration};
 
 /// So much of an input or output is shown; `get run … -o json` has all of it.
 const VALUE_SHOWN_CHARS: usize = 300;
@@ -37,13 +36,7 @@ pub(in crate::cli) fn workflow_page(
         );
         page.field(0, "Last push", &text);
     }
-    let triggers = workflow.triggers.iter().map(|trigger| {
-        let Schedule { cron, time_zone, .. } = &trigger.schedule;
-        let next = trigger.next.map_or_else(|| "not known yet".to_owned(), |next| next.to_string());
-        let last = trigger.last.as_ref().map_or_else(String::new, |last| format!(", last run {}", last.run));
-        format!("{} ({cron} {time_zone}): next {next}{last}", trigger.name)
-    });
-    page.fields(0, "Triggers", triggers);
+    page.fields(0, "Triggers", workflow.triggers.iter().map(trigger_line));
     page.field(0, "Run it", &format!("minik8s run {}/{} -d '{{…}}' --wait", row.namespace, row.name));
     page.field(0, "Age", &row.age);
     page.field(0, "Set by", &workflow.set_by);
@@ -53,6 +46,44 @@ pub(in crate::cli) fn workflow_page(
     page.block("Spec:", &yaml(&workflow.spec)?);
     page.events(&workflow.events, screen, now);
     Ok(page.0)
+}
+
+/// A trigger, and what became of its last run.
+pub(super) fn trigger_page(trigger: &TriggerView) -> String {
+    let mut page = Page::default();
+    page.field(0, "Trigger", &trigger.name);
+    page.field(0, "Namespace", &trigger.namespace);
+    page.field(0, "Starts runs of", &trigger.object);
+    page.field(0, "On", &trigger.starts_on());
+    page.field(0, "Next", &trigger.next.map(|next| next.to_string()).unwrap_or_default());
+    if let Some(last) = &trigger.last {
+        page.field(0, "Last run", &last.run);
+        page.field(0, "Begun", &last.started_at.to_string());
+        page.field(0, "For", &last.tick.map(|tick| tick.to_string()).unwrap_or_default());
+        page.field(0, "Commit", last.commit.as_deref().unwrap_or_default());
+        page.field(
+            0,
+            "Stands for",
+            &if last.missed > 0 { format!("{} missed times, too", last.missed) } else { String::new() },
+        );
+    }
+    page.field(
+        0,
+        "Missed since",
+        &if trigger.skipped > 0 { trigger.skipped.to_string() } else { String::new() },
+    );
+    page.0
+}
+
+/// What a trigger starts runs on, its last run and its next.
+pub(super) fn trigger_line(trigger: &TriggerView) -> String {
+    let last = trigger.last.as_ref().map_or_else(String::new, |last| format!(", last run {}", last.run));
+    let next = match (&trigger.schedule, trigger.next) {
+        (None, _) => String::new(),
+        (Some(_), Some(next)) => format!(", next {next}"),
+        (Some(_), None) => ", next not known yet".to_owned(),
+    };
+    format!("{}: {}{last}{next}", trigger.name, trigger.starts_on())
 }
 
 pub(in crate::cli) fn run_page(run: &RunDetail, screen: Screen) -> String {

@@ -17,6 +17,7 @@ use schema::store::{Guard, Op, SharedStore, StoreError, TXN_OPS_MAX, TxnOutcome}
 mod guarded;
 pub mod history;
 pub mod record;
+pub(super) mod triggered;
 
 pub(super) use guarded::{fence_holds, guard_of_present, guarded};
 

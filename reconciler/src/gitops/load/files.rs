@@ -9,7 +9,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use git2::{Oid, Repository};
+use git2::{ObjectType, Oid, Repository};
 use schema::files::{
     BlobKind, BlobRef, ContentRef, ContentUse, Files, KEYS_ENDING, KeyUse, LIMITS, SECRET_ENDING,
     identity_paths, is_ciphertext, is_lfs_pointer, secret_paths,
@@ -19,6 +19,7 @@ use schema::violation::{Violation, rules};
 
 use crate::blobs::BlobStore;
 use crate::git::content::{self, ContentError, Found};
+use crate::git::{self, BLOB_BYTES_MAX};
 use crate::gitops::load::Manifests;
 use crate::gitops::load::contents::too_large;
 use schema::manifest::{Document, ManifestFile};
@@ -32,6 +33,9 @@ pub(in crate::gitops) trait Lookup {
     /// What stands for the content of `path`, if it is asked for; an error that is not the commit's
     /// ends all.
     fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError>;
+
+    /// The bytes of the file at `path`; none of a folder, or of what is too large to be a manifest.
+    fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError>;
 
     /// A short text at `path`; none if there is no such file.
     fn text(&self, path: &str) -> Option<String>;
@@ -74,6 +78,12 @@ impl Lookup for InCommit<'_> {
         };
         self.now.insert(key, blob.clone());
         Ok(Some(blob))
+    }
+
+    fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError> {
+        let found = content::find(self.repository, self.commit, path)?;
+        let is_file = self.repository.find_object(found.id, None)?.kind() == Some(ObjectType::Blob);
+        if is_file { Ok(git::blob(self.repository, found.id)?) } else { Ok(None) }
     }
 
     fn text(&self, path: &str) -> Option<String> {
@@ -143,6 +153,15 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
             return Err(ContentError::TooMuch { path: path.to_owned(), why });
         }
         Ok(None)
+    }
+
+    fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError> {
+        self.look(path, false)?;
+        let at = self.root.join(path);
+        let is_fit =
+            fs::metadata(&at).is_ok_and(|meta| meta.is_file() && meta.len() <= BLOB_BYTES_MAX as u64);
+        let read = is_fit.then(|| fs::read(&at)).transpose();
+        read.map_err(|source| ContentError::Unreadable { path: path.to_owned(), source })
     }
 
     fn text(&self, path: &str) -> Option<String> {

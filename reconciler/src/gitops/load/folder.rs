@@ -18,6 +18,7 @@ use nix::fcntl::OFlag;
 use schema::manifest::is_manifest_path;
 use schema::violation::{Rule, Violation, rules};
 
+use super::definitions::with_definitions;
 use super::files::{self, OnDisk, SourceFolder};
 use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, PassedOver};
 use crate::gitops::load::{self, Manifests};
@@ -188,6 +189,7 @@ fn with_files(root: &Path, below: &str, manifests: Manifests) -> Manifests {
         |path: &str| kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, root.join(path).is_dir()));
     let mut lookup = OnDisk { root, is_kept_out };
     // Nothing of the disk ends it: what can't be read is reported at the field that names it.
+    let manifests = with_definitions(&manifests, &mut lookup).unwrap_or(manifests);
     files::resolve(&manifests, "", SourceFolder::AroundManifest, &mut lookup).unwrap_or(manifests)
 }
 

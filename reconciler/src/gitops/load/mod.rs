@@ -12,6 +12,7 @@ use schema::manifest::{Layout, ManifestFile, load_file, load_file_with_layout};
 use schema::violation::{Violation, rules};
 
 pub mod contents;
+pub(super) mod definitions;
 pub mod files;
 pub mod folder;
 pub mod spread;

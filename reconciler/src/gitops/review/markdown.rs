@@ -24,7 +24,7 @@ const RESERVE_BYTES: usize = 600;
 const TEXT_CHARS_MAX: usize = 300;
 /// Most lines of one sort that are shown.
 const LINES_MAX: usize = 50;
-/// Most bytes of one sort that are shown; the head has eight of them and must leave room.
+/// Most bytes of one sort that are shown; the head has ten of them and must leave room.
 const LIST_BYTES_MAX: usize = 4_000;
 /// Most removals, and most replacements, that are named.
 const NAMED_MAX: usize = 200;
@@ -94,6 +94,11 @@ fn head(review: &Review) -> String {
         let _ = writeln!(out, "**⚠ These files can't be applied; their objects stay as they are:**\n");
         list(&mut out, of(Severity::Error).map(violation));
     }
+    let (held, cases) = review.cases();
+    if held < cases {
+        let _ = writeln!(out, "**⚠ {} of {cases} cases of workflow tests fail:**\n", cases - held);
+        list(&mut out, review.case_lines().iter().take(cases - held).map(|line| code(line, TEXT_CHARS_MAX)));
+    }
     if !review.capacity.is_empty() {
         let _ = writeln!(out, "**⚠ The nodes have no room for all of it:**\n");
         list(&mut out, review.capacity.iter().map(|line| code(line, TEXT_CHARS_MAX)));
@@ -126,6 +131,12 @@ fn head(review: &Review) -> String {
             "<details><summary>Where {pods} new and moved pods would go, as the nodes are now</summary>\n"
         );
         list(&mut out, placed.iter().map(|line| code(line, TEXT_CHARS_MAX)));
+        out.push_str("</details>\n\n");
+    }
+    if held > 0 {
+        let _ = writeln!(out, "<details><summary>{held} of {cases} cases of workflow tests pass</summary>\n");
+        let passed = &review.case_lines()[cases - held..];
+        list(&mut out, passed.iter().map(|line| code(line, TEXT_CHARS_MAX)));
         out.push_str("</details>\n\n");
     }
     let warnings = of(Severity::Warning).count();

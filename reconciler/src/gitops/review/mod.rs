@@ -13,6 +13,7 @@ use super::diff::FILES;
 use super::plan::{Act, Situation, Step, StepReason, SyncPlan};
 use super::prune::Prune;
 use crate::simulate::placements::{ObjectChanges, Placement};
+use crate::simulate::workflow::cases::CaseResult;
 
 mod capacity;
 pub(crate) mod change;
@@ -57,11 +58,25 @@ pub struct Review {
     pub capacity: Vec<String>,
     /// Where new and moved pods would go now; empty without a server.
     pub placements: Vec<Placement>,
+    /// What the cases beside workflows came to, in `<workflow>.tests.yaml`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub workflow_tests: Vec<WorkflowTests>,
     /// What to know about how the plan was made.
     pub notes: Vec<String>,
     /// What becomes of objects, for a server to say where their pods would go.
     #[serde(skip)]
     pub objects: ObjectChanges,
+}
+
+/// The cases of one workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorkflowTests {
+    /// The workflow.
+    pub workflow: String,
+    /// Where they are.
+    pub file: String,
+    /// What they came to, in the order of the file.
+    pub cases: Vec<CaseResult>,
 }
 
 /// How many objects change, and how.
@@ -136,6 +151,7 @@ pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Revi
         prune: prune(situation, plan),
         capacity: frame.nodes.map(|nodes| capacity::missing(&planned, nodes)).unwrap_or_default(),
         placements: Vec::new(),
+        workflow_tests: Vec::new(),
         notes: frame.notes.to_vec(),
         objects: object_changes(plan),
     }
@@ -262,6 +278,27 @@ impl Review {
     /// Some file of the head can't be applied.
     pub fn has_errors(&self) -> bool {
         self.violations.iter().any(|violation| violation.severity == Severity::Error)
+    }
+
+    /// How many cases of workflows hold, of how many.
+    fn cases(&self) -> (usize, usize) {
+        let all = self.workflow_tests.iter().flat_map(|tests| &tests.cases);
+        let (held, failed): (Vec<_>, Vec<_>) = all.partition(|case| case.failure.is_none());
+        (held.len(), held.len() + failed.len())
+    }
+
+    /// Each case of a workflow, those first that do not hold.
+    fn case_lines(&self) -> Vec<String> {
+        let all =
+            self.workflow_tests.iter().flat_map(|tests| tests.cases.iter().map(move |case| (tests, case)));
+        let mut lines: Vec<_> = all
+            .map(|(WorkflowTests { workflow, .. }, case)| match &case.failure {
+                Some(failure) => (0, format!("FAIL {workflow} {}: {failure}", case.case)),
+                None => (1, format!("pass {workflow} {}", case.case)),
+            })
+            .collect();
+        lines.sort_by_key(|(rank, _)| *rank);
+        lines.into_iter().map(|(_, line)| line).collect()
     }
 
     /// Fills in the lines of fields. `line` finds one by file, line of the document and field.

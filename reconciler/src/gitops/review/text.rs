@@ -43,6 +43,13 @@ pub fn text(review: &Review, colour: bool) -> String {
         let code = if violation.severity == Severity::Error { "31" } else { "33" };
         let _ = writeln!(out, "{}", paint(code, &plain(&violation.to_string())));
     }
+    let (held, cases) = review.cases();
+    if cases > 0 {
+        let _ = writeln!(out, "\nworkflow tests: {held} of {cases} cases pass");
+    }
+    for line in review.case_lines().iter().take(cases - held) {
+        let _ = writeln!(out, "    {}", paint("31", &plain(line)));
+    }
     for change in &review.changes {
         out.push('\n');
         lines_of(&mut out, change, &paint);

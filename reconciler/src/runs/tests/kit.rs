@@ -20,7 +20,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::runs::records::{RunHead, RunId};
+use crate::runs::records::{Origin, RunHead, RunId};
 use crate::runs::{Asked, WorkflowsDeps, WorkflowsLoop, ask};
 
 pub(super) struct Kit {
@@ -67,8 +67,15 @@ impl Kit {
 
     /// A workflow as gitops writes it.
     pub(super) async fn push(&self, name: &str, generation: u64, spec: &str) {
-        let text =
-            format!("apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {{name: {name}}}\nspec: {spec}\n");
+        self.push_kind(Kind::Workflow, name, generation, spec).await;
+    }
+
+    /// The same, of any kind.
+    pub(super) async fn push_kind(&self, kind: Kind, name: &str, generation: u64, spec: &str) {
+        let text = format!(
+            "apiVersion: minik8s.io/v1\nkind: {}\nmetadata: {{name: {name}}}\nspec: {spec}\n",
+            kind.as_str()
+        );
         let loaded = load_file("w.yaml", text.as_bytes());
         assert!(!loaded.has_errors(), "{:?}", loaded.violations);
         let resource = loaded.documents[0].object.resource.clone();
@@ -91,7 +98,7 @@ impl Kit {
             },
             generation,
         };
-        self.put(&object_key(name), encode(&object).unwrap()).await;
+        self.put(&object_key(kind, name), encode(&object).unwrap()).await;
     }
 
     pub(super) async fn put(&self, key: &Key, value: Vec<u8>) {
@@ -105,11 +112,20 @@ impl Kit {
     }
 
     pub(super) async fn remove(&self, name: &str) {
-        let _ = self.store.txn(Vec::new(), vec![Op::delete(object_key(name))]).await.unwrap();
+        self.remove_kind(Kind::Workflow, name).await;
+    }
+
+    pub(super) async fn remove_kind(&self, kind: Kind, name: &str) {
+        let _ = self.store.txn(Vec::new(), vec![Op::delete(object_key(kind, name))]).await.unwrap();
     }
 
     pub(super) async fn ask(&self, workflow: &str, run: &str, input: Json) -> Asked {
-        ask(&self.store, &id(workflow, run), input, "r0", Timestamp::now()).await.unwrap()
+        let origin = Origin::Request { reconciler: "r0".into() };
+        self.ask_as(&id(workflow, run), input, origin).await
+    }
+
+    pub(super) async fn ask_as(&self, run: &RunId, input: Json, origin: Origin) -> Asked {
+        ask(&self.store, run, input, origin, Timestamp::now()).await.unwrap()
     }
 
     /// Looks once, with all that is in the store.
@@ -196,8 +212,8 @@ fn a_loop(store: &SharedStore, snapshot: &SnapshotReader, fence: Fence) -> Workf
     })
 }
 
-fn object_key(name: &str) -> Key {
-    Key::Object(ObjectRef { kind: Kind::Workflow, namespace: "default".into(), name: name.into() })
+fn object_key(kind: Kind, name: &str) -> Key {
+    Key::Object(ObjectRef { kind, namespace: "default".into(), name: name.into() })
 }
 
 pub(super) fn id(workflow: &str, run: &str) -> RunId {

@@ -14,8 +14,10 @@ use serde_json::json;
 
 use super::kit::{Kit, id};
 use crate::controllers::LastKnown;
+use crate::runs::Asked;
 use crate::runs::kept_run;
 use crate::runs::plan::{self, Observed, Step};
+use crate::runs::records::{Origin, RunId};
 
 const PASS: &str = "\n  startAt: a\n  states: {a: {type: Pass, end: true}}";
 
@@ -135,4 +137,60 @@ async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
     assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))), ["tick-20261123T1620Z"]);
     seen.last_known = Arc::default();
     assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))).len(), 0, "without it, it is the first sight");
+}
+
+const BY_COMMIT: &str = "\n  triggers: [{name: data, onCommit: {paths: [/data/]}}]";
+
+fn commit_of(flow: &ObjectRef, digit: char) -> (RunId, Origin) {
+    let commit = digit.to_string().repeat(40);
+    let run = RunId::of_object(flow, format!("data-{commit:.12}"));
+    (run, Origin::Commit { trigger: "data".into(), commit })
+}
+
+// Seen red with a request whose origin is not the head's.
+#[tokio::test]
+async fn what_a_trigger_asks_for_is_a_run_of_its_own_and_said_once() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, &format!("{BY_COMMIT}{PASS}")).await;
+    let (first, origin) = commit_of(&flow(), 'a');
+    kit.ask_as(&first, json!({"paths": ["data/1"]}), origin.clone()).await;
+    let (second, other) = commit_of(&flow(), 'b');
+    kit.ask_as(&second, json!({}), other).await;
+    let head = kit.ended("flow", &first.run).await;
+    assert_eq!(head.origin.to_string(), "trigger data of commit aaaaaaaaaaaa");
+    kit.ended("flow", &second.run).await;
+    assert_eq!(kit.ask_as(&first, json!({}), origin).await, Asked::Before);
+    assert_eq!(runs(&kit).await, ["data-aaaaaaaaaaaa", "data-bbbbbbbbbbbb"]);
+    let found = kit.store.get(&Key::Trigger(flow(), "data".into()).to_string()).await.unwrap().unwrap();
+    let record: TriggerRecord = decode(&found.value).unwrap();
+    let last = record.last.unwrap();
+    assert_eq!((last.run, last.commit), (second.run, Some("b".repeat(40))));
+    kit.push("flow", 2, PASS).await;
+    kit.look().await;
+    assert_eq!(kit.count(prefix::TRIGGERS).await, 0, "its end takes the record");
+}
+
+#[tokio::test]
+async fn a_trigger_of_a_function_runs_one_task_which_ends_with_the_function() {
+    let mut kit = Kit::new().await;
+    let spec = "{image: 'example/thumb:1', triggers: [{name: tick, schedule: {cron: '*/5 * * * *'}}]}";
+    kit.push_kind(Kind::Function, "thumb", 1, spec).await;
+    kit.look_at(at("16:03:00")).await;
+    kit.look_at(at("16:05:00")).await;
+    let id = RunId::of_object(&thumb(), "tick-20261123T1605Z");
+    let (head, spec, _) = kept_run(&kit.store, &id).await.unwrap().unwrap();
+    assert_eq!(id.to_string(), "default/function:thumb/tick-20261123T1605Z");
+    assert_eq!((head.is_running(), spec.functions()[0].1), (true, "thumb"));
+    let key = Key::Trigger(thumb(), "tick".into()).to_string();
+    assert!(kit.store.get(&key).await.unwrap().is_some());
+    kit.look_at(at("16:05:01")).await;
+    kit.remove_kind(Kind::Function, "thumb").await;
+    let ended = kit.ended("function:thumb", "tick-20261123T1605Z").await;
+    assert_eq!(ended.cause, "its function was removed");
+    assert!(kit.store.get(&key).await.unwrap().is_none());
+    assert_eq!(kit.count(prefix::WORKFLOWS).await, 0, "it is no workflow");
+}
+
+fn thumb() -> ObjectRef {
+    ObjectRef { kind: Kind::Function, namespace: "default".into(), name: "thumb".into() }
 }

@@ -1,9 +1,10 @@
 //! Cases beside a workflow, in `<workflow>.tests.yaml`: what a run with these mocks must come to.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use schema::kinds::workflow::WorkflowSpec;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use super::{BEGIN, Mocks, Report, RunContext, Status, run};
@@ -36,16 +37,42 @@ struct Case {
     path: Option<Vec<String>>,
 }
 
-/// Runs the cases of a file for the workflow of this namespace and name. Gives what does not hold, a sentence each.
-pub fn check(text: &str, (namespace, name): (&str, &str), spec: &WorkflowSpec) -> Vec<String> {
+/// A case that was run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CaseResult {
+    /// `case NAME`, by its number if it has none; of the file if that can't be used.
+    pub case: String,
+    /// What is expected and what was found, if it does not hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+impl CaseResult {
+    fn of_file(failure: String) -> Vec<Self> {
+        vec![Self { case: "the file".to_owned(), failure: Some(failure) }]
+    }
+
+    /// What does not hold, in a sentence.
+    pub fn failed(&self) -> Option<String> {
+        self.failure.as_ref().map(|failure| format!("{}: {failure}", self.case))
+    }
+}
+
+/// The file with the cases of a workflow, beside that of its manifest.
+pub fn file_beside(manifest: &str, workflow: &str) -> String {
+    Path::new(manifest).with_file_name(format!("{workflow}.tests.yaml")).to_string_lossy().into_owned()
+}
+
+/// Runs the cases of a file for the workflow of this namespace and name.
+pub fn check(text: &str, (namespace, name): (&str, &str), spec: &WorkflowSpec) -> Vec<CaseResult> {
     let file: File = match serde_yaml::from_str(text) {
         Ok(file) => file,
-        Err(error) => return vec![format!("the file can't be read: {error}")],
+        Err(error) => return CaseResult::of_file(format!("it can't be read: {error}")),
     };
     if file.cases.len() > CASES_MAX {
-        return vec![format!("{} cases; at most {CASES_MAX} are run", file.cases.len())];
+        return CaseResult::of_file(format!("{} cases; at most {CASES_MAX} are run", file.cases.len()));
     }
-    let mut failed = Vec::new();
+    let mut results = Vec::new();
     for (index, mut case) in file.cases.into_iter().enumerate() {
         let shown = case.name.take().unwrap_or_else(|| (index + 1).to_string());
         let params = || spec.params.clone().unwrap_or_else(|| Json::Object(Map::new()));
@@ -57,12 +84,13 @@ pub fn check(text: &str, (namespace, name): (&str, &str), spec: &WorkflowSpec) -
             started_at: BEGIN,
         };
         let mocks = Mocks::of_values(std::mem::take(&mut case.mocks));
-        match mocks.and_then(|mocks| run(context, spec, &mocks)) {
-            Err(error) => failed.push(format!("case {shown}: {error}")),
-            Ok(report) => failed.extend(case.differs(&report).map(|why| format!("case {shown}: {why}"))),
-        }
+        let failure = match mocks.and_then(|mocks| run(context, spec, &mocks)) {
+            Err(error) => Some(error.to_string()),
+            Ok(report) => case.differs(&report),
+        };
+        results.push(CaseResult { case: format!("case {shown}"), failure });
     }
-    failed
+    results
 }
 
 impl Case {
@@ -125,7 +153,7 @@ states:
     fn checked(cases: &str) -> Vec<String> {
         let loaded = load_definition("a.yaml", FLOW.as_bytes());
         let Resource::Workflow(spec) = &loaded.documents[0].object.resource else { panic!() };
-        check(cases, ("default", "flow"), spec)
+        check(cases, ("default", "flow"), spec).iter().filter_map(CaseResult::failed).collect()
     }
 
     #[test]
@@ -157,6 +185,6 @@ states:
                 r#"case 5: state a: function f has no mock; add a mock: {"f": {"return": {}}}"#,
             ]
         );
-        assert!(checked("cases: 7")[0].starts_with("the file can't be read: "));
+        assert!(checked("cases: 7")[0].starts_with("the file: it can't be read: "));
     }
 }

@@ -18,8 +18,11 @@ use crate::view::age::{AppliedAt, age};
 use crate::view::events::EventView;
 use crate::view::objects::Selection;
 
+mod mermaid;
 mod triggers;
 
+pub use mermaid::mermaid;
+pub(super) use triggers::rows as trigger_rows;
 pub use triggers::{TriggerView, triggers};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -152,7 +155,7 @@ pub fn workflow(
         set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
         commit: format!("{} by {}", from.commit, from.author),
         annotations: object.metadata.annotations.clone(),
-        triggers: triggers::triggers_of(snapshot, &key, &spec.triggers),
+        triggers: triggers::rows(snapshot, object),
         spec: (**spec).clone(),
         events,
     })

@@ -1,9 +1,10 @@
-//! Triggers as a person sees them: when they last started a run, and when they will next.
+//! Triggers as a person sees them: what starts runs, when it last did, and when it will next.
 
 use jiff::Timestamp;
-use schema::kinds::trigger::{Schedule, Trigger};
-use schema::kinds::{Kind, Resource};
+use schema::kinds::Kind;
+use schema::kinds::trigger::{OnCommit, Schedule, StartedBy, Trigger};
 use schema::meta::ObjectRef;
+use schema::object::Object;
 use schema::records::TriggerStart;
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
@@ -16,48 +17,75 @@ pub struct TriggerView {
     pub name: String,
     /// The object that it starts runs of: `workflow/order`.
     pub object: String,
-    pub schedule: Schedule,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Schedule>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_commit: Option<OnCommit>,
+    /// Where it is called, at any reconciler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_path: Option<String>,
     /// The last run that it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<TriggerStart>,
-    /// When it starts the next; none before the reconciler saw it.
+    /// When its schedule starts the next; none before the reconciler saw it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
     /// Times since the last run that have none, because they were missed.
     pub skipped: u32,
 }
 
+impl TriggerView {
+    /// What starts its runs, in a few words.
+    pub fn starts_on(&self) -> String {
+        match (&self.schedule, &self.on_commit, &self.call_path) {
+            (Some(Schedule { cron, time_zone, .. }), ..) => format!("{cron} {time_zone}"),
+            (_, Some(commits), _) if commits.paths.is_empty() => "each commit".to_owned(),
+            (_, Some(commits), _) => format!("commits to {}", commits.paths.join(" ")),
+            (.., Some(path)) => format!("POST {path}"),
+            (None, None, None) => String::new(),
+        }
+    }
+
+    /// When it last started a run: the time of its schedule, or when the run began.
+    pub fn last_at(&self) -> Option<Timestamp> {
+        self.last.as_ref().map(|last| last.tick.unwrap_or(last.started_at))
+    }
+}
+
 /// The triggers of a namespace, or of all.
 pub fn triggers(snapshot: &Snapshot, namespace: Option<&str>) -> Vec<TriggerView> {
     let objects = snapshot.objects.iter();
     objects
-        .filter(|(id, _)| id.kind == Kind::Workflow && namespace.is_none_or(|wanted| id.namespace == wanted))
-        .flat_map(|(id, found)| {
-            let written = match &found.value.resource {
-                Resource::Workflow(spec) => spec.triggers.as_slice(),
-                _ => &[],
-            };
-            written.iter().map(|trigger| row(snapshot, id, trigger))
-        })
+        .filter(|(id, _)| namespace.is_none_or(|wanted| id.namespace == wanted))
+        .flat_map(|(_, found)| rows(snapshot, &found.value))
         .collect()
 }
 
 /// Those of one object.
-pub(super) fn triggers_of(snapshot: &Snapshot, id: &ObjectRef, written: &[Trigger]) -> Vec<TriggerView> {
-    written.iter().map(|trigger| row(snapshot, id, trigger)).collect()
+pub(in crate::view) fn rows(snapshot: &Snapshot, object: &Object) -> Vec<TriggerView> {
+    let id = object.reference();
+    object.resource.triggers().iter().map(|trigger| row(snapshot, &id, trigger)).collect()
 }
 
 fn row(snapshot: &Snapshot, id: &ObjectRef, trigger: &Trigger) -> TriggerView {
     let record = snapshot.triggers.get(&(id.clone(), trigger.name.clone())).map(|found| &found.value);
     // What is said of another schedule says nothing of the next time.
     let current = record.filter(|record| record.schedule == trigger.schedule);
+    let is_called = matches!(trigger.started_by(), Some(StartedBy::Call(_)));
     TriggerView {
         namespace: id.namespace.clone(),
         name: trigger.name.clone(),
-        object: format!("{}/{}", id.kind.as_str().to_lowercase(), id.name),
+        object: format!("{}/{}", word(id.kind), id.name),
         schedule: trigger.schedule.clone(),
+        on_commit: trigger.on_commit.clone(),
+        call_path: is_called
+            .then(|| format!("/v1/calls/{}/{}/{}/{}", word(id.kind), id.namespace, id.name, trigger.name)),
         last: record.and_then(|record| record.last.clone()),
         next: current.and_then(|record| record.next),
         skipped: current.map_or(0, |record| record.skipped),
     }
+}
+
+fn word(kind: Kind) -> String {
+    kind.as_str().to_lowercase()
 }

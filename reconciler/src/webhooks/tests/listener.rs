@@ -53,7 +53,7 @@ impl Gate {
         let (hooks, gate) = hooks(sources);
         let listener = TcpListener::bind(gate.address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, hooks, CancellationToken::new()));
+        tokio::spawn(serve(listener, hooks, axum::Router::new(), CancellationToken::new()));
         Gate { address, ..gate }
     }
 

@@ -1,5 +1,6 @@
 //! Tests of the parts together. Signatures were made with `openssl dgst -hmac`, not by this code.
 
+mod calls;
 mod fuzz_smoke;
 mod intake;
 mod interleavings;

@@ -24,6 +24,7 @@ pub use status::{FunctionStatus, ImageState};
 
 use super::cluster::FunctionDefaults;
 use super::pod::{EnvVar, ResourceRequirements};
+use super::trigger::Trigger;
 use crate::quantity::Memory;
 
 /// Calls that one replica runs at once: OpenWhisk's runs do not overlap either.
@@ -117,6 +118,9 @@ pub struct FunctionSpec {
     /// What a replica may do to its node; strict by default.
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// What calls it by itself. Each call is a run of `function:NAME`, which `minik8s get runs` shows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<Trigger>,
 }
 
 /// How a folder becomes an image.
@@ -171,6 +175,7 @@ impl Default for FunctionSpec {
             public: false,
             auth: None,
             sandbox: Sandbox::default(),
+            triggers: Vec::new(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the schema can't say about a function.
 
 use super::{FunctionSpec, Runtime};
-use crate::kinds::{pod, repo_path};
+use crate::kinds::{pod, repo_path, trigger};
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, rules};
 
@@ -67,6 +67,7 @@ pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Fi
     }
     let sandbox = at.field("sandbox");
     size_between(function.sandbox.tmp_size_limit, TMP_SIZE_MAX, &sandbox.field("tmpSizeLimit"), findings);
+    trigger::validate(&function.triggers, at, findings);
 }
 
 fn size_between(size: Memory, most: Memory, at: &Path<'_>, findings: &mut Findings) {

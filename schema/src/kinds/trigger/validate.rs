@@ -2,14 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use super::{ScheduleError, Trigger};
+use super::{OnCall, OnCommit, Schedule, ScheduleError, Trigger};
 use crate::kinds::names;
 use crate::violation::{Findings, Path, rules};
 
-/// Longest name: the ids of runs have a time behind it.
+/// Longest name: the ids of runs have a time or a commit behind it.
 const NAME_MAX_CHARS: usize = 40;
 /// Most triggers of an object.
 const COUNT_MAX: usize = 20;
+/// Most patterns of a trigger.
+const PATTERNS_MAX: usize = 100;
+/// Digits of a SHA-256.
+const SHA256_DIGITS: usize = 64;
 
 /// Checks the field `triggers` of the spec at `at`.
 pub(in crate::kinds) fn validate(triggers: &[Trigger], at: &Path<'_>, findings: &mut Findings) {
@@ -30,18 +34,83 @@ pub(in crate::kinds) fn validate(triggers: &[Trigger], at: &Path<'_>, findings: 
             let message = format!("Duplicate value: `{name}`");
             findings.add(&rules::DUPLICATE_NAME, &here.field("name"), message);
         }
-        let Err(error) = trigger.schedule.ticks() else { continue };
-        let (field, value, help) = match error {
-            ScheduleError::TimeZone => {
-                ("timeZone", &trigger.schedule.time_zone, "write one as `Europe/Berlin` or `UTC`")
-            }
-            _ => (
-                "cron",
-                &trigger.schedule.cron,
-                "write minute, hour, day of the month, month and day of the week, as `30 2 * * MON-FRI`",
-            ),
-        };
-        let message = format!("Invalid value: `{}`: {error}", value.escape_debug());
-        findings.add(&rules::SCHEDULE, &here.field("schedule").field(field), message).help(help);
+        what_starts_it(trigger, &here, findings);
+    }
+}
+
+fn what_starts_it(trigger: &Trigger, here: &Path<'_>, findings: &mut Findings) {
+    let given = [
+        ("schedule", trigger.schedule.is_some()),
+        ("onCommit", trigger.on_commit.is_some()),
+        ("onCall", trigger.on_call.is_some()),
+    ];
+    let mut given = given.iter().filter(|(_, is_given)| *is_given).map(|(field, _)| *field);
+    match (given.next(), given.next()) {
+        (None, _) => {
+            let help =
+                "write `schedule`, `onCommit` or `onCall`; see 'minik8s explain workflow.spec.triggers'";
+            findings.add(&rules::REQUIRED, here, "Required value: what starts its runs").help(help);
+        }
+        (Some(first), Some(second)) => {
+            let message = format!("Forbidden: may not be set beside `{first}`");
+            let help = "write a trigger for each";
+            findings.add(&rules::EXCLUSIVE, &here.field(second), message).on_key().help(help);
+        }
+        (Some(_), None) => {}
+    }
+    if let Some(written) = &trigger.schedule {
+        schedule(written, &here.field("schedule"), findings);
+    }
+    if let Some(written) = &trigger.on_commit {
+        commits(written, &here.field("onCommit"), findings);
+    }
+    if let Some(written) = &trigger.on_call {
+        token(written, &here.field("onCall"), findings);
+    }
+}
+
+fn schedule(schedule: &Schedule, at: &Path<'_>, findings: &mut Findings) {
+    let Err(error) = schedule.ticks() else { return };
+    let (field, value, help) = match error {
+        ScheduleError::TimeZone => ("timeZone", &schedule.time_zone, "write one as `Europe/Berlin` or `UTC`"),
+        _ => (
+            "cron",
+            &schedule.cron,
+            "write minute, hour, day of the month, month and day of the week, as `30 2 * * MON-FRI`",
+        ),
+    };
+    let message = format!("Invalid value: `{}`: {error}", value.escape_debug());
+    findings.add(&rules::SCHEDULE, &at.field(field), message).help(help);
+}
+
+fn commits(commits: &OnCommit, at: &Path<'_>, findings: &mut Findings) {
+    let at = at.field("paths");
+    let count = commits.paths.len();
+    if count > PATTERNS_MAX {
+        let message = format!("Too many: {count} patterns, of which there may be {PATTERNS_MAX}");
+        findings.add(&rules::OUT_OF_RANGE, &at, message);
+    }
+    for (index, pattern) in commits.paths.iter().enumerate() {
+        let fits_nothing = pattern.trim().is_empty() || pattern.starts_with('#');
+        let leads_out = pattern.split('/').any(|part| part == ".." || part == ".");
+        if fits_nothing || leads_out {
+            let message = format!("Invalid value: `{}`: no path fits it", pattern.escape_debug());
+            let help = "write it as in a `.gitignore` at the root of the repository, for example `/data/` or `*.csv`";
+            findings.add(&rules::INVALID_PATH, &at.index(index), message).help(help);
+        }
+    }
+    if count > 0 && commits.paths.iter().all(|pattern| pattern.starts_with('!')) {
+        let message = "Invalid value: patterns with `!` take paths away, and none gives any";
+        findings.add(&rules::INVALID_PATH, &at, message).help("write `*` first");
+    }
+}
+
+fn token(call: &OnCall, at: &Path<'_>, findings: &mut Findings) {
+    let digits = &call.token_sha256;
+    if digits.len() != SHA256_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        // It may be the token itself.
+        let message = "Invalid value: must be a SHA-256, which is 64 hex digits";
+        let help = "write what `printf %s \"$TOKEN\" | sha256sum` prints";
+        findings.add(&rules::WRONG_TYPE, &at.field("tokenSha256"), message).help(help);
     }
 }

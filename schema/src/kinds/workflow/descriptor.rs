@@ -1,10 +1,10 @@
 //! What a Workflow is among the kinds.
 
 use super::super::links::{FieldAt, Reference};
-use super::super::{Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
+use super::super::{Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
 use super::{WorkflowSpec, defaults, dialect, validate};
 use crate::meta::{ObjectMeta, ObjectRef};
-use crate::violation::{Findings, Path};
+use crate::violation::{Findings, Path, field_path};
 
 impl KindSpec for WorkflowSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -21,7 +21,7 @@ impl KindSpec for WorkflowSpec {
         references: Self::references,
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
-        further_places: |_| Vec::new(),
+        further_places: |_| vec![field_path(&["spec", "definitionPath"])],
         content: None,
         pod: |_, _| None,
     };
@@ -32,6 +32,9 @@ impl KindSpec for WorkflowSpec {
 
     fn fill_defaults(&mut self) {
         self.comment = None;
+        if let Some(path) = &mut self.definition_path {
+            repo_path::normalize(path);
+        }
         defaults::states(&mut self.states);
     }
 

@@ -47,6 +47,9 @@ pub const COUNT_MAX: u32 = 99_999_999;
 /// Longest name of a state, in characters: the language's own bound.
 pub const STATE_NAME_MAX_CHARS: usize = 80;
 
+/// The one state of a run that a function's trigger starts.
+const CALL_STATE: &str = "call";
+
 /// How deep machines may lie in each other (in branches and maps), and rules in `and`, `or`, `not`.
 /// People write two; each level costs four levels of YAML, of which there are
 /// [`crate::manifest::limits::DEPTH_MAX`].
@@ -60,6 +63,10 @@ pub struct WorkflowSpec {
     /// For people; has no effect and is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// Path of a file of the repository, from its root, that holds the state machine in the Amazon States Language, as
+    /// JSON or YAML; in place of `startAt` and `states`, which it fills in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition_path: Option<String>,
     /// Name of the state that a run begins with.
     pub start_at: String,
     /// The states by name.
@@ -89,7 +96,8 @@ pub struct WorkflowSpec {
 }
 
 impl WorkflowSpec {
-    /// The hash of all that a run is made of: another one means that a push starts a run.
+    /// The hash of all that a run is made of: another one means that a push starts a run. The definition counts, and
+    /// not the path of its file.
     pub fn run_hash(&self) -> String {
         content_hash(&Self {
             cancel: Vec::new(),
@@ -97,8 +105,21 @@ impl WorkflowSpec {
             comment: None,
             ttl_seconds_after_finished: None,
             runs_history_limit: None,
+            definition_path: None,
             ..self.clone()
         })
+    }
+
+    /// Its state machine is in another file, which was not read yet.
+    pub fn is_undefined(&self) -> bool {
+        self.definition_path.is_some() && self.states.is_empty()
+    }
+
+    /// What calls this function once, with the run's input.
+    pub fn of_function(function: &str) -> Self {
+        let call = TaskState { function: function.to_owned(), end: true, ..TaskState::default() };
+        let states = BTreeMap::from([(CALL_STATE.to_owned(), State::Task(call))]);
+        Self { start_at: CALL_STATE.to_owned(), states, ..Self::default() }
     }
 
     /// The outermost states.

@@ -131,6 +131,11 @@ fn schedules() -> Vec<cases::Case> {
         ("schedule", triggers("{name: t, schedule: {cron: '* * * * *', timeZone: §Mars/Base}}")),
         ("unknown-value", triggers("{name: t, schedule: {cron: '* * * * *', missed: §all}}")),
         ("invalid-name", triggers("{name: §T_1, schedule: {cron: '* * * * *'}}")),
+        ("required", triggers("§{name: t}")),
+        ("exclusive", triggers("{name: t, schedule: {cron: '* * * * *'}, §onCommit: {}}")),
+        ("invalid-path", triggers("{name: t, onCommit: {paths: [data/, §../x]}}")),
+        ("invalid-path", triggers("{name: t, onCommit: {paths: §['!*.md']}}")),
+        ("wrong-type", triggers("{name: t, onCall: {tokenSha256: §my-token}}")),
         (
             "duplicate-name",
             triggers(

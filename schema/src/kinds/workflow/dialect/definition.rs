@@ -1,4 +1,5 @@
-//! `spec.definition`: a state machine as text, JSON or YAML, as AWS templates hold it; or as a mapping.
+//! `spec.definition`: a state machine as text, JSON or YAML, as AWS templates hold it; or as a mapping. Of
+//! `spec.definitionPath` another file holds it.
 
 use super::parts::{emptied, merge};
 use crate::manifest::dialects::tree::{entry, mapping, put, take, text};
@@ -9,6 +10,10 @@ use crate::violation::rules;
 
 /// Puts the fields of the definition in its place.
 pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
+    if let Some(elsewhere) = spec.entry("definitionPath").map(|entry| entry.mark) {
+        // What is written beside it stays, and is reported.
+        merge(emptied(nothing_yet(elsewhere)), spec);
+    }
     if spec.entry("definition").is_none() && spec.entry("Definition").is_none() {
         return;
     }
@@ -30,9 +35,7 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
     };
     let Some(machine) = machine.filter(|machine| machine.entries().is_some()) else {
         // In place of what was not read, so that its lack is not reported as well.
-        let nothing = mapping(definition.mark, []);
-        let machine = mapping(definition.mark, [("startAt", text(definition.mark, "")), ("states", nothing)]);
-        merge(emptied(machine), spec);
+        merge(emptied(nothing_yet(definition.mark)), spec);
         return;
     };
     notes.older(definition.mark, &key, "its fields in spec");
@@ -42,6 +45,11 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
         let (mark, twice) = (first.mark, Node { mark: first.mark, value: Value::Mapping(twice) });
         put(spec, entry(&key, mark, twice));
     }
+}
+
+/// A machine without states, so that their lack is not reported.
+fn nothing_yet(mark: Mark) -> Node {
+    mapping(mark, [("startAt", text(mark, "")), ("states", mapping(mark, []))])
 }
 
 fn not_a_machine(key: &str, mark: Mark, notes: &mut Notes<'_>) {

@@ -8,12 +8,27 @@ mod rule;
 mod state;
 
 use super::WorkflowSpec;
-use crate::kinds::trigger;
-use crate::violation::{Findings, Path};
+use crate::kinds::{repo_path, trigger};
+use crate::violation::{Findings, Path, rules};
 
 /// Checks the spec at `at`.
 pub(super) fn workflow(spec: &WorkflowSpec, at: &Path<'_>, findings: &mut Findings) {
-    let mut names = machine::Names::new();
-    machine::check(spec.machine(), at, &mut names, 0, findings);
+    if let Some(path) = &spec.definition_path {
+        definition_path(path, spec, at, findings);
+    }
+    if !spec.is_undefined() {
+        let mut names = machine::Names::new();
+        machine::check(spec.machine(), at, &mut names, 0, findings);
+    }
     trigger::validate(&spec.triggers, at, findings);
+}
+
+fn definition_path(path: &str, spec: &WorkflowSpec, at: &Path<'_>, findings: &mut Findings) {
+    let here = at.field("definitionPath");
+    repo_path::check(path, &here, findings);
+    if !spec.states.is_empty() {
+        let message = "Forbidden: may not be set beside `states`";
+        let help = "leave the state machine to the file, or write it here";
+        findings.add(&rules::EXCLUSIVE, &here, message).on_key().help(help);
+    }
 }

@@ -1,0 +1,176 @@
+//! Calls of triggers: `POST /v1/calls/<kind>/<namespace>/<object>/<trigger>` with a trigger's token starts a run, at any
+//! reconciler, leading or not. Served beside the webhooks and by the API.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use jiff::Timestamp;
+use schema::kinds::Kind;
+use schema::kinds::trigger::{StartedBy, Trigger};
+use schema::meta::ObjectRef;
+use schema::snapshot::Snapshot;
+use schema::store::SharedStore;
+use schema::store::reflector::SnapshotReader;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use tokio::time::timeout;
+
+use crate::runs::{self, Asked, Origin, RequestError, RunId};
+use crate::view::{Problem, RunAccepted};
+
+/// Largest body; what a run takes as its input is less.
+const BODY_MAX_BYTES: usize = 512 * 1024;
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest id of a call: the run's has the trigger's name before it.
+const ID_MAX_CHARS: usize = 128;
+/// Names a call, so that the same one sent again is the same run.
+const ID_HEADER: &str = "idempotency-key";
+
+/// What takes calls.
+#[derive(Clone)]
+pub struct CallDesk {
+    /// Where runs are asked for.
+    pub store: SharedStore,
+    /// The triggers.
+    pub snapshot: SnapshotReader,
+    /// Name of this reconciler.
+    pub identity: String,
+}
+
+/// The route, for a listener.
+pub fn router(desk: CallDesk) -> Router {
+    Router::new()
+        .route("/v1/calls/{kind}/{namespace}/{object}/{trigger}", post(call))
+        .with_state(Arc::new(desk))
+}
+
+/// Why no run is started. A stranger learns nothing from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Refusal {
+    NotReady,
+    Unauthorized,
+    WrongId,
+    Slow,
+    TooLarge,
+    NotJson(String),
+    Away(String),
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, error, help) = match self {
+            Refusal::NotReady => (503, "not ready".to_owned(), "call again in a second"),
+            Refusal::Unauthorized => (
+                401,
+                "unauthorized".to_owned(),
+                "send `Authorization: Bearer TOKEN` with the token whose SHA-256 the trigger has; see 'minik8s get \
+                 triggers' for the path",
+            ),
+            Refusal::WrongId => (
+                400,
+                "the id of the call can't be part of a run's".to_owned(),
+                "write letters, digits, '-', '_' and '.', 128 at most",
+            ),
+            Refusal::Slow => (408, "the body did not come in time".to_owned(), "send it again"),
+            Refusal::TooLarge => (
+                413,
+                "the body is too large".to_owned(),
+                "256 KiB is the most; keep it where a function can fetch it",
+            ),
+            Refusal::NotJson(why) => (400, format!("the body is not JSON: {why}"), "send JSON, or no body"),
+            Refusal::Away(why) => (503, why, "call again; with an Idempotency-Key it is the same run"),
+        };
+        let status = StatusCode::from_u16(status).expect("each is an HTTP status");
+        (status, Json(Problem { error, help: help.to_owned() })).into_response()
+    }
+}
+
+type Names = (String, String, String, String);
+
+async fn call(
+    State(desk): State<Arc<CallDesk>>,
+    Path(names): Path<Names>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let (head, body) = request.into_parts();
+    let snapshot = desk.snapshot.current();
+    if !snapshot.synced {
+        return Err(Refusal::NotReady);
+    }
+    // Before the body: only who may call has it read.
+    let (object, trigger) = authorized(&snapshot, &names, &head.headers).ok_or(Refusal::Unauthorized)?;
+    let id = call_id(&head.headers)?;
+    let body = timeout(BODY_TIMEOUT, axum::body::to_bytes(body, BODY_MAX_BYTES)).await;
+    let body = body.map_err(|_| Refusal::Slow)?.map_err(|_| Refusal::TooLarge)?;
+    let input = input(trigger, &body)?;
+    let at = Timestamp::now();
+    let run = RunId::of_object(&object, format!("{}-{}", trigger.name, id.unwrap_or_else(|| fresh_id(at))));
+    let origin = Origin::Call { trigger: trigger.name.clone(), reconciler: desk.identity.clone() };
+    let asked = runs::ask(&desk.store, &run, input, origin, at).await.map_err(|error| match error {
+        RequestError::TooLarge(_) => Refusal::TooLarge,
+        RequestError::Store(error) => Refusal::Away(error.to_string()),
+    })?;
+    let is_new = asked == Asked::New;
+    let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
+    Ok((status, Json(RunAccepted { id: run.run, is_new })).into_response())
+}
+
+/// The trigger of these names, if the caller has its token. What there is, and how much of a token is right, takes no
+/// other time to find out.
+fn authorized<'a>(
+    snapshot: &'a Snapshot,
+    (kind, namespace, name, trigger): &Names,
+    headers: &HeaderMap,
+) -> Option<(ObjectRef, &'a Trigger)> {
+    let kind = Kind::ALL.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(kind));
+    let found = kind.and_then(|kind| {
+        let id = ObjectRef { kind, namespace: namespace.clone(), name: name.clone() };
+        let object = &snapshot.objects.get(&id)?.value;
+        let known = object.resource.triggers().iter().find(|known| known.name == *trigger)?;
+        let StartedBy::Call(call) = known.started_by()? else { return None };
+        let mut wanted = [0; 32];
+        hex::decode_to_slice(&call.token_sha256, &mut wanted).ok()?;
+        Some((id, known, wanted))
+    });
+    let wanted = found.as_ref().map_or([0; 32], |(.., wanted)| *wanted);
+    let shown = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+    let shown: [u8; 32] = Sha256::digest(shown.unwrap_or_default()).into();
+    let is_right = bool::from(shown.ct_eq(&wanted));
+    found.filter(|_| is_right).map(|(id, known, _)| (id, known))
+}
+
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"Bearer ";
+    let (scheme, token) = value.split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then(|| token.trim_ascii())
+}
+
+/// The caller's own id of the call, if it has one.
+fn call_id(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    let Some(value) = headers.get(ID_HEADER) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| Refusal::WrongId)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > ID_MAX_CHARS || !text.chars().all(fits) {
+        return Err(Refusal::WrongId);
+    }
+    Ok(Some(text.to_owned()))
+}
+
+fn fresh_id(at: Timestamp) -> String {
+    format!("{:x}-{:08x}", at.as_millisecond(), rand::random::<u32>())
+}
+
+/// The trigger's params, else the body, else `{}`.
+fn input(trigger: &Trigger, body: &[u8]) -> Result<Value, Refusal> {
+    match &trigger.params {
+        Some(params) => Ok(params.clone()),
+        None if body.is_empty() => Ok(serde_json::json!({})),
+        None => serde_json::from_slice(body).map_err(|error| Refusal::NotJson(error.to_string())),
+    }
+}

@@ -1,0 +1,141 @@
+//! Calls of triggers: who may, and what they start.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use schema::codec::decode;
+use schema::keys::{Key, prefix};
+use schema::manifest::load_file;
+use schema::object::Provenance;
+use schema::snapshot::Snapshot;
+use schema::store::Store as _;
+use schema::store::memory::MemoryStore;
+use schema::store::reflector::SnapshotReader;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpListener;
+
+use crate::webhooks::calls::{CallDesk, router};
+
+const TOKEN: &str = "a-token-of-this-test";
+
+struct Desk {
+    address: SocketAddr,
+    store: MemoryStore,
+}
+
+impl Desk {
+    async fn new() -> Self {
+        let digest = hex::encode_upper(Sha256::digest(TOKEN));
+        let triggers = format!(
+            "[{{name: paid, onCall: {{tokenSha256: {digest}}}}}, {{name: fixed, onCall: {{tokenSha256: {digest}}}, params: {{n: 7}}}}, \
+             {{name: nightly, schedule: {{cron: '0 3 * * *'}}}}]"
+        );
+        let manifests = format!(
+            "kind: Workflow\napiVersion: minik8s.io/v1\nmetadata: {{name: order}}\nspec:\n  triggers: {triggers}\n  startAt: \
+             a\n  states: {{a: {{type: Pass, end: true}}}}\n---\nkind: Function\napiVersion: minik8s.io/v1\nmetadata: {{name: \
+             thumb}}\nspec: {{image: 'example/thumb:1', triggers: {triggers}}}\n"
+        );
+        let loaded = load_file("w.yaml", manifests.as_bytes());
+        assert!(!loaded.has_errors(), "{:?}", loaded.violations);
+        let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+        for document in loaded.documents {
+            let object = Arc::unwrap_or_clone(document.object).into_object(Provenance::default(), 1);
+            snapshot.put(&Key::Object(document.reference), &object, 1);
+        }
+        let store = MemoryStore::new();
+        let desk = CallDesk {
+            store: Arc::new(store.clone()),
+            snapshot: SnapshotReader::fixed(snapshot),
+            identity: "r0".to_owned(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router(desk)).await });
+        Self { address, store }
+    }
+
+    async fn call(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {
+        let mut request = reqwest::Client::new().post(format!("http://{}/v1/calls/{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = request.body(body.to_owned()).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
+    }
+
+    /// The runs that are asked for, with their inputs.
+    async fn asked(&self) -> Vec<(String, Value)> {
+        let items = self.store.list(prefix::RUN_REQUESTS).await.unwrap().items;
+        let read = |value: &[u8]| decode::<Value>(value).unwrap()["input"]["inline"].clone();
+        items
+            .iter()
+            .map(|item| (item.key[prefix::RUN_REQUESTS.len()..].to_owned(), read(&item.value)))
+            .collect()
+    }
+}
+
+fn bearer() -> (&'static str, String) {
+    ("authorization", format!("Bearer {TOKEN}"))
+}
+
+#[tokio::test]
+async fn who_has_the_token_starts_a_run_and_the_same_id_is_the_same_run() {
+    let desk = Desk::new().await;
+    let (name, token) = bearer();
+    let headers = [(name, token.as_str()), ("idempotency-key", "order-17")];
+    let (status, body) = desk.call("workflow/default/order/paid", &headers, r#"{"sum": 3}"#).await;
+    assert_eq!((status, body), (202, json!({"id": "paid-order-17", "isNew": true})));
+    let (status, body) = desk.call("Workflow/default/order/paid", &headers, r#"{"sum": 4}"#).await;
+    assert_eq!((status, body), (200, json!({"id": "paid-order-17", "isNew": false})));
+    assert_eq!(desk.call("function/default/thumb/fixed", &headers, "not JSON").await.0, 202);
+    assert_eq!(
+        desk.asked().await,
+        [
+            ("default/function:thumb/fixed-order-17".to_owned(), json!({"n": 7})),
+            ("default/order/paid-order-17".to_owned(), json!({"sum": 3})),
+        ]
+    );
+    let without_id = desk.call("workflow/default/order/paid", &headers[..1], "").await;
+    let again = desk.call("workflow/default/order/paid", &headers[..1], "").await;
+    assert_ne!(without_id.1["id"], again.1["id"], "each is a run of its own");
+}
+
+// Seen red without the comparison of the token.
+#[tokio::test]
+async fn who_has_not_learns_nothing_and_starts_nothing() {
+    let desk = Desk::new().await;
+    let (name, token) = bearer();
+    let digest = format!("Bearer {}", hex::encode(Sha256::digest(TOKEN)));
+    let mut answers = Vec::new();
+    for (path, token) in [
+        ("workflow/default/order/paid", "Bearer another-token"),
+        ("workflow/default/order/paid", "Bearer "),
+        ("workflow/default/order/paid", TOKEN),
+        ("workflow/default/order/paid", &digest),
+        ("workflow/default/order/nothing", &token),
+        ("workflow/default/nothing/paid", &token),
+        ("workflow/default/order/nightly", &token),
+        ("pod/default/order/paid", &token),
+        ("nothing/default/order/paid", &token),
+    ] {
+        answers.push(desk.call(path, &[(name, token)], "{}").await);
+    }
+    answers.push(desk.call("workflow/default/order/paid", &[], "{}").await);
+    assert!(answers.iter().all(|(status, _)| *status == 401), "{answers:?}");
+    answers.dedup();
+    assert_eq!(answers.len(), 1, "they differ: {answers:?}");
+    assert_eq!(desk.asked().await, []);
+}
+
+#[tokio::test]
+async fn what_cannot_be_an_input_or_an_id_is_refused() {
+    let desk = Desk::new().await;
+    let (name, token) = bearer();
+    let path = "workflow/default/order/paid";
+    assert_eq!(desk.call(path, &[(name, &token)], "{").await.0, 400);
+    assert_eq!(desk.call(path, &[(name, &token)], &format!("\"{}\"", "x".repeat(300 * 1024))).await.0, 413);
+    assert_eq!(desk.call(path, &[(name, &token)], &"x".repeat(600 * 1024)).await.0, 413);
+    assert_eq!(desk.call(path, &[(name, &token), ("idempotency-key", "a/b")], "{}").await.0, 400);
+    assert_eq!(desk.asked().await, []);
+}
