@@ -168,7 +168,9 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
             nobody || snapshot.job_of(&named(object)).is_some_and(|(_, order)| order.hash == object.hash)
         }
         // Until its records are here, those on the disks say which pushes and ticks had their run.
-        Resource::Workflow(_) => snapshot.workflows.contains_key(&named(object)) && ticks_are_known(snapshot, object),
+        Resource::Workflow(_) => {
+            snapshot.workflows.contains_key(&named(object)) && ticks_are_known(snapshot, object)
+        }
         // Nodes need nothing of these.
         Resource::Node(_) | Resource::ConfigMap(_) => true,
     }
