@@ -12,6 +12,7 @@ mod fleet;
 mod gateway;
 mod hooks;
 mod idle;
+mod jobs;
 mod names;
 mod plans;
 mod pods;
@@ -48,6 +49,8 @@ pub(crate) struct Scale {
     replicas: usize,
     /// Turns of the load between nodes and on what it is compared with, 4 s each.
     link_rounds: usize,
+    /// Jobs that wait in Slurm's queue.
+    queued_jobs: usize,
 }
 
 const FULL: Scale = Scale {
@@ -62,6 +65,7 @@ const FULL: Scale = Scale {
     gateway_rounds: 5,
     replicas: 50,
     link_rounds: 5,
+    queued_jobs: 200,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -75,12 +79,13 @@ const SHORT: Scale = Scale {
     gateway_rounds: 1,
     replicas: 12,
     link_rounds: 1,
+    queued_jobs: 40,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -92,6 +97,7 @@ const PARTS: [Part; 11] = [
     ("rules", rules::measure),
     ("fleet", fleet::measure),
     ("workloads", workloads::measure),
+    ("jobs", jobs::measure),
 ];
 
 fn main() -> Result<()> {
