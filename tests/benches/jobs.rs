@@ -180,7 +180,11 @@ impl Site<'_> {
         fs::write(&batch, format!("put {} {}\n", file.display(), to.display()))?;
         let mut sftp = Command::new("sftp");
         // The login host has no subsystem of that name.
-        sftp.args(self.slurm.ssh_options()).args(["-s", "/usr/lib/openssh/sftp-server"]).arg("-b").arg(&batch).arg("127.0.0.1");
+        sftp.args(self.slurm.ssh_options())
+            .args(["-s", "/usr/lib/openssh/sftp-server"])
+            .arg("-b")
+            .arg(&batch)
+            .arg("127.0.0.1");
         let start = Instant::now();
         outcome(&mut sftp, secs(120))?.ok()?;
         let plain = start.elapsed();

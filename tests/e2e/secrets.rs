@@ -108,7 +108,13 @@ fn is_nowhere(cluster: &Cluster) -> Result<()> {
 fn not_in_daemons(cluster: &Cluster) -> Result<()> {
     for process in fs::read_dir("/proc")?.flatten() {
         let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
-        ensure!(!holds(&line, CANARY), "{} has the secret on its command line", process.path().display());
+        // Another run of these tests may be looking for it.
+        let looks = line.starts_with(b"grep\0");
+        ensure!(
+            looks || !holds(&line, CANARY),
+            "{} has the secret on its command line",
+            process.path().display()
+        );
     }
     let reconciler = cluster.reconcilers[0].pid()?;
     let agents = cluster.nodes.iter().filter_map(|node| node.agent.pid().ok());
@@ -129,7 +135,15 @@ fn not_in_daemons(cluster: &Cluster) -> Result<()> {
 }
 
 fn holds(bytes: &[u8], word: &str) -> bool {
-    bytes.windows(word.len()).any(|window| window == word.as_bytes())
+    let word = word.as_bytes();
+    let mut rest = bytes;
+    while let Some(at) = rest.iter().position(|byte| *byte == word[0]) {
+        if rest[at..].starts_with(word) {
+            return true;
+        }
+        rest = &rest[at + 1..];
+    }
+    false
 }
 
 /// All that a process can write to, as a core dump would have it.

@@ -84,7 +84,10 @@ fn cases() -> Vec<Case> {
         map("invalid-name", "data: {§..: c}"),
         map("invalid-name", &format!("data: {{§{long}: c}}")),
         map("duplicate-name", "data: {a: b}\nbinaryData: {§a: Yg==}"),
-        map("literal-secret", "data: {LOG: info, §DB_PASSWORD: hunter2, reset-password: 'Dear $NAME, this is yours'}"),
+        map(
+            "literal-secret",
+            "data: {LOG: info, §DB_PASSWORD: hunter2, reset-password: 'Dear $NAME, this is yours'}",
+        ),
         map("literal-secret", "binaryData: {§key: LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tLQp4Cg==}"),
         map("too-large", &format!("§data: {{a: {}, b: c}}", "x".repeat(1024 * 1024))),
         map(

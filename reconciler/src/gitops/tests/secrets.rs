@@ -120,7 +120,8 @@ async fn a_file_of_sops_is_ciphertext_with_keys_and_one_in_clear_is_refused() {
     }
     let objects = cluster.objects().await;
     assert_eq!(objects["a"].files["secrets/default/db.sops.yaml"].kind, BlobKind::Secret);
-    repo.set("secrets/default/db.sops.yaml", "namespace: default\nname: db\npin: canary\n").commit("In clear");
+    repo.set("secrets/default/db.sops.yaml", "namespace: default\nname: db\npin: canary\n")
+        .commit("In clear");
     cluster.settle().await;
     let told = format!("{:?}", cluster.status().await);
     assert!(told.contains("SOPS did not encrypt it") && !told.contains("canary"), "{told}");

@@ -58,7 +58,8 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
 
 fn clear_secret(is_key: bool, at: &Path<'_>, findings: &mut Findings) {
     let what = if is_key { "a private key" } else { "a password" };
-    let message = format!("{what} in clear: all who can read the repository have it, also after it is removed");
+    let message =
+        format!("{what} in clear: all who can read the repository have it, also after it is removed");
     let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from FILE' and mount \
                 it: volumes: [{name: …, secret: {secretName: NAME}}]";
     findings.add(&rules::LITERAL_SECRET, at, message).on_key().help(help);

@@ -2,7 +2,7 @@
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-use super::SopsError;
+use super::error::SopsError;
 
 /// What a SOPS file needs: `sops`, a list, a recipient, a field.
 const DEPTH_MAX: usize = 8;

@@ -8,7 +8,7 @@ use schema::kinds::pod::keyed::{AllOf, ValueOf, Variable};
 use schema::kinds::pod::{Container, EnvVarSource};
 use schema::records::PodInstance;
 
-use super::rendered::KeyedValue;
+use super::rendered::{KeyedValue, PlaceFields};
 
 /// What variables are made from.
 #[derive(Debug, Clone)]
@@ -19,17 +19,6 @@ pub struct FieldContext<'a> {
     pub place: &'a PlaceFields,
     /// The keys of secrets, as far as these are decrypted.
     pub secret_keys: &'a SecretKeys,
-}
-
-/// What field references may name besides the pod itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlaceFields {
-    /// The pod's node.
-    pub node: String,
-    /// The node's address.
-    pub host_ip: String,
-    /// The pod's address.
-    pub pod_ip: String,
 }
 
 /// Which keys secrets have.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use schema::kinds::pod::{Container, PodSpec, PullPolicy, SecurityContext};
 use schema::records::PodInstance;
 
-use super::env::{FieldContext, PlaceFields, SecretKeys, expand, variables};
-use super::rendered::{Rendered, Told};
+use super::env::{FieldContext, SecretKeys, expand, variables};
+use super::rendered::{PlaceFields, Rendered, Told};
 use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::converge::pods::probe;

@@ -4,7 +4,6 @@ use schema::files::ContentRef;
 use schema::kinds::pod::keyed::Variable;
 use schema::kinds::pod::{Container, EnvVarSource};
 
-use super::env::PlaceFields;
 use crate::converge::pods::volume::spec::SubPath;
 use crate::worlds::docker::NewContainer;
 
@@ -36,6 +35,17 @@ pub fn secrets_of(spec: &Container) -> Vec<(ContentRef, Option<String>)> {
         Variable::All(all) => Some((all.of, None)),
     });
     keyed.filter(|(of, _)| matches!(of, ContentRef::Secret(_))).collect()
+}
+
+/// What field references may name besides the pod itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceFields {
+    /// The pod's node.
+    pub node: String,
+    /// The node's address.
+    pub host_ip: String,
+    /// The pod's address.
+    pub pod_ip: String,
 }
 
 /// What a container is told: `NAME=value`, command and arguments, and the values that their markers stand for.
