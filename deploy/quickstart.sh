@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# From a fresh Debian or Ubuntu machine to one healthy node on sample-repo/, as root. Running it
-# again is harmless. `--remove` takes away everything it made (but not the packages).
+# From a fresh Debian or Ubuntu machine to one healthy node on sample-repo/, as root. Running it again is harmless.
+# `--with-slurm` makes a Slurm of one machine, too, and runs the sample's batch job on it.
+# `--remove` takes away everything it made (but not the packages).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=deploy/lib/prerequisites.sh
 . "$here/deploy/lib/prerequisites.sh"
+# shellcheck source=deploy/lib/slurm.sh
+. "$here/deploy/lib/slurm.sh"
 
 home=${MINIK8S_QUICKSTART_DIR:-/var/lib/minik8s-quickstart}
+state=${MINIK8S_STATE_DIR:-/var/lib/minik8s}
+slurm=$home/slurm
 remote=$home/manifests.git
 clone=$home/manifests
 image=minik8s-sample/busybox:1
@@ -23,11 +28,12 @@ timed() {
 }
 
 remove() {
-	if [ ! -d "$home" ] && [ ! -d /var/lib/minik8s ]; then
+	if [ ! -d "$home" ] && [ ! -d "$state" ]; then
 		say "nothing to remove"
 		return 0
 	fi
 	if [ -x "$bin/minik8s" ]; then "$bin/minik8s" down; fi
+	stop_slurm "$slurm"
 	if [ -f "$home/dockerd.pid" ]; then
 		say "ending the Docker that this script started"
 		docker rmi "$image" >/dev/null 2>&1 || true
@@ -83,11 +89,11 @@ TEXT
 
 case "${1:-}" in
 -h | --help)
-	sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}"
+	sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}"
 	exit 0
 	;;
-"" | --remove) require_root_and_apt ;;
-*) die "unknown option $1; use none, --remove or --help" ;;
+"" | --with-slurm | --remove) require_root_and_apt ;;
+*) die "unknown option $1; use none, --with-slurm, --remove or --help" ;;
 esac
 case "${1:-}" in
 --remove)
@@ -98,6 +104,11 @@ esac
 
 packages() {
 	want_build_and_node
+	if [ -n "$with_slurm" ]; then
+		want_slurm
+		want_for ssh openssh-client
+		want_file /usr/sbin/sshd openssh-server
+	fi
 	install_wanted
 	install_rust
 }
@@ -114,10 +125,51 @@ start_node() {
 	"$bin/minik8s" up --detach --repo "$remote" --branch main
 }
 
+# The sample's job with the login of that Slurm, and the key as a secret of the cluster.
+add_job() {
+	local me=("$bin/minik8s" secrets --dir "$clone" --identity "$home/age-identity.txt") manifest=$clone/jobs/matrix.yaml
+	local key node recipient
+	if ! grep -qx 'jobs/' "$clone/.minik8signore"; then
+		say "the job of the sample is in the repository already"
+		return 0
+	fi
+	recipient=$(sed -n 's/^# public key: //p' "$state/agent/age-identity.txt")
+	node=$("$bin/minik8s" get nodes -o name)
+	if [ ! -e "$clone/secrets/.identity/cluster.age" ]; then
+		"${me[@]}" init --node "${node#node/}=$recipient"
+	fi
+	{
+		echo 'id_ed25519: |'
+		sed 's/^/  /' "$slurm/user_key"
+	} | "${me[@]}" seal slurm --shared --from -
+	key=$(cut -d' ' -f1,2 "$slurm/host_key.pub")
+	sed -i -e "s|^    host: .*|    host: 127.0.0.1\n    port: $SLURM_PORT\n    hostKeys: [$key]|" \
+		-e 's/^    username: .*/    username: root/' -e "s|^  files: .*|&\n  workDir: $slurm/jobs|" "$manifest"
+	sed -i '/^jobs\/$/d' "$clone/.minik8signore"
+	git -C "$clone" add -A
+	git -C "$clone" commit -q -m "Run the batch job on a Slurm of this machine"
+	git -C "$clone" push -q origin main
+	"$bin/minik8s" wait --for applied --commit "$(git -C "$clone" rev-parse HEAD)" --timeout 60s
+}
+
+job_has_succeeded() { "$bin/minik8s" get jobs matrix --no-headers | grep -q Succeeded; }
+
+run_job() {
+	start_slurm "$slurm"
+	add_job
+	say "waiting for the job matrix"
+	slurm_wait "the job matrix has not succeeded" "'minik8s describe job/matrix'" job_has_succeeded
+	"$bin/minik8s" get jobs
+	"$bin/minik8s" logs job/matrix
+}
+
+with_slurm=
+if [ "${1:-}" = --with-slurm ]; then with_slurm=yes; fi
 timed packages packages
 timed docker start_docker
 timed build build
 timed node start_node
+if [ -n "$with_slurm" ]; then timed slurm run_job; fi
 echo
 "$bin/minik8s" status
 "$bin/minik8s" get pods

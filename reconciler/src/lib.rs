@@ -6,6 +6,7 @@ pub mod blobs;
 pub mod cli;
 pub mod config;
 pub mod controllers;
+mod crypt;
 pub mod daemon;
 pub mod diagnostics;
 pub mod git;

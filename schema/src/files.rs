@@ -12,10 +12,14 @@ pub use crate::archive::{LIMITS, Limits, link_stays};
 use crate::kinds::Kind;
 use crate::kinds::metadata::parse_reference;
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef};
+use crate::plaintext::sops;
+pub use crate::plaintext::sops::is_sops;
 use crate::violation::OwnedStep;
 
 /// The folder of encrypted secrets, below the source's folder or the repository's root.
 pub const SECRETS_FOLDER: &str = "secrets";
+/// The namespace of secrets that are for sources of the reconciler, not for pods: `secrets/.sources/NAME.age`.
+pub const SOURCES_NAMESPACE: &str = ".sources";
 /// The ending of an encrypted secret's file.
 pub const SECRET_ENDING: &str = ".age";
 
@@ -152,9 +156,15 @@ pub fn of_path<'f>(files: &'f Files, path: &str) -> Option<(&'f str, &'f BlobRef
 
 /// The ciphertext of a secret: its path in the map, and what stands for it.
 pub fn of_secret<'f>(files: &'f Files, name: &str) -> Option<(&'f str, &'f BlobRef)> {
-    let is_it = |path: &str| file_name(path).strip_suffix(SECRET_ENDING) == Some(name);
+    let is_it = |path: &str| secret_name(path) == Some(name);
     let found = files.iter().find(|(path, blob)| blob.kind == BlobKind::Secret && is_it(path));
     found.map(|(path, blob)| (path.as_str(), blob))
+}
+
+/// The name of the secret whose file this is.
+pub fn secret_name(path: &str) -> Option<&str> {
+    let endings = [SECRET_ENDING].into_iter().chain(sops::ENDINGS);
+    endings.into_iter().find_map(|ending| file_name(path).strip_suffix(ending))
 }
 
 /// The path in the map of an object's content: the file that the object is in, and the object. No path of a
@@ -200,9 +210,11 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
     for base in [source_folder, ""] {
         let base = if base.is_empty() { String::new() } else { format!("{base}/") };
         for below in [format!("{namespace}/{name}"), name.to_owned()] {
-            let path = normal_path(&format!("{base}{SECRETS_FOLDER}/{below}{SECRET_ENDING}"));
-            if !paths.contains(&path) {
-                paths.push(path);
+            for ending in [SECRET_ENDING].into_iter().chain(sops::ENDINGS) {
+                let path = normal_path(&format!("{base}{SECRETS_FOLDER}/{below}{ending}"));
+                if !paths.contains(&path) {
+                    paths.push(path);
+                }
             }
         }
     }
@@ -243,7 +255,7 @@ mod tests {
     #[test]
     fn a_secret_is_looked_for_in_its_namespace_first_and_at_the_source_first() {
         assert_eq!(
-            secret_paths("clusters/one", "shop", "db"),
+            secret_paths("clusters/one", "shop", "db").iter().step_by(3).collect::<Vec<_>>(),
             [
                 "clusters/one/secrets/shop/db.age",
                 "clusters/one/secrets/db.age",
@@ -251,7 +263,17 @@ mod tests {
                 "secrets/db.age"
             ]
         );
-        assert_eq!(secret_paths("", "shop", "db"), ["secrets/shop/db.age", "secrets/db.age"]);
+        let here = secret_paths("", "shop", "db");
+        assert_eq!(
+            here[..4],
+            [
+                "secrets/shop/db.age",
+                "secrets/shop/db.sops.yaml",
+                "secrets/shop/db.sops.json",
+                "secrets/db.age"
+            ]
+        );
+        assert!(here.iter().all(|path| secret_name(path) == Some("db")));
     }
 
     #[test]

@@ -53,14 +53,14 @@ fn reconciler(scale: Scale, table: &mut Table) -> Result<()> {
 }
 
 /// A daemon with nothing to do.
-struct Idler {
-    who: String,
-    pid: u32,
-    budget: &'static str,
+pub(crate) struct Idler {
+    pub(crate) who: String,
+    pub(crate) pid: u32,
+    pub(crate) budget: &'static str,
 }
 
 impl Idler {
-    fn show(&self, scale: Scale, table: &mut Table) -> Result<()> {
+    pub(crate) fn show(&self, scale: Scale, table: &mut Table) -> Result<()> {
         // The work of the push must be over before idling can be measured.
         holds("it settles", secs(3), || Ok(()))?;
         let (before, during) = (cpu_time(self.pid)?, secs(scale.idle_seconds));

@@ -12,6 +12,7 @@ mod fleet;
 mod gateway;
 mod hooks;
 mod idle;
+mod jobs;
 mod names;
 mod plans;
 mod pods;
@@ -53,6 +54,8 @@ pub(crate) struct Scale {
     transitions: usize,
     /// Runs that are kept.
     kept_runs: usize,
+    /// Jobs that wait in Slurm's queue.
+    queued_jobs: usize,
 }
 
 const FULL: Scale = Scale {
@@ -69,6 +72,7 @@ const FULL: Scale = Scale {
     link_rounds: 5,
     transitions: 2_000,
     kept_runs: 100_000,
+    queued_jobs: 200,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -84,12 +88,13 @@ const SHORT: Scale = Scale {
     link_rounds: 1,
     transitions: 500,
     kept_runs: 5_000,
+    queued_jobs: 40,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -102,6 +107,7 @@ const PARTS: [Part; 12] = [
     ("fleet", fleet::measure),
     ("workloads", workloads::measure),
     ("runs", runs::measure),
+    ("jobs", jobs::measure),
 ];
 
 fn main() -> Result<()> {

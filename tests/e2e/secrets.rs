@@ -2,22 +2,36 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use harness::{
-    Change, Cluster, ClusterOptions, Context, IMAGE, Outcome, Result, Where, encrypted, ensure, eventually,
-    recipient, recipient_of, secs,
+    Change, Cluster, ClusterOptions, Context, GitHttp, GitRepo, IMAGE, Outcome, Result, Where, encrypted,
+    ensure, eventually, minik8s_binary, recipient, recipient_of, secs,
 };
 
+use crate::serving::{self, flags};
+
 const CANARY: &str = "canary-Qv77-open-sesame";
+/// Written by SOPS 3.11, and the identity that reads it.
+const SOPS: &str = include_str!("../../schema/src/plaintext/sops/testdata/db.sops.yaml");
+const SOPS_IDENTITY: &str = include_str!("../../schema/src/plaintext/sops/testdata/identity.txt");
 const CLUSTER: &str = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {}\n";
 
 /// A pod that sleeps, on a node, with a key of the secret as a variable and all of it as files.
 fn user(name: &str, secret: &str, node: &str) -> Change {
+    user_in("default", name, secret, node)
+}
+
+fn user_in(namespace: &str, name: &str, secret: &str, node: &str) -> Change {
     let text = format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  nodeName: {node}\n  \
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  nodeName: {node}\n  \
          terminationGracePeriodSeconds: 1\n  volumes: [{{name: s, secret: {{secretName: {secret}}}}}]\n  \
          containers:\n  - name: main\n    image: {IMAGE}\n    command: [sleep, '100000']\n    \
          env: [{{name: P, valueFrom: {{secretKeyRef: {{name: {secret}, key: password}}}}}}]\n    \
+         envFrom: [{{prefix: ALL_, secretRef: {{name: {secret}}}}}, {{secretRef: {{name: gone, optional: true}}}}]\n    \
          volumeMounts: [{{name: s, mountPath: /run/s}}]\n"
     );
     Change::write(format!("{name}.yaml"), text)
@@ -42,7 +56,9 @@ fn seal(cluster: &Cluster, name: &str, values: &str) -> Result<()> {
 fn password(cluster: &Cluster, pod: &str) -> Result<(String, String)> {
     let pod = cluster.running(pod, &["main"])?;
     let of_file = cluster.exec(&pod, "main", &["cat", "/run/s/password"])?;
-    Ok((cluster.exec(&pod, "main", &["sh", "-c", "echo -n $P"])?, of_file))
+    let variables =
+        cluster.exec(&pod, "main", &["sh", "-c", "test \"$P\" = \"$ALL_password\" && echo -n \"$P\""])?;
+    Ok((variables, of_file))
 }
 
 fn has(cluster: &Cluster, pod: &str, wanted: &str) -> Result<()> {
@@ -68,6 +84,15 @@ fn is_nowhere(cluster: &Cluster) -> Result<()> {
             container.name
         );
     }
+    for node in &cluster.nodes {
+        let images = node.docker.run(&["images", "-q"])?;
+        for image in images.lines() {
+            let said = node.docker.run(&["image", "inspect", image])?;
+            let history = node.docker.run(&["history", "--no-trunc", image])?;
+            ensure!(!said.contains(CANARY) && !history.contains(CANARY), "image {image} has the secret");
+        }
+    }
+    not_in_daemons(cluster)?;
     // Logs, mirror, blobs and the agents' disks; not tmpfs, and not Docker's own folder, which keeps variables.
     let dir = cluster.slot().dir().to_string_lossy().into_owned();
     let found = harness::outcome(
@@ -77,6 +102,63 @@ fn is_nowhere(cluster: &Cluster) -> Result<()> {
     let files: Vec<&str> = found.stdout.lines().filter(|file| !file.contains("/secrets/s/")).collect();
     ensure!(files.is_empty(), "{CANARY} is in {files:?}");
     Ok(())
+}
+
+/// On no command line, in no daemon's environment, and nowhere in the memory of the reconciler.
+fn not_in_daemons(cluster: &Cluster) -> Result<()> {
+    for process in fs::read_dir("/proc")?.flatten() {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        // Another run of these tests may be looking for it.
+        let looks = line.starts_with(b"grep\0");
+        ensure!(
+            looks || !holds(&line, CANARY),
+            "{} has the secret on its command line",
+            process.path().display()
+        );
+    }
+    let reconciler = cluster.reconcilers[0].pid()?;
+    let agents = cluster.nodes.iter().filter_map(|node| node.agent.pid().ok());
+    for pid in agents.chain([reconciler, cluster.etcd.daemon.pid()?]) {
+        let environment = fs::read(format!("/proc/{pid}/environ"))?;
+        ensure!(
+            !environment.is_empty() && !holds(&environment, CANARY),
+            "process {pid} has it in its environment"
+        );
+    }
+    let memory = memory(reconciler)?;
+    ensure!(holds(&memory, "secrets/default/db.age"), "{} bytes are not its memory", memory.len());
+    ensure!(
+        !holds(&memory, CANARY) && !holds(&memory, "AGE-SECRET-KEY-1"),
+        "the reconciler has it in memory"
+    );
+    Ok(())
+}
+
+fn holds(bytes: &[u8], word: &str) -> bool {
+    let word = word.as_bytes();
+    let mut rest = bytes;
+    while let Some(at) = rest.iter().position(|byte| *byte == word[0]) {
+        if rest[at..].starts_with(word) {
+            return true;
+        }
+        rest = &rest[at + 1..];
+    }
+    false
+}
+
+/// All that a process can write to, as a core dump would have it.
+fn memory(pid: u32) -> Result<Vec<u8>> {
+    let mut file = fs::File::open(format!("/proc/{pid}/mem"))?;
+    let mut all = Vec::new();
+    for line in fs::read_to_string(format!("/proc/{pid}/maps"))?.lines().filter(|line| line.contains(" rw")) {
+        let (from, to) =
+            line.split_whitespace().next().and_then(|range| range.split_once('-')).context("a range")?;
+        let (from, to) = (u64::from_str_radix(from, 16)?, u64::from_str_radix(to, 16)?);
+        file.seek(SeekFrom::Start(from))?;
+        // A range may be gone since, and what was never touched can't be read.
+        let _ = file.by_ref().take(to - from).read_to_end(&mut all);
+    }
+    Ok(all)
 }
 
 #[test]
@@ -167,8 +249,15 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
         let mut bomb =
             format!("namespace: default\nname: bomb\n---\npassword: &a \"{}\"\n", "x".repeat(24_000));
         (0..45_000).for_each(|number| bomb += &format!("k{number}: *a\n"));
+        // A file of SOPS for namespace shop, and its copy; the cluster's identity is the one to which it is encrypted.
         cluster.push(
             &[
+                Change::write("cluster.yaml", CLUSTER),
+                Change::write("secrets/.identity/cluster.age", encrypted(&recipient, SOPS_IDENTITY)?),
+                Change::write("secrets/shop/db.sops.yaml", SOPS),
+                user_in("shop", "sops", "db", &node),
+                Change::write("secrets/default/taken.sops.yaml", SOPS),
+                user("stolen", "taken", &node),
                 user("app", "db", &node),
                 user("copied", "copy", &node),
                 user("unbound", "loose", &node),
@@ -181,8 +270,19 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
             "Good and bad",
         )?;
         has(cluster, "app", "x y")?;
+        eventually("the pod of shop has what SOPS encrypted", secs(40), || {
+            let containers = cluster.containers()?.into_iter();
+            let mut mains =
+                containers.filter(|one| one.label("pod") == "sops" && one.label("container") == "main");
+            let main = mains.next().context("no container")?;
+            let told = ["exec", &main.id, "sh", "-c", "echo -n \"$P\"; cat /run/s/pin"];
+            let found = cluster.node().docker.run(&told)?;
+            ensure!(found == "hunter2 öß: \"x\"42", "{found}");
+            Ok(())
+        })?;
         for (pod, part) in [
             ("copied", "is for default/db"),
+            ("stolen", "is for shop/db"),
             ("unbound", "minik8s secrets seal loose -n default"),
             ("bombed", "has an alias"),
         ] {
@@ -200,6 +300,87 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
         let kib: u64 = peak.trim().trim_end_matches(" kB").parse()?;
         ensure!(kib < 200 * 1024, "the agent had {kib} KiB");
         println!("most memory of the agent: {} MiB", kib / 1024);
+        Ok(())
+    })
+}
+
+/// The token of the one repository lies in the other, for the reconciler alone.
+#[test]
+fn a_reconciler_reads_the_credentials_of_a_source_from_another_source() -> Result<()> {
+    let mut cluster = Cluster::prepare(ClusterOptions::default())?;
+    cluster.etcd.start()?;
+    let dir = cluster.dir("other");
+    fs::create_dir_all(&dir)?;
+    let other = GitRepo::create(&dir)?;
+    let server = GitHttp::serve_tls(&dir, cluster.slot().port(13), CANARY)?;
+    let list = cluster.dir("sources.yaml");
+    let (home, url, ca) = (cluster.repo.bare().display(), server.url("repo.git"), server.ca_file());
+    let entries = format!(
+        "- name: main\n  repo: {home}\n  poll: 500ms\n- name: extra\n  repo: {url}\n  poll: 500ms\n  \
+         caFile: {}\n  credentialsFrom: main\n",
+        ca.display()
+    );
+    fs::write(&list, entries)?;
+    let head = other.push(&[Change::write("b.yaml", harness::manifests::sleeper("b"))], "One")?;
+    let first = cluster.repo.push(&[Change::write("cluster.yaml", CLUSTER)], "One")?;
+    serving::with(&cluster, "sealed", &flags(&[("--sources", &list.display().to_string())]), |_| {
+        serving::source(&cluster, "main", |s| s.applied_commit.as_deref() == Some(&first))?;
+        let told = serving::source(&cluster, "extra", |s| {
+            s.error.as_ref().is_some_and(|error| format!("{error:?}").contains("secrets/.sources/extra.age"))
+        })?;
+        ensure!(format!("{told:?}").contains("minik8s secrets seal extra -n .sources"), "{told:?}");
+        let identity = fs::read_to_string(cluster.dir("state-sealed/reconciler/age-identity.txt"))?;
+        let recipient =
+            identity.lines().find_map(|line| line.strip_prefix("# public key: ")).context("a recipient")?;
+        secrets(&cluster, &["init"])?.ok()?;
+        secrets(&cluster, &["recipients", "add", "r0", recipient, "--reconciler"])?.ok()?;
+        let file = cluster.dir("values.yaml");
+        fs::write(&file, format!("token: {CANARY}\n"))?;
+        let sealed = ["seal", "extra", "-n", ".sources", "--from", &file.to_string_lossy()];
+        secrets(&cluster, &sealed)?.ok()?;
+        fs::remove_file(file)?;
+        cluster.repo.commit_all("The token of extra")?;
+        serving::source(&cluster, "extra", |s| s.applied_commit.as_deref() == Some(&head))?;
+        serving::nowhere(&cluster, CANARY)
+    })?;
+    serving::nowhere_in_logs(&cluster, CANARY)
+}
+
+/// Seen red without the handler: the folder stays.
+#[test]
+fn a_terminal_that_is_closed_leaves_no_plaintext_behind() -> Result<()> {
+    let mut cluster = Cluster::prepare(ClusterOptions::default())?;
+    cluster.tell(|cluster| {
+        secrets(cluster, &["init"])?.ok()?;
+        seal(cluster, "db", "password: x\n")?;
+        let (place, editor) = (cluster.dir("where"), cluster.dir("editor"));
+        let script = format!(
+            "#!/bin/sh\necho \"$1\" > {}\nwhile [ -e \"$1\" ]; do sleep 0.1; done\n",
+            place.display()
+        );
+        fs::write(&editor, script)?;
+        fs::set_permissions(&editor, fs::Permissions::from_mode(0o755))?;
+        for signal in ["-HUP", "-TERM"] {
+            let mut edit = Command::new(minik8s_binary())
+                .args(["secrets", "--dir", &cluster.repo.work().to_string_lossy()])
+                .args(["--identity", &cluster.dir("own.txt").to_string_lossy(), "edit", "db"])
+                .env("EDITOR", &editor)
+                .env_remove("VISUAL")
+                .stderr(Stdio::null())
+                .spawn()?;
+            let file = eventually("the editor runs", secs(20), || {
+                let file = fs::read_to_string(&place)?.trim().to_owned();
+                ensure!(fs::read_to_string(&file)?.contains("password: x"), "not yet");
+                Ok(file)
+            })?;
+            harness::run("kill", &[signal, &edit.id().to_string()])?;
+            ensure!(!edit.wait()?.success(), "it went on after {signal}");
+            ensure!(
+                !Path::new(&file).parent().context("a folder")?.exists(),
+                "{file} is left after {signal}"
+            );
+            fs::remove_file(&place)?;
+        }
         Ok(())
     })
 }

@@ -119,6 +119,22 @@ impl Slurm {
         Ok(fs::read_to_string(self.dir.join("user_key"))?)
     }
 
+    /// What leads ssh and sftp to the login host, as the user whom the key lets in.
+    pub fn ssh_options(&self) -> Vec<String> {
+        let key = self.dir.join("user_key");
+        let options = [
+            format!("Port={}", self.ports.ssh),
+            format!("IdentityFile={}", key.display()),
+            "User=root".to_owned(),
+            "BatchMode=yes".to_owned(),
+            "StrictHostKeyChecking=no".to_owned(),
+            "UserKnownHostsFile=/dev/null".to_owned(),
+            "LogLevel=ERROR".to_owned(),
+        ];
+        let options = options.into_iter().flat_map(|option| ["-o".to_owned(), option]);
+        ["-F".to_owned(), "none".to_owned()].into_iter().chain(options).collect()
+    }
+
     /// Runs one of Slurm's programs.
     pub fn slurm(&self, program: &str, args: &[&str]) -> Result<String> {
         let output =

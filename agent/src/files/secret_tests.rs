@@ -45,9 +45,12 @@ impl World {
 
     /// A file of the repository of `main`, encrypted.
     fn file(&self, path: &str, to: &Recipient, plain: &str) -> BlobRef {
-        let ciphertext = age::encrypt(to, plain.as_bytes()).unwrap();
+        self.put(path, &age::encrypt(to, plain.as_bytes()).unwrap())
+    }
+
+    fn put(&self, path: &str, ciphertext: &[u8]) -> BlobRef {
         let mut archive = Archive::new(Vec::new());
-        archive.file(file_name(path), false, ciphertext.len() as u64, ciphertext.as_slice()).unwrap();
+        archive.file(file_name(path), false, ciphertext.len() as u64, ciphertext).unwrap();
         let made = archive.finish().unwrap();
         lock(&self.shelf.0).insert(made.digest.clone(), made.writer);
         let (kind, source) = (BlobKind::Secret, "main".to_owned());
@@ -152,4 +155,28 @@ async fn a_secret_of_many_aliases_is_refused() {
     let blob = world.file("secrets/db.age", &world.node(), &bomb);
     let opened = world.open(&blob, "a").await.unwrap();
     assert!(plaintext::entries(Format::Guess, opened.as_bytes()).is_err());
+}
+
+/// The file is one that SOPS wrote; its recipient is the cluster's identity here.
+#[tokio::test]
+async fn a_sops_file_is_used_where_it_says() {
+    const FILE: &str = include_str!("../../../schema/src/plaintext/sops/testdata/db.sops.yaml");
+    const IDENTITY: &str = include_str!("../../../schema/src/plaintext/sops/testdata/identity.txt");
+    let world = World::new();
+    let path = "secrets/shop/db.sops.yaml";
+    let put = |text: &str| Files::from([(path.to_owned(), world.put(path, text.as_bytes()))]);
+    let files = put(FILE);
+    let why = world.files.secret_values(&files, "shop", "db").await.unwrap_err();
+    assert!(matches!(why, SecretError::NotForUs { .. }) && why.to_string().contains("--add-age"), "{why}");
+
+    let cluster: Identity = IDENTITY.lines().last().unwrap().parse().unwrap();
+    world.files.want_identity(Some(&world.identity(&world.node(), &[&cluster])));
+    let values = world.files.secret_values(&files, "shop", "db").await.unwrap();
+    assert_eq!((&*values["user"], &*values["pin"]), (b"app".as_slice(), b"42".as_slice()));
+    let why = world.files.secret_values(&files, "other", "db").await.unwrap_err();
+    assert!(matches!(why, SecretError::Elsewhere { .. }), "{why}");
+    let without: String =
+        FILE.lines().filter(|line| !line.starts_with("pin")).map(|l| format!("{l}\n")).collect();
+    let why = world.files.secret_values(&put(&without), "shop", "db").await.unwrap_err();
+    assert!(matches!(why, SecretError::Sops { .. }) && why.to_string().contains("MAC"), "{why}");
 }

@@ -12,7 +12,8 @@ use age::secrecy::ExposeSecret as _;
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
 use schema::control::DiskRecord;
-use schema::files::{ContentRef, LIMITS};
+use schema::files::{ContentRef, LIMITS, is_sops};
+use schema::plaintext::sops::{Sealed, SopsError};
 use schema::plaintext::{self, ANY, Format, PlaintextError, WHOLE};
 
 /// A secret can't be had.
@@ -27,7 +28,8 @@ pub enum SecretError {
     NoContent(String),
     /// Encrypted for others.
     #[error(
-        "secret {name} ({path}) is encrypted neither to the cluster nor to this node; seal it with 'minik8s secrets seal', or encrypt it with 'age -r {recipient}' beside its other recipients"
+        "secret {name} ({path}) is encrypted neither to the cluster nor to this node; {}",
+        remedy(path, recipient)
     )]
     NotForUs { name: String, path: String, recipient: String },
     /// The newest version of the cluster's identity is encrypted to other nodes.
@@ -49,10 +51,23 @@ pub enum SecretError {
     Plaintext { name: String, why: String },
     #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it again with 'age -r {recipient}'")]
     Damaged { name: String, path: String, why: String, recipient: String },
+    #[error("secret {name} ({path}) {why}")]
+    Sops { name: String, path: String, why: String },
     #[error("{of} has no key {key}; it has {known}")]
     NoKey { of: String, key: String, known: String },
     #[error("key {key} of {of} {why}")]
     Unfit { of: String, key: String, why: &'static str },
+}
+
+fn remedy(path: &str, recipient: &str) -> String {
+    match is_sops(path) {
+        true => {
+            format!("add the cluster with 'sops rotate -i --add-age', or this node, which is {recipient}")
+        }
+        false => format!(
+            "seal it with 'minik8s secrets seal', or encrypt it with 'age -r {recipient}' beside its other recipients"
+        ),
+    }
 }
 
 /// Where a secret is, for messages.
@@ -116,16 +131,42 @@ impl Keys {
         more: &[Identity],
     ) -> Result<Vec<u8>, SecretError> {
         let identities = self.0.as_ref().map_err(|why| SecretError::NoIdentity(why.clone()))?;
-        let (name, path) = (place.name.to_owned(), place.path.to_owned());
-        let recipient = identities.recipient.clone();
-        identities.plain(ciphertext, more).map_err(|why| match why {
-            age::DecryptError::NoMatchingKeys => SecretError::NotForUs { name, path, recipient },
-            other => SecretError::Damaged { name, path, why: other.to_string(), recipient },
-        })
+        if is_sops(place.path) {
+            return identities.sops(place, ciphertext, more);
+        }
+        identities.plain(ciphertext, more).map_err(|why| identities.not_decrypted(place, &why))
     }
 }
 
 impl Identities {
+    fn not_decrypted(&self, place: Place<'_>, why: &age::DecryptError) -> SecretError {
+        let (name, path) = (place.name.to_owned(), place.path.to_owned());
+        let recipient = self.recipient.clone();
+        match why {
+            age::DecryptError::NoMatchingKeys => SecretError::NotForUs { name, path, recipient },
+            other => SecretError::Damaged { name, path, why: other.to_string(), recipient },
+        }
+    }
+
+    /// Of a SOPS file age encrypts the data key alone, to each recipient by itself.
+    fn sops(&self, place: Place<'_>, file: &[u8], more: &[Identity]) -> Result<Vec<u8>, SecretError> {
+        let wrong = |why: SopsError| SecretError::Sops {
+            name: place.name.to_owned(),
+            path: place.path.to_owned(),
+            why: why.to_string(),
+        };
+        let sealed = Sealed::parse(file).map_err(wrong)?;
+        let mut why = age::DecryptError::NoMatchingKeys;
+        for data_key in sealed.data_keys() {
+            match self.plain(data_key.as_bytes(), more) {
+                Ok(data_key) => return sealed.plaintext(&data_key).map_err(wrong),
+                Err(age::DecryptError::NoMatchingKeys) => {}
+                Err(other) => why = other,
+            }
+        }
+        Err(self.not_decrypted(place, &why))
+    }
+
     fn plain(&self, ciphertext: &[u8], more: &[Identity]) -> Result<Vec<u8>, age::DecryptError> {
         let decryptor = age::Decryptor::new_buffered(age::armor::ArmoredReader::new(ciphertext))?;
         let identities = self.all.iter().chain(more).map(|identity| identity as &dyn age::Identity);

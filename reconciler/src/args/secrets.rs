@@ -62,13 +62,14 @@ pub struct WhichSecret {
     /// The secret's name
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// The namespace of the pods that use it
+    /// The namespace of the pods that use it; .sources for the credentials of the source NAME
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
     /// For all namespaces
     #[arg(long, conflicts_with = "namespace")]
     pub shared: bool,
-    /// Encrypt to these alone, recipients or their names, in place of the cluster; may be repeated
+    /// Encrypt to these alone, recipients or their names, in place of the cluster (with -n .sources: of all reconcilers);
+    /// may be repeated
     #[arg(long = "to", value_name = "RECIPIENT")]
     pub to: Vec<String>,
 }
@@ -106,6 +107,9 @@ pub enum RecipientsChange {
         name: String,
         /// Its age recipient: age1…
         recipient: String,
+        /// A reconciler: it decrypts credentials of sources (-n .sources) and no secret of a pod
+        #[arg(long)]
+        reconciler: bool,
     },
     /// Take a node or a person off the list; 'rotate' then keeps new secrets from it
     Remove {

@@ -22,7 +22,7 @@ use crate::webhooks::{WebhookArgs, WebhookConfig};
 
 pub use log::{LogArgs, LogFormat};
 pub use repo::{RepoArgs, flag_of};
-pub use sources::read_sources;
+pub use sources::{identity_file, read_sources};
 
 /// Where the private etcd of `minik8s up` listens.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
@@ -126,12 +126,13 @@ impl TryFrom<ServeArgs> for ServeConfig {
     type Error = ConfigError;
 
     fn try_from(args: ServeArgs) -> Result<Self, ConfigError> {
-        let sources = sources_of(args.repo)?;
+        let state_dir = absolute(&args.state_dir)?;
+        let sources = sources_of(args.repo, &state_dir)?;
         let names: BTreeSet<String> = sources.iter().map(|source| source.name.clone()).collect();
         Ok(Self {
             sources,
             etcd: Access::new(endpoints(args.etcd)?, args.etcd_user, args.etcd_password_file),
-            state_dir: absolute(&args.state_dir)?,
+            state_dir,
             listen: args.listen,
             advertise: args.advertise.as_deref().map(advertise).transpose()?,
             settings: Settings {
@@ -148,18 +149,18 @@ impl TryFrom<ServeArgs> for ServeConfig {
 
 /// Checks what names repositories, as `serve` will, before anything is started for them.
 pub fn check_repo(args: &RepoArgs) -> Result<(), ConfigError> {
-    sources_of(args.clone()).map(drop)
+    sources_of(args.clone(), Path::new(DEFAULT_STATE_DIR)).map(drop)
 }
 
 /// The one of the flags, or those of the file.
-fn sources_of(args: RepoArgs) -> Result<Vec<SourceConfig>, ConfigError> {
+fn sources_of(args: RepoArgs, state_dir: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let Some(file) = &args.sources else { return Ok(vec![args.try_into()?]) };
     if let Some(flag) = args.flag_of_single() {
         let help =
             format!("keep one of them; for a repository of the file, write it there instead of {flag}");
         return Err(ConfigError::new("--sources", file.display(), format!("stands beside {flag}"), help));
     }
-    read_sources(file)
+    read_sources(file, state_dir)
 }
 
 fn advertise(url: &str) -> Result<String, ConfigError> {

@@ -198,6 +198,7 @@ impl TryFrom<RepoArgs> for SourceConfig {
                 ssh_key: args.ssh_key,
                 known_hosts: args.known_hosts,
                 ca_file: args.ca_file,
+                sealed: None,
                 proxy: None,
             },
             poll,

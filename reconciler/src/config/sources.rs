@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::repo::{POLL_DEFAULT, check_poll, reference};
 use super::{ConfigError, parse_duration};
-use crate::git::{Credentials, SignaturePolicy, SourceConfig};
+use crate::git::{Credentials, Mirror, SealedCredentials, SignaturePolicy, SourceConfig};
 
 /// A longer list is more likely a wrong file; each source is a loop and a mirror.
 const SOURCES_MAX: usize = 256;
@@ -32,6 +32,7 @@ struct Entry {
     strict: Given<bool>,
     token_file: Given<Text>,
     token_env: Given<Text>,
+    credentials_from: Given<Text>,
     username: Given<Text>,
     ssh_key: Given<Text>,
     known_hosts: Given<Text>,
@@ -104,7 +105,8 @@ impl Given<Text> {
     }
 }
 
-pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
+/// `state_dir` has the mirrors and this reconciler's identity.
+pub fn read_sources(file: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let wrong = |why: String, help| ConfigError::new("--sources", file.display(), why, help);
     let unreadable = |why: String| wrong(why, "name a YAML file with a list of sources");
     let size = fs::metadata(file).map_err(|error| unreadable(error.to_string()))?.len();
@@ -113,28 +115,66 @@ pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     }
     let text = fs::read_to_string(file).map_err(|error| unreadable(error.to_string()))?;
     let folder = std::path::absolute(file).ok().and_then(|path| path.parent().map(Path::to_owned));
-    parse(&text, &folder.unwrap_or_default()).map_err(|why| wrong(why, HELP))
+    parse(&text, &folder.unwrap_or_default(), state_dir).map_err(|why| wrong(why, HELP))
 }
 
 /// The sources, or what is wrong first.
-fn parse(text: &str, folder: &Path) -> Result<Vec<SourceConfig>, String> {
+fn parse(text: &str, folder: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, String> {
     let entries: Vec<Entry> = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
     if !(1..=SOURCES_MAX).contains(&entries.len()) {
         return Err(format!("lists {} sources; from 1 to {SOURCES_MAX} are possible", entries.len()));
     }
-    let (mut sources, mut names) = (Vec::new(), BTreeSet::new());
+    let (mut sources, mut names): (Vec<SourceConfig>, _) = (Vec::new(), BTreeSet::new());
+    let mut from = Vec::new();
     for (index, entry) in entries.into_iter().enumerate() {
         let Some(Text(name)) = &entry.name.0 else {
             return Err(format!("source {} has no `name`", index + 1));
         };
         let name = name.clone();
+        from.push(entry.credentials_from.0.as_ref().map(|Text(from)| from.clone()));
         let source = source(entry, folder).map_err(|why| format!("source `{name}` {why}"))?;
         if !names.insert(name.clone()) {
             return Err(format!("source `{name}` is there twice; give every source a unique name"));
         }
         sources.push(source);
     }
+    for (index, from) in from.into_iter().enumerate() {
+        let Some(from) = from else { continue };
+        let sealed = sealed(&sources, &sources[index], &from, state_dir)
+            .map_err(|why| format!("source `{}` {why}", sources[index].name))?;
+        sources[index].credentials.sealed = Some(sealed);
+    }
     Ok(sources)
+}
+
+/// Credentials that lie in the repository of the source `from`.
+fn sealed(
+    sources: &[SourceConfig],
+    source: &SourceConfig,
+    from: &str,
+    state_dir: &Path,
+) -> Result<SealedCredentials, String> {
+    let own = &source.credentials;
+    if own.token_file.is_some() || own.token_env.is_some() || own.ssh_key.is_some() {
+        return Err("has credentialsFrom beside tokenFile, tokenEnv or sshKey; keep one of them".to_owned());
+    }
+    let home = sources.iter().find(|home| home.name == from && home.name != source.name);
+    let home = home.ok_or_else(|| format!("has credentialsFrom `{from}`, which is no other source"))?;
+    if home.credentials.sealed.is_some() {
+        return Err(format!("has credentialsFrom `{from}`, which has its own from another source"));
+    }
+    Ok(SealedCredentials {
+        from: from.to_owned(),
+        mirror: Mirror::directory(state_dir, from),
+        reference: home.reference.full_name(),
+        folder: home.path.clone(),
+        identity: identity_file(state_dir),
+    })
+}
+
+/// Where a reconciler's own age identity is.
+pub fn identity_file(state_dir: &Path) -> PathBuf {
+    state_dir.join("reconciler").join("age-identity.txt")
 }
 
 /// The source of an entry, or what is wrong with it.
@@ -161,6 +201,7 @@ fn source(entry: Entry, folder: &Path) -> Result<SourceConfig, String> {
             ssh_key: entry.ssh_key.file(folder),
             known_hosts: entry.known_hosts.file(folder),
             ca_file: entry.ca_file.file(folder),
+            sealed: None,
             proxy: entry.proxy.text(),
         },
         poll,
@@ -191,7 +232,7 @@ mod tests {
     use crate::git::Reference;
 
     fn wrong(text: &str) -> String {
-        let why = parse(text, Path::new("/etc/minik8s")).unwrap_err();
+        let why = parse(text, Path::new("/etc/minik8s"), Path::new("/state")).unwrap_err();
         assert!(!why.contains('\n'), "{why}");
         why
     }
@@ -200,9 +241,13 @@ mod tests {
     fn each_entry_is_a_source_with_its_files_beside_the_list() {
         let text = "- name: apps\n  repo: https://h/a.git\n  tokenFile: apps.token\n  poll: 2s\n  strict: true\n\
                     - name: base\n  repo: git@h:b.git\n  tag: 3\n  sshKey: /k\n  knownHosts: hosts\n  \
-                    signatures: {allowedSigners: signers}\n";
-        let sources = parse(text, Path::new("/etc/minik8s")).unwrap();
-        assert_eq!(sources.len(), 2);
+                    signatures: {allowedSigners: signers}\n- name: extra\n  repo: https://h/c.git\n  \
+                    credentialsFrom: base\n";
+        let sources = parse(text, Path::new("/etc/minik8s"), Path::new("/state")).unwrap();
+        assert_eq!(sources.len(), 3);
+        let sealed = sources[2].credentials.sealed.as_ref().unwrap();
+        assert_eq!((sealed.from.as_str(), sealed.reference.as_str()), ("base", "refs/tags/3"));
+        assert_eq!(sealed.mirror, Path::new("/state/reconciler/mirrors/base"));
         assert_eq!(sources[0].credentials.token_file.as_deref(), Some(Path::new("/etc/minik8s/apps.token")));
         assert_eq!(sources[0].reference, Reference::Branch("main".into()));
         assert!(sources[0].strict && sources[0].signatures.is_none());
@@ -230,6 +275,15 @@ mod tests {
             ("# one\n- name: A\n  repo: /x\n", "not a DNS label"),
             ("- name: a\n  repo: /x\n  branch: b\n  tag: t\n", "more than one of"),
             ("- name: a\n  repo: /x\n  tokenFile: f\n  tokenEnv: E\n", "both"),
+            ("- name: a\n  repo: /x\n  credentialsFrom: a\n", "no other source"),
+            (
+                "- {name: a, repo: /x, credentialsFrom: b, sshKey: k}\n- {name: b, repo: /y}\n",
+                "beside tokenFile",
+            ),
+            (
+                "- {name: a, repo: /x, credentialsFrom: b}\n- {name: b, repo: /y, credentialsFrom: a}\n",
+                "own from",
+            ),
             ("- name: a\n  repo: /x\n  poll: 1ms\n", "out of bounds"),
             ("- name: a\n  repo: /x\n  poll: soon\n", "is no time"),
             ("- name: a\n  repo: /x\n  signatures: signers\n", "[0].signatures: "),
@@ -254,6 +308,7 @@ mod tests {
             "strict",
             "tokenFile",
             "tokenEnv",
+            "credentialsFrom",
             "username",
             "sshKey",
             "knownHosts",

@@ -10,10 +10,10 @@ use schema::store::etcd::{Access, LazyStore};
 use schema::store::{SharedStore, StoreError};
 use tokio::net::TcpListener;
 
-use crate::config::ServeConfig;
+use crate::config::{ServeConfig, identity_file};
 use crate::git::{self, SourceConfig};
 use crate::state_dir::StateDirLock;
-use crate::{gitops, webhooks};
+use crate::{crypt, gitops, webhooks};
 
 /// How long etcd may take to answer at the start: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
@@ -40,6 +40,12 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<Ground> {
     check_state_dir(&config.own_dir())?;
     look_ahead(config).await?;
     let state_dir = StateDirLock::take(&config.own_dir())?;
+    if config.sources.iter().any(|source| source.credentials.sealed.is_some()) {
+        let file = identity_file(&config.state_dir);
+        let what = "This reconciler's age identity: it decrypts credentials of sources.";
+        let recipient = crypt::ensure_identity(&file, what)?;
+        tracing::info!(%recipient, "sources' credentials are decrypted with this reconciler's age identity");
+    }
     Ok(Ground { listener, hooks, store, state_dir })
 }
 

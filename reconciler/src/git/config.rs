@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::GitError;
 use super::transport::authorities;
+use super::transport::sealed::SealedCredentials;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
@@ -65,6 +66,8 @@ pub struct Credentials {
     pub known_hosts: Option<PathBuf>,
     /// The only CA certificates to trust for `https://`, PEM; those of the machine when not named.
     pub ca_file: Option<PathBuf>,
+    /// Where token or key lie encrypted in another source's repository, in place of files here.
+    pub sealed: Option<SealedCredentials>,
     /// The proxy for `http(s)://`; `none`: no proxy. When not named, the environment says.
     pub proxy: Option<String>,
 }
@@ -181,7 +184,10 @@ impl SourceConfig {
     /// A password or token stands in the address, or one is to be sent with it.
     pub(super) fn sends_secret(&self) -> bool {
         let named = &self.credentials;
-        named.token_file.is_some() || named.token_env.is_some() || self.secret_of_url().is_some()
+        named.token_file.is_some()
+            || named.token_env.is_some()
+            || named.sealed.is_some()
+            || self.secret_of_url().is_some()
     }
 }
 

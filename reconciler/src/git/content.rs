@@ -7,7 +7,8 @@ use std::io::{self, Write};
 
 use git2::{ErrorCode, ObjectType, Oid, Repository, Tree};
 use schema::archive::{Archive, ArchiveError, Made};
-use schema::files::{BlobKind, LIMITS, file_name, is_ciphertext, is_lfs_pointer, is_of_identity};
+use schema::files::{BlobKind, LIMITS, file_name, is_ciphertext, is_lfs_pointer, is_of_identity, is_sops};
+use schema::plaintext::sops::{Sealed, SopsError};
 
 use super::walk::DEPTH_MAX;
 
@@ -33,6 +34,8 @@ pub enum ContentError {
     TooMuch { path: String, why: String },
     #[error("{0} is not encrypted")]
     Plain(String),
+    #[error("{path} {why}")]
+    Sops { path: String, why: SopsError },
     #[error("{0} is a folder, not an encrypted file")]
     NoFile(String),
     #[error("{path} can't be read: {source}")]
@@ -56,6 +59,7 @@ impl ContentError {
             ContentError::Plain(_) => {
                 "encrypt it with 'minik8s secrets seal', and change what was in it: it is in Git's history for good"
             }
+            ContentError::Sops { .. } => "docs/security.md, \"SOPS files\", has an example",
             ContentError::Unreadable { .. } => "let this user read it",
             ContentError::NoFile(_) => "put the encrypted file there",
             ContentError::Git(_) | ContentError::Write { .. } => "",
@@ -196,9 +200,7 @@ impl<W: Write> Walk<'_, W> {
             let why = format!("a secret has at most {} KiB", LIMITS.secret_bytes / 1024);
             return Err(ContentError::TooMuch { path: path.to_owned(), why });
         }
-        if !is_ciphertext(self.repository.find_blob(found.id)?.content()) {
-            return Err(ContentError::Plain(path.to_owned()));
-        }
+        check_ciphertext(path, self.repository.find_blob(found.id)?.content())?;
         self.file(found, file_name(path), path)
     }
 
@@ -214,6 +216,15 @@ impl<W: Write> Walk<'_, W> {
         let top = self.top;
         self.archive.link(name, target).map_err(|error| refused(error, path, top))
     }
+}
+
+/// The file of a secret is encrypted: of age as far as its beginning says, of SOPS in every value.
+pub fn check_ciphertext(path: &str, bytes: &[u8]) -> Result<(), ContentError> {
+    if is_sops(path) {
+        let sealed = Sealed::parse(bytes).map(drop);
+        return sealed.map_err(|why| ContentError::Sops { path: path.to_owned(), why });
+    }
+    if is_ciphertext(bytes) { Ok(()) } else { Err(ContentError::Plain(path.to_owned())) }
 }
 
 /// In the words of the commit. `top` is what was asked for.

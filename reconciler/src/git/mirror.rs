@@ -36,8 +36,13 @@ impl Mirror {
     /// The mirror of `config` below `state_dir`. Touches nothing.
     pub fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
         authorities::find();
-        let directory = state_dir.join("reconciler").join("mirrors").join(&config.name);
+        let directory = Self::directory(state_dir, &config.name);
         Self { config, directory }
+    }
+
+    /// Where the mirror of a source of this name is.
+    pub fn directory(state_dir: &Path, source: &str) -> PathBuf {
+        state_dir.join("reconciler").join("mirrors").join(source)
     }
 
     pub fn config(&self) -> &SourceConfig {

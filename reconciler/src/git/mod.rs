@@ -30,6 +30,7 @@ pub use ignored::{FILE_NAME as IGNORE_FILE, IgnoreRules};
 pub use mirror::Mirror;
 pub use signatures::{check_commit, check_keys};
 pub use transport::remote::Remote;
+pub use transport::sealed::SealedCredentials;
 pub use transport::transfer::Transfer;
 pub use tree::{BLOB_BYTES_MAX, Listing, PassedOver, blob, blob_at, changed_below, list};
 pub use walk::DEPTH_MAX;

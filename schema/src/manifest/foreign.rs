@@ -11,7 +11,6 @@ const BY_SERVER: &str = "a Kubernetes server sets it; remove it";
 const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations; pods of a workload are spread over the nodes anyway";
 const SPREAD: &str = "pods of a workload are spread over the nodes anyway; remove it";
 const NO_ACCOUNTS: &str = "Minik8s has no service accounts; remove it";
-const PLAIN_ENV: &str = "list each variable under env, with valueFrom.secretKeyRef";
 const VOLUMES: &str =
     "volumes can be emptyDir, hostPath, repo (files of this repository), configMap or secret";
 const BATCH_JOB: &str =
@@ -52,7 +51,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("PodSpec", &["setHostnameAsFQDN", "enableServiceLinks", "resourceClaims", "resources"], REMOVE),
     ("PodSpec", &["activeDeadlineSeconds"], REMOVE),
     ("PodSpec", &["ephemeralContainers"], "list it under containers or initContainers"),
-    ("EnvFromSource", &["secretRef"], PLAIN_ENV),
     ("Container", &["volumeDevices"], "mount a hostPath volume with volumeMounts"),
     (
         "Container",

@@ -26,6 +26,7 @@ pub use layout::Layout;
 pub use parse::limits;
 pub use values::values_of;
 
+use crate::plaintext::sops::is_sops;
 use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 use classify::{Meaning, expand_list};
 use parse::budget::Parsed;
@@ -33,9 +34,9 @@ use parse::node::{Mark, Problem, Root};
 use parse::{Format, parse, text};
 use problems::{KEPT_MAX, violation};
 
-/// Whether a file of this name can be a manifest: `.yaml`, `.yml` or `.json`.
+/// Whether a file of this name can be a manifest: `.yaml`, `.yml` or `.json`, but no file of SOPS.
 pub fn is_manifest_path(path: &str) -> bool {
-    Format::of(path).is_some()
+    Format::of(path).is_some() && !is_sops(path)
 }
 
 /// Loads one file. `path` is relative to the repository and names the file in violations; its extension

@@ -18,6 +18,7 @@ use std::fmt;
 mod bounds;
 mod dotenv;
 mod map;
+pub mod sops;
 
 /// Stands for every namespace, or every source.
 pub const ANY: &str = "*";

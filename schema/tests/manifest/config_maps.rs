@@ -84,6 +84,11 @@ fn cases() -> Vec<Case> {
         map("invalid-name", "data: {§..: c}"),
         map("invalid-name", &format!("data: {{§{long}: c}}")),
         map("duplicate-name", "data: {a: b}\nbinaryData: {§a: Yg==}"),
+        map(
+            "literal-secret",
+            "data: {LOG: info, §DB_PASSWORD: hunter2, reset-password: 'Dear $NAME, this is yours'}",
+        ),
+        map("literal-secret", "binaryData: {§key: LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tLQp4Cg==}"),
         map("too-large", &format!("§data: {{a: {}, b: c}}", "x".repeat(1024 * 1024))),
         map(
             "too-large",
@@ -102,7 +107,9 @@ fn cases() -> Vec<Case> {
         volume("invalid-name", "name: §a/b"),
         ("exclusive", with("volumes: [{name: v, secret: {secretName: s}, §configMap: {name: web}}]")),
         ("invalid-env-name", container("envFrom: [{prefix: §1a, configMapRef: {name: web}}]")),
-        ("unsupported-field", container("envFrom: [{configMapRef: {name: web}, §secretRef: {name: s}}]")),
+        ("exclusive", container("envFrom: [{configMapRef: {name: web}, §secretRef: {name: s}}]")),
+        ("exclusive", container("envFrom: [§{prefix: A_}]")),
+        ("invalid-name", container("envFrom: [{secretRef: {name: §a/b}}]")),
         (
             "exclusive",
             container(

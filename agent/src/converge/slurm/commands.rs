@@ -93,6 +93,8 @@ pub fn upload(place: &Place<'_>, digest: &str) -> String {
          rm -rf {part}\nmkdir {part}\ncat > {part}/.minik8s.tar\n\
          [ \"$(sha256sum < {part}/.minik8s.tar | cut -d ' ' -f 1)\" = {digest} ] || {{ echo 'the upload came damaged' >&2; exit 65; }}\n\
          tar -x -f {part}/.minik8s.tar -C {part}\nrm {part}/.minik8s.tar\n\
+         # What the repository's folder has of these names says nothing of a submission.\n\
+         rm -rf {part}/.minik8s/id {part}/.minik8s/lock\n\
          sync -f {part} 2>/dev/null || sync\nmv {part} {name}\n"
     )
 }

@@ -120,10 +120,11 @@ impl RealSsh {
                 // Not below /run, from which nothing may be executed on many machines.
                 let askpass = self.agent_dir.join("askpass");
                 if fs::read(&askpass).ok().as_deref() != Some(ASKPASS.as_bytes()) {
-                    let draft = self.agent_dir.join("askpass.tmp");
-                    fs::write(&draft, ASKPASS)?;
-                    fs::set_permissions(&draft, fs::Permissions::from_mode(0o700))?;
-                    fs::rename(draft, askpass)?;
+                    // Of a name of its own: another login may begin at the same time.
+                    let mut draft = tempfile::NamedTempFile::new_in(&self.agent_dir)?;
+                    draft.write_all(ASKPASS.as_bytes())?;
+                    fs::set_permissions(draft.path(), fs::Permissions::from_mode(0o700))?;
+                    draft.persist(askpass)?;
                 }
             }
         }

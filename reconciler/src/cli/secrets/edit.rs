@@ -3,10 +3,11 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use schema::plaintext::{self, ANY};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::folder::Folder;
 use super::seal::{put, require_recipients};
@@ -15,11 +16,11 @@ use crate::args::WhichSecret;
 /// In memory on Linux.
 const SHM: &str = "/dev/shm";
 
-pub(super) fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result<String> {
+pub(super) async fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result<String> {
     let path = folder.secret(which.namespace(), &which.name)?;
     let (plain, to_cluster) = folder.open(&path)?;
     require_recipients(which, to_cluster, &path)?;
-    let edited = in_editor(&plain)?;
+    let edited = in_editor(&plain).await?;
     if edited == plain {
         return Ok(format!("{} stays as it was\n", path.display()));
     }
@@ -35,11 +36,16 @@ pub(super) fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result<Strin
     put(folder, which, &header, values)
 }
 
-/// What the editor made of it.
-fn in_editor(plain: &[u8]) -> anyhow::Result<Vec<u8>> {
+/// What the editor made of it. No signal that can be caught leaves the file behind: a terminal that is closed, or a
+/// session that ends, sends one to this process as well as to the editor.
+async fn in_editor(plain: &[u8]) -> anyhow::Result<Vec<u8>> {
     if !Path::new(SHM).is_dir() {
         bail!("there is no {SHM}, and no plaintext goes to a disk; use 'minik8s secrets seal --from -'");
     }
+    // From here on they end nothing by themselves.
+    let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
+    // The editor gets these, too, and decides; as under Git, it is waited for.
+    let _ignored = [signal(SignalKind::interrupt())?, signal(SignalKind::quit())?];
     // Of mode 0700, for what editors leave beside the file; removed with all that is in it.
     let place = tempfile::Builder::new().prefix("minik8s-").tempdir_in(SHM)?;
     let file = place.path().join("secret");
@@ -48,8 +54,15 @@ fn in_editor(plain: &[u8]) -> anyhow::Result<Vec<u8>> {
         ["VISUAL", "EDITOR"].iter().find_map(|name| std::env::var(name).ok().filter(|e| !e.is_empty()));
     let editor = editor.unwrap_or_else(|| "vi".to_owned());
     // An editor may be given with arguments.
-    let ended = Command::new("sh").arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(&file).status();
-    let ended = ended.with_context(|| format!("cannot run {editor}; set EDITOR"))?;
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(&file).kill_on_drop(true);
+    let mut running = command.spawn().with_context(|| format!("cannot run {editor}; set EDITOR"))?;
+    let ended = tokio::select! {
+        ended = running.wait() => ended.with_context(|| format!("cannot run {editor}; set EDITOR"))?,
+        // Of what these leave, nothing is lost: the secret is as it was.
+        _ = hangup.recv() => bail!("the terminal was closed; the secret stays as it was"),
+        _ = terminate.recv() => bail!("asked to end; the secret stays as it was"),
+    };
     if !ended.success() {
         bail!("{editor} ended with {ended}; the secret stays as it was");
     }

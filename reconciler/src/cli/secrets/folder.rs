@@ -9,19 +9,41 @@ use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
 use schema::files::{
     IDENTITY_FILE, IDENTITY_RECIPIENT_FILE, KEYS_ENDING, RECIPIENTS_FILE, SECRET_ENDING, SECRETS_FOLDER,
+    SOURCES_NAMESPACE, secret_name,
 };
 
-use super::crypt;
 use crate::args::SecretsArgs;
+use crate::crypt;
 
 /// Where a person's own identity is kept, below the home folder.
 const OWN_IDENTITY: &str = ".config/minik8s/age-identity.txt";
 
-/// Who can decrypt the cluster's identity: a node or a person.
+/// Who can decrypt the cluster's identity: a node or a person. A reconciler is listed, and can't.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) name: String,
     pub(super) recipient: String,
+    pub(super) is_reconciler: bool,
+}
+
+/// Reconcilers stand in comments, `# reconciler NAME: age1…`: `age -R` does not encrypt the cluster's identity to them.
+const RECONCILER: &str = "reconciler ";
+
+impl Listed {
+    fn reconciler(comment: &str) -> Option<Self> {
+        let (name, recipient) = comment.strip_prefix(RECONCILER)?.rsplit_once(':')?;
+        let recipient = crypt::recipient(recipient).ok()?.to_string();
+        Some(Self { name: name.trim().to_owned(), recipient, is_reconciler: true })
+    }
+
+    fn line(&self) -> String {
+        let Self { name, recipient, is_reconciler } = self;
+        if *is_reconciler {
+            format!("# {RECONCILER}{name}: {recipient}\n")
+        } else {
+            format!("# {name}\n{recipient}\n")
+        }
+    }
 }
 
 /// The folder, and whose identity opens it.
@@ -51,7 +73,7 @@ impl Folder {
     /// Where a secret is; `shared` ones lie in no namespace.
     pub(super) fn secret(&self, namespace: Option<&str>, name: &str) -> anyhow::Result<PathBuf> {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        for part in namespace.iter().copied().chain([name]) {
+        for part in namespace.filter(|namespace| *namespace != SOURCES_NAMESPACE).into_iter().chain([name]) {
             if part.is_empty() || part.len() > 253 || part.starts_with('.') || !part.chars().all(fits) {
                 bail!("{part:?} can't be a name; use lower-case letters, digits, '-' and '.'");
             }
@@ -64,12 +86,12 @@ impl Folder {
     pub(super) fn secrets(&self) -> anyhow::Result<Vec<(Option<String>, String, PathBuf)>> {
         let mut found = Vec::new();
         for (path, name, is_dir) in entries(&self.root)? {
-            if is_dir && !name.starts_with('.') {
+            if is_dir && (!name.starts_with('.') || name == SOURCES_NAMESPACE) {
                 let below = entries(&path)?.into_iter().filter(|(_, _, is_dir)| !is_dir);
                 found.extend(below.filter_map(|(path, file, _)| {
-                    Some((Some(name.clone()), file.strip_suffix(SECRET_ENDING)?.to_owned(), path))
+                    Some((Some(name.clone()), secret_name(&file)?.to_owned(), path))
                 }));
-            } else if let Some(name) = name.strip_suffix(SECRET_ENDING) {
+            } else if let Some(name) = secret_name(&name) {
                 found.push((None, name.to_owned(), path));
             }
         }
@@ -87,20 +109,22 @@ impl Folder {
         let (mut listed, mut comment) = (Vec::new(), String::new());
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             if let Some(text) = line.strip_prefix('#') {
+                if let Some(reconciler) = Listed::reconciler(text.trim()) {
+                    listed.push(reconciler);
+                    continue;
+                }
                 text.trim().clone_into(&mut comment);
                 continue;
             }
             let recipient = crypt::recipient(line).with_context(|| path.display().to_string())?.to_string();
-            listed.push(Listed { name: std::mem::take(&mut comment), recipient });
+            let name = std::mem::take(&mut comment);
+            listed.push(Listed { name, recipient, is_reconciler: false });
         }
         Ok(listed)
     }
 
     pub(super) fn list(&self, listed: &[Listed]) -> anyhow::Result<()> {
-        let mut text = String::new();
-        for Listed { name, recipient } in listed {
-            text += &format!("# {name}\n{recipient}\n");
-        }
+        let text: String = listed.iter().map(Listed::line).collect();
         write(&self.root.join(RECIPIENTS_FILE), text.as_bytes(), 0o644)
     }
 
@@ -112,10 +136,10 @@ impl Folder {
         crypt::recipient(&text)
     }
 
-    /// Encrypts the cluster's identity, the one in use first, to everybody on the list.
+    /// Encrypts the cluster's identity, the one in use first, to everybody on the list but the reconcilers.
     pub(super) fn write_cluster(&self, identities: &[Identity], listed: &[Listed]) -> anyhow::Result<()> {
-        let to: Vec<Recipient> =
-            listed.iter().map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
+        let to = listed.iter().filter(|one| !one.is_reconciler);
+        let to: Vec<Recipient> = to.map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
         let plain =
             crypt::written(identities, "The cluster's age identity: it decrypts the cluster's secrets.");
         let ciphertext = crypt::encrypt(plain.as_bytes(), &to)?;

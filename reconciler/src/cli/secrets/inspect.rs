@@ -7,13 +7,13 @@ use std::process::ExitCode;
 
 use age::x25519::Identity;
 use anyhow::Context as _;
-use schema::files::is_ciphertext;
+use schema::files::{is_ciphertext, is_sops};
 use schema::plaintext::{self, ANY};
 
-use super::crypt;
 use super::folder::{Folder, Listed, keys_file};
 use crate::cli::client::Client;
 use crate::cli::print::output::write_out;
+use crate::crypt;
 use crate::view::{List, NodeView};
 
 /// What a node says of itself.
@@ -61,7 +61,7 @@ pub(super) fn of_nodes(listed: &[Listed], cluster: Option<&str>, nodes: &[Report
             problems.push(format!("node {name} has no identity and can read no secret; see its agent's log"));
             continue;
         };
-        if !listed.iter().any(|one| one.recipient == *recipient) {
+        if !listed.iter().any(|one| !one.is_reconciler && one.recipient == *recipient) {
             problems.push(format!(
                 "node {name} can't read the cluster's secrets: 'minik8s secrets recipients add {name} {recipient}'"
             ));
@@ -71,7 +71,8 @@ pub(super) fn of_nodes(listed: &[Listed], cluster: Option<&str>, nodes: &[Report
                  push it, and see the log of the node's agent"
             ));
         }
-        let stale = listed.iter().find(|one| one.name == *name && one.recipient != *recipient);
+        let stale =
+            listed.iter().find(|one| !one.is_reconciler && one.name == *name && one.recipient != *recipient);
         problems.extend(stale.map(|one| {
             format!(
                 "{name} is on the list with {}, and says that it is {recipient}: one of both is false",
@@ -100,14 +101,14 @@ pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
     for (namespace, name, path) in &secrets {
         let shown = path.display();
         let ciphertext = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
-        if !is_ciphertext(&ciphertext) {
+        if !is_ciphertext(&ciphertext) && !is_sops(&shown.to_string()) {
             problems.push(format!(
                 "{shown} is not encrypted: seal it, and change what is in it before it is pushed"
             ));
             continue;
         }
         let Some(identities) = &identities else { continue };
-        let plain = match crypt::decrypt(&ciphertext, identities) {
+        let plain = match crypt::open_secret(path, &ciphertext, identities) {
             Ok(Some(plain)) => plain,
             // Only those know what is in it.
             Ok(None) => {
@@ -167,11 +168,11 @@ fn of_identity(
         return Ok(None);
     }
     let count = crypt::recipients_of(&fs::read(&path)?).with_context(|| path.display().to_string())?;
-    if count != listed.len() {
+    let wanted = listed.iter().filter(|one| !one.is_reconciler).count();
+    if count != wanted {
         problems.push(format!(
-            "{} is encrypted to {count} recipients, and the list has {}: 'minik8s secrets rotate' makes a new one",
+            "{} is encrypted to {count} recipients, and the list has {wanted}: 'minik8s secrets rotate' makes a new one",
             path.display(),
-            listed.len()
         ));
     }
     match folder.cluster_identities() {

@@ -8,11 +8,12 @@ use std::process::ExitCode;
 
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
+use schema::files::{SOURCES_NAMESPACE, is_sops};
 
 use crate::args::{RecipientsChange, SecretsArgs, SecretsCommand};
 use crate::cli::print::output::write_out;
+use crate::crypt;
 
-mod crypt;
 mod edit;
 mod folder;
 mod inspect;
@@ -28,7 +29,7 @@ pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
     let said = match &args.command {
         SecretsCommand::Init { nodes } => init(&folder, nodes)?,
         SecretsCommand::Seal(args) => seal::seal(&folder, args)?,
-        SecretsCommand::Edit(which) => edit::edit(&folder, which)?,
+        SecretsCommand::Edit(which) => edit::edit(&folder, which).await?,
         SecretsCommand::Rotate => rotate(&folder)?,
         SecretsCommand::Check { server } => return inspect::run(&folder, server.as_deref()).await,
         SecretsCommand::Recipients { change } => recipients(&folder, change.as_ref())?,
@@ -48,7 +49,7 @@ fn init(folder: &Folder, nodes: &[String]) -> anyhow::Result<String> {
     for node in nodes {
         let (name, recipient) =
             node.split_once('=').with_context(|| format!("{node:?} is not written as NAME=RECIPIENT"))?;
-        add(&mut listed, name, recipient)?;
+        add(&mut listed, name, recipient, false)?;
     }
     let mut said = String::new();
     let own = if let Some(own) = folder.own()? {
@@ -60,7 +61,8 @@ fn init(folder: &Folder, nodes: &[String]) -> anyhow::Result<String> {
     };
     if !listed.iter().any(|one| one.recipient == own.to_string()) {
         let name = std::env::var("USER").unwrap_or_else(|_| "me".to_owned());
-        listed.push(Listed { name: format!("operator {name}"), recipient: own.to_string() });
+        let (name, recipient) = (format!("operator {name}"), own.to_string());
+        listed.push(Listed { name, recipient, is_reconciler: false });
     }
     let cluster = Identity::generate();
     folder.list(&listed)?;
@@ -79,9 +81,9 @@ fn names(listed: &[Listed]) -> String {
     listed.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn add(listed: &mut Vec<Listed>, name: &str, recipient: &str) -> anyhow::Result<()> {
+fn add(listed: &mut Vec<Listed>, name: &str, recipient: &str, is_reconciler: bool) -> anyhow::Result<()> {
     let recipient = crypt::recipient(recipient)?.to_string();
-    if name.trim().is_empty() || name.contains(['\n', '#']) {
+    if name.trim().is_empty() || name.contains(['\n', '#', ':']) {
         bail!("{name:?} can't name a recipient");
     }
     if let Some(known) = listed.iter().find(|one| one.recipient == recipient) {
@@ -92,7 +94,7 @@ fn add(listed: &mut Vec<Listed>, name: &str, recipient: &str) -> anyhow::Result<
             "{name} is on the list already; 'minik8s secrets recipients remove {name}' takes its old recipient off it"
         );
     }
-    listed.push(Listed { name: name.to_owned(), recipient });
+    listed.push(Listed { name: name.to_owned(), recipient, is_reconciler });
     Ok(())
 }
 
@@ -100,11 +102,19 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
     let mut listed = folder.listed()?;
     let said = match change {
         None => {
-            let lines = listed.iter().map(|one| format!("{}  {}\n", one.recipient, one.name));
+            let kind = |one: &Listed| if one.is_reconciler { "reconciler " } else { "" };
+            let lines = listed.iter().map(|one| format!("{}  {}{}\n", one.recipient, kind(one), one.name));
             return Ok(lines.collect());
         }
-        Some(RecipientsChange::Add { name, recipient }) => {
-            add(&mut listed, name, recipient)?;
+        Some(RecipientsChange::Add { name, recipient, reconciler: true }) => {
+            add(&mut listed, name, recipient, true)?;
+            folder.list(&listed)?;
+            return Ok(format!(
+                "'minik8s secrets seal SOURCE -n {SOURCES_NAMESPACE}' encrypts to {name}, too\n"
+            ));
+        }
+        Some(RecipientsChange::Add { name, recipient, reconciler: false }) => {
+            add(&mut listed, name, recipient, false)?;
             format!("{name} can decrypt the cluster's identity once this is pushed; no secret changes\n")
         }
         Some(RecipientsChange::Remove { name }) => {
@@ -120,7 +130,9 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
     };
     let identities = folder.cluster_identities()?;
     if let Some(own) = folder.own()?
-        && !own.iter().any(|own| listed.iter().any(|one| one.recipient == own.to_public().to_string()))
+        && !own.iter().any(|own| {
+            listed.iter().any(|one| !one.is_reconciler && one.recipient == own.to_public().to_string())
+        })
     {
         bail!("then you could not read it any more yourself; let someone else take you off the list");
     }
@@ -135,7 +147,16 @@ fn rotate(folder: &Folder) -> anyhow::Result<String> {
     let new = Identity::generate();
     let to = [new.to_public()];
     let (mut sealed, mut others) = (Vec::new(), Vec::new());
+    let mut said = String::new();
     for (_, _, path) in folder.secrets()? {
+        if is_sops(&path.to_string_lossy()) {
+            said += &format!(
+                "{} stays as it is: 'sops rotate -i --add-age {}' and --rm-age with the recipient before\n",
+                path.display(),
+                to[0]
+            );
+            continue;
+        }
         let ciphertext = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let here = || path.display().to_string();
         match crypt::decrypt(&ciphertext, &former).with_context(here)? {
@@ -150,7 +171,7 @@ fn rotate(folder: &Folder) -> anyhow::Result<String> {
     for (ciphertext, path) in &sealed {
         folder.replace(path, ciphertext)?;
     }
-    let mut said = format!("encrypted {} secrets to a new identity of the cluster\n", sealed.len());
+    said += &format!("encrypted {} secrets to a new identity of the cluster\n", sealed.len());
     for path in others {
         said += &format!("{} is encrypted to single recipients and stays as it is\n", path.display());
     }

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use age::x25519::Recipient;
 use anyhow::{Context as _, bail};
-use schema::files::LIMITS;
+use schema::files::{LIMITS, SOURCES_NAMESPACE};
 use schema::plaintext::{self, ANY, Format, Header};
 
-use super::crypt;
 use super::folder::Folder;
 use crate::args::{SealArgs, SecretFormat, WhichSecret};
+use crate::crypt;
 
 impl WhichSecret {
     pub(super) fn namespace(&self) -> Option<&str> {
@@ -20,10 +20,22 @@ impl WhichSecret {
 
     /// To whom it is encrypted.
     fn recipients(&self, folder: &Folder) -> anyhow::Result<Vec<Recipient>> {
+        let listed = folder.listed()?;
+        if self.to.is_empty() && self.namespace() == Some(SOURCES_NAMESPACE) {
+            let reconcilers = listed.iter().filter(|one| one.is_reconciler);
+            let to: Vec<Recipient> =
+                reconcilers.map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
+            if to.is_empty() {
+                bail!(
+                    "no reconciler is on the list; its log says its recipient: 'minik8s secrets recipients add NAME age1… \
+                     --reconciler'"
+                );
+            }
+            return Ok(to);
+        }
         if self.to.is_empty() {
             return Ok(vec![folder.cluster()?]);
         }
-        let listed = folder.listed()?;
         let by_name =
             |to: &String| listed.iter().find(|one| one.name == *to).map(|one| one.recipient.clone());
         self.to.iter().map(|to| crypt::recipient(&by_name(to).unwrap_or_else(|| to.clone()))).collect()

@@ -7,6 +7,7 @@ use super::inspect::{Reported, of_files, of_nodes};
 use super::seal::seal;
 use super::*;
 use crate::args::{SealArgs, SecretFormat, WhichSecret};
+use crate::crypt;
 
 struct World {
     dir: tempfile::TempDir,
@@ -71,7 +72,8 @@ fn sealing(name: &str) -> SealArgs {
 }
 
 fn add_node(world: &World, name: &str, recipient: &str) -> anyhow::Result<String> {
-    let change = RecipientsChange::Add { name: name.to_owned(), recipient: recipient.to_owned() };
+    let (name, recipient) = (name.to_owned(), recipient.to_owned());
+    let change = RecipientsChange::Add { name, recipient, reconciler: false };
     recipients(&world.folder, Some(&change))
 }
 
@@ -170,7 +172,10 @@ fn a_secret_for_single_nodes_stays_theirs() {
 
 #[test]
 fn what_nodes_report_is_compared_with_the_list() {
-    let listed = |name: &str, recipient: &str| Listed { name: name.into(), recipient: recipient.into() };
+    let listed = |name: &str, recipient: &str| {
+        let (name, recipient) = (name.into(), recipient.into());
+        Listed { name, recipient, is_reconciler: false }
+    };
     let node = |name: &str, recipient: Option<&str>, cluster: Option<&str>| Reported {
         name: name.into(),
         recipient: recipient.map(str::to_owned),
@@ -188,6 +193,62 @@ fn what_nodes_report_is_compared_with_the_list() {
         let told = of_nodes(&list, Some("age1c"), &[reported]).join("\n");
         assert!(told.contains(part), "{told}");
     }
+}
+
+#[test]
+fn a_reconciler_reads_credentials_of_sources_and_no_secret_of_a_pod() {
+    let world = World::new();
+    let ((one, one_is), (reconciler, reconciler_is)) = (node(), node());
+    init(&world.folder, &[format!("node-1={one_is}")]).unwrap();
+    let token = || SealArgs {
+        which: WhichSecret { namespace: ".sources".to_owned(), ..sealing("apps").which },
+        from: Some(world.dir.path().join("values")),
+        ..sealing("apps")
+    };
+    fs::write(world.dir.path().join("values"), "token: hunter2\n").unwrap();
+    let why = seal(&world.folder, &token()).unwrap_err().to_string();
+    assert!(why.contains("--reconciler"), "{why}");
+    let identity = world.text(".identity/cluster.age");
+    let (name, recipient) = ("r1".to_owned(), reconciler_is.clone());
+    recipients(&world.folder, Some(&RecipientsChange::Add { name, recipient, reconciler: true })).unwrap();
+    assert!(world.text("recipients.txt").contains(&format!("# reconciler r1: {reconciler_is}\n")));
+    assert_eq!(world.text(".identity/cluster.age"), identity, "the cluster's identity is not for it");
+    seal(&world.folder, &token()).unwrap();
+    let ciphertext = fs::read(world.path(".sources/apps.age")).unwrap();
+    let plain = crypt::decrypt(&ciphertext, &[reconciler]).unwrap().unwrap();
+    assert_eq!(plain, b"namespace: .sources\nname: apps\nformat: map\n---\ntoken: hunter2\n");
+    // Neither another node nor a rotation lets it read more.
+    add_node(&world, "node-2", &node().1).unwrap();
+    rotate(&world.folder).unwrap();
+    assert_eq!(crypt::recipients_of(world.text(".identity/cluster.age").as_bytes()).unwrap(), 3);
+    assert!(crypt::decrypt(&ciphertext, &[one]).unwrap().is_none());
+    assert_eq!(world.problems(), [""; 0]);
+}
+
+#[test]
+fn a_file_of_sops_is_checked_as_the_others() {
+    let world = World::new();
+    init(&world.folder, &[]).unwrap();
+    let file = include_str!("../../../../schema/src/plaintext/sops/testdata/db.sops.yaml");
+    fs::create_dir_all(world.path("shop")).unwrap();
+    fs::write(world.path("shop/db.sops.yaml"), file).unwrap();
+    let checked = of_files(&world.folder).unwrap();
+    assert!(checked.problems.is_empty() && checked.notes.len() == 1, "{checked:?}");
+    // As the identity to which it is encrypted.
+    let own = include_str!("../../../../schema/src/plaintext/sops/testdata/identity.txt");
+    let own: Identity = own.lines().last().unwrap().parse().unwrap();
+    world.folder.write_cluster(&[own], &world.folder.listed().unwrap()).unwrap();
+    assert_eq!(of_files(&world.folder).unwrap().notes, [""; 0]);
+    assert_eq!(world.problems(), [""; 0]);
+    fs::create_dir_all(world.path("other")).unwrap();
+    fs::write(world.path("other/db.sops.yaml"), file).unwrap();
+    fs::write(world.path("shop/bad.sops.yaml"), file.replace("2026-11-23T", "2026-11-24T")).unwrap();
+    let told = world.problems().join("\n");
+    assert!(
+        told.contains("other/db.sops.yaml is for shop/db") && told.contains("bad.sops.yaml can't"),
+        "{told}"
+    );
+    assert!(rotate(&world.folder).unwrap().contains("sops rotate"));
 }
 
 #[test]

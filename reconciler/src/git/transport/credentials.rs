@@ -66,6 +66,10 @@ pub(in crate::git) fn check(config: &SourceConfig) -> Result<(), GitError> {
     match config.transport()? {
         Transport::Ssh => {
             let Some(file) = &config.credentials.known_hosts else {
+                // Those that are sealed may not be there yet.
+                if config.credentials.sealed.is_some() {
+                    return Ok(());
+                }
                 return Err(failed(
                     config,
                     "no known_hosts file is given",
@@ -116,8 +120,19 @@ fn check_certificate(
     }
 }
 
+/// A value that lies encrypted in another source's repository, read now.
+fn sealed(config: &SourceConfig, key: &str) -> Result<Option<String>, GitError> {
+    let Some(sealed) = &config.credentials.sealed else { return Ok(None) };
+    let read = sealed.read(&config.name);
+    let mut values = read.map_err(|missing| failed(config, &missing.why, &missing.help))?;
+    Ok(values.remove(key))
+}
+
 /// The token, read now.
 fn token(config: &SourceConfig) -> Result<Option<String>, GitError> {
+    if let Some(token) = sealed(config, "token")? {
+        return Ok(Some(token.trim().to_owned()));
+    }
     let (text, place) = match (&config.credentials.token_file, &config.credentials.token_env) {
         (Some(file), _) => (read(config, file)?, file.display().to_string()),
         (None, Some(name)) => match std::env::var(name) {
@@ -160,6 +175,12 @@ fn credential(
         return made(Cred::username(user.unwrap_or("git")));
     }
     if allowed.contains(CredentialType::SSH_KEY) {
+        if let Some(key) = sealed(config, "sshKey")? {
+            if tries > 2 {
+                return Err(refused(config));
+            }
+            return made(Cred::ssh_key_from_memory(user.unwrap_or("git"), None, &key, None));
+        }
         let Some(key) = &config.credentials.ssh_key else {
             return Err(failed(config, "it wants an ssh key and none is given", "give --ssh-key FILE"));
         };
@@ -178,19 +199,23 @@ fn credential(
         if tries > 1 {
             return Err(refused(config));
         }
-        let user = config.credentials.username.as_deref().or(user);
+        let sealed = sealed(config, "username")?;
+        let user = sealed.as_deref().or(config.credentials.username.as_deref()).or(user);
         return made(Cred::userpass_plaintext(user.unwrap_or_else(|| default_user(config.host())), &token));
     }
     Err(refused(config))
 }
 
 fn check_host_key(config: &SourceConfig, key: &[u8]) -> Result<(), GitError> {
-    let Some(file) = &config.credentials.known_hosts else {
-        return Err(failed(config, "no known_hosts file is given", "give --known-hosts FILE"));
+    let (known, shown) = match (sealed(config, "knownHosts")?, &config.credentials.known_hosts) {
+        (Some(sealed), _) => (sealed, "`knownHosts` of its sealed credentials".to_owned()),
+        (None, Some(file)) => (read(config, file)?, file.display().to_string()),
+        (None, None) => {
+            return Err(failed(config, "no known_hosts file is given", "give --known-hosts FILE"));
+        }
     };
     let (host, port) = (config.host(), config.ssh_port());
-    let shown = file.display();
-    match look_up(&read(config, file)?, host, port, key) {
+    match look_up(&known, host, port, key) {
         HostKey::Known => Ok(()),
         HostKey::Unknown => Err(failed(
             config,

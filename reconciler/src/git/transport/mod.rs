@@ -6,4 +6,5 @@ pub(super) mod credentials;
 mod known_hosts;
 pub(super) mod proxy;
 pub(super) mod remote;
+pub(super) mod sealed;
 pub(super) mod transfer;

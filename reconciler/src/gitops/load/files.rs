@@ -12,13 +12,14 @@ use std::sync::Arc;
 use git2::{ObjectType, Oid, Repository};
 use schema::files::{
     BlobKind, BlobRef, ContentRef, ContentUse, Files, KEYS_ENDING, KeyUse, LIMITS, SECRET_ENDING,
-    identity_paths, is_ciphertext, is_lfs_pointer, secret_paths,
+    identity_paths, is_lfs_pointer, is_sops, secret_paths,
 };
 use schema::object::Object;
+use schema::plaintext::sops::Sealed;
 use schema::violation::{Violation, rules};
 
 use crate::blobs::BlobStore;
-use crate::git::content::{self, ContentError, Found};
+use crate::git::content::{self, ContentError, Found, check_ciphertext};
 use crate::git::{self, BLOB_BYTES_MAX};
 use crate::gitops::load::Manifests;
 use crate::gitops::load::contents::too_large;
@@ -41,8 +42,8 @@ pub(in crate::gitops) trait Lookup {
     fn text(&self, path: &str) -> Option<String>;
 }
 
-/// Longest list of a secret's keys.
-const KEYS_BYTES_MAX: u64 = 64 * 1024;
+/// Longest list of a secret's keys, and longest SOPS file.
+const KEYS_BYTES_MAX: u64 = LIMITS.secret_bytes;
 
 /// A commit.
 pub(in crate::gitops) struct InCommit<'a> {
@@ -140,10 +141,11 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
             return Err(absent());
         }
         let mut beginning = Vec::new();
-        fs::File::open(&at).map_err(unread)?.take(1024).read_to_end(&mut beginning).map_err(unread)?;
+        let enough = if is_secret { LIMITS.secret_bytes } else { 1024 };
+        fs::File::open(&at).map_err(unread)?.take(enough).read_to_end(&mut beginning).map_err(unread)?;
         let size = fs::metadata(&at).map_err(unread)?.len();
-        if is_secret && !is_ciphertext(&beginning) {
-            return Err(ContentError::Plain(path.to_owned()));
+        if is_secret {
+            check_ciphertext(path, &beginning)?;
         }
         if size == beginning.len() as u64 && is_lfs_pointer(&beginning) {
             return Err(ContentError::Lfs(path.to_owned()));
@@ -182,6 +184,8 @@ impl<K: Fn(&str) -> bool> OnDisk<'_, K> {
 struct Refusal {
     message: String,
     help: String,
+    /// There is nothing of this name, which a use that is optional may do without.
+    is_absent: bool,
 }
 
 /// What a manifest names and the commit holds.
@@ -253,6 +257,7 @@ pub(in crate::gitops) fn resolve(
                         }
                         file.violations.extend(unlisted_keys(name, draft, &used, content));
                     }
+                    Err(refusal) if refusal.is_absent && used.is_optional => {}
                     Err(refusal) => {
                         if told.insert(used.what.clone()) {
                             file.violations.push(violation(name, draft, &used, refusal));
@@ -291,7 +296,10 @@ fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &Cont
     let missing = wanted.map(|(at, key)| {
         let known = keys.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let message = format!("{}: {} has no key `{key}`", crate::gitops::diff::dotted(at), used.what);
-        let help = format!("{list} lists {known}; 'minik8s secrets edit' adds a key and lists it");
+        let help = match is_sops(list) {
+            true => format!("{list} has {known}; 'sops edit' adds a key"),
+            false => format!("{list} lists {known}; 'minik8s secrets edit' adds a key and lists it"),
+        };
         let mut violation = Violation::of(&rules::SECRET_KEY, file, draft.place(at), message).with_help(help);
         violation.object = Some(draft.reference.to_string());
         violation
@@ -299,8 +307,12 @@ fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &Cont
     missing.collect()
 }
 
-/// The keys that are listed in the file beside a secret's.
+/// The keys of a secret: those of a SOPS file are in clear, those of another are listed in the file beside it.
 fn listed_keys(path: &str, lookup: &impl Lookup) -> Option<(String, BTreeSet<String>)> {
+    if is_sops(path) {
+        let sealed = Sealed::parse(lookup.text(path)?.as_bytes()).ok()?;
+        return Some((path.to_owned(), sealed.keys().map(str::to_owned).collect()));
+    }
     let list = format!("{}{KEYS_ENDING}", path.strip_suffix(SECRET_ENDING)?);
     let text = lookup.text(&list)?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -332,7 +344,8 @@ fn grant(
             Err(ContentError::Absent(_)) => {}
             Err(error) if error.is_ours() => return Err(error),
             Err(error) => {
-                return Ok(Err(Refusal { message: error.to_string(), help: error.help().to_owned() }));
+                let help = error.help().to_owned();
+                return Ok(Err(Refusal { message: error.to_string(), help, is_absent: false }));
             }
         }
     }
@@ -341,7 +354,7 @@ fn grant(
         ContentRef::ClusterIdentity => return Ok(Ok(Content::default())),
         ContentRef::Path(_) | ContentRef::Object(..) => {
             let error = ContentError::Absent(named.to_string());
-            Refusal { message: error.to_string(), help: error.help().to_owned() }
+            Refusal { message: error.to_string(), help: error.help().to_owned(), is_absent: true }
         }
         ContentRef::Secret(name) => Refusal {
             message: format!("there is no encrypted file of secret {name} in the repository"),
@@ -349,18 +362,20 @@ fn grant(
                 "'minik8s secrets seal {name} -n {namespace} --from FILE' writes it; it is committed as {}",
                 places(folders, namespace, name)
             ),
+            is_absent: true,
         },
     }))
 }
 
 /// Where a secret that is not there may be put, for people.
 fn places(folders: &[String], namespace: &str, name: &str) -> String {
+    let of = |folder: &str| {
+        let paths = secret_paths(folder, namespace, name).into_iter().filter(|path| !is_sops(path));
+        paths.collect::<Vec<_>>().join(", or as ")
+    };
     match folders {
-        [folder] => secret_paths(folder, namespace, name).join(", or as "),
-        _ => format!(
-            "{}, here or below the source's --path",
-            secret_paths("", namespace, name).join(", or as ")
-        ),
+        [folder] => of(folder),
+        _ => format!("{}, here or below the source's --path", of("")),
     }
 }
 

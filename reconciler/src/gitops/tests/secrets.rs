@@ -91,3 +91,38 @@ async fn a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_a
     cluster.settle().await;
     assert_eq!(cluster.status().await.state, SourceState::Synced);
 }
+
+/// The keys of a SOPS file stand in clear; those of a job's login are checked as those of a pod.
+#[tokio::test]
+async fn a_file_of_sops_is_ciphertext_with_keys_and_one_in_clear_is_refused() {
+    const SOPS: &str = include_str!("../../../../schema/src/plaintext/sops/testdata/db.sops.yaml");
+    let user = |name: &str, key: &str| {
+        let value = format!("{{name: X, valueFrom: {{secretKeyRef: {{name: db, key: {key}}}}}}}");
+        pod(name, "one").replace("    image:", &format!("    env: [{value}]\n    image:"))
+    };
+    let job = "apiVersion: minik8s.io/v1\nkind: Job\nmetadata: {name: sum}\nspec:\n  runCommands: [\"true\"]\n  login: {host: h, \
+               username: u, sshKey: {name: db, key: id}}\n";
+    let all = "  - {name: Y, image: app, envFrom: [{secretRef: {name: db}}, {secretRef: {name: gone, optional: true}}]}\n";
+    let mut repo = repo(&[
+        ("a.yaml", &user("a", "pin")),
+        ("b.yaml", &user("b", "pni")),
+        ("c.yaml", job),
+        ("d.yaml", &(pod("d", "one") + &all.replace("name: Y", "name: y"))),
+        ("e.yaml", &(pod("e", "one") + &all.replace("name: Y", "name: y").replace(", optional: true", ""))),
+        ("secrets/default/db.sops.yaml", SOPS),
+    ]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "d"]);
+    let told = format!("{:?}", cluster.status().await);
+    for part in ["no key `pni`", "login.sshKey.key", "secret gone", "db.sops.yaml has active"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let objects = cluster.objects().await;
+    assert_eq!(objects["a"].files["secrets/default/db.sops.yaml"].kind, BlobKind::Secret);
+    repo.set("secrets/default/db.sops.yaml", "namespace: default\nname: db\npin: canary\n")
+        .commit("In clear");
+    cluster.settle().await;
+    let told = format!("{:?}", cluster.status().await);
+    assert!(told.contains("SOPS did not encrypt it") && !told.contains("canary"), "{told}");
+}

@@ -3,7 +3,7 @@
 use super::super::content::{CONTENT_MAX_BYTES, decoded};
 use super::super::names::is_key;
 use super::ConfigMapSpec;
-use crate::secrets::is_clear_key;
+use crate::secrets::{is_clear_key, is_clear_secret};
 use crate::violation::{Findings, Path, rules};
 
 /// Most keys: each stands with its digest in the object, which must fit under its key.
@@ -14,12 +14,10 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
     let mut bytes = 0;
     for (key, text) in &spec.data {
         check_key(key, &data, findings);
-        if is_clear_key(text) {
-            let message =
-                "a private key in clear: all who can read the repository have it, also after it is removed";
-            let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from FILE' and \
-                        mount it: volumes: [{name: …, secret: {secretName: NAME}}]";
-            findings.add(&rules::LITERAL_SECRET, &data.field(key), message).on_key().help(help);
+        // A text of several words under such a name is a page or a template.
+        let is_password = !text.trim().contains(char::is_whitespace) && is_clear_secret(key, text.trim());
+        if is_clear_key(text) || is_password {
+            clear_secret(is_clear_key(text), &data.field(key), findings);
         }
         bytes += text.len();
     }
@@ -27,7 +25,12 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
         check_key(key, &binary_data, findings);
         let here = binary_data.field(key);
         match decoded(text) {
-            Some(value) => bytes += value.len(),
+            Some(value) => {
+                bytes += value.len();
+                if str::from_utf8(&value).is_ok_and(is_clear_key) {
+                    clear_secret(true, &here, findings);
+                }
+            }
             None => {
                 let help = "write it as `base64 FILE` prints it";
                 findings.add(&rules::WRONG_TYPE, &here, "Invalid value: it is not base64").help(help);
@@ -51,6 +54,15 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
         let help = "split it, or mount a file of the repository with a repo volume";
         findings.add(&rules::TOO_LARGE, place, message).on_key().help(help);
     }
+}
+
+fn clear_secret(is_key: bool, at: &Path<'_>, findings: &mut Findings) {
+    let what = if is_key { "a private key" } else { "a password" };
+    let message =
+        format!("{what} in clear: all who can read the repository have it, also after it is removed");
+    let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from FILE' and mount \
+                it: volumes: [{name: …, secret: {secretName: NAME}}]";
+    findings.add(&rules::LITERAL_SECRET, at, message).on_key().help(help);
 }
 
 fn check_key(key: &str, at: &Path<'_>, findings: &mut Findings) {

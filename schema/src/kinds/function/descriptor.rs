@@ -3,7 +3,7 @@
 use super::super::pod::content_uses::env_uses;
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime, dialect, validate};
-use crate::files::{ContentRef, ContentUse, normal_path};
+use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
 use crate::violation::{Findings, Path, field_path};
 
 impl KindSpec for FunctionSpec {
@@ -61,7 +61,7 @@ impl FunctionSpec {
                 // Replicas run on when it changes: gateways alone read it.
                 is_login: true,
                 is_optional: false,
-                keys: Vec::new(),
+                keys: vec![(field_path(&[&at[..], &["key"]].concat()), KeyUse::Text(key.key.clone()))],
             }
         });
         source.chain(env_uses(&self.env, &["spec", "env"])).chain(token).collect()

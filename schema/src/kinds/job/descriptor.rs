@@ -2,7 +2,7 @@
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
 use super::{JobSpec, SlurmLogin, dialect, validate};
-use crate::files::{ContentRef, ContentUse, normal_path};
+use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
 use crate::kinds::Kind;
 use crate::kinds::reference::{FieldAt, Reference};
 use crate::meta::ObjectMeta;
@@ -70,7 +70,7 @@ impl SlurmLogin {
             what: ContentRef::Secret(secret.name.clone()),
             is_login: true,
             is_optional: false,
-            keys: Vec::new(),
+            keys: vec![(field_path(&[at, &[field, "key"]].concat()), KeyUse::Text(secret.key.clone()))],
         });
         uses.collect()
     }

@@ -139,8 +139,8 @@ pub struct ConfigMapKeyRef {
     pub optional: bool,
 }
 
-/// A ConfigMap whose texts become environment variables.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A ConfigMap or a secret whose texts become environment variables; exactly one of the two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct EnvFromSource {
@@ -148,7 +148,23 @@ pub struct EnvFromSource {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
     /// The ConfigMap.
-    pub config_map_ref: ConfigMapRef,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<ConfigMapRef>,
+    /// The secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretEnvRef>,
+}
+
+/// A secret of the same namespace, or one for all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct SecretEnvRef {
+    /// Its name.
+    pub name: String,
+    /// Its file need not be in the repository.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
 }
 
 /// A ConfigMap of the same namespace.

@@ -61,12 +61,35 @@ pub enum Variable<'a> {
 impl Container {
     /// Its variables, each with its list and its number in it. A later one of the same name wins.
     pub fn variables(&self) -> impl Iterator<Item = (&'static str, usize, Variable<'_>)> {
-        let from = self.env_from.iter().map(|EnvFromSource { prefix, config_map_ref }| {
-            let of = ContentRef::Object(Kind::ConfigMap, config_map_ref.name.clone());
-            Variable::All(AllOf { of, prefix, is_optional: config_map_ref.optional, at: "configMapRef" })
-        });
-        let from = from.enumerate().map(|(index, all)| ("envFrom", index, all));
+        let from = self.env_from.iter().enumerate();
+        let from = from.filter_map(|(index, from)| Some(("envFrom", index, Variable::All(from.all()?))));
         from.chain(self.env.iter().enumerate().map(|(index, one)| ("env", index, Variable::One(one))))
+    }
+}
+
+impl EnvFromSource {
+    /// Its fields, of which one is set.
+    pub(super) const FIELDS: &[&str] = &["configMapRef", "secretRef"];
+
+    /// What it names.
+    fn all(&self) -> Option<AllOf<'_>> {
+        self.all_named().next()
+    }
+
+    /// All that are written, of which one may be.
+    pub(super) fn all_named(&self) -> impl Iterator<Item = AllOf<'_>> {
+        let map = self.config_map_ref.iter().map(|map| AllOf {
+            of: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
+            prefix: &self.prefix,
+            is_optional: map.optional,
+            at: "configMapRef",
+        });
+        map.chain(self.secret_ref.iter().map(|secret| AllOf {
+            of: ContentRef::Secret(secret.name.clone()),
+            prefix: &self.prefix,
+            is_optional: secret.optional,
+            at: "secretRef",
+        }))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
+use schema::files::{ContentRef, of_content};
 use schema::records::{EventType, PodInstance};
 
 use super::redact::{UNSHOWN, redact_secrets};
@@ -23,6 +24,11 @@ fn start_of(id: &PodId, step: &ContainerStep) -> String {
         0 => format!(" of pod {uid}"),
         again => format!(" of pod {uid}, restart {again}"),
     }
+}
+
+/// The pod carries it: an optional secret may be absent.
+fn has(pod: &PodInstance, of: &ContentRef) -> bool {
+    of_content(&pod.files, of).is_some()
 }
 
 impl Worker {
@@ -100,9 +106,20 @@ impl Worker {
         new: &mut NewContainer,
     ) -> Result<(), SecretError> {
         let mut read = BTreeMap::new();
-        for KeyedValue { marker, of, key } in &rendered.values {
+        let mut values = rendered.values.clone();
+        if let Some(of_secrets) = &rendered.of_secrets {
+            let (spec, place) = &**of_secrets;
+            for (of, _) in secrets_of(spec).into_iter().filter(|(of, key)| key.is_none() && has(pod, of)) {
+                let entries = self.files.values(pod, &of).await?;
+                read.insert(of, entries);
+            }
+            let keys = read.iter().map(|(of, entries)| (of.clone(), entries.keys().cloned().collect()));
+            let told = render::told(spec, pod, place, &keys.collect()).map_err(SecretError::NoContent)?;
+            (new.env, new.command, new.args, values) = (told.env, told.command, told.args, told.values);
+        }
+        for KeyedValue { marker, of, key } in &values {
             if !read.contains_key(of) {
-                read.insert(of, self.files.values(pod, of).await?);
+                read.insert(of.clone(), self.files.values(pod, of).await?);
             }
             let Some(entries) = read.get(of) else { continue };
             let value = variable(of, key, entries)?;
@@ -118,9 +135,10 @@ impl Worker {
         let mut all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         let secrets = all.find(|spec| spec.name == container).map(secrets_of).unwrap_or_default();
         let mut values = Vec::new();
-        for KeyedValue { of, key, .. } in secrets {
+        for (of, key) in secrets.into_iter().filter(|(of, _)| has(pod, of)) {
             let Ok(mut entries) = self.files.values(pod, &of).await else { return UNSHOWN.to_owned() };
-            values.extend(entries.remove(&key).map(|value| String::from_utf8_lossy(&value).into_owned()));
+            entries.retain(|name, _| key.as_ref().is_none_or(|key| key == name));
+            values.extend(entries.into_values().map(|value| String::from_utf8_lossy(&value).into_owned()));
         }
         redact_secrets(&error.to_string(), &values)
     }

@@ -2,26 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use schema::files::of_content;
+use schema::files::{ContentRef, of_content};
 use schema::kinds::names::is_env_name;
 use schema::kinds::pod::keyed::{AllOf, ValueOf, Variable};
 use schema::kinds::pod::{Container, EnvVarSource};
 use schema::records::PodInstance;
 
-use super::rendered::KeyedValue;
+use super::rendered::{KeyedValue, PlaceFields};
 
-/// What field references may name besides the pod itself.
+/// What variables are made from.
 #[derive(Debug, Clone)]
 pub struct FieldContext<'a> {
     /// The pod.
     pub pod: &'a PodInstance,
-    /// Its node.
-    pub node: &'a str,
-    /// The node's address.
-    pub host_ip: String,
-    /// The pod's address.
-    pub pod_ip: String,
+    /// Where it is.
+    pub place: &'a PlaceFields,
+    /// The keys of secrets, as far as these are decrypted.
+    pub secret_keys: &'a SecretKeys,
 }
+
+/// Which keys secrets have.
+pub type SecretKeys = BTreeMap<ContentRef, Vec<String>>;
 
 /// Names and values, and which of these are markers.
 pub type Variables = (Vec<(String, String)>, Vec<KeyedValue>);
@@ -85,8 +86,11 @@ impl List {
 
     /// Keys that can't be names are left out, as in Kubernetes.
     fn add_all(&mut self, all: &AllOf<'_>, context: &FieldContext<'_>) {
-        let Some((_, blob)) = of_content(&context.pod.files, &all.of) else { return };
-        for key in &blob.texts {
+        let keys = match &all.of {
+            secret @ ContentRef::Secret(_) => context.secret_keys.get(secret),
+            object => of_content(&context.pod.files, object).map(|(_, blob)| &blob.texts),
+        };
+        for key in keys.into_iter().flatten() {
             let name = format!("{}{key}", all.prefix);
             if is_env_name(&name) {
                 self.add_keyed(name, KeyedValue::new(all.of.clone(), key));
@@ -133,9 +137,9 @@ fn field_value(path: &str, context: &FieldContext<'_>) -> Option<String> {
         "metadata.name" => Some(pod.name.clone()),
         "metadata.namespace" => Some(pod.namespace.clone()),
         "metadata.uid" => Some(pod.uid.clone()),
-        "spec.nodeName" => Some(context.node.to_owned()),
-        "status.podIP" => Some(context.pod_ip.clone()),
-        "status.hostIP" => Some(context.host_ip.clone()),
+        "spec.nodeName" => Some(context.place.node.clone()),
+        "status.podIP" => Some(context.place.pod_ip.clone()),
+        "status.hostIP" => Some(context.place.host_ip.clone()),
         _ => in_map(&pod.labels, "metadata.labels")
             .or_else(|| in_map(&pod.annotations, "metadata.annotations")),
     }

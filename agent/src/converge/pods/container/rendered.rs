@@ -25,14 +25,36 @@ impl KeyedValue {
     }
 }
 
-/// The secrets in the variables of a container, and with them maybe in its command.
-pub fn secrets_of(spec: &Container) -> Vec<KeyedValue> {
+/// The secrets in the variables of a container, and with them maybe in its command: a key of one, or all.
+pub fn secrets_of(spec: &Container) -> Vec<(ContentRef, Option<String>)> {
     let keyed = spec.variables().filter_map(|(_, _, variable)| match variable {
-        Variable::One(one) => one.value_from.as_ref().and_then(EnvVarSource::keyed),
-        Variable::All(_) => None,
+        Variable::One(one) => {
+            let value = one.value_from.as_ref().and_then(EnvVarSource::keyed)?;
+            Some((value.of, Some(value.key.to_owned())))
+        }
+        Variable::All(all) => Some((all.of, None)),
     });
-    let secrets = keyed.filter(|value| matches!(value.of, ContentRef::Secret(_)));
-    secrets.map(|value| KeyedValue::new(value.of, value.key)).collect()
+    keyed.filter(|(of, _)| matches!(of, ContentRef::Secret(_))).collect()
+}
+
+/// What field references may name besides the pod itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceFields {
+    /// The pod's node.
+    pub node: String,
+    /// The node's address.
+    pub host_ip: String,
+    /// The pod's address.
+    pub pod_ip: String,
+}
+
+/// What a container is told: `NAME=value`, command and arguments, and the values that their markers stand for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub env: Vec<String>,
+    pub command: Vec<String>,
+    pub args: Vec<String>,
+    pub values: Vec<KeyedValue>,
 }
 
 /// A container to be made, with what must be looked up or done first.
@@ -50,4 +72,7 @@ pub struct Rendered {
     pub never_pull: bool,
     /// Values that its variables take by key.
     pub values: Vec<KeyedValue>,
+    /// All keys of some secret become variables. Which keys it has is known once it is decrypted; then this is
+    /// rendered again.
+    pub of_secrets: Option<Box<(Container, PlaceFields)>>,
 }

@@ -192,6 +192,28 @@ fn all_texts_of_a_map_are_variables_and_explicit_ones_win() {
     assert!(rendered.new.mounts.iter().all(|mount| mount.read_only));
 }
 
+/// Which keys a secret has shows when it is decrypted: until then its variables are not among those of the plan.
+#[test]
+fn all_keys_of_a_secret_are_variables_once_they_are_known() {
+    let (node, mut binding) = (node(), configured());
+    let mut spec = (*binding.pod.spec).clone();
+    let secret = serde_json::json!([
+        {"configMapRef": {"name": "web"}}, {"prefix": "DB_", "secretRef": {"name": "db"}}]);
+    spec.containers[0].env_from = serde_json::from_value(secret).unwrap();
+    spec.containers[0].args = vec!["$(DB_USER) $(SIZE)".to_owned()];
+    binding.pod.spec = spec.into();
+    let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
+    let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
+    assert_eq!(rendered.new.args, ["$(DB_USER) own"]);
+    let (spec, place) = *rendered.of_secrets.clone().unwrap();
+    let keys = [(ContentRef::Secret("db".to_owned()), ["USER", "a b"].map(str::to_owned).to_vec())].into();
+    let told = render::told(&spec, &binding.pod, &place, &keys).unwrap();
+    let marker = "\0secret db\0USER\0";
+    assert!(told.env.contains(&format!("DB_USER={marker}")), "{:?}", told.env);
+    assert_eq!((told.env.len(), told.args), (rendered.new.env.len() + 1, vec![format!("{marker} own")]));
+    assert!(told.values.iter().any(|value| value.marker == marker && value.key == "USER"));
+}
+
 /// Red with the mode of the volume for all, and with the group without its bit.
 #[test]
 fn items_are_files_with_their_modes() {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::keyed::{AllOf, Variable};
+use super::super::container::EnvFromSource;
+use super::super::keyed::AllOf;
 use super::super::{Container, EnvVar, EnvVarSource};
 use super::shared::exactly_one;
 use crate::files::ContentRef;
@@ -81,11 +82,14 @@ fn value_from(source: &EnvVarSource, at: &Path<'_>, findings: &mut Findings) {
 
 /// Checks what gives a container several variables at once.
 pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut Findings) {
-    for (list, index, variable) in container.variables() {
-        let Variable::All(AllOf { of, prefix, at: field, .. }) = variable else { continue };
-        let list = at.field(list);
-        let here = list.index(index);
-        name_of(&of, &here.field(field).field("name"), findings);
+    let list = at.field("envFrom");
+    for (index, from) in container.env_from.iter().enumerate() {
+        let (here, prefix) = (list.index(index), &from.prefix);
+        let set: Vec<_> = from.all_named().map(|all| all.at).collect();
+        exactly_one(&set, EnvFromSource::FIELDS, "a source", &here, findings);
+        for AllOf { of, at: field, .. } in from.all_named() {
+            name_of(&of, &here.field(field).field("name"), findings);
+        }
         if !prefix.is_empty() && !is_env_name(prefix) {
             let message = format!("Invalid value: `{prefix}`: no environment variable's name begins so");
             findings.add(&rules::INVALID_ENV_NAME, &here.field("prefix"), message);

@@ -1,5 +1,6 @@
 //! Encryption and decryption with age, of small texts in memory.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
@@ -7,10 +8,12 @@ use age::armor::{ArmoredReader, ArmoredWriter, Format};
 use age::secrecy::ExposeSecret as _;
 use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
-use schema::files::LIMITS;
+use schema::control::DiskRecord;
+use schema::files::{LIMITS, is_sops};
+use schema::plaintext::sops::Sealed;
 
 /// Encrypts to all of these, as text.
-pub(super) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>> {
     let recipients = to.iter().map(|recipient| recipient as &dyn age::Recipient);
     let encryptor = age::Encryptor::with_recipients(recipients).context("there is nobody to encrypt to")?;
     let armored = ArmoredWriter::wrap_output(Vec::new(), Format::AsciiArmor)?;
@@ -24,7 +27,7 @@ pub(super) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>>
 }
 
 /// The plaintext; none if it is encrypted to others.
-pub(super) fn decrypt(ciphertext: &[u8], with: &[Identity]) -> anyhow::Result<Option<Vec<u8>>> {
+pub(crate) fn decrypt(ciphertext: &[u8], with: &[Identity]) -> anyhow::Result<Option<Vec<u8>>> {
     let decryptor = age::Decryptor::new_buffered(ArmoredReader::new(ciphertext))?;
     let identities = with.iter().map(|identity| identity as &dyn age::Identity);
     let mut plain = Vec::new();
@@ -37,8 +40,22 @@ pub(super) fn decrypt(ciphertext: &[u8], with: &[Identity]) -> anyhow::Result<Op
     }
 }
 
+/// The plaintext of a secret's file, which may be one of SOPS; none if it is encrypted to others.
+pub(crate) fn open_secret(path: &Path, file: &[u8], with: &[Identity]) -> anyhow::Result<Option<Vec<u8>>> {
+    if !is_sops(&path.to_string_lossy()) {
+        return decrypt(file, with);
+    }
+    let sealed = Sealed::parse(file)?;
+    for data_key in sealed.data_keys() {
+        if let Some(data_key) = decrypt(data_key.as_bytes(), with)? {
+            return Ok(Some(sealed.plaintext(&data_key)?));
+        }
+    }
+    Ok(None)
+}
+
 /// To how many recipients a file is encrypted; who they are it does not say.
-pub(super) fn recipients_of(ciphertext: &[u8]) -> anyhow::Result<usize> {
+pub(crate) fn recipients_of(ciphertext: &[u8]) -> anyhow::Result<usize> {
     let mut bytes = Vec::new();
     ArmoredReader::new(ciphertext).take(LIMITS.secret_bytes).read_to_end(&mut bytes)?;
     let lines = bytes.split(|byte| *byte == b'\n').take_while(|line| !line.starts_with(b"---"));
@@ -46,7 +63,7 @@ pub(super) fn recipients_of(ciphertext: &[u8]) -> anyhow::Result<usize> {
 }
 
 /// The identities in a file as `age-keygen` writes it.
-pub(super) fn identities(text: &str, path: &Path) -> anyhow::Result<Vec<Identity>> {
+pub(crate) fn identities(text: &str, path: &Path) -> anyhow::Result<Vec<Identity>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let identities: Result<Vec<Identity>, _> = lines.map(str::parse).collect();
     match identities {
@@ -55,8 +72,19 @@ pub(super) fn identities(text: &str, path: &Path) -> anyhow::Result<Vec<Identity
     }
 }
 
+/// Makes an identity in a file of its own unless it is there; its recipient either way.
+pub(crate) fn ensure_identity(path: &Path, what: &str) -> anyhow::Result<String> {
+    if !path.exists() {
+        let made = written(&[Identity::generate()], what);
+        let kept = DiskRecord::new(path).create_new(made.as_bytes());
+        kept.with_context(|| format!("cannot write an age identity to {}", path.display()))?;
+    }
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(identities(&text, path)?[0].to_public().to_string())
+}
+
 /// As `age-keygen` writes them.
-pub(super) fn written(identities: &[Identity], what: &str) -> String {
+pub(crate) fn written(identities: &[Identity], what: &str) -> String {
     let mut text = format!("# {what}\n");
     for identity in identities {
         text +=
@@ -66,7 +94,7 @@ pub(super) fn written(identities: &[Identity], what: &str) -> String {
 }
 
 /// `age1…`.
-pub(super) fn recipient(text: &str) -> anyhow::Result<Recipient> {
+pub(crate) fn recipient(text: &str) -> anyhow::Result<Recipient> {
     let parsed = text.trim().parse::<Recipient>();
     parsed.map_err(|_| anyhow::anyhow!("{text:?} is no age recipient; it begins with age1"))
 }

@@ -1,0 +1,166 @@
+# A Slurm of one machine with accounts, and a login host in front of it, for deploy/quickstart.sh. To be sourced, after
+# prerequisites.sh. All of it listens on loopback and lies below one folder; nothing of the machine's own Slurm, MariaDB,
+# munge or sshd is read or written.
+# shellcheck shell=bash
+
+SLURM_PORT=${MINIK8S_SLURM_PORT:-17400} # sshd; the next ones: MariaDB, slurmdbd, slurmctld, slurmd
+
+# slurm_daemon DIR NAME COMMAND...: starts a daemon unless it runs; its process id is in DIR/pids/NAME.
+slurm_daemon() {
+	local dir=$1 name=$2
+	shift 2
+	if slurm_runs "$dir" "$name"; then return 0; fi
+	SLURM_CONF=$dir/slurm.conf setsid "$@" >>"$dir/log/$name" 2>&1 </dev/null &
+	echo $! >"$dir/pids/$name"
+}
+
+# slurm_runs DIR NAME: the process is there, and is no other that got its id since.
+slurm_runs() {
+	local pid
+	pid=$(cat "$1/pids/$2" 2>/dev/null) || return 1
+	tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q "$2"
+}
+
+# slurm_wait WHAT LOG COMMAND...: until the command succeeds, a minute at most.
+slurm_wait() {
+	local what=$1 log=$2 try
+	shift 2
+	for try in $(seq 1 120); do
+		"$@" >/dev/null 2>&1 && return 0
+		sleep 0.5
+	done
+	die "$what after 60 s (try $try); see $log"
+}
+
+slurm_is_idle() { [ "$(SLURM_CONF=$1/slurm.conf sinfo -h -o %T 2>/dev/null)" = idle ]; }
+
+# start_slurm DIR: makes it at the first call, starts what does not run.
+start_slurm() {
+	local dir=$1 sql
+	local db=(mariadb --no-defaults "--socket=$dir/db.sock" -u root)
+	if [ ! -e "$dir/complete" ]; then
+		say "making a Slurm of one machine in $dir"
+		rm -rf "$dir"
+		mkdir -p "$dir"/{munge,db,db-tmp,state,spool,log,pids,jobs}
+		chmod 755 "$dir/munge"
+		slurm_settings "$dir"
+		mariadb-install-db --no-defaults --datadir="$dir/db" --tmpdir="$dir/db-tmp" --skip-test-db \
+			--auth-root-authentication-method=normal --user=root >"$dir/log/install-db" 2>&1 ||
+			die "cannot make the database of Slurm's accounts; see $dir/log/install-db"
+	fi
+	mkdir -p /run/sshd
+	slurm_daemon "$dir" sshd /usr/sbin/sshd -D -e -f "$dir/sshd_config"
+	slurm_daemon "$dir" munged munged --force --foreground --key-file="$dir/munge/key" --socket="$dir/munge/socket" \
+		--pid-file="$dir/munge/pid" --log-file="$dir/munge/log" --seed-file="$dir/munge/seed"
+	slurm_daemon "$dir" mariadbd mariadbd --no-defaults --user=root --bind-address=127.0.0.1 --port=$((SLURM_PORT + 1)) \
+		--innodb-buffer-pool-size=64M --datadir="$dir/db" --tmpdir="$dir/db-tmp" --socket="$dir/db.sock" \
+		--pid-file="$dir/db.pid"
+	slurm_wait "MariaDB does not answer" "$dir/log/mariadbd" "${db[@]}" -e 'select 1'
+	sql="create database if not exists slurm_acct_db;
+		grant all on slurm_acct_db.* to 'slurm'@'localhost' identified by 'slurm';
+		grant all on slurm_acct_db.* to 'slurm'@'127.0.0.1' identified by 'slurm';"
+	"${db[@]}" -e "$sql" || die "cannot make the database of Slurm's accounts; see $dir/log/mariadbd"
+	slurm_daemon "$dir" slurmdbd slurmdbd -D
+	slurm_wait "slurmdbd does not answer" "$dir/log/slurmdbd" bash -c ": </dev/tcp/127.0.0.1/$((SLURM_PORT + 2))"
+	slurm_daemon "$dir" slurmctld slurmctld -D
+	slurm_daemon "$dir" slurmd slurmd -D
+	slurm_wait "Slurm's node is not idle" "$dir/log/slurmctld" slurm_is_idle "$dir"
+	touch "$dir/complete"
+}
+
+slurm_settings() {
+	local dir=$1 host key
+	host=$(hostname -s)
+	(
+		umask 077
+		head -c 1024 /dev/urandom >"$dir/munge/key"
+		chmod 400 "$dir/munge/key"
+		cat >"$dir/slurmdbd.conf" <<TEXT
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge/socket
+CommunicationParameters=NoInAddrAny
+DbdAddr=127.0.0.1
+DbdHost=localhost
+DbdPort=$((SLURM_PORT + 2))
+SlurmUser=root
+LogFile=$dir/log/slurmdbd
+PidFile=$dir/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort=$((SLURM_PORT + 1))
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+TEXT
+	)
+	cat >"$dir/slurm.conf" <<TEXT
+ClusterName=quickstart
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=$((SLURM_PORT + 3))
+SlurmdPort=$((SLURM_PORT + 4))
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge/socket
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation=$dir/state
+SlurmdSpoolDir=$dir/spool
+SlurmctldPidFile=$dir/slurmctld.pid
+SlurmdPidFile=$dir/slurmd.pid
+SlurmctldLogFile=$dir/log/slurmctld
+SlurmdLogFile=$dir/log/slurmd
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort=$((SLURM_PORT + 2))
+AccountingStoragePass=$dir/munge/socket
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=1024 State=UNKNOWN
+PartitionName=debug Nodes=ALL Default=YES MaxTime=60 State=UP
+SlurmdParameters=config_overrides
+TEXT
+	for key in host_key user_key; do
+		ssh-keygen -q -N '' -C '' -t ed25519 -f "$dir/$key"
+	done
+	cp "$dir/user_key.pub" "$dir/authorized_keys"
+	cat >"$dir/sshd_config" <<TEXT
+ListenAddress 127.0.0.1
+Port $SLURM_PORT
+HostKey $dir/host_key
+AuthorizedKeysFile $dir/authorized_keys
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+PermitRootLogin yes
+SetEnv SLURM_CONF=$dir/slurm.conf
+PrintMotd no
+TEXT
+}
+
+# stop_slurm DIR: ends its jobs and daemons.
+stop_slurm() {
+	local dir=$1 name try
+	[ -d "$dir/pids" ] || return 0
+	say "ending the Slurm that this script started"
+	if slurm_runs "$dir" slurmctld; then
+		SLURM_CONF=$dir/slurm.conf scancel --user=root 2>/dev/null || true
+		for try in $(seq 1 60); do
+			[ -n "$(SLURM_CONF=$dir/slurm.conf squeue -h 2>/dev/null)" ] || break
+			sleep 0.5
+		done
+	fi
+	for name in sshd slurmd slurmctld slurmdbd mariadbd munged; do
+		slurm_runs "$dir" "$name" || continue
+		kill "$(cat "$dir/pids/$name")" 2>/dev/null || true
+		for try in $(seq 1 40); do
+			slurm_runs "$dir" "$name" || break
+			sleep 0.25
+		done
+		if slurm_runs "$dir" "$name"; then kill -9 "$(cat "$dir/pids/$name")" 2>/dev/null || true; fi
+	done
+}

@@ -1,0 +1,158 @@
+//! Credentials of a source that lie in another source's repository, encrypted to this reconciler:
+//! `secrets/.sources/NAME.age`.
+//!
+//! Reads that source's mirror and this reconciler's identity at each use, and keeps nothing. The secret is bound as those
+//! of pods are: namespace `.sources`, which no pod can have, and the name of the source.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use git2::Repository;
+use schema::files::{LIMITS, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normal_path};
+use schema::plaintext;
+
+use crate::crypt;
+
+/// What such a secret may hold.
+const KEYS: [&str; 4] = ["token", "username", "sshKey", "knownHosts"];
+
+/// Where they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedCredentials {
+    /// The source whose repository has them.
+    pub from: String,
+    /// Its mirror, a bare repository.
+    pub mirror: PathBuf,
+    /// What it follows, in full.
+    pub reference: String,
+    /// Its folder; empty for the root.
+    pub folder: String,
+    /// The file with this reconciler's age identity.
+    pub identity: PathBuf,
+}
+
+/// Why there are none, and what to do.
+pub(super) struct Missing {
+    pub(super) why: String,
+    pub(super) help: String,
+}
+
+fn missing<T>(why: String, help: impl Into<String>) -> Result<T, Missing> {
+    Err(Missing { why, help: help.into() })
+}
+
+impl SealedCredentials {
+    /// The values by key, for the source of this name.
+    pub(super) fn read(&self, source: &str) -> Result<BTreeMap<String, String>, Missing> {
+        let (path, ciphertext) = self.ciphertext(source)?;
+        let seal = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
+        let text = fs::read_to_string(&self.identity).map_err(|error| Missing {
+            why: format!("{} cannot be read: {error}", self.identity.display()),
+            help: "let this user read it, or restart the reconciler, which makes it".to_owned(),
+        })?;
+        let identities = crypt::identities(&text, &self.identity)
+            .or_else(|error| missing(format!("{error:#}"), "put back what it held"))?;
+        let plain = match crypt::decrypt(&ciphertext, &identities) {
+            Ok(Some(plain)) => plain,
+            Ok(None) => {
+                let own = identities[0].to_public();
+                let why = format!("{path} is not encrypted to this reconciler ({own})");
+                let help = format!("'minik8s secrets recipients add NAME {own} --reconciler', then {seal}");
+                return missing(why, help);
+            }
+            Err(error) => return missing(format!("{path} cannot be decrypted: {error:#}"), seal),
+        };
+        let (header, values) =
+            plaintext::split(&plain).or_else(|why| missing(format!("{path} {why}"), seal.as_str()))?;
+        if header.namespace != SOURCES_NAMESPACE || header.name != source {
+            let why = format!("{path} is for {}/{}", header.namespace, header.name);
+            return missing(why, seal);
+        }
+        let entries = plaintext::entries(header.format, values)
+            .or_else(|why| missing(format!("{path} {why}"), seal.as_str()))?;
+        let text = |(key, value): (String, Vec<u8>)| match String::from_utf8(value) {
+            Ok(value) if KEYS.contains(&key.as_str()) => Ok((key, value)),
+            _ => {
+                let why = format!("{path} has a key `{key}` that means nothing, or is no text");
+                missing(why, format!("it may have {}; {seal}", KEYS.join(", ")))
+            }
+        };
+        entries.into_iter().map(text).collect()
+    }
+
+    /// As the branch has it now: first below the source's folder, then below the root.
+    fn ciphertext(&self, source: &str) -> Result<(String, Vec<u8>), Missing> {
+        let from = &self.from;
+        let help = format!("wait until source {from} was fetched, or see what keeps it");
+        let unread = |error: git2::Error| Missing {
+            why: format!("the credentials in source {from} cannot be read: {}", error.message()),
+            help: help.clone(),
+        };
+        let repository = Repository::open_bare(&self.mirror).map_err(unread)?;
+        let head = repository.find_reference(&self.reference).map_err(unread)?;
+        let tree = head.peel_to_tree().map_err(unread)?;
+        let below = format!("{SECRETS_FOLDER}/{SOURCES_NAMESPACE}/{source}{SECRET_ENDING}");
+        for path in [normal_path(&format!("{}/{below}", self.folder)), below.clone()] {
+            let Ok(entry) = tree.get_path(path.as_ref()) else { continue };
+            let blob = repository.find_blob(entry.id()).map_err(unread)?;
+            if blob.size() as u64 <= LIMITS.secret_bytes {
+                return Ok((path, blob.content().to_vec()));
+            }
+        }
+        let help = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
+        missing(format!("source {from} has no {below}"), help)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use age::x25519::Identity;
+
+    use super::*;
+
+    /// A mirror with this file, and the identity of who reads it.
+    fn world(dir: &Path, ciphertext: &[u8], own: &Identity) -> SealedCredentials {
+        let mirror = dir.join("mirror");
+        let repository = Repository::init_bare(&mirror).unwrap();
+        let blob = repository.blob(ciphertext).unwrap();
+        let mut tree = repository.find_tree(repository.treebuilder(None).unwrap().write().unwrap()).unwrap();
+        let mut update = git2::build::TreeUpdateBuilder::new();
+        update.upsert("secrets/.sources/apps.age", blob, git2::FileMode::Blob);
+        tree = repository.find_tree(update.create_updated(&repository, &tree).unwrap()).unwrap();
+        let who = git2::Signature::now("a", "a@b").unwrap();
+        repository.commit(Some("refs/heads/main"), &who, &who, "One", &tree, &[]).unwrap();
+        let identity = dir.join("identity");
+        fs::write(&identity, crypt::written(std::slice::from_ref(own), "own")).unwrap();
+        let (from, reference) = ("main".to_owned(), "refs/heads/main".to_owned());
+        SealedCredentials { from, mirror, reference, folder: "clusters/lab".to_owned(), identity }
+    }
+
+    #[test]
+    fn they_are_read_by_whom_and_for_what_they_were_sealed() {
+        let (own, other) = (Identity::generate(), Identity::generate());
+        let read = |plain: &str, to: &Identity, source: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let ciphertext = crypt::encrypt(plain.as_bytes(), &[to.to_public()]).unwrap();
+            world(dir.path(), &ciphertext, &own)
+                .read(source)
+                .map_err(|missing| missing.why + "; " + &missing.help)
+        };
+        let good = "namespace: .sources\nname: apps\n---\ntoken: canary\nusername: ada\n";
+        let values = read(good, &own, "apps").unwrap();
+        assert_eq!((values["token"].as_str(), values["username"].as_str()), ("canary", "ada"));
+        let (pods, typo) = (good.replace(".sources", "shop"), good.replace("token", "tokne"));
+        for (plain, to, source, part) in [
+            (good, &other, "apps", "recipients add NAME age1"),
+            (good, &own, "base", "has no secrets/.sources/base.age"),
+            (&pods, &own, "apps", "is for shop/apps"),
+            (&typo, &own, "apps", "`tokne`"),
+            ("token: canary\n", &own, "apps", "does not say inside"),
+        ] {
+            let told = read(plain, to, source).unwrap_err();
+            assert!(told.contains(part) && !told.contains("canary"), "{told}");
+        }
+    }
+}
