@@ -9,6 +9,7 @@ mod engine;
 mod figures;
 mod files;
 mod fleet;
+mod functions;
 mod gateway;
 mod hooks;
 mod idle;
@@ -48,6 +49,8 @@ pub(crate) struct Scale {
     replicas: usize,
     /// Turns of the load between nodes and on what it is compared with, 4 s each.
     link_rounds: usize,
+    /// Cold starts of a function.
+    colds: usize,
 }
 
 const FULL: Scale = Scale {
@@ -62,6 +65,7 @@ const FULL: Scale = Scale {
     gateway_rounds: 5,
     replicas: 50,
     link_rounds: 5,
+    colds: 50,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -75,12 +79,13 @@ const SHORT: Scale = Scale {
     gateway_rounds: 1,
     replicas: 12,
     link_rounds: 1,
+    colds: 5,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -92,6 +97,7 @@ const PARTS: [Part; 11] = [
     ("rules", rules::measure),
     ("fleet", fleet::measure),
     ("workloads", workloads::measure),
+    ("functions", functions::measure),
 ];
 
 fn main() -> Result<()> {

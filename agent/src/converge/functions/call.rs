@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::answer::Refused;
 use super::book::{Calls, Given, Lease, Place};
+use crate::http::room::{Budget, Room};
 
 /// What a replica says that takes no further call now: another one is asked.
 const BUSY: &str = "x-minik8s-busy";
@@ -40,12 +41,17 @@ pub(super) struct Call<'c> {
     /// Names the call to the function, if the caller makes it again: a run of a workflow does.
     pub(super) key: Option<HeaderValue>,
     pub(super) body: Bytes,
+    /// Of the body, until the replica has it.
+    pub(super) room: Room,
+    pub(super) budget: &'c Budget,
 }
 
 /// What a replica answered.
 pub(super) struct Answered {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
+    pub(super) room: Room,
+    pub(super) replica: SocketAddr,
     /// How long the call waited for a replica.
     pub(super) queued: Duration,
     /// How long the handler ran, as the replica says.
@@ -76,7 +82,7 @@ impl Drop for Queued<'_> {
 
 impl Call<'_> {
     /// Makes the call.
-    pub(super) async fn run(self) -> Result<Answered, Refused> {
+    pub(super) async fn run(mut self) -> Result<Answered, Refused> {
         let began = Instant::now();
         let wait = Duration::from_secs(self.limits.cold_start_timeout_seconds.into());
         let (mut except, mut pause) = (None, BUSY_WAIT.0);
@@ -87,9 +93,7 @@ impl Call<'_> {
             let held = self.replica((except, pause), began + wait).await?;
             let queued = began.elapsed();
             match self.send(&held).await {
-                Ok((status, body, handled_micros)) => {
-                    return Ok(Answered { status, body, queued, handled_micros });
-                }
+                Ok(answered) => return Ok(Answered { queued, ..answered }),
                 Err(Failed::Refused(refused)) => return Err(refused),
                 Err(Failed::NotBegun { address, is_gone }) => {
                     if is_gone {
@@ -163,7 +167,7 @@ impl Call<'_> {
         Refused::later("NoReplica", format!("no replica took the call within {seconds} s"))
     }
 
-    async fn send(&self, held: &Lease) -> Result<(StatusCode, Bytes, Option<u64>), Failed> {
+    async fn send(&mut self, held: &Lease) -> Result<Answered, Failed> {
         let address = held.address();
         let may_run = Duration::from_secs(self.limits.timeout_seconds.into());
         let deadline =
@@ -208,8 +212,19 @@ impl Call<'_> {
         let handled = headers.get(HANDLED).and_then(|value| value.to_str().ok()?.parse().ok());
         let most =
             self.limits.response_body_bytes.saturating_add(if status.is_success() { 0 } else { ERROR_BYTES });
+        let too_large = || Failed::Refused(invalid(format!("the answer has more than {most} bytes")));
+        let length = response.content_length();
+        if length.is_some_and(|length| length > most) {
+            return Err(too_large());
+        }
+        // It is not sent again. What waits for room holds none.
+        (self.body, self.room) = Default::default();
+        let bytes = length.unwrap_or(most);
+        let no_room = || Failed::Refused(Refused::no_room(StatusCode::BAD_GATEWAY, bytes));
+        let room = self.budget.room(bytes).await.ok_or_else(no_room)?;
         let mut pieces = response.bytes_stream();
-        let mut body = BytesMut::new();
+        let mut body =
+            BytesMut::with_capacity(usize::try_from(length.unwrap_or_default()).unwrap_or_default());
         loop {
             match timeout_at(until, pieces.next()).await {
                 Err(_) => return Err(timed_out()),
@@ -217,14 +232,15 @@ impl Call<'_> {
                 Ok(Some(Err(error))) => return Err(crashed(error_chain(&error))),
                 Ok(Some(Ok(piece))) => {
                     if (body.len() + piece.len()) as u64 > most {
-                        let message = format!("the answer has more than {most} bytes");
-                        return Err(Failed::Refused(invalid(message)));
+                        return Err(too_large());
                     }
                     body.extend_from_slice(&piece);
                 }
             }
         }
-        judge(status, body.freeze()).map(|(status, body)| (status, body, handled)).map_err(Failed::Refused)
+        let (status, body) = judge(status, body.freeze()).map_err(Failed::Refused)?;
+        let (replica, queued) = (address, Duration::ZERO);
+        Ok(Answered { status, body, room, replica, queued, handled_micros: handled })
     }
 }
 
