@@ -51,7 +51,6 @@ impl Budget {
 mod tests {
     use super::*;
 
-    // Seen red with permits that are forgotten.
     #[tokio::test(start_paused = true)]
     async fn large_bodies_wait_for_room_in_turn_and_small_ones_need_none() {
         let budget = Budget::new(64 * 1024);

@@ -127,8 +127,12 @@ fn kill_and_bring_back(cluster: &mut Cluster, callers: &[Caller]) -> Result<()> 
     go_on(callers)?;
     let (status, said) = refusals::whole(&cluster.nodes[KILLED].net, "127.0.0.1", "naps", &["-d", "{}"])?;
     ensure!(status == 503 && said.contains("noreplica") && said.contains("retry-after: 1\r"), "{said}");
+    // From the reconciler, of which only the agent had learned.
+    let address = cluster.nodes[KILLED].address()?.to_owned();
+    let (status, said) = refusals::whole(&NetWorld::of_machine(), &address, "work", &["-d", "{}"])?;
+    ensure!(status == 503 && said.contains("callerunknown") && said.contains("retry-after: 1\r"), "{said}");
     // From another node, by the address: the standby knows its peers.
-    let url = format!("http://{}:8081/default/work", cluster.nodes[KILLED].address()?);
+    let url = format!("http://{address}:8081/default/work");
     let far = cluster.nodes[0].net.run("curl", &["-sf", "-m", "10", "-d", "{}", &url])?;
     ensure!(far.contains("done"), "{far}");
     let etcd = cluster.etcd_for_nodes();

@@ -39,7 +39,8 @@ pub(super) fn are_said(cluster: &Cluster) -> Result<()> {
     expect("lasting", &["-d", "{}"], 503, &["noreplica", "retry-after: 1\r"])?;
     expect("echo", &["-X", "PUT", "-d", "{}"], 405, &["methodnotallowed", "allow: get, post\r"])?;
     expect("nobody", &["-d", "{}"], 404, &["notfound"])?;
-    expect("echo", &["-d", "{}"], 200, &["got"])?;
+    let big = "123456789012345678901234567890";
+    expect("echo", &["-d", &format!("{{\"n\": {big}}}")], 200, &[big])?;
     // A pod may call, and has the node's address to do it.
     let pod = Cluster::net_of(&cluster.pod("plain")?);
     let (status, said) = whole(&pod, cluster.node().address()?, "echo", &["-d", "{}"])?;

@@ -167,9 +167,7 @@ impl Call<'_> {
         Refused::later("NoReplica", format!("no replica took the call within {seconds} s"))
     }
 
-    async fn send(&mut self, held: &Lease) -> Result<Answered, Failed> {
-        let address = held.address();
-        let may_run = Duration::from_secs(self.limits.timeout_seconds.into());
+    fn request(&self, address: SocketAddr) -> reqwest::RequestBuilder {
         let deadline =
             jiff::Timestamp::now().as_millisecond() + i64::from(self.limits.timeout_seconds) * 1000;
         let request = self
@@ -180,10 +178,16 @@ impl Call<'_> {
             .header("x-function", self.id.to_string())
             .header("x-deadline", deadline.to_string())
             .body(self.body.clone());
-        let request = match &self.key {
+        match &self.key {
             Some(key) => request.header(IDEMPOTENCY_KEY, key),
             None => request,
-        };
+        }
+    }
+
+    async fn send(&mut self, held: &Lease) -> Result<Answered, Failed> {
+        let address = held.address();
+        let may_run = Duration::from_secs(self.limits.timeout_seconds.into());
+        let request = self.request(address);
         let until = Instant::now() + may_run + TIMEOUT_EXTRA;
         let timed_out = || {
             let seconds = self.limits.timeout_seconds;
