@@ -172,6 +172,61 @@ impl Engine {
         Ok(start.elapsed())
     }
 
+    /// What a container of the same image with the same bounds is, on Docker's own bridge.
+    pub(crate) fn like(&self, id: &str) -> Result<ContainerCreateBody> {
+        let found = self.runtime.block_on(self.docker.inspect_container(id, None))?;
+        let (config, host) = (found.config.context("no config")?, found.host_config.context("no bounds")?);
+        let host_config = HostConfig {
+            memory: host.memory,
+            memory_swap: host.memory_swap,
+            nano_cpus: host.nano_cpus,
+            cpu_quota: host.cpu_quota,
+            cpu_period: host.cpu_period,
+            cpu_shares: host.cpu_shares,
+            pids_limit: host.pids_limit,
+            readonly_rootfs: host.readonly_rootfs,
+            cap_drop: host.cap_drop,
+            security_opt: host.security_opt,
+            ..HostConfig::default()
+        };
+        Ok(ContainerCreateBody {
+            image: config.image,
+            env: config.env,
+            user: config.user,
+            labels: Some(HashMap::from([("minik8s-test.slot".to_owned(), self.slot.clone())])),
+            host_config: Some(host_config),
+            ..ContainerCreateBody::default()
+        })
+    }
+
+    /// Makes and starts such a container; how long until it gave its first answer. It is ended then.
+    pub(crate) fn first_answer(
+        &self,
+        body: &ContainerCreateBody,
+        name: &str,
+        ask: impl Fn(&str) -> Result<()>,
+    ) -> Result<Duration> {
+        let start = Instant::now();
+        let options = CreateContainerOptionsBuilder::default().name(&format!("{}-{name}", self.slot)).build();
+        let address = self.runtime.block_on(async {
+            let id = self.docker.create_container(Some(options), body.clone()).await?.id;
+            self.docker.start_container(&id, None).await?;
+            let networks = self.docker.inspect_container(&id, None).await?.network_settings;
+            let networks = networks.and_then(|settings| settings.networks).unwrap_or_default();
+            let address = networks.into_values().find_map(|network| network.ip_address);
+            address.context("it has no address")
+        })?;
+        let address = format!("{address}:8080");
+        while let Err(error) = ask(&address) {
+            ensure!(start.elapsed() < secs(30), "no answer: {error:#}");
+            // Short beside what is measured: the address refuses until the code is loaded.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let took = start.elapsed();
+        self.runtime.block_on(self.docker.kill_container(&format!("{}-{name}", self.slot), None))?;
+        Ok(took)
+    }
+
     async fn create(
         &self,
         name: &str,

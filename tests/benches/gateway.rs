@@ -20,12 +20,9 @@ const HOST: &str = "bench.example";
 const CONNECTIONS: [u32; 2] = [1, 32];
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
-    for tool in ["wrk", "nginx"] {
-        let there = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output()?.status.success();
-        if !there {
-            println!("gateway: not measured, there is no {tool} (apt-get install wrk nginx-light)");
-            return Ok(());
-        }
+    if !has_tools(&["wrk", "nginx"]) {
+        println!("gateway: not measured, there is no wrk or nginx (apt-get install wrk nginx-light)");
+        return Ok(());
     }
     Cluster::run(ClusterOptions::default(), |cluster| {
         let node = cluster.node().name.clone();
@@ -68,6 +65,13 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
+/// Whether all of these programs are there.
+pub(crate) fn has_tools(tools: &[&str]) -> bool {
+    let is_there =
+        |tool: &&str| Command::new("which").arg(tool).output().is_ok_and(|said| said.status.success());
+    tools.iter().all(is_there)
+}
+
 fn host_header() -> String {
     format!("Host: {HOST}")
 }
@@ -104,17 +108,26 @@ fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Daemon> {
 
 /// What wrk measured of one target.
 #[derive(Debug, Default)]
-struct Measured {
-    half: Series,
-    most: Series,
+pub(crate) struct Measured {
+    /// Medians of the turns.
+    pub(crate) half: Series,
+    /// Their 99th percentiles.
+    pub(crate) most: Series,
     rate: f64,
+}
+
+impl Measured {
+    /// Requests per second.
+    pub(crate) fn per_second(&self) -> f64 {
+        self.rate / self.half.count().max(1) as f64
+    }
 }
 
 fn compare(connections: u32, targets: &[String; 3], scale: Scale, table: &mut Table) -> Result<()> {
     let mut measured = [Measured::default(), Measured::default(), Measured::default()];
     for _ in 0..scale.gateway_rounds {
         for (target, measured) in targets.iter().zip(&mut measured) {
-            load(connections, target, measured)?;
+            load(connections, target, &["-H", &host_header()], measured)?;
         }
     }
     let [direct, ours, nginx] = &measured;
@@ -132,8 +145,7 @@ fn compare(connections: u32, targets: &[String; 3], scale: Scale, table: &mut Ta
             budget,
         });
     }
-    let rounds = f64::from(u32::try_from(scale.gateway_rounds)?);
-    let [direct, ours, nginx] = measured.map(|measured| measured.rate / rounds);
+    let [direct, ours, nginx] = measured.map(|measured| measured.per_second());
     table.add(Row {
         what: &format!("{what}, requests/s"),
         ours: format!("{ours:.0}"),
@@ -144,20 +156,10 @@ fn compare(connections: u32, targets: &[String; 3], scale: Scale, table: &mut Ta
     Ok(())
 }
 
-fn load(connections: u32, target: &str, measured: &mut Measured) -> Result<()> {
+/// Four seconds of load.
+pub(crate) fn load(connections: u32, target: &str, more: &[&str], measured: &mut Measured) -> Result<()> {
     let mut wrk = Command::new("wrk");
-    wrk.args([
-        "-t",
-        "1",
-        "-c",
-        &connections.to_string(),
-        "-d",
-        "4s",
-        "--latency",
-        "-H",
-        &host_header(),
-        target,
-    ]);
+    wrk.args(["-t", "1", "-c", &connections.to_string(), "-d", "4s", "--latency"]).args(more).arg(target);
     let said = outcome(&mut wrk, secs(30))?.ok()?;
     ensure!(!said.contains("Non-2xx") && !said.contains("Socket errors"), "{target}: {said}");
     let value = |name: &str| -> Result<&str> {

@@ -9,6 +9,7 @@ mod engine;
 mod figures;
 mod files;
 mod fleet;
+mod functions;
 mod gateway;
 mod hooks;
 mod idle;
@@ -56,6 +57,8 @@ pub(crate) struct Scale {
     kept_runs: usize,
     /// Jobs that wait in Slurm's queue.
     queued_jobs: usize,
+    /// Cold starts of a function.
+    colds: usize,
 }
 
 const FULL: Scale = Scale {
@@ -73,6 +76,7 @@ const FULL: Scale = Scale {
     transitions: 2_000,
     kept_runs: 100_000,
     queued_jobs: 200,
+    colds: 50,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -89,12 +93,13 @@ const SHORT: Scale = Scale {
     transitions: 500,
     kept_runs: 5_000,
     queued_jobs: 40,
+    colds: 5,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     ("plans", plans::measure),
     ("controllers", controllers::measure),
     ("pods", pods::measure),
@@ -108,6 +113,7 @@ const PARTS: [Part; 13] = [
     ("workloads", workloads::measure),
     ("runs", runs::measure),
     ("jobs", jobs::measure),
+    ("functions", functions::measure),
 ];
 
 fn main() -> Result<()> {

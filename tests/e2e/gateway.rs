@@ -92,7 +92,7 @@ pub(crate) fn exchange(at: SocketAddr, request: &str, stream: &mut Option<TcpStr
             let length: usize = length.with_context(|| format!("no length in {head}"))?.parse()?;
             if body.len() >= length {
                 ensure!(head.starts_with("http/1.1 200 "), "{text}");
-                *stream = Some(connection);
+                *stream = (!head.contains("connection: close")).then_some(connection);
                 return Ok(body.trim().to_owned());
             }
         }

@@ -73,13 +73,13 @@ pub(crate) fn wire_functions(
     demand: watch::Sender<Option<NodeDemand>>,
     (files, control): (Arc<PodFiles>, watch::Receiver<ControlPlane>),
 ) -> Arc<dyn FunctionCalls> {
-    let Known { subnet, catalog, .. } = known;
+    let Known { subnet, catalog, handover } = known;
     let calls = functions::Calls::new(Timestamp::now());
     let row = Row::every(DEMAND_INTERVAL).wake_on(calls.stirred());
     runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
     let row = row.wake_on(control.clone());
-    let deps = FunctionsDeps { listen, subnet, catalog, calls, files, control };
+    let deps = FunctionsDeps { listen, subnet, catalog, calls, files, control, handover };
     let (the_loop, serving) = FunctionsLoop::new(deps, runtime.token());
     runtime.task("functions server", serving);
     let functions = Arc::new(the_loop.functions());

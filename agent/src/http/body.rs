@@ -9,6 +9,8 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use schema::control::lock;
 use tokio::time::Instant;
 
+use super::room::Room;
+
 /// For whom a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitsFor {
@@ -106,17 +108,26 @@ impl Drop for Upload {
     }
 }
 
-/// What a client gets: an endpoint's body as it comes, or a few words of our own.
+/// What a client gets: an endpoint's body as it comes, or one that is here whole.
 #[derive(Debug)]
 pub enum Answer {
     Endpoint(Incoming),
-    Words(Option<Bytes>),
+    Whole { rest: Bytes, room: Room },
 }
+
+/// Bytes of a whole body that hyper is given at once: it takes more only when it has sent some, and until then the room
+/// of the rest is held.
+const PIECE: usize = 128 * 1024;
 
 impl Answer {
     /// A few words.
     pub fn words(text: impl Into<Bytes>) -> Self {
-        Self::Words(Some(text.into()))
+        Self::whole(text.into(), Room::default())
+    }
+
+    /// A body, and its room.
+    pub fn whole(rest: Bytes, room: Room) -> Self {
+        Self::Whole { rest, room }
     }
 }
 
@@ -130,21 +141,25 @@ impl Body for Answer {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
             Self::Endpoint(body) => Pin::new(body).poll_frame(cx),
-            Self::Words(words) => Poll::Ready(words.take().map(|words| Ok(Frame::data(words)))),
+            Self::Whole { rest, .. } if rest.is_empty() => Poll::Ready(None),
+            Self::Whole { rest, .. } => {
+                let piece = rest.split_to(rest.len().min(PIECE));
+                Poll::Ready(Some(Ok(Frame::data(piece))))
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Endpoint(body) => body.is_end_stream(),
-            Self::Words(words) => words.is_none(),
+            Self::Whole { rest, .. } => rest.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Endpoint(body) => body.size_hint(),
-            Self::Words(words) => SizeHint::with_exact(words.as_ref().map_or(0, |words| words.len() as u64)),
+            Self::Whole { rest, .. } => SizeHint::with_exact(rest.len() as u64),
         }
     }
 }

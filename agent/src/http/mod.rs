@@ -4,4 +4,5 @@
 pub mod body;
 pub mod limits;
 mod patience;
+pub mod room;
 pub mod server;

@@ -1,6 +1,6 @@
-//! A process that answers names and hosts while no agent runs.
+//! A process that answers names, hosts and calls of functions while no agent runs.
 //!
-//! It holds the sockets of DNS and gateway beside the agent, and waits. When the agent ends it serves them, by what
+//! It holds the sockets of DNS and of both gateways beside the agent, and waits. When the agent ends it serves them, by what
 //! lies on the disk, until the next agent asks for them. They are never closed, so no packet is refused.
 
 use std::fs::File;

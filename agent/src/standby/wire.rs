@@ -16,13 +16,14 @@ pub enum Role {
     DnsUdp,
     DnsTcp,
     Gateway,
+    Functions,
 }
 
 /// Sockets that two processes hold.
 pub type Sockets = Vec<(Role, Arc<OwnedFd>)>;
 
 /// There are no more kinds of them.
-const MOST: usize = 3;
+const MOST: usize = 4;
 
 impl Role {
     fn byte(self) -> u8 {
@@ -30,11 +31,14 @@ impl Role {
             Self::DnsUdp => b'u',
             Self::DnsTcp => b't',
             Self::Gateway => b'g',
+            Self::Functions => b'f',
         }
     }
 
     fn of(byte: u8) -> Option<Self> {
-        [Self::DnsUdp, Self::DnsTcp, Self::Gateway].into_iter().find(|role| role.byte() == byte)
+        [Self::DnsUdp, Self::DnsTcp, Self::Gateway, Self::Functions]
+            .into_iter()
+            .find(|role| role.byte() == byte)
     }
 }
 

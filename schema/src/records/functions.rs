@@ -155,6 +155,23 @@ pub struct Replica {
     pub node: String,
     /// Where it takes calls.
     pub address: SocketAddrV4,
+    /// How it came to be, by its node's clock; none: not in one go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<ReplicaStart>,
+}
+
+/// The phases of a replica's start: when each ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaStart {
+    /// Its node had it.
+    pub scheduled: Timestamp,
+    /// Its network was there.
+    pub created: Timestamp,
+    /// Its program ran.
+    pub started: Timestamp,
+    /// Its code was loaded: it takes calls.
+    pub imported: Timestamp,
 }
 
 /// The bounds of calls, with the Cluster's defaults filled in.

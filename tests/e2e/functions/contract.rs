@@ -98,7 +98,7 @@ fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
     Cluster::run(options, |cluster| {
         let plain = Change::write("plain.yaml", harness::manifests::web("plain").to_string());
         let mut changes = vec![other_object(), plain];
-        for (name, text, spec) in CODE {
+        for (name, text, spec) in CODE.iter().chain(refusals::CODE) {
             changes.extend([manifest(name, spec), code(name, "main.py", text)]);
         }
         changes.extend([manifest("inside", ""), code("inside", "func.py", INSIDE)]);
@@ -115,10 +115,11 @@ fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
             let images = cluster.etcd.list("/minik8s/status/")?;
             let ready =
                 images.iter().filter(|one| one.key.contains("/images/") && one.value.contains("\"ready\""));
-            ensure!(ready.count() == CODE.len() + 1, "not yet");
+            ensure!(ready.count() == CODE.len() + refusals::CODE.len() + 1, "not yet");
             Ok(())
         })?;
         say_what_went_wrong(cluster)?;
+        refusals::are_said(cluster)?;
         hold_the_sandbox(cluster)
     })
 }

@@ -6,6 +6,8 @@ use serde_json::Value;
 mod callers;
 mod calls;
 mod contract;
+mod faults;
+mod refusals;
 mod scaling;
 mod sources;
 

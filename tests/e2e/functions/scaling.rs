@@ -1,24 +1,47 @@
 //! From zero to many and back, while callers come and go.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use harness::{eventually, secs};
+use harness::{Chance, eventually, rounds, secs};
+use schema::records::ScaleRecord;
 
 use super::*;
 
 const WORK: &str = "import os, time\n\nWHO = os.urandom(4).hex()\n\n\ndef main(params):\n    time.sleep(params.get('for', 0.05))\n    return {'who': WHO, 'version': 1}\n";
 
-/// Calls all at once, from the node; the statuses, by how often each came.
-fn burst(node: &Node, name: &str, body: &str, calls: usize) -> Result<Vec<(String, usize)>> {
+/// What calls were answered that were made all at once.
+#[derive(Debug)]
+struct Burst {
+    /// How often each status came.
+    statuses: BTreeMap<String, usize>,
+    /// Which replicas answered.
+    who: BTreeSet<String>,
+}
+
+/// Calls all at once, from the node.
+fn burst(cluster: &Cluster, name: &str, body: &str, calls: usize) -> Result<Burst> {
+    let dir = cluster.dir(&format!("burst-{name}"));
+    std::fs::create_dir_all(&dir)?;
     let script = format!(
-        "for part in 1 2 3 4; do curl -s -Z --parallel-immediate --parallel-max 300 -m 120 -o /dev/null \
-         -w '%{{http_code}}\\n' -d '{body}' 'http://127.0.0.1:8081/default/{name}?[1-{}]' & done; wait",
+        "cd {}; for part in 1 2 3 4; do curl -s -Z --parallel-immediate --parallel-max 300 -m 120 \
+         -w '\\n%{{http_code}}\\n' -d '{body}' 'http://127.0.0.1:8081/default/{name}?[1-{}]' >$part & done; wait; cat ?",
+        dir.display(),
         calls / 4
     );
-    let said = node.net.run("sh", &["-c", &script])?;
-    let mut counts = std::collections::BTreeMap::<String, usize>::new();
-    said.lines().for_each(|line| *counts.entry(line.to_owned()).or_default() += 1);
-    Ok(counts.into_iter().collect())
+    let said = cluster.node().net.run("sh", &["-c", &script])?;
+    let mut statuses = BTreeMap::<String, usize>::new();
+    let is_status = |line: &&str| line.len() == 3 && line.parse::<u16>().is_ok();
+    said.lines().filter(is_status).for_each(|line| *statuses.entry(line.to_owned()).or_default() += 1);
+    let who = said.split("\"who\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    Ok(Burst { who: who.map(str::to_owned).collect(), statuses })
+}
+
+/// What the number of its replicas was to be, one after the other, after that revision.
+fn scales(cluster: &Cluster, name: &str, since: i64) -> Result<Vec<u32>> {
+    let changes = cluster.etcd.changes(&format!("/minik8s/scale/Function/default/{name}"), since)?;
+    let values = changes.into_iter().filter_map(|change| change.value);
+    values.map(|value| Ok(serde_json::from_str::<ScaleRecord>(&value)?.replicas)).collect()
 }
 
 // Seen red with a pod for each call that waits, and with calls that are refused while none is ready.
@@ -30,21 +53,68 @@ fn a_thousand_calls_at_zero_are_all_answered_by_few_replicas() -> Result<()> {
         let commit = cluster.push(&changes, "Work")?;
         cluster.applied(&commit)?;
         ensure!(call(cluster.node(), "work", "{}")?.status == 200, "it is there");
-        eventually("it sleeps", secs(100), || {
-            ensure!(calls::containers(cluster, "work")? == 0, "it runs");
-            Ok(())
-        })?;
-        let began = Instant::now();
-        let counts = burst(cluster.node(), "work", "{}", 1000)?;
-        println!("measured: 1,000 calls at zero were answered in {:?}", began.elapsed());
-        ensure!(counts == [("200".to_owned(), 1000)], "{counts:?}");
+        let asleep = |within: u64| {
+            eventually("it sleeps", secs(within), || {
+                ensure!(calls::containers(cluster, "work")? == 0, "it runs");
+                Ok(())
+            })
+        };
+        asleep(100)?;
+        let (began, since) = (Instant::now(), cluster.etcd.revision()?);
+        let burst = burst(cluster, "work", r#"{"for": 0.3}"#, 1000)?;
+        println!(
+            "measured: 1,000 calls at zero were answered in {:?} by {}",
+            began.elapsed(),
+            burst.who.len()
+        );
+        ensure!(burst.statuses == BTreeMap::from([("200".to_owned(), 1000)]), "{burst:?}");
+        ensure!((2..=4).contains(&burst.who.len()), "{burst:?}");
         let most = calls::containers(cluster, "work")?;
         ensure!((1..=4).contains(&most), "{most} replicas");
-        eventually("it sleeps again", secs(150), || {
-            ensure!(calls::containers(cluster, "work")? == 0, "it runs");
-            Ok(())
-        })
+        asleep(150)?;
+        let scales = scales(cluster, "work", since)?;
+        println!("measured: replicas were to be {scales:?}");
+        let wakes =
+            [&[0][..], &scales].concat().windows(2).filter(|pair| pair[0] == 0 && pair[1] > 0).count();
+        ensure!(wakes == 1 && scales.iter().all(|scale| *scale <= 4), "{scales:?}");
+        at_random_gaps(cluster)
     })
+}
+
+/// Calls around the time at which the last replica goes, through any node: some find one, some find it going, some
+/// find none.
+fn at_random_gaps(cluster: &Cluster) -> Result<()> {
+    let (rounds, mut chance) = (rounds(6, 200), Chance::of("gaps"));
+    let (mut cold, mut slowest) = (0, Duration::ZERO);
+    for round in 0..rounds {
+        chance.moment(secs(6));
+        let (node, began) = (chance.one_of(&cluster.nodes)?, Instant::now());
+        let url = "http://127.0.0.1:8081/default/work";
+        let said = node.net.run("curl", &["-s", "-i", "-m", "100", "-H", "X-Timings: 1", "-d", "{}", url])?;
+        ensure!(said.starts_with("HTTP/1.1 200 "), "round {round}, {}: {said}", node.name);
+        if let Some(timings) = said.lines().find(|line| line.contains("imported;dur=")) {
+            cold += 1;
+            slowest = slowest.max(began.elapsed());
+            add_up(timings)?;
+        }
+    }
+    println!("measured: {rounds} calls at random gaps, {cold} cold, the slowest in {slowest:?}");
+    Ok(())
+}
+
+/// The phases of a cold start are all of the wait.
+fn add_up(timings: &str) -> Result<()> {
+    let all = timings.split([' ', ',']).filter_map(|part| part.split_once(";dur="));
+    let all: BTreeMap<&str, f64> =
+        all.map(|(name, millis)| Ok((name, millis.trim().parse()?))).collect::<Result<_>>()?;
+    let phase = |name: &str| all.get(name).copied().with_context(|| format!("no {name} in {timings}"));
+    let mut sum = 0.0;
+    for name in ["scheduled", "created", "started", "imported", "routed"] {
+        sum += phase(name)?;
+    }
+    ensure!((sum - phase("queued")?).abs() < 1.0, "{timings}");
+    ensure!(phase("queued")? + phase("handled")? <= phase("total")?, "{timings}");
+    Ok(())
 }
 
 /// A client that calls all the time until it is stopped; what went wrong.

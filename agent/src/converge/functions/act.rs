@@ -4,9 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::net::TcpListener;
+
 use super::FunctionsLoop;
 use super::plan::{FunctionsPlan, Observed};
 use crate::http::server;
+use crate::standby::{Role, copy};
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -40,10 +43,15 @@ impl FunctionsLoop {
     }
 
     async fn open(&mut self, at: SocketAddr) -> io::Result<()> {
-        let listener = server::listen(at)?;
+        let listener = match self.handover.take([(Role::Functions, at)]).await {
+            Some([inherited]) => TcpListener::from_std(inherited.into())?,
+            None => server::listen(at)?,
+        };
+        let copied = copy(&listener)?;
         // The server only ends at shutdown.
         self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         self.listens = Some(at);
+        self.handover.hold(Role::Functions, copied);
         Ok(())
     }
 }

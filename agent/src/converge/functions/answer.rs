@@ -36,6 +36,15 @@ impl Refused {
         Self { retry_after_seconds: Some(1), ..refused }
     }
 
+    /// Bodies of other calls fill the gateway.
+    pub(super) fn no_room(status: StatusCode, bytes: u64) -> Self {
+        let message = format!(
+            "this node's gateway has no room for {bytes} bytes more: other calls' bodies and answers fill it"
+        );
+        let retry_after_seconds = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
+        Self { retry_after_seconds, ..Self::new(status, "GatewayFull", message) }
+    }
+
     /// The namespace has had its calls of this minute.
     pub(super) fn too_many(namespace: &str, most: u32, seconds: u32) -> Self {
         let message = format!("namespace {namespace} has had its {most} calls per minute through this node");
@@ -46,7 +55,7 @@ impl Refused {
     pub(super) fn answer(&self, activation: &str) -> Answered {
         let error = json!({"type": self.kind, "message": self.message});
         let body = json!({"activationId": activation, "error": error}).to_string();
-        let mut response = json_answer(self.status, body.into(), activation);
+        let mut response = json_answer(self.status, Answer::words(body), activation);
         if let Some(seconds) = self.retry_after_seconds {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -58,8 +67,8 @@ impl Refused {
 }
 
 /// An answer in JSON.
-pub(super) fn json_answer(status: StatusCode, body: bytes::Bytes, activation: &str) -> Answered {
-    let mut response = Response::new(Holding::new(Answer::words(body), None));
+pub(super) fn json_answer(status: StatusCode, body: Answer, activation: &str) -> Answered {
+    let mut response = Response::new(Holding::new(body, None));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

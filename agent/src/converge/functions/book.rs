@@ -6,15 +6,18 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use hyper::StatusCode;
 use jiff::Timestamp;
 use schema::control::lock;
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
 use schema::records::{CallLimits, FunctionDemand, FunctionRecord, NodeDemand};
+use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::beats::Beats;
+use super::phases::{Phases, Tally};
 use super::window::{PANIC_SECONDS, STABLE_SECONDS, Window};
 
 /// How long a replica that could not be reached comes last.
@@ -86,6 +89,7 @@ struct Entry {
     idle_since: Option<Timestamp>,
     /// When it became idle.
     idle_from: Instant,
+    tally: Tally,
 }
 
 impl Entry {
@@ -104,6 +108,7 @@ impl Entry {
             window: Window::new(now),
             idle_since: None,
             idle_from: now,
+            tally: Tally::default(),
         }
     }
 
@@ -345,10 +350,23 @@ impl Calls {
         }
     }
 
-    /// Calls that wait, and calls at replicas.
-    pub(super) fn state(&self, id: &NamespacedName) -> (u32, u32) {
+    /// A call was answered.
+    pub(super) fn count(&self, id: &NamespacedName, status: StatusCode, phases: &Phases) {
+        if let Some(entry) = self.book().functions.get_mut(id) {
+            entry.tally.add(status, phases);
+        }
+    }
+
+    /// Calls that wait, calls at replicas, and those that there were.
+    pub(super) fn state(&self, id: &NamespacedName) -> (u32, u32, Value) {
         let book = self.book();
-        book.functions.get(id).map_or((0, 0), |entry| (entry.waiting(), entry.at_replicas()))
+        let state = |entry: &Entry| (entry.waiting(), entry.at_replicas(), entry.tally.to_json());
+        book.functions.get(id).map_or_else(|| (0, 0, Tally::default().to_json()), state)
+    }
+
+    /// Since when calls are counted.
+    pub(super) fn began(&self) -> Timestamp {
+        self.book().began
     }
 
     /// What the node reports.

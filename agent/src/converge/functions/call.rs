@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::answer::Refused;
 use super::beats;
 use super::book::{Calls, Given, Lease, Place};
+use crate::http::room::{Budget, Room};
 
 /// What a replica says that takes no further call now: another one is asked.
 const BUSY: &str = "x-minik8s-busy";
@@ -43,12 +44,17 @@ pub(super) struct Call<'c> {
     /// Where the function says that it is alive, if the caller wants to know.
     pub(super) heartbeat: Option<HeaderValue>,
     pub(super) body: Bytes,
+    /// Of the body, until the replica has it.
+    pub(super) room: Room,
+    pub(super) budget: &'c Budget,
 }
 
 /// What a replica answered.
 pub(super) struct Answered {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
+    pub(super) room: Room,
+    pub(super) replica: SocketAddr,
     /// How long the call waited for a replica.
     pub(super) queued: Duration,
     /// How long the handler ran, as the replica says.
@@ -79,7 +85,7 @@ impl Drop for Queued<'_> {
 
 impl Call<'_> {
     /// Makes the call.
-    pub(super) async fn run(self) -> Result<Answered, Refused> {
+    pub(super) async fn run(mut self) -> Result<Answered, Refused> {
         let began = Instant::now();
         let wait = Duration::from_secs(self.limits.cold_start_timeout_seconds.into());
         let (mut except, mut pause) = (None, BUSY_WAIT.0);
@@ -90,9 +96,7 @@ impl Call<'_> {
             let held = self.replica((except, pause), began + wait).await?;
             let queued = began.elapsed();
             match self.send(&held).await {
-                Ok((status, body, handled_micros)) => {
-                    return Ok(Answered { status, body, queued, handled_micros });
-                }
+                Ok(answered) => return Ok(Answered { queued, ..answered }),
                 Err(Failed::Refused(refused)) => return Err(refused),
                 Err(Failed::NotBegun { address, is_gone }) => {
                     if is_gone {
@@ -166,9 +170,7 @@ impl Call<'_> {
         Refused::later("NoReplica", format!("no replica took the call within {seconds} s"))
     }
 
-    async fn send(&self, held: &Lease) -> Result<(StatusCode, Bytes, Option<u64>), Failed> {
-        let address = held.address();
-        let may_run = Duration::from_secs(self.limits.timeout_seconds.into());
+    fn request(&self, address: SocketAddr) -> reqwest::RequestBuilder {
         let deadline =
             jiff::Timestamp::now().as_millisecond() + i64::from(self.limits.timeout_seconds) * 1000;
         let request = self
@@ -183,10 +185,16 @@ impl Call<'_> {
             Some(key) => request.header(IDEMPOTENCY_KEY, key),
             None => request,
         };
-        let request = match &self.heartbeat {
+        match &self.heartbeat {
             Some(url) => request.header(beats::URL, url),
             None => request,
-        };
+        }
+    }
+
+    async fn send(&mut self, held: &Lease) -> Result<Answered, Failed> {
+        let address = held.address();
+        let may_run = Duration::from_secs(self.limits.timeout_seconds.into());
+        let request = self.request(address);
         let until = Instant::now() + may_run + TIMEOUT_EXTRA;
         let timed_out = || {
             let seconds = self.limits.timeout_seconds;
@@ -215,8 +223,19 @@ impl Call<'_> {
         let handled = headers.get(HANDLED).and_then(|value| value.to_str().ok()?.parse().ok());
         let most =
             self.limits.response_body_bytes.saturating_add(if status.is_success() { 0 } else { ERROR_BYTES });
+        let too_large = || Failed::Refused(invalid(format!("the answer has more than {most} bytes")));
+        let length = response.content_length();
+        if length.is_some_and(|length| length > most) {
+            return Err(too_large());
+        }
+        // It is not sent again. What waits for room holds none.
+        (self.body, self.room) = Default::default();
+        let bytes = length.unwrap_or(most);
+        let no_room = || Failed::Refused(Refused::no_room(StatusCode::BAD_GATEWAY, bytes));
+        let room = self.budget.room(bytes).await.ok_or_else(no_room)?;
         let mut pieces = response.bytes_stream();
-        let mut body = BytesMut::new();
+        let mut body =
+            BytesMut::with_capacity(usize::try_from(length.unwrap_or_default()).unwrap_or_default());
         loop {
             match timeout_at(until, pieces.next()).await {
                 Err(_) => return Err(timed_out()),
@@ -224,14 +243,15 @@ impl Call<'_> {
                 Ok(Some(Err(error))) => return Err(crashed(error_chain(&error))),
                 Ok(Some(Ok(piece))) => {
                     if (body.len() + piece.len()) as u64 > most {
-                        let message = format!("the answer has more than {most} bytes");
-                        return Err(Failed::Refused(invalid(message)));
+                        return Err(too_large());
                     }
                     body.extend_from_slice(&piece);
                 }
             }
         }
-        judge(status, body.freeze()).map(|(status, body)| (status, body, handled)).map_err(Failed::Refused)
+        let (status, body) = judge(status, body.freeze()).map_err(Failed::Refused)?;
+        let (replica, queued) = (address, Duration::ZERO);
+        Ok(Answered { status, body, room, replica, queued, handled_micros: handled })
     }
 }
 

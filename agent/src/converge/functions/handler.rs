@@ -20,7 +20,8 @@ use tokio::time::{Instant, timeout};
 use super::answer::{Answered, Refused, TIMINGS, json_answer};
 use super::beats;
 use super::book::Calls;
-use super::call::{CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
+use super::call::{self, CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
+use super::phases::Phases;
 use super::rates::Rates;
 use super::token::Tokens;
 use super::who::Known;
@@ -29,12 +30,17 @@ use crate::converge::control_plane::ControlPlane;
 use crate::converge::function_calls::FunctionCalls;
 use crate::desired::Source;
 use crate::files::PodFiles;
+use crate::http::body::Answer;
+use crate::http::room::{Budget, Room};
 use crate::http::server::{Caller, Handler};
 
 /// Time for the next part of a body.
 const BODY_RESTS_MAX: Duration = Duration::from_secs(30);
 /// A request header that asks for the timings of the phases.
 const WANTS_TIMINGS: &str = "x-timings";
+
+/// Bodies and answers that are held at once, whosever they are: some of the largest that a function may allow.
+const BUDGET_BYTES: u64 = 256 << 20;
 
 /// Answers callers of functions.
 #[derive(Debug, Clone)]
@@ -45,10 +51,11 @@ pub struct Functions {
     client: reqwest::Client,
     tokens: Tokens,
     rates: Rates,
+    budget: Budget,
     /// Where the gateway listens; none if nobody hears of beats.
     listen: Option<SocketAddr>,
-    /// Someone hears of calls that wait, and may start a replica.
-    wakes: bool,
+    /// Someone hears of calls that wait, and may start a replica; and of who is who.
+    follows: bool,
 }
 
 impl Handler for Functions {
@@ -74,9 +81,9 @@ impl FunctionCalls for Functions {
             let catalog = Arc::clone(&self.catalog.borrow());
             let record = record(&catalog, id)?;
             self.may_call(record, caller, id, request.headers()).await?;
-            self.call(request, (record, &catalog), id, &activation).await
+            Ok(self.call(request, (record, &catalog), id, &activation).await)
         };
-        called.await.unwrap_or_else(|refused| refused.answer(&activation))
+        called.await.unwrap_or_else(|refused: Refused| refused.answer(&activation))
     }
 }
 
@@ -102,8 +109,8 @@ impl Functions {
             .build();
         // Only TLS or a resolver of the system can fail to load, and neither is used.
         let client = client.unwrap_or_default();
-        let (tokens, rates) = (Tokens::new(files), Rates::default());
-        Self { catalog, known, calls, client, tokens, rates, listen: None, wakes: true }
+        let (tokens, rates, budget) = (Tokens::new(files), Rates::default(), Budget::new(BUDGET_BYTES));
+        Self { catalog, known, calls, client, tokens, rates, budget, listen: None, follows: true }
     }
 
     /// Takes the beats of calls at this address.
@@ -111,14 +118,23 @@ impl Functions {
         Self { listen: Some(listen), ..self }
     }
 
+    #[cfg(test)]
+    pub(super) fn with_budget(self, budget: Budget) -> Self {
+        Self { budget, ..self }
+    }
+
     /// Without a loop that follows changes: functions that sleep are not woken.
-    pub fn of_last_known(catalog: watch::Receiver<Arc<Catalog>>, own: Option<&Subnet>) -> Self {
+    pub fn of_last_known(
+        catalog: watch::Receiver<Arc<Catalog>>,
+        own: Option<&Subnet>,
+        control: &ControlPlane,
+    ) -> Self {
         let newest = Arc::clone(&catalog.borrow());
-        let calls = Calls::new(Timestamp::UNIX_EPOCH);
+        let calls = Calls::new(Timestamp::now());
         calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
         // Nobody sends: what is known stays.
-        let (_, known) = watch::channel(Known::of(&newest, own, &ControlPlane::default()));
-        Self { wakes: false, ..Self::new(catalog, known, calls, None) }
+        let (_, known) = watch::channel(Known::of(&newest, own, control));
+        Self { follows: false, ..Self::new(catalog, known, calls, None) }
     }
 
     async fn answer(
@@ -142,7 +158,7 @@ impl Functions {
         let record = record(&catalog, &id)?;
         self.may_call(record, caller, &id, request.headers()).await?;
         match *request.method() {
-            Method::POST => self.call(request, (record, &catalog), &id, activation).await,
+            Method::POST => Ok(self.call(request, (record, &catalog), &id, activation).await),
             Method::GET => Ok(self.state(record, &id, activation)),
             _ => {
                 let message = "POST calls the function, GET says how it is";
@@ -172,6 +188,11 @@ impl Functions {
         if let Some(token) = &record.token {
             return self.tokens.check(id, token, headers).await;
         }
+        if !self.follows {
+            // It may be a reconciler that leads since then.
+            let message = format!("this node's agent does not run, and {address} is not known without it");
+            return Err(Refused::later("CallerUnknown", message));
+        }
         let message = format!(
             "{address} is neither a pod nor a node of this cluster, and function {id} is not public; set `public: true` \
              in its manifest to let everyone call it, or `auth` to let those with a token"
@@ -185,43 +206,64 @@ impl Functions {
         (record, catalog): (&FunctionRecord, &Catalog),
         id: &NamespacedName,
         activation: &str,
-    ) -> Result<Answered, Refused> {
+    ) -> Answered {
         let began = Instant::now();
+        let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
+        let called = self.make(request, (record, catalog), id, activation).await;
+        let (status, phases) = match &called {
+            Ok((answered, phases)) => (answered.status, phases.clone()),
+            Err(refused) => (refused.status, Phases::default()),
+        };
+        let handled = called.as_ref().ok().and_then(|(answered, _)| answered.handled_micros);
+        let phases = phases.ended(handled.map(Duration::from_micros), began.elapsed());
+        self.calls.count(id, status, &phases);
+        let mut answer = match called {
+            Ok((answered, _)) => json_answer(status, Answer::whole(answered.body, answered.room), activation),
+            Err(refused) => refused.answer(activation),
+        };
+        if wants_timings && let Ok(value) = HeaderValue::from_str(&phases.header()) {
+            answer.headers_mut().insert(TIMINGS, value);
+        }
+        answer
+    }
+
+    async fn make(
+        &self,
+        request: Request<Incoming>,
+        (record, catalog): (&FunctionRecord, &Catalog),
+        id: &NamespacedName,
+        activation: &str,
+    ) -> Result<(call::Answered, Phases), Refused> {
         if let Some(most) = catalog.settings.spec.functions.calls_per_minute {
-            let counted = self.rates.count(&id.namespace, most, began);
+            let counted = self.rates.count(&id.namespace, most, Instant::now());
             counted.map_err(|seconds| Refused::too_many(&id.namespace, most, seconds))?;
         }
-        if record.replicas.is_empty() && !self.wakes {
+        if record.replicas.is_empty() && !self.follows {
             let message = "it sleeps, and is woken once this node's agent runs again";
             return Err(Refused::later("NoReplica", message));
         }
-        let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
         let key = request.headers().get(IDEMPOTENCY_KEY).cloned();
         let beats = match self.listen {
             Some(listen) => self.calls.beats.expect(request.headers(), catalog, listen)?,
             None => None,
         };
         let heartbeat = beats.as_ref().map(|expected| expected.url.clone());
-        let body = read(request, record.calls.request_body_bytes).await?;
-        let (calls, client) = (&self.calls, &self.client);
-        let call = Call { calls, client, id, limits: &record.calls, activation, key, heartbeat, body };
+        let (body, room) = read(request, record.calls.request_body_bytes, &self.budget).await?;
+        let (calls, client, budget) = (&self.calls, &self.client, &self.budget);
+        let call =
+            Call { calls, client, id, limits: &record.calls, activation, key, heartbeat, body, room, budget };
+        let entered = Timestamp::now();
         let answered = call.run().await?;
-        let mut answer = json_answer(answered.status, answered.body, activation);
-        if wants_timings {
-            let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
-            let handled = Duration::from_micros(answered.handled_micros.unwrap_or_default());
-            let (queued, total) = (millis(answered.queued), millis(began.elapsed()));
-            let text =
-                format!("queued;dur={queued:.3}, handled;dur={:.3}, total;dur={total:.3}", millis(handled));
-            if let Ok(value) = HeaderValue::from_str(&text) {
-                answer.headers_mut().insert(TIMINGS, value);
-            }
-        }
-        Ok(answer)
+        let start = self.catalog.borrow().functions.get(id).and_then(|found| {
+            let mut replicas = found.value.replicas.iter();
+            replicas.find(|replica| SocketAddr::from(replica.address) == answered.replica)?.start
+        });
+        let phases = Phases::new(entered, answered.queued, start);
+        Ok((answered, phases))
     }
 
     fn state(&self, record: &FunctionRecord, id: &NamespacedName, activation: &str) -> Answered {
-        let (waiting, in_flight) = self.calls.state(id);
+        let (waiting, in_flight, since_began) = self.calls.state(id);
         let state = match (&record.replicas[..], record.wanted) {
             ([_, ..], _) => "Ready",
             ([], 0) => "Asleep",
@@ -234,9 +276,14 @@ impl Functions {
             "wanted": record.wanted,
             "image": record.image(),
             "trouble": record.trouble,
-            "here": {"waiting": waiting, "inFlight": in_flight},
+            "here": {
+                "waiting": waiting,
+                "inFlight": in_flight,
+                "since": self.calls.began(),
+                "calls": since_began,
+            },
         });
-        json_answer(StatusCode::OK, body.to_string().into(), activation)
+        json_answer(StatusCode::OK, Answer::words(body.to_string()), activation)
     }
 }
 
@@ -268,8 +315,8 @@ fn named(path: &str) -> Option<NamespacedName> {
     (is_name(namespace) && is_name(name)).then(|| NamespacedName::new(namespace, name))
 }
 
-/// The body, which is a JSON object; nothing counts as `{}`.
-async fn read(request: Request<Incoming>, most: u64) -> Result<Bytes, Refused> {
+/// The body, which is a JSON object, with its room; nothing counts as `{}`.
+async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<(Bytes, Room), Refused> {
     let too_large = || {
         let message = format!("the body has more than {most} bytes");
         Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", message)
@@ -279,6 +326,9 @@ async fn read(request: Request<Incoming>, most: u64) -> Result<Bytes, Refused> {
     if length.is_some_and(|length| length > most) {
         return Err(too_large());
     }
+    let bytes = length.unwrap_or(most);
+    let no_room = || Refused::no_room(StatusCode::SERVICE_UNAVAILABLE, bytes);
+    let room = budget.room(bytes).await.ok_or_else(no_room)?;
     let mut body = pin!(request.into_body());
     let mut read = BytesMut::new();
     loop {
@@ -295,11 +345,11 @@ async fn read(request: Request<Incoming>, most: u64) -> Result<Bytes, Refused> {
         }
     }
     if read.is_empty() {
-        return Ok(Bytes::from_static(b"{}"));
+        return Ok((Bytes::from_static(b"{}"), room));
     }
     let body = read.freeze();
     match is_object(&body) {
-        true => Ok(body),
+        true => Ok((body, room)),
         false => Err(Refused::new(StatusCode::BAD_REQUEST, "NotAnObject", "the body is no JSON object")),
     }
 }

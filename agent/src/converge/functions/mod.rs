@@ -4,6 +4,7 @@
 //! goes to the replica with the fewest of this node's calls (`book.rs`), waits where there is none, and is counted:
 //! `demand/<node>` is what the functions controller scales by. Needs neither etcd nor Docker for replicas that run.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ mod book;
 mod call;
 mod handler;
 mod observe;
+mod phases;
 pub mod plan;
 mod rates;
 #[cfg(test)]
@@ -42,6 +44,7 @@ use crate::converge::control_plane::ControlPlane;
 use crate::files::PodFiles;
 use crate::http::limits::Limits;
 use crate::http::server::Server;
+use crate::standby::{Handover, Role};
 
 /// What the loop stands on.
 pub struct FunctionsDeps {
@@ -52,6 +55,7 @@ pub struct FunctionsDeps {
     /// What decrypts the tokens of callers from outside.
     pub files: Arc<PodFiles>,
     pub control: watch::Receiver<ControlPlane>,
+    pub handover: Handover,
 }
 
 /// The loop.
@@ -67,6 +71,7 @@ pub struct FunctionsLoop {
     listens: Option<SocketAddr>,
     followed: Option<Arc<Catalog>>,
     functions: Functions,
+    handover: Handover,
 }
 
 impl FunctionsLoop {
@@ -76,22 +81,57 @@ impl FunctionsLoop {
         deps: FunctionsDeps,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let FunctionsDeps { listen, subnet, catalog, calls, files, control } = deps;
+        let FunctionsDeps { listen, subnet, catalog, calls, files, control, handover } = deps;
         let (known, knows) = watch::channel(Known::default());
         let (listeners, opened) = mpsc::channel(1);
         let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files)).listening(listen);
-        let (limits, connections) = (Limits::default(), TaskTracker::new());
-        let server = Server::new(functions.clone(), limits, connections, CancellationToken::new());
+        let serving = serve(functions.clone(), opened, shutdown);
         let (listens, followed) = (None, None);
-        let the_loop =
-            Self { listen, subnet, catalog, calls, control, known, listeners, listens, followed, functions };
-        (the_loop, server.run(opened, shutdown))
+        let the_loop = Self {
+            listen,
+            subnet,
+            catalog,
+            calls,
+            control,
+            known,
+            listeners,
+            listens,
+            followed,
+            functions,
+            handover,
+        };
+        (the_loop, serving)
     }
 
     /// What answers callers, for those that come through a host.
     pub fn functions(&self) -> Functions {
         self.functions.clone()
     }
+}
+
+/// Answers callers at the newest of the listeners.
+async fn serve(functions: Functions, listeners: mpsc::Receiver<TcpListener>, shutdown: CancellationToken) {
+    let (limits, connections) = (Limits::default(), TaskTracker::new());
+    Server::new(functions, limits, connections, CancellationToken::new()).run(listeners, shutdown).await;
+}
+
+/// The same without a loop, at the socket that an agent held before it ended.
+pub async fn serve_held(
+    functions: Functions,
+    handover: Handover,
+    at: SocketAddr,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    // Of an agent of a version that held none.
+    let Some([socket]) = handover.take([(Role::Functions, at)]).await else {
+        shutdown.cancelled().await;
+        return Ok(());
+    };
+    let (listeners, opened) = mpsc::channel(1);
+    // There is room for one.
+    let _ = listeners.try_send(TcpListener::from_std(socket.into())?);
+    serve(functions, opened, shutdown).await;
+    Ok(())
 }
 
 #[async_trait]

@@ -1,13 +1,24 @@
-//! Who gets which place, and when it is given back.
+//! Who gets which place, and when it is given back; and calls over real loopback sockets.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
 use schema::records::{CallLimits, FunctionImage, FunctionRecord, Replica, Trouble};
+use schema::snapshot::Versioned;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
+use super::Functions;
 use super::book::{Calls, Given, Lease, Place};
+use super::who::Known;
+use crate::catalog::Catalog;
+use crate::desired::Source;
+use crate::http::room::Budget;
 
 fn id() -> NamespacedName {
     NamespacedName::new("default", "hello")
@@ -23,6 +34,7 @@ fn record(replicas: u8) -> FunctionRecord {
         pod: format!("hello-{number}"),
         node: "n1".to_owned(),
         address: format!("10.244.0.{number}:8080").parse().unwrap(),
+        start: None,
     };
     let image = FunctionImage {
         reference: "minik8s.local/function:0".to_owned(),
@@ -48,6 +60,11 @@ fn follow(calls: &Calls, record: &FunctionRecord) {
     calls.follow([(&id(), record)].into_iter());
 }
 
+fn state(calls: &Calls) -> (u32, u32) {
+    let (waiting, at_replicas, _) = calls.state(&id());
+    (waiting, at_replicas)
+}
+
 fn enter(calls: &Calls) -> Place {
     calls.enter(&id(), &limits(), None)
 }
@@ -71,14 +88,14 @@ async fn calls_wait_in_turn_for_the_replicas_that_come() {
     let calls = calls(0);
     let (mut first, mut second) = (waits(enter(&calls)), waits(enter(&calls)));
     assert!(matches!(enter(&calls), Place::Full), "two may wait");
-    assert_eq!(calls.state(&id()), (2, 0));
+    assert_eq!(state(&calls), (2, 0));
     follow(&calls, &record(1));
     let Ok(Given::Replica(lease)) = first.try_recv() else { panic!("the first is served") };
     assert!(second.try_recv().is_err(), "one call at a time");
-    assert_eq!(calls.state(&id()), (1, 1));
+    assert_eq!(state(&calls), (1, 1));
     drop(lease);
     assert!(matches!(second.try_recv(), Ok(Given::Replica(_))));
-    assert_eq!(calls.state(&id()), (0, 0), "the second gave its place back, too");
+    assert_eq!(state(&calls), (0, 0), "the second gave its place back, too");
 }
 
 // Seen red with an address in the place of a lease.
@@ -87,9 +104,9 @@ async fn a_caller_that_goes_as_it_gets_its_place_gives_it_back() {
     let calls = calls(0);
     let wait = waits(enter(&calls));
     follow(&calls, &record(1));
-    assert_eq!(calls.state(&id()), (0, 1), "it was given the place");
+    assert_eq!(state(&calls), (0, 1), "it was given the place");
     drop(wait);
-    assert_eq!(calls.state(&id()), (0, 0));
+    assert_eq!(state(&calls), (0, 0));
     drop(at(enter(&calls)));
 }
 
@@ -127,4 +144,78 @@ async fn only_what_never_ran_and_cannot_start_is_answered_at_once() {
     let mut gone = waits(calls.enter(&NamespacedName::new("default", "other"), &limits(), None));
     calls.follow([(&id(), &record(0))].into_iter());
     assert!(matches!(gone.try_recv(), Ok(Given::Gone)));
+}
+
+/// A replica that answers each call with its body, and keeps no connection.
+async fn echoes() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut said = Vec::new();
+                let body = loop {
+                    stream.read_buf(&mut said).await.unwrap();
+                    let text = String::from_utf8_lossy(&said).into_owned();
+                    let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+                    if length.parse() == Ok(body.len()) {
+                        break body.to_owned();
+                    }
+                };
+                let length = body.len();
+                let head =
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+                stream.write_all((head + &body).as_bytes()).await.unwrap();
+            });
+        }
+    });
+    address
+}
+
+// Seen red with room for the body that is held until the answer has passed: ten calls hold all, and each waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
+    let replica = echoes().await;
+    let SocketAddr::V4(address) = replica else { panic!("{replica}") };
+    let limits = CallLimits {
+        timeout_seconds: 60,
+        cold_start_timeout_seconds: 60,
+        concurrency: 100,
+        request_body_bytes: 1 << 20,
+        response_body_bytes: 1 << 20,
+        ..limits()
+    };
+    let (pod, node) = ("hello-0".to_owned(), "n1".to_owned());
+    let replicas = vec![Replica { pod, node, address, start: None }];
+    let record = FunctionRecord { replicas, calls: limits, ..record(0) };
+    let calls = Calls::new(Timestamp::UNIX_EPOCH);
+    follow(&calls, &record);
+    let mut catalog = Catalog { source: Source::Etcd, ..Catalog::default() };
+    let version = Versioned { value: record, create_revision: 1, mod_revision: 1 };
+    catalog.functions.insert(id(), Arc::new(version));
+    let (_catalogs, catalog) = watch::channel(Arc::new(catalog));
+    let (_known, known) = watch::channel(Known::default());
+    let functions = Functions::new(catalog, known, calls.clone(), None).with_budget(Budget::new(100 * 1024));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/default/hello", listener.local_addr().unwrap());
+    let (listeners, opened) = mpsc::channel(1);
+    listeners.send(listener).await.unwrap();
+    let serving = tokio::spawn(super::serve(functions, opened, CancellationToken::new()));
+    let client = reqwest::Client::new();
+    let body = format!("{{\"text\": \"{}\"}}", "x".repeat(40 * 1024));
+    let asked = (0..10).map(|_| {
+        let asked = client.post(&url).body(body.clone()).send();
+        async { asked.await.unwrap().text().await.unwrap() }
+    });
+    for answer in futures::future::join_all(asked).await {
+        assert!(answer == body, "{}", &answer[..answer.len().min(200)]);
+    }
+    let big = client.post(&url).body(body.repeat(3)).send().await.unwrap();
+    assert_eq!(big.status(), 503, "there never is so much room");
+    assert_eq!(big.headers()["retry-after"], "1");
+    assert!(big.text().await.unwrap().contains("GatewayFull"));
+    let (_, _, counted) = calls.state(&id());
+    assert_eq!(counted["answers"], serde_json::json!({"200": 10, "503": 1}), "{counted}");
+    serving.abort();
 }

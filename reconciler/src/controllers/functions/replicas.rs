@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddrV4};
 
 use schema::kinds::Kind;
 use schema::kinds::function::PORT;
-use schema::kinds::pod::ContainerState;
+use schema::kinds::pod::{ContainerState, PodStatus};
 use schema::meta::NamespacedName;
-use schema::records::{PodInstance, Replica, Trouble};
+use schema::records::{PodInstance, Replica, ReplicaStart, Trouble};
 use schema::snapshot::{BoundPod, Snapshot};
 
 use crate::controllers::away::are_most_away;
@@ -66,5 +66,17 @@ fn replica(bound: &BoundPod<'_>, pod: &PodInstance) -> Option<Replica> {
     let status = bound.status_of(&pod.uid).filter(|status| status.is_ready() && !status.is_terminating())?;
     let IpAddr::V4(address) = status.pod_ip.as_deref()?.parse().ok()? else { return None };
     let (pod, node) = (pod.name.clone(), bound.node().to_owned());
-    Some(Replica { pod, node, address: SocketAddrV4::new(address, PORT) })
+    Some(Replica { pod, node, address: SocketAddrV4::new(address, PORT), start: start(status) })
+}
+
+/// None of a program that was started again: its times are of different starts.
+fn start(status: &PodStatus) -> Option<ReplicaStart> {
+    let since = |kind: &str| {
+        let found = status.conditions.iter().find(|condition| condition.kind == kind);
+        found.map(|condition| condition.last_transition_time)
+    };
+    let container = status.container_statuses.first().filter(|container| container.restart_count == 0)?;
+    let ContainerState::Running(running) = &container.state else { return None };
+    let (scheduled, imported) = (since("PodScheduled")?, since("Ready")?);
+    Some(ReplicaStart { scheduled, created: status.start_time?, started: running.started_at, imported })
 }

@@ -21,6 +21,7 @@ use super::proxy::Proxy;
 use super::route::Table;
 use super::shares::Turns;
 use crate::catalog::Catalog;
+use crate::converge::control_plane::ControlPlane;
 use crate::converge::functions::Functions;
 use crate::desired::Source;
 use crate::http::limits::Limits;
@@ -60,7 +61,8 @@ fn add_route(catalog: &mut Catalog, name: &str, host: &str, paths: &Value) {
 fn functions() -> Arc<Functions> {
     let mut catalog = known();
     catalog.functions.insert(NamespacedName::new("default", "asleep"), versioned(FunctionRecord::default()));
-    Arc::new(Functions::of_last_known(watch::channel(Arc::new(catalog)).1, None))
+    let (_, catalog) = watch::channel(Arc::new(catalog));
+    Arc::new(Functions::of_last_known(catalog, None, &ControlPlane::default()))
 }
 
 /// `shop.example` with `/` to these endpoints.

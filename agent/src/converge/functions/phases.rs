@@ -1,0 +1,132 @@
+//! How long the parts of a call took: told to its caller on request, and summed up. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use schema::records::ReplicaStart;
+use serde_json::{Value, json};
+
+/// The parts of one call, in their order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Phases(Vec<(&'static str, Duration)>);
+
+impl Phases {
+    /// Of a call that waited for a place at a replica from one time to another. Where it waited for the replica itself,
+    /// the phases of that replica's start fill the time: what the node had done before the call came does not count.
+    pub(super) fn new(from: Timestamp, queued: Duration, replica: Option<ReplicaStart>) -> Self {
+        let mut phases = vec![("queued", queued)];
+        let to = from.checked_add(queued).unwrap_or(from);
+        if let Some(start) = replica.filter(|start| start.imported > from && !queued.is_zero()) {
+            let ReplicaStart { scheduled, created, started, imported } = start;
+            let mut before = from;
+            let ends = [
+                ("scheduled", scheduled),
+                ("created", created),
+                ("started", started),
+                ("imported", imported),
+                // To the gateways, from its node.
+                ("routed", to),
+            ];
+            for (name, end) in ends {
+                // Another node's clock may be wrong.
+                let end = end.max(before).min(to);
+                phases.push((name, Duration::try_from(end.duration_since(before)).unwrap_or_default()));
+                before = end;
+            }
+        }
+        Self(phases)
+    }
+
+    /// The last of them.
+    pub(super) fn ended(mut self, handled: Option<Duration>, total: Duration) -> Self {
+        self.0.extend(handled.map(|handled| ("handled", handled)));
+        self.0.push(("total", total));
+        self
+    }
+
+    /// As the header `Server-Timing`, in milliseconds.
+    pub(super) fn header(&self) -> String {
+        let millis =
+            |(name, took): &(&str, Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);
+        self.0.iter().map(millis).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The calls of one function through this node, since its gateway began.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    answers: BTreeMap<u16, u64>,
+    phases: BTreeMap<&'static str, (u64, Duration)>,
+}
+
+impl Tally {
+    /// One more.
+    pub(super) fn add(&mut self, status: StatusCode, phases: &Phases) {
+        *self.answers.entry(status.as_u16()).or_default() += 1;
+        for (name, took) in &phases.0 {
+            let (calls, sum) = self.phases.entry(name).or_default();
+            *calls += 1;
+            *sum += *took;
+        }
+    }
+
+    /// How many there were by their status, and for each phase the calls that had it and their time in it.
+    pub(super) fn to_json(&self) -> Value {
+        let phase = |(name, (calls, sum)): (&&str, &(u64, Duration))| {
+            ((*name).to_owned(), json!({"calls": calls, "seconds": sum.as_secs_f64()}))
+        };
+        let answers = self.answers.iter().map(|(status, calls)| (status.to_string(), json!(calls)));
+        let phases = self.phases.iter().map(phase);
+        json!({"answers": Value::Object(answers.collect()), "phases": Value::Object(phases.collect())})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_000_000 + millis).unwrap()
+    }
+
+    fn start(scheduled: i64, created: i64, started: i64, imported: i64) -> Option<ReplicaStart> {
+        let (scheduled, created) = (at(scheduled), at(created));
+        Some(ReplicaStart { scheduled, created, started: at(started), imported: at(imported) })
+    }
+
+    fn told(queued: u64, replica: Option<ReplicaStart>) -> String {
+        Phases::new(at(0), Duration::from_millis(queued), replica).header()
+    }
+
+    // Seen red with phases that begin where the one before ended, whenever the call came.
+    #[test]
+    fn the_phases_of_a_start_fill_the_wait_and_no_more() {
+        assert_eq!(
+            told(500, start(10, 110, 310, 460)),
+            "queued;dur=500.000, scheduled;dur=10.000, created;dur=100.000, started;dur=200.000, \
+             imported;dur=150.000, routed;dur=40.000"
+        );
+        let late = told(100, start(-300, -200, -100, 60));
+        assert!(late.contains("started;dur=0.000, imported;dur=60.000, routed;dur=40.000"), "{late}");
+        let clock_is_ahead = told(100, start(10, 5000, 6000, 7000));
+        assert!(clock_is_ahead.contains("created;dur=90.000, started;dur=0.000"), "{clock_is_ahead}");
+        assert_eq!(told(3, start(-300, -200, -100, -60)), "queued;dur=3.000", "it waited for a place only");
+        assert_eq!(told(0, start(1, 2, 3, 4)), "queued;dur=0.000");
+    }
+
+    #[test]
+    fn calls_are_counted_by_their_answer_and_their_phases_add_up() {
+        let mut tally = Tally::default();
+        let second = Duration::from_secs(1);
+        for _ in 0..2 {
+            let phases = Phases::new(at(0), second, None).ended(Some(second), second * 3);
+            tally.add(StatusCode::OK, &phases);
+        }
+        tally.add(StatusCode::GATEWAY_TIMEOUT, &Phases::default());
+        let both = |seconds: f64| json!({"calls": 2, "seconds": seconds});
+        let phases = json!({"queued": both(2.0), "handled": both(2.0), "total": both(6.0)});
+        assert_eq!(tally.to_json(), json!({"answers": {"200": 2, "504": 1}, "phases": phases}));
+    }
+}
