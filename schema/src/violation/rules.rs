@@ -86,7 +86,6 @@ rules! {
     LITERAL_SECRET "literal-secret" Error "A password or key is written in clear."
     SLURM_OPTION "slurm-option" Error "An option of sbatch can't be used as it is written."
     SLURM_LAYOUT "slurm-layout" Warning "Slurm will change or ignore numbers that do not fit each other."
-    UNSUPPORTED_SETTING "unsupported-setting" Error "A setting of the Cluster object that this version does not act on is not its default."
     FORBIDDEN_BY_CLUSTER "forbidden-by-cluster" Error "The Cluster object forbids what the pod asks for."
     DNS_CONFIG "dns-config" Error "Resolver settings are malformed or too many."
     // Services and Dns.
