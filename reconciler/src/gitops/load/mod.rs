@@ -14,6 +14,7 @@ use schema::violation::{Violation, rules};
 pub mod contents;
 pub mod files;
 pub mod folder;
+pub(crate) mod python;
 pub mod spread;
 pub mod truncated;
 
