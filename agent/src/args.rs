@@ -128,6 +128,10 @@ pub struct RunArguments {
     /// Down to this percentage they are removed
     #[arg(long, env = "MINIK8S_IMAGE_GC_LOW", value_name = "PERCENT", default_value_t = 80)]
     pub image_gc_low: u8,
+    /// Seconds after which an image that was built for a function goes once no function needs it, in the cluster's
+    /// registry too
+    #[arg(long, env = "MINIK8S_FUNCTION_IMAGE_KEEP", value_name = "SECONDS", default_value_t = 600)]
+    pub function_image_keep_seconds: u32,
     /// The reconcilers' APIs, to fetch files from; by default the one that etcd says leads
     #[arg(long, env = "MINIK8S_RECONCILER", value_name = "URL", value_delimiter = ',')]
     pub reconciler: Vec<String>,

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use hickory_proto::rr::Name;
+use jiff::SignedDuration;
 use schema::quantity::Memory;
 use schema::store::etcd::Access;
 
@@ -52,6 +53,8 @@ pub struct Config {
     pub vxlan: Vxlan,
     pub container_limits: ContainerLimits,
     pub image_gc: Thresholds,
+    /// How long images of functions stay that no function needs.
+    pub function_images_kept: SignedDuration,
     pub reconciler: Vec<String>,
     pub age_identity: PathBuf,
     pub dns: DnsSettings,
@@ -135,6 +138,7 @@ impl RunArguments {
             vxlan: Vxlan { vni: self.vxlan_vni, port: self.vxlan_port },
             container_limits: self.container_limits()?,
             image_gc: self.thresholds()?,
+            function_images_kept: SignedDuration::from_secs(self.function_image_keep_seconds.into()),
         })
     }
 }

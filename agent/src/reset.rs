@@ -80,7 +80,7 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     files::remove(machine, &mut removed);
     drop((instance, lock));
     if let Ok(docker) = &docker {
-        images::remove(docker, &mut removed).await;
+        images::remove(docker, &machine.instance, &mut removed).await;
     }
     if let (Some(leaving), Some(store)) = (leaving, &store) {
         if removed.failures.is_empty() {

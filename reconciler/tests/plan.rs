@@ -134,3 +134,32 @@ fn json_has_the_fields_that_programs_read() {
         assert!(json.pointer(pointer).is_some(), "{pointer}: {json}");
     }
 }
+
+// Seen red without the check: the plan showed nothing but the files that change.
+#[test]
+fn code_of_a_function_that_python_cannot_parse_is_an_error_with_its_line() {
+    let repo = repository();
+    let dir = repo.path();
+    let write = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
+    std::fs::create_dir(dir.join("hello")).unwrap();
+    let function =
+        "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: hello}\nspec: {source: hello}\n";
+    for (branch, code) in [
+        ("good", "def main(params):\n    return {}\n"),
+        ("typo", "import os\n\ndef main(params:\n    return {}\n"),
+    ] {
+        git(dir, &["checkout", "-q", "-B", branch, "main"]);
+        write("hello.yaml", function);
+        write("hello/main.py", code);
+        git(dir, &["add", "-A"]);
+        git(dir, &["commit", "-q", "-m", "x"]);
+        std::fs::create_dir_all(dir.join("hello")).unwrap();
+    }
+    check(&plan(dir, &["--base", "main", "--head", "good"]), 2, "Function/default/hello");
+    for form in ["text", "markdown"] {
+        let text = check(&plan(dir, &["--base", "main", "--head", "typo", "-o", form]), 1, "SyntaxError");
+        assert!(text.contains("hello/main.py:3"), "{text}");
+    }
+    let typo = Command::new(env!("CARGO_BIN_EXE_minik8s")).current_dir(dir).args(["validate", "."]).output();
+    check(&typo.unwrap(), 1, "SyntaxError");
+}

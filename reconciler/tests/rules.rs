@@ -13,7 +13,7 @@ use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
 /// Rules that no file of bearable size, or no file alone, can break: rule, file of the test, its name.
-const TESTED: [(&str, &str, &str); 18] = [
+const TESTED: [(&str, &str, &str); 20] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
         "more-violations",
@@ -38,6 +38,16 @@ const TESTED: [(&str, &str, &str); 18] = [
     ("submodule", FOLDER_TESTS, "a_folder_is_read_as_its_commit_would_be"),
     ("folder-too-deep", FOLDER_TESTS, "folders_are_followed_down_to_a_bound"),
     ("unreadable", FOLDER_TESTS, "a_file_that_cannot_be_opened_is_told"),
+    (
+        "python-syntax",
+        "reconciler/src/gitops/load/python.rs",
+        "code_that_cannot_be_parsed_is_said_with_its_line_and_nothing_of_it_runs",
+    ),
+    (
+        "python-unchecked",
+        "reconciler/src/gitops/load/python.rs",
+        "without_python_it_is_said_that_nothing_was_checked",
+    ),
     ("owned-by-other-source", CHECK_TESTS, "an_object_of_another_source_is_refused"),
     ("owner-unreadable", CHECK_TESTS, "nobody_takes_an_object_from_a_file_that_cannot_be_read"),
     ("manifest-vanished", CHECK_TESTS, "a_file_that_stops_being_a_manifest_is_no_removal"),

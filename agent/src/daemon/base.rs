@@ -39,6 +39,7 @@ use crate::worlds::netlink::RealNetlink;
 use crate::worlds::pause;
 use crate::worlds::peers::Peers;
 use crate::worlds::prober::RealProber;
+use crate::worlds::registry::ClusterRegistry;
 use crate::worlds::ssh::RealSsh;
 
 /// What all loops share.
@@ -66,6 +67,11 @@ impl Base<'_> {
 
     fn instance(&self) -> String {
         self.config.machine.instance.clone()
+    }
+
+    fn registry(&self) -> Arc<ClusterRegistry> {
+        let (docker, files) = (Arc::clone(&self.docker), Arc::clone(&self.files));
+        Arc::new(ClusterRegistry::new(docker, files, self.catalog.clone()))
     }
 
     pub(super) fn services(
@@ -119,6 +125,7 @@ impl Base<'_> {
                 Arc::clone(&self.docker),
                 self.snapshot.clone(),
                 self.catalog.clone(),
+                self.registry(),
             )),
             images: Arc::clone(&self.images),
             files: Arc::clone(&self.files),
@@ -141,7 +148,11 @@ impl Base<'_> {
         let deps = BuildsDeps {
             node: self.node_name(),
             state_dir: self.config.machine.state_dir.clone(),
+            instance: self.instance(),
+            kept: self.config.function_images_kept,
             docker: Arc::clone(&self.docker),
+            disk: Arc::new(RealDisk),
+            registry: self.registry(),
             files: Arc::clone(&self.files),
             snapshot: self.snapshot.clone(),
             catalog: self.catalog.clone(),

@@ -116,10 +116,15 @@ impl PodFiles {
         self.cache.folder(blob)
     }
 
-    /// The values of a secret that the pod names, as they are written, fetched where it is not here. The caller keeps
-    /// them in memory alone.
-    pub async fn secret_bytes(&self, pod: &PodInstance, name: &str) -> Result<Vec<u8>, SecretError> {
-        self.open_secret(&pod.files, &pod.namespace, name).await.map(|opened| opened.values)
+    /// The values of a secret among `files`, for use in `namespace`, as they are written, fetched where it is not here.
+    /// The caller keeps them in memory alone.
+    pub async fn secret_bytes(
+        &self,
+        files: &Files,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Vec<u8>, SecretError> {
+        self.open_secret(files, namespace, name).await.map(|opened| opened.values)
     }
 
     /// A secret among `files`, for use in `namespace`.

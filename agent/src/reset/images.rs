@@ -1,23 +1,25 @@
-//! The pause image goes when no container of any instance uses it any more, and with it the images of functions, which
-//! instances share. An instance that needs them again makes them again. Other names of the same images are their owners'.
+//! The pause image goes when no container of any instance uses it any more, and with it the images that were made for
+//! functions, unless another instance says that it needs them. An instance that needs them again makes them again. Other
+//! names of the same images are their owners'.
 
 use super::removed::Removed;
+use crate::converge::builds::plan::{names_to_remove, of_functions};
 use crate::worlds::docker::{Docker, DockerError};
 use crate::worlds::pause::IMAGE_REPOSITORY;
 
-/// What the names of all images begin with that nodes build.
-const BUILT: &str = "minik8s.local/";
+/// What the names of the images begin with that Python functions are built on.
+const BASES: &str = "minik8s.local/python";
 
 fn is_ours(tag: &str) -> bool {
     tag.rsplit_once(':').is_some_and(|(name, _)| name == IMAGE_REPOSITORY)
 }
 
-pub(crate) async fn remove(docker: &dyn Docker, removed: &mut Removed) {
+pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Removed) {
     let images = match docker.images().await {
         Ok(images) => images,
         Err(error) => return removed.failures.push(format!("image {IMAGE_REPOSITORY}: {error}")),
     };
-    let tags: Vec<String> = images.into_iter().flat_map(|image| image.tags).collect();
+    let tags: Vec<String> = images.iter().flat_map(|image| image.tags.clone()).collect();
     for tag in tags.iter().filter(|tag| is_ours(tag)) {
         match docker.remove_image(tag).await {
             // Another instance runs pods here.
@@ -25,8 +27,11 @@ pub(crate) async fn remove(docker: &dyn Docker, removed: &mut Removed) {
             result => removed.note(format!("image {tag}"), result.map(|()| true)),
         }
     }
-    for tag in tags.iter().filter(|tag| tag.starts_with(BUILT)) {
-        match docker.remove_image(tag).await {
+    let built = of_functions(images);
+    let built = built.iter().flat_map(|(hash, image)| names_to_remove(hash, image, instance));
+    let bases = tags.into_iter().filter(|tag| tag.starts_with(BASES));
+    for tag in built.chain(bases) {
+        match docker.remove_image(&tag).await {
             Err(DockerError::ImageInUse { .. }) => {}
             result => removed.note(format!("image {tag}"), result.map(|()| true)),
         }

@@ -10,4 +10,5 @@ pub mod netlink;
 pub mod pause;
 pub mod peers;
 pub mod prober;
+pub mod registry;
 pub mod ssh;

@@ -1,4 +1,4 @@
-//! Images of functions from the nodes that have them.
+//! Images of functions from the cluster's registry, and from the nodes that have them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,13 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 use schema::control::error_chain;
 use schema::kinds::function::image_hash;
-use schema::records::FunctionImage;
+use schema::records::{FunctionImage, RegistryCopy};
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::docker::{Docker, DockerError};
+use super::registry::ClusterRegistry;
 use crate::catalog::Catalog;
 
 /// Longest time to connect to a node, and without a byte of an image: Docker packs a large one before it sends any.
@@ -28,12 +29,13 @@ pub trait ImageSource: Send + Sync + 'static {
     async fn bring(&self, reference: &str) -> Result<(), DockerError>;
 }
 
-/// The other nodes' agents, `GET /v1/images/<hash>`.
+/// The registry first, then the other nodes' agents, `GET /v1/images/<hash>`.
 pub struct Peers {
     node: String,
     docker: Arc<dyn Docker>,
     snapshot: SnapshotReader,
     catalog: watch::Receiver<Arc<Catalog>>,
+    registry: Arc<ClusterRegistry>,
     client: reqwest::Client,
 }
 
@@ -43,6 +45,7 @@ impl Peers {
         docker: Arc<dyn Docker>,
         snapshot: SnapshotReader,
         catalog: watch::Receiver<Arc<Catalog>>,
+        registry: Arc<ClusterRegistry>,
     ) -> Self {
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT_MAX)
@@ -51,7 +54,7 @@ impl Peers {
             .no_proxy()
             .build();
         // Only TLS or a resolver of the system can fail to load, and neither is used.
-        Self { node, docker, snapshot, catalog, client: client.unwrap_or_default() }
+        Self { node, docker, snapshot, catalog, registry, client: client.unwrap_or_default() }
     }
 
     fn known(&self, reference: &str) -> Option<FunctionImage> {
@@ -84,6 +87,12 @@ impl ImageSource for Peers {
             return Err(failed("no node has built it yet".to_owned()));
         };
         let mut said = Vec::new();
+        if let (Some(RegistryCopy::Pushed { .. }), Some(hash)) = (&image.registry, image_hash(reference)) {
+            match self.registry.pull(hash, reference, image.id.as_deref()).await {
+                Ok(()) => return Ok(()),
+                Err(why) => said.push(why),
+            }
+        }
         for node in image.nodes.iter().filter(|node| **node != self.node) {
             match self.fetch(node, reference).await {
                 Ok(()) => {
@@ -98,7 +107,7 @@ impl ImageSource for Peers {
                 Err(why) => said.push(format!("node {node}: {why}")),
             }
         }
-        if said.is_empty() {
+        if image.nodes.iter().all(|node| *node == self.node) {
             said.push("no other node has it".to_owned());
         }
         Err(failed(said.join("; ")))

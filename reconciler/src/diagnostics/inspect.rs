@@ -11,6 +11,7 @@ use super::Report;
 use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
 use crate::gitops::load::contents::with_contents;
 use crate::gitops::load::folder::{self, Folder, FolderError};
+use crate::gitops::load::python;
 use crate::simulate::workflow::cases::{self, CaseResult};
 
 /// A report, and where its files are.
@@ -65,6 +66,11 @@ pub fn inspect_definitions(paths: &[impl AsRef<Path>]) -> Result<Inspection, Fol
     Ok(Inspection { report, root: PathBuf::new(), not_manifests })
 }
 
+/// A file of the repository; none behind a link, which a commit does not follow.
+fn regular_text(root: &Path, file: &str) -> Option<String> {
+    root.join(file).symlink_metadata().is_ok_and(|meta| meta.is_file()).then(|| folder::text(root, file))?
+}
+
 /// A violation that other files may answer.
 fn of_others(violation: &Violation) -> bool {
     [&rules::DANGLING_TARGET, &rules::DEPENDS_ON_QUARANTINED, &rules::SELECTOR_MATCHES_NOTHING]
@@ -87,7 +93,9 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);
     let addresses = warn_of_addresses(&folder.manifests, None);
     let tests = workflow_tests(&folder);
-    let violations = own.chain(across).chain(&addresses).chain(&tests).chain(&folder.passed_over).cloned();
+    let code = python::check(&python::modules(&folder.manifests, |file| regular_text(&folder.root, file)));
+    let beside = addresses.iter().chain(&tests).chain(&code).chain(&folder.passed_over);
+    let violations = own.chain(across).chain(beside).cloned();
     let objects = folder.manifests.values().map(|file| file.documents.len()).sum();
     let report = Report::new(violations, objects, documents.manifest_files);
     let Folder { root, manifests, named, .. } = folder;

@@ -1,7 +1,7 @@
 //! A plan between two revisions of a local repository: what `minik8s plan` shows. Blocking.
 //!
 //! Reads the object database and nothing else: no checkout, no hook, no filter, nothing that a
-//! pull request could bring along is run. Decides what stands for "live": what the base gives if
+//! pull request could bring along is run; Python code of functions is parsed by this machine's Python. Decides what stands for "live": what the base gives if
 //! it is applied whole, or what a server says is applied. The plan is the reconciler's own.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,12 +21,12 @@ use super::load::definitions::with_definitions;
 use super::load::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::spread::spread;
 use super::load::truncated;
-use super::load::{self, Layouts, Manifests};
+use super::load::{self, Layouts, Manifests, python};
 use super::plan::{Act, HeldOf, Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::{Frame, Review, Room, WorkflowTests, review};
 use super::status::short;
-use crate::git::content::ContentError;
+use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 use crate::simulate::workflow::cases;
 
@@ -223,6 +223,11 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let frame = Frame { base: &base_name, nodes, running: &running, notes: &notes };
     let mut review = review(&situation, &decided, &frame);
     review.violations.extend(after.listing.notes.iter().cloned());
+    let text = |path: &str| {
+        let found = content::find(&repository, effective, path).ok()?;
+        String::from_utf8(git::blob(&repository, found.id).ok()??).ok()
+    };
+    review.violations.extend(python::check(&python::modules(&after.manifests, text)));
     review.violations.sort();
     // A name that can't be read is among the quarantined files as well.
     review.violations.dedup();

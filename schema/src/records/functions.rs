@@ -83,6 +83,25 @@ pub struct FunctionImage {
     /// Nodes that have it and give it to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
+    /// Whether the cluster's registry has it; none without one, and before that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<RegistryCopy>,
+}
+
+/// What became of an image on its way to the cluster's registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum RegistryCopy {
+    /// It is there.
+    Pushed {
+        /// `address/function@sha256:…`.
+        digest: String,
+    },
+    /// It can't be pushed; it is tried again later. Nodes take it from each other.
+    Failed {
+        /// What Docker or the registry said, and what to do.
+        why: String,
+    },
 }
 
 /// What decisions on the number of replicas leave behind: a leader that takes over goes on with it.
@@ -262,6 +281,9 @@ pub struct NodeImage {
     pub reference: String,
     /// How far it is.
     pub state: NodeImageState,
+    /// What this node knows of it in the cluster's registry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<RegistryCopy>,
 }
 
 /// How far a node is with an image.

@@ -22,7 +22,7 @@ pub use deliveries::{
 pub use events::{Event, EventType};
 pub use functions::{
     BuildOrder, CallLimits, CallToken, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
-    NodeImageState, Replica, ReplicaStart, ScalerMemory, ScalerMode, ScalerPeak, Trouble,
+    NodeImageState, RegistryCopy, Replica, ReplicaStart, ScalerMemory, ScalerMode, ScalerPeak, Trouble,
 };
 pub use jobs::{JobDependencyState, JobOrder, JobReport, ResultFile, ResultKind};
 pub use nodes::{

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::BlobRef;
+use crate::files::{BlobRef, Files};
 use crate::kinds::Health;
 use crate::kinds::cluster::ClusterSpec;
 
@@ -17,6 +17,9 @@ pub struct ClusterSettings {
     /// The cluster's identity, encrypted to its nodes, if the source of the Cluster object has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<BlobRef>,
+    /// The secrets with logins that the Cluster object names, by their paths.
+    #[serde(default, skip_serializing_if = "Files::is_empty")]
+    pub logins: Files,
 }
 
 impl ClusterSettings {

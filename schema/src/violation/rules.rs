@@ -86,7 +86,6 @@ rules! {
     LITERAL_SECRET "literal-secret" Error "A password or key is written in clear."
     SLURM_OPTION "slurm-option" Error "An option of sbatch can't be used as it is written."
     SLURM_LAYOUT "slurm-layout" Warning "Slurm will change or ignore numbers that do not fit each other."
-    UNSUPPORTED_SETTING "unsupported-setting" Error "A setting of the Cluster object that this version does not act on is not its default."
     FORBIDDEN_BY_CLUSTER "forbidden-by-cluster" Error "The Cluster object forbids what the pod asks for."
     DNS_CONFIG "dns-config" Error "Resolver settings are malformed or too many."
     // Services and Dns.
@@ -117,6 +116,8 @@ rules! {
     TIMEOUT "timeout" Error "The time limits of a state contradict each other."
     SCHEDULE "schedule" Error "A cron expression or time zone can't be used as it is written."
     WORKFLOW_TEST "workflow-test" Error "A case beside a workflow, in `<workflow>.tests.yaml`, does not hold."
+    PYTHON_SYNTAX "python-syntax" Error "Code of a Python function that Python can't parse."
+    PYTHON_UNCHECKED "python-unchecked" Note "Code of Python functions that was not checked, because this machine has no Python."
     // The disk.
     UNREADABLE "unreadable" Error "A file or folder can't be read."
     FILE_NAME "file-name" Error "The path of a manifest is not UTF-8, so that it can't be read."

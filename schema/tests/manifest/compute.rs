@@ -126,11 +126,8 @@ prune: {maxObjects: 0, maxPercent: 100}
 dns: {zone: mini.lan, upstreams: [1.1.1.1, '2606:4700::1111']}
 defaults: {resources: {limits: {memory: 1Gi}}, progressDeadlineSeconds: 60}
 podSecurity: {forbidPrivileged: true, forbidHostNetwork: true, forbidHostPaths: [/, /var/run/docker.sock], allowHostPaths: [/srv]}
-";
-
-const UNSUPPORTED_SETTINGS: &str =
-    "registry: {address: 'registry.lan:5000/minik8s', insecure: true, loginSecret: {name: registry}}
-functions: {timeoutSeconds: 5, maxScale: 3, scaleToZeroAfterSeconds: 600, callsPerMinute: 120}
+registry: {address: 'registry.lan:5000/minik8s', insecure: true, loginSecret: {name: registry}}
+functions: {timeoutSeconds: 5, maxScale: 3, scaleToZeroAfterSeconds: 600, callsPerMinute: 120, packageIndex: 'https://index.lan/simple', packageIndexLogin: {name: index}}
 slurm: {login: {host: login.example.edu, username: alice, password: {name: hpc, key: password}}}
 ";
 
@@ -331,20 +328,4 @@ fn a_batch_job_of_kubernetes_is_one_error_that_says_what_to_use() {
     assert_eq!((error.line, error.column, error.rule.as_str()), (1, 13, "api-version"));
     assert!(error.message.contains("a Job of Minik8s is a Slurm job"), "{error}");
     assert!(error.help.contains("write a Pod"), "{error}");
-}
-
-// Seen red with `refuse` not called.
-#[test]
-fn a_setting_that_is_not_in_force_is_refused_unless_it_is_the_default() {
-    let refused = |fields: &str| -> Vec<String> {
-        let found = load(&cluster(fields)).violations;
-        assert!(
-            found.iter().all(|one| one.rule == "unsupported-setting" && one.help == "remove it"),
-            "{found:?}"
-        );
-        found.iter().map(|one| one.message.split(':').next().unwrap_or_default().to_owned()).collect()
-    };
-    assert_eq!(refused(UNSUPPORTED_SETTINGS), ["spec.registry"]);
-    assert_eq!(refused(FULL_CLUSTER), [""; 0]);
-    assert_eq!(refused("schedulerStrategy: spread\nnodes: {evictAfterSeconds: 30}\nslurm: {}"), [""; 0]);
 }

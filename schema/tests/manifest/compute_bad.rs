@@ -187,6 +187,8 @@ fn clusters() -> Vec<Case> {
         ("invalid-image", cluster("registry: {address: §registry}")),
         ("invalid-image", cluster("registry: {address: §\"\"}")),
         ("invalid-name", cluster("registry: {address: \"r:5000\", loginSecret: {name: §a/b}}")),
+        ("literal-secret", cluster("functions: {packageIndex: §'http://kim:s3cret@i.lan/simple'}")),
+        ("exclusive", cluster("functions: {§packageIndexLogin: {name: index}}")),
         ("dns-config", cluster("dns: {zone: §Cluster.Local}")),
         ("dns-config", cluster("dns: {upstreams: [§dns.google]}")),
         ("dns-config", cluster("dns:\n  §upstreams: [1.1.1.1, 1.1.1.2, 1.1.1.3, 1.1.1.4]")),

@@ -10,6 +10,7 @@ mod faults;
 mod refusals;
 mod scaling;
 mod sources;
+mod transfer;
 
 /// What a caller was answered.
 #[derive(Debug)]

@@ -177,16 +177,51 @@ fn change(cluster: &Cluster) -> Result<()> {
         }
         Ok(())
     })?;
-    let broken = "def main(params:\n    return {}\n";
-    let commit = cluster.push(&[code("work", "main.py", broken)], "Broken work")?;
-    cluster.applied(&commit)?;
-    eventually("the broken build is said", secs(60), || {
-        let said = cluster.cli(&["describe", "function/work"])?;
-        ensure!(said.stdout.contains("SyntaxError"), "{}", said.stdout);
-        Ok(())
-    })?;
+    let soon = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec:\n  defaults: {progressDeadlineSeconds: 10}\n";
+    cluster.push(&[Change::write("cluster.yaml", soon)], "Verdicts come soon")?;
+    for (changes, said) in broken_pushes(&second) {
+        cluster.push(&changes, "Broken work")?;
+        eventually(&format!("{said} is said of the function and in the verdict"), secs(120), || {
+            let function = cluster.cli(&["describe", "function/work"])?.ok()?;
+            ensure!(function.contains(said), "{function}");
+            let history: Value = serde_json::from_str(&cluster.cli(&["history", "-o", "json"])?.ok()?)?;
+            let newest = &history["items"][0];
+            ensure!(newest["status"] == "Bad" && newest.to_string().contains(said), "{newest}");
+            Ok(())
+        })?;
+        ensure!(version()? == 2, "another version answers than the one before");
+    }
     harness::holds("the old code answers", Duration::from_secs(3), || {
         ensure!(version()? == 2, "another version answers");
         Ok(())
     })
+}
+
+/// What can be wrong with a push, and what is said of it: code that can't be parsed, a package that is nowhere, a module that
+/// is missing at the start, a step of a Dockerfile that fails.
+fn broken_pushes(good: &str) -> [(Vec<Change>, &'static str); 4] {
+    let file = |name: &str, text: &str| code("work", name, text);
+    let at_start = format!("import not_there\n{good}");
+    [
+        (vec![file("main.py", "def main(params:\n    return {}\n")], "SyntaxError"),
+        (
+            vec![
+                file("main.py", good),
+                file("requirements.txt", "nowhere-to-be-found==1\n"),
+                file("wheels/README", "None.\n"),
+            ],
+            "No matching distribution found for nowhere-to-be-found",
+        ),
+        (
+            vec![Change::remove("code/work/requirements.txt"), file("main.py", &at_start)],
+            "No module named 'not_there'",
+        ),
+        (
+            vec![file(
+                "Dockerfile",
+                &format!("FROM {}\nRUN echo it breaks here && exit 7\n", harness::IMAGE),
+            )],
+            "it breaks here",
+        ),
+    ]
 }

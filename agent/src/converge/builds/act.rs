@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::control::lock;
+use schema::kinds::cluster::cluster_reference;
 use schema::kinds::function::{Runtime, image_hash};
 use schema::records::{BuildOrder, EventType};
 use schema::store::events::EventDraft;
@@ -15,9 +16,10 @@ use tokio::time::timeout;
 
 use super::base::bases;
 use super::context::{Content, tar};
-use super::plan::{BuildsPlan, Failure, Observed};
-use super::{BuildsLoop, python};
-use crate::worlds::docker::ImageBuild;
+use super::plan::{BuildsPlan, Failure, Observed, Removal};
+use super::{BuildsLoop, disk, python};
+use crate::worlds::docker::{BuildSecret, ImageBuild};
+use crate::worlds::registry::NotDeleted;
 
 /// Longest time for one build.
 const BUILD_MAX: Duration = Duration::from_secs(900);
@@ -81,22 +83,67 @@ impl BuildsLoop {
         self.reports.send_replace(Some(plan.reported));
         self.unneeded_since = plan.unneeded_since;
         self.failed.retain(|hash, _| observed.orders.contains_key(hash));
+        self.push_failed.retain(|hash, _| observed.images.contains_key(hash));
         let mut outcome = Outcome { again: false, again_at: plan.again_at };
-        for (hash, tags) in plan.remove {
-            for tag in tags {
-                if let Err(error) = self.deps.docker.remove_image(&tag).await {
-                    tracing::debug!(hash, %error, "an image of a function stays");
-                }
+        for (image, name) in plan.claim {
+            if let Err(error) = self.deps.docker.tag(&image, &name).await {
+                tracing::debug!(image, %error, "an image of a function is not claimed");
             }
-            self.unneeded_since.remove(&hash);
-            let _ = fs::remove_file(self.log_path(&hash));
-            outcome.again = true;
+        }
+        for removal in plan.remove {
+            outcome.again |= self.remove(removal).await;
         }
         if let Some((hash, order)) = plan.build {
             self.build(&hash, &order).await;
             outcome.again = true;
         }
+        if let Some((hash, reference, target)) = plan.push {
+            self.push(hash, &reference, &target).await;
+            outcome.again = true;
+        }
         outcome
+    }
+
+    /// Whether it is gone, from the registry first: without its names here nobody knows any more that it is there.
+    async fn remove(&mut self, removal: Removal) -> bool {
+        for (repository, digest) in &removal.pushed {
+            match self.deps.registry.delete(repository, digest).await {
+                Ok(()) => {}
+                Err(NotDeleted::Away(why)) => {
+                    tracing::warn!(repository, digest, why, "an image can't be deleted in the registry yet");
+                    return false;
+                }
+                Err(NotDeleted::Refused(why)) => {
+                    let message = format!(
+                        "image {repository}@{digest}, which no function needs, stays in the registry: {why}; delete it there"
+                    );
+                    self.tell_of_node("ImageStaysInRegistry", message);
+                }
+            }
+        }
+        for name in &removal.names {
+            if let Err(error) = self.deps.docker.remove_image(name).await {
+                tracing::debug!(name, %error, "an image of a function stays");
+            }
+        }
+        self.unneeded_since.remove(&removal.hash);
+        let _ = fs::remove_file(self.log_path(&removal.hash));
+        true
+    }
+
+    async fn push(&mut self, hash: String, reference: &str, target: &str) {
+        match self.deps.registry.push(reference, target).await {
+            Ok(()) => {
+                tracing::info!(target, "pushed an image");
+                self.push_failed.remove(&hash);
+            }
+            Err(why) => {
+                tracing::warn!(target, why, "an image can't be pushed");
+                let attempts = self.push_failed.get(&hash).map_or(0, |failed| failed.attempts) + 1;
+                self.tell_of_node("PushFailed", why.clone());
+                self.push_failed.insert(hash, Failure { why, at: Timestamp::now(), attempts });
+            }
+        }
     }
 
     async fn build(&mut self, hash: &str, order: &BuildOrder) {
@@ -115,9 +162,10 @@ impl BuildsLoop {
                 snapshot.changed().await;
             }
         };
-        // Cancel-safe: a build that is not wanted ends at the engine, too.
+        // Cancel-safe: a build that is not wanted, or fills the disk, ends at the engine, too.
         let done = tokio::select! {
             done = building => done.unwrap_or_else(|_| Err(format!("the build took longer than {BUILD_MAX:?}"))),
+            why = disk::filled(self.deps.docker.as_ref(), self.deps.disk.as_ref()) => Err(why),
             () = taken_back => return,
         };
         match done {
@@ -145,12 +193,14 @@ impl BuildsLoop {
         let deps = &self.deps;
         deps.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
         let folder = deps.files.folder(&order.source);
+        let mut secret = None;
         let (parts, network) = match runtime(order, &folder)? {
             Runtime::Dockerfile => (vec![Content::Folder { path: "", folder }], true),
             Runtime::Python => {
                 let scratch = deps.state_dir.join("agent");
                 let bases = bases(deps.docker.as_ref(), order.base.as_deref(), &scratch, log).await?;
-                let (dockerfile, network) = python::dockerfile(&bases, order, &folder);
+                secret = self.index_login(order).await?;
+                let (dockerfile, network) = python::dockerfile(&bases, order, &folder, secret.is_some());
                 (python::content(&dockerfile, &folder), network)
             }
         };
@@ -166,6 +216,7 @@ impl BuildsLoop {
             memory_bytes: MEMORY_BYTES,
             cpu_quota_us: CPU_QUOTA_US,
             labels: [("minik8s.io/function-image".to_owned(), hash)].into(),
+            secret,
         };
         deps.docker.build(build, log).await.map_err(|error| {
             let help = if network && order.package_index.is_none() {
@@ -176,6 +227,41 @@ impl BuildsLoop {
             };
             format!("{error}{help}")
         })
+    }
+
+    /// What pip needs for the index, as a line of a netrc file.
+    async fn index_login(&self, order: &BuildOrder) -> Result<Option<BuildSecret>, String> {
+        let settings = self.deps.catalog.borrow().settings.clone();
+        let (Some(index), Some(secret)) =
+            (&order.package_index, &settings.spec.functions.package_index_login)
+        else {
+            return Ok(None);
+        };
+        let namespace = cluster_reference().namespace;
+        let values = self.deps.files.secret_values(&settings.logins, &namespace, &secret.name).await;
+        let values = values.map_err(|error| error.to_string())?;
+        let value = |key: &str| {
+            let text = values.get(key).and_then(|value| String::from_utf8(value.clone()).ok());
+            let text =
+                text.map(|text| text.trim().to_owned()).filter(|text| !text.contains(char::is_whitespace));
+            text.ok_or_else(|| {
+                format!("secret {} has no key {key} with one word, for the package index", secret.name)
+            })
+        };
+        let (user, password) = (value("username")?, value("password")?);
+        let host = python::host_of(index);
+        Ok(Some(BuildSecret(format!("machine {host} login {user} password {password}\n"))))
+    }
+
+    fn tell_of_node(&self, reason: &str, message: String) {
+        self.deps.events.record(EventDraft {
+            kind: EventType::Warning,
+            object_kind: "Node".to_owned(),
+            namespace: String::new(),
+            name: self.deps.node.clone(),
+            reason: reason.to_owned(),
+            message,
+        });
     }
 
     fn tell(&self, order: &BuildOrder, kind: EventType, reason: &str, message: String) {

@@ -1,15 +1,16 @@
 //! The builds loop: images of functions on this node.
 //!
-//! Reads `work/<node>/builds/`, Docker's images and the catalog; decides in `plan.rs`; builds one image at a time and
-//! removes those that no function needs. What is here is reported at `status/<node>/images/`; nodes that lack an image
-//! take it from one that has it (`agent/src/worlds/peers.rs`).
+//! Reads `work/<node>/builds/`, Docker's images and the catalog; decides in `plan.rs`; builds one image at a time, pushes
+//! it to the cluster's registry if there is one, and removes those that no function needs, there too. What is here is
+//! reported at `status/<node>/images/`; nodes that lack an image take it from the registry or from one that has it
+//! (`agent/src/worlds/peers.rs`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
 use schema::records::NodeImage;
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 mod act;
 pub mod base;
 mod context;
+mod disk;
 mod observe;
 pub mod plan;
 mod python;
@@ -36,13 +38,21 @@ use plan::{BuildsPlan, Failure, Observed, Reported};
 
 use crate::catalog::Catalog;
 use crate::files::PodFiles;
+use crate::worlds::disk::Disk;
 use crate::worlds::docker::Docker;
+use crate::worlds::registry::ClusterRegistry;
 
 /// What the loop stands on.
 pub struct BuildsDeps {
     pub node: String,
     pub state_dir: PathBuf,
+    /// This Minik8s among those of the machine.
+    pub instance: String,
+    /// How long images stay that no function needs.
+    pub kept: SignedDuration,
     pub docker: Arc<dyn Docker>,
+    pub disk: Arc<dyn Disk>,
+    pub registry: Arc<ClusterRegistry>,
     pub files: Arc<PodFiles>,
     pub snapshot: SnapshotReader,
     pub catalog: watch::Receiver<Arc<Catalog>>,
@@ -54,13 +64,20 @@ pub struct BuildsLoop {
     deps: BuildsDeps,
     reports: watch::Sender<Option<Reported>>,
     failed: BTreeMap<String, Failure>,
+    push_failed: BTreeMap<String, Failure>,
     unneeded_since: BTreeMap<String, Timestamp>,
 }
 
 impl BuildsLoop {
     /// A loop that has not looked yet; what it reports goes to `reports`.
     pub fn new(deps: BuildsDeps, reports: watch::Sender<Option<Reported>>) -> Self {
-        Self { deps, reports, failed: BTreeMap::new(), unneeded_since: BTreeMap::new() }
+        Self {
+            deps,
+            reports,
+            failed: BTreeMap::new(),
+            push_failed: BTreeMap::new(),
+            unneeded_since: BTreeMap::new(),
+        }
     }
 
     fn log_path(&self, hash: &str) -> PathBuf {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use schema::control::{LoopError, Observation};
 use schema::kinds::function::image_hash;
+use schema::records::{FunctionImage, RegistryCopy};
 
 use super::BuildsLoop;
 use super::plan::{Observed, of_functions};
@@ -28,7 +29,18 @@ impl BuildsLoop {
             let all = of_functions.chain(bound.map(|container| container.image.as_str()));
             all.filter_map(image_hash).map(str::to_owned).collect::<BTreeSet<_>>()
         });
+        let is_first = |image: &&FunctionImage| {
+            let is_there = matches!(image.registry, Some(RegistryCopy::Pushed { .. }));
+            !is_there && image.nodes.first() == Some(&self.deps.node)
+        };
+        let images_of = catalog.functions.values().flat_map(|function| &function.value.images);
+        let to_push = images_of.filter(is_first).filter_map(|image| image_hash(&image.reference));
         Ok(Observation::Ready(Observed {
+            instance: self.deps.instance.clone(),
+            kept: self.deps.kept,
+            registry: self.deps.registry.address(),
+            to_push: to_push.map(str::to_owned).collect(),
+            push_failed: self.push_failed.clone(),
             orders,
             images: of_functions(images),
             failed: self.failed.clone(),

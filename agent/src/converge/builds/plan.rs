@@ -1,24 +1,24 @@
-//! Decides which image is built next, which go, and what is reported. Pure.
+//! Decides which image is built or pushed next, which go, and what is reported. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::function::image_hash;
-use schema::records::{BuildOrder, NodeImage, NodeImageState};
+use schema::kinds::function::{image_hash, of_registry, registry_image};
+use schema::records::{BuildOrder, NodeImage, NodeImageState, RegistryCopy};
 
 use crate::worlds::docker::StoredImage;
 
-/// Between two tries of a build that failed: first, and at most.
+/// Between two tries of a build or a push that failed: first, and at most.
 const RETRY: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
-/// How long an image stays that no function needs, for a push back to it.
-const KEPT: SignedDuration = SignedDuration::from_mins(10);
+/// Begins a further name of an image, by which an instance says that it needs it: several on one machine share images.
+const CLAIM_PREFIX: &str = "minik8s.local/instance-";
 
 /// Images by the hash in their name, as they are reported.
 pub type Reported = BTreeMap<String, Arc<NodeImage>>;
 
-/// A build that failed.
+/// A build or a push that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub why: String,
@@ -37,23 +37,45 @@ impl Failure {
 /// What the loop saw.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
+    /// This Minik8s among those of the machine.
+    pub instance: String,
+    /// How long an image stays that no function needs, for a push back to it.
+    pub kept: SignedDuration,
     /// What this node is to build, by hash.
     pub orders: BTreeMap<String, BuildOrder>,
     /// Images of functions that are here, by hash.
     pub images: BTreeMap<String, StoredImage>,
     pub failed: BTreeMap<String, Failure>,
+    /// Address of the cluster's registry.
+    pub registry: Option<String>,
+    /// Hashes of the images that the registry lacks and this node, as the first that has them, is to push.
+    pub to_push: BTreeSet<String>,
+    pub push_failed: BTreeMap<String, Failure>,
     /// Hashes of the images that functions and pods of this node need; none while that is not known.
     pub needed: Option<BTreeSet<String>>,
     /// Since when images that are not needed have not been.
     pub unneeded_since: BTreeMap<String, Timestamp>,
 }
 
+/// An image that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removal {
+    pub hash: String,
+    /// Repositories in registries with the digest there: this node pushed it.
+    pub pushed: Vec<(String, String)>,
+    /// Its names here, in this order.
+    pub names: Vec<String>,
+}
+
 /// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BuildsPlan {
     pub build: Option<(String, BuildOrder)>,
-    /// Hashes and tags of images to remove.
-    pub remove: Vec<(String, Vec<String>)>,
+    /// Hash of an image, its name, and its name in the registry.
+    pub push: Option<(String, String, String)>,
+    /// Names of images, and the further ones that they get.
+    pub claim: Vec<(String, String)>,
+    pub remove: Vec<Removal>,
     pub reported: Reported,
     /// Since when images are not needed that are here.
     pub unneeded_since: BTreeMap<String, Timestamp>,
@@ -62,7 +84,7 @@ pub struct BuildsPlan {
 
 impl schema::control::Plan for BuildsPlan {
     fn is_empty(&self) -> bool {
-        self.build.is_none() && self.remove.is_empty()
+        self.build.is_none() && self.push.is_none() && self.claim.is_empty() && self.remove.is_empty()
     }
 }
 
@@ -72,44 +94,121 @@ pub fn of_functions(images: Vec<StoredImage>) -> BTreeMap<String, StoredImage> {
     images.into_iter().filter_map(|image| Some((named(&image)?, image))).collect()
 }
 
+/// What instances call an image that they need.
+fn claim(instance: &str, hash: &str) -> String {
+    format!("{CLAIM_PREFIX}{instance}:{hash}")
+}
+
 pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
     let mut plan = BuildsPlan::default();
     for (hash, image) in &observed.images {
-        let Some(reference) = image.tags.iter().find(|tag| image_hash(tag) == Some(hash)) else { continue };
-        let state = NodeImageState::Ready { id: image.id.clone(), size: image.size_bytes };
-        plan.reported.insert(hash.clone(), Arc::new(NodeImage { reference: reference.clone(), state }));
+        plan.of_image(observed, hash, image, now);
     }
     for (hash, order) in observed.orders.iter().filter(|(hash, _)| !observed.images.contains_key(*hash)) {
         let failed = observed.failed.get(hash);
         let retry_at = failed.map(Failure::retry_at).filter(|at| *at > now);
         let state = match (failed, retry_at) {
             (Some(Failure { why, at, attempts }), retry_at) => {
-                plan.again_at = plan.again_at.into_iter().chain(retry_at).min();
+                plan.look_again(retry_at);
                 NodeImageState::Failed { why: why.clone(), at: *at, attempts: *attempts }
             }
             (None, _) => NodeImageState::Building,
         };
         let reference = order.reference.clone();
-        plan.reported.insert(hash.clone(), Arc::new(NodeImage { reference, state }));
+        plan.reported.insert(hash.clone(), Arc::new(NodeImage { reference, state, registry: None }));
         if retry_at.is_none() && plan.build.is_none() {
             plan.build = Some((hash.clone(), order.clone()));
         }
     }
     let Some(needed) = &observed.needed else { return plan };
     for (hash, image) in &observed.images {
+        let own = claim(&observed.instance, hash);
         if needed.contains(hash) || observed.orders.contains_key(hash) {
+            if !image.tags.contains(&own)
+                && let Some(name) = image.tags.first()
+            {
+                plan.claim.push((name.clone(), own));
+            }
             continue;
         }
+        let Some(removal) = removal(hash, image, &own) else { continue };
         let since = observed.unneeded_since.get(hash).copied().unwrap_or(now);
         plan.unneeded_since.insert(hash.clone(), since);
-        let goes_at = since.checked_add(KEPT).unwrap_or(Timestamp::MAX);
+        let goes_at = since.checked_add(observed.kept).unwrap_or(Timestamp::MAX);
         if goes_at <= now {
-            // Other names of the same image are their owners'.
-            let own = image.tags.iter().filter(|tag| image_hash(tag) == Some(hash)).cloned();
-            plan.remove.push((hash.clone(), own.collect()));
+            plan.remove.push(removal);
         } else {
-            plan.again_at = plan.again_at.into_iter().chain([goes_at]).min();
+            plan.look_again(Some(goes_at));
         }
     }
     plan
+}
+
+impl BuildsPlan {
+    fn look_again(&mut self, at: Option<Timestamp>) {
+        self.again_at = self.again_at.into_iter().chain(at).min();
+    }
+
+    /// Reports an image that is here, and pushes it if that is this node's part.
+    fn of_image(&mut self, observed: &Observed, hash: &str, image: &StoredImage, now: Timestamp) {
+        let Some(reference) = image.tags.iter().find(|tag| image_hash(tag) == Some(hash)) else { return };
+        let is_ordered = observed.orders.contains_key(hash);
+        let target = observed.registry.as_deref().map(|address| registry_image(address, hash));
+        let digest = target.as_deref().and_then(|target| pushed(image, target));
+        let registry = match (digest, observed.push_failed.get(hash)) {
+            (Some(digest), _) => Some(RegistryCopy::Pushed { digest: digest.to_owned() }),
+            (None, Some(failure)) => Some(RegistryCopy::Failed { why: failure.why.clone() }),
+            (None, None) => None,
+        };
+        let is_missing = digest.is_none() && (is_ordered || observed.to_push.contains(hash));
+        let registry = registry.filter(|_| target.is_some() && (digest.is_some() || is_missing));
+        let mut state = NodeImageState::Ready { id: image.id.clone(), size: image.size_bytes };
+        if let Some(target) = target.filter(|_| is_missing) {
+            // Only then is it made known: else each node would take it from here and none from the registry.
+            if is_ordered && registry.is_none() {
+                state = NodeImageState::Building;
+            }
+            let retry_at = observed.push_failed.get(hash).map(Failure::retry_at).filter(|at| *at > now);
+            self.look_again(retry_at);
+            if retry_at.is_none() && self.push.is_none() {
+                self.push = Some((hash.to_owned(), reference.clone(), target));
+            }
+        }
+        let image = NodeImage { reference: reference.clone(), state, registry };
+        self.reported.insert(hash.to_owned(), Arc::new(image));
+    }
+}
+
+/// The digest of an image in the registry of `target`, if this node pushed it there. Docker notes that at the end of a
+/// push, so one that was cut off is made again.
+fn pushed<'i>(image: &'i StoredImage, target: &str) -> Option<&'i str> {
+    let (repository, _) = of_registry(target)?;
+    let is_there = image.tags.iter().any(|tag| tag == target);
+    let of_repository =
+        |digest: &&String| digest.strip_prefix(repository).is_some_and(|rest| rest.starts_with('@'));
+    image.digests.iter().find(of_repository).filter(|_| is_there).map(String::as_str)
+}
+
+/// The names that an instance gave an image and that no other one needs.
+pub fn names_to_remove(hash: &str, image: &StoredImage, instance: &str) -> Vec<String> {
+    removal(hash, image, &claim(instance, hash)).map_or_else(Vec::new, |removal| removal.names)
+}
+
+/// What is removed of an image that this instance does not need. While another one needs it, only the claim goes.
+/// Names that others gave it are theirs.
+fn removal(hash: &str, image: &StoredImage, own: &str) -> Option<Removal> {
+    let mut names: Vec<String> = image.tags.iter().filter(|tag| *tag == own).cloned().collect();
+    let is_claimed = |tag: &String| tag.starts_with(CLAIM_PREFIX) && tag != own;
+    let mut pushed = Vec::new();
+    if !image.tags.iter().any(is_claimed) {
+        for tag in &image.tags {
+            let Some((repository, _)) = of_registry(tag).filter(|(_, of)| *of == hash) else { continue };
+            let digests = image.digests.iter().filter_map(|digest| digest.split_once('@'));
+            let there = digests.filter(|(of, _)| *of == repository);
+            pushed.extend(there.map(|(repository, digest)| (repository.to_owned(), digest.to_owned())));
+            names.push(tag.clone());
+        }
+        names.extend(image.tags.iter().filter(|tag| image_hash(tag) == Some(hash)).cloned());
+    }
+    (!names.is_empty()).then(|| Removal { hash: hash.to_owned(), pushed, names })
 }

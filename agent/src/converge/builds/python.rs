@@ -5,6 +5,7 @@ use std::path::Path;
 use schema::records::BuildOrder;
 
 use super::context::Content;
+use crate::worlds::docker::SECRET_VARIABLE;
 
 /// The program that serves a function, in each of its images.
 pub(super) const SHIM: &str = include_str!("python/shim.py");
@@ -20,6 +21,23 @@ const COMPILE: &str = "import compileall, os, py_compile; mode = py_compile.PycI
     for d in ('/function-packages', '/function') if os.path.isdir(d)]; \
     [py_compile.compile(f, doraise=True, invalidation_mode=mode) \
     for f in ('/function/main.py', '/function/func.py') if os.path.exists(f)]";
+/// Runs pip with the login for the index in memory: a layer would keep any other file, and a log what stands in a URL.
+fn with_login() -> String {
+    format!(
+        "import os, runpy, sys; os.environ['NETRC'] = '/dev/shm/netrc'; \
+         f = os.open('/dev/shm/netrc', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600); \
+         os.write(f, os.environ.pop('{SECRET_VARIABLE}').encode()); os.close(f); sys.argv[0] = 'pip'; \
+         runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+    )
+}
+
+/// The host of an index.
+pub(super) fn host_of(index: &str) -> &str {
+    let rest = index.split_once("://").map_or(index, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+}
+
 /// The machine's own CAs, for an index that a local one vouches for.
 const MACHINE_CAS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -31,17 +49,29 @@ pub struct Bases {
 }
 
 /// The Dockerfile of a folder with Python code; whether the build needs the network.
-pub(super) fn dockerfile(bases: &Bases, order: &BuildOrder, folder: &Path) -> (String, bool) {
+/// `has_login`: the steps find one for the index in their environment.
+pub(super) fn dockerfile(
+    bases: &Bases,
+    order: &BuildOrder,
+    folder: &Path,
+    has_login: bool,
+) -> (String, bool) {
     let has_packages = folder.join("requirements.txt").is_file();
     let has_wheels = folder.join("wheels").is_dir();
     let mut text = String::new();
     if has_packages {
         let from = match (&order.package_index, has_wheels) {
             (_, true) => vec!["--no-index", "--find-links", "/build/wheels"],
+            // Who names one without TLS wants it.
+            (Some(index), false) if index.starts_with("http://") => {
+                vec!["--index-url", index.as_str(), "--trusted-host", host_of(index)]
+            }
             (Some(index), false) => vec!["--index-url", index.as_str()],
             (None, false) => Vec::new(),
         };
-        let mut install = vec!["python3", "-m", "pip", "install", "--no-cache-dir"];
+        let with_login = with_login();
+        let pip = if has_login && !has_wheels { ["-c", &with_login] } else { ["-m", "pip"] };
+        let mut install = vec!["python3", pip[0], pip[1], "install", "--no-cache-dir"];
         install.extend(["--disable-pip-version-check", "--no-warn-script-location", "--target", "/packages"]);
         if !has_wheels && Path::new(MACHINE_CAS).is_file() {
             install.extend(["--cert", "/build/ca.crt"]);

@@ -8,10 +8,10 @@ use schema::codec::hex;
 use schema::files::{BlobKind, BlobRef};
 use schema::kinds::function::RUNTIME_VERSION;
 use schema::meta::NamespacedName;
-use schema::records::{BuildOrder, NodeImageState};
+use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
 use sha2::{Digest as _, Sha256};
 
-use super::plan::{Failure, Observed, of_functions, plan};
+use super::plan::{Failure, Observed, Removal, of_functions, plan};
 use super::python::{BASE_SCRIPT, Bases, SHIM, dockerfile};
 use crate::worlds::docker::StoredImage;
 
@@ -86,6 +86,7 @@ fn an_image_that_nothing_needs_goes_after_a_while() {
     let with = |needed: Option<BTreeSet<String>>, since: Option<i64>| Observed {
         images: of_functions(vec![stored()]),
         needed,
+        kept: SignedDuration::from_mins(10),
         unneeded_since: since.map(|since| (HASH.to_owned(), at(since))).into_iter().collect(),
         ..Observed::default()
     };
@@ -97,17 +98,86 @@ fn an_image_that_nothing_needs_goes_after_a_while() {
     assert_eq!(removes(&with(Some(BTreeSet::new()), Some(-600))), 1);
 }
 
+const TARGET: &str = "r.lan:5000/team/function:0123456789abcdef0123456789abcdef";
+
+fn pushed() -> StoredImage {
+    let tags = vec![reference(), TARGET.to_owned()];
+    StoredImage { tags, digests: vec!["r.lan:5000/team/function@sha256:2".to_owned()], ..stored() }
+}
+
+// Seen red with an image that is reported ready before the push, and with a push by every node that has it.
+#[test]
+fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps_it_from_nobody() {
+    let here = |image: StoredImage, to_push: bool, failed: Option<i64>| Observed {
+        images: of_functions(vec![image]),
+        registry: Some("r.lan:5000/team".to_owned()),
+        to_push: to_push.then(|| HASH.to_owned()).into_iter().collect(),
+        push_failed: failed
+            .map(|since| (HASH.to_owned(), Failure { why: "no".to_owned(), at: at(since), attempts: 1 }))
+            .into_iter()
+            .collect(),
+        ..Observed::default()
+    };
+    let push = Some((HASH.to_owned(), reference(), TARGET.to_owned()));
+    let built = Observed { orders: ordered().orders, ..here(stored(), false, None) };
+    let first = plan(&built, at(0));
+    assert_eq!((first.push, &first.reported[HASH].state), (push.clone(), &NodeImageState::Building));
+    let failed = Observed { orders: ordered().orders, ..here(stored(), false, Some(0)) };
+    let waits = plan(&failed, at(9));
+    assert!(waits.push.is_none() && waits.again_at == Some(at(10)), "{waits:?}");
+    assert!(matches!(waits.reported[HASH].state, NodeImageState::Ready { .. }), "{waits:?}");
+    assert_eq!(waits.reported[HASH].registry, Some(RegistryCopy::Failed { why: "no".to_owned() }));
+    assert_eq!(plan(&failed, at(10)).push, push);
+    let done = plan(&Observed { orders: ordered().orders, ..here(pushed(), false, Some(0)) }, at(10));
+    let digest = "r.lan:5000/team/function@sha256:2".to_owned();
+    assert_eq!((done.push, &done.reported[HASH].registry), (None, &Some(RegistryCopy::Pushed { digest })));
+    // A push that was cut off left the name and no digest.
+    let cut_off = StoredImage { digests: Vec::new(), ..pushed() };
+    assert_eq!(plan(&here(cut_off, true, None), at(0)).push, push);
+    // Another node has it there, or is to push it.
+    assert_eq!(plan(&here(stored(), false, None), at(0)).push, None);
+}
+
+// Seen red with the names of images that another instance claims removed, too.
+#[test]
+fn an_instance_takes_an_image_from_no_other_one_and_what_it_pushed_from_the_registry() {
+    let own = format!("minik8s.local/instance-mk8s:{HASH}");
+    let other = format!("minik8s.local/instance-two:{HASH}");
+    let with = |tags: &[&String], needed: bool| {
+        let mut image = pushed();
+        image.tags.extend(tags.iter().map(|tag| (*tag).clone()));
+        Observed {
+            instance: "mk8s".to_owned(),
+            images: of_functions(vec![image]),
+            needed: Some(needed.then(|| HASH.to_owned()).into_iter().collect()),
+            ..Observed::default()
+        }
+    };
+    assert_eq!(plan(&with(&[], true), at(0)).claim, [(reference(), own.clone())]);
+    assert_eq!(plan(&with(&[&own], true), at(0)).claim, []);
+    let alone = plan(&with(&[&own], false), at(0)).remove;
+    let there = ("r.lan:5000/team/function".to_owned(), "sha256:2".to_owned());
+    let names = vec![own.clone(), TARGET.to_owned(), reference()];
+    assert_eq!(alone, [Removal { hash: HASH.to_owned(), pushed: vec![there], names }]);
+    let both = plan(&with(&[&own, &other], false), at(0)).remove;
+    assert_eq!(both, [Removal { hash: HASH.to_owned(), pushed: Vec::new(), names: vec![own] }]);
+    assert_eq!(plan(&with(&[&other], false), at(0)).remove, []);
+}
+
 #[test]
 fn packages_come_from_wheels_first_then_from_the_named_index() {
     let bases = Bases { runtime: "base:1".to_owned(), packages: "pip:1".to_owned() };
     let dir = tempfile::tempdir().unwrap();
-    let of = |order: &BuildOrder, folder: &Path| dockerfile(&bases, order, folder);
+    let of = |order: &BuildOrder, folder: &Path| dockerfile(&bases, order, folder, false);
     let (plain, network) = of(&order(), dir.path());
     assert!(!network && plain.starts_with("FROM base:1\n") && !plain.contains("pip"), "{plain}");
     std::fs::write(dir.path().join("requirements.txt"), "six\n").unwrap();
     let named = BuildOrder { package_index: Some("http://index.lan/simple".to_owned()), ..order() };
     let (text, network) = of(&named, dir.path());
-    assert!(network && text.contains(r#""--index-url","http://index.lan/simple""#), "{text}");
+    let index = r#""--index-url","http://index.lan/simple","--trusted-host","index.lan""#;
+    assert!(network && text.contains(index), "{text}");
+    let (text, _) = dockerfile(&bases, &named, dir.path(), true);
+    assert!(text.contains("/dev/shm/netrc") && text.contains(index), "{text}");
     std::fs::create_dir(dir.path().join("wheels")).unwrap();
     let (text, network) = of(&named, dir.path());
     assert!(!network && text.contains(r#""--no-index","--find-links","/build/wheels""#), "{text}");

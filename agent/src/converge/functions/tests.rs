@@ -41,6 +41,7 @@ fn record(replicas: u8) -> FunctionRecord {
         id: None,
         state: ImageState::Ready,
         nodes: Vec::new(),
+        registry: None,
     };
     FunctionRecord {
         images: vec![image],

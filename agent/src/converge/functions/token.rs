@@ -1,7 +1,7 @@
 //! Whether a caller from outside shows the token of a function. The secret is decrypted in memory; only a hash of the
 //! token is kept, until the secret is another.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,10 +9,8 @@ use hyper::header::AUTHORIZATION;
 use hyper::{HeaderMap, StatusCode};
 use schema::control::lock;
 use schema::files::ContentRef;
-use schema::kinds::Kind;
-use schema::kinds::pod::PodSpec;
 use schema::meta::NamespacedName;
-use schema::records::{CallToken, OwnerRef, PodInstance};
+use schema::records::CallToken;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
@@ -109,29 +107,13 @@ impl Tokens {
             return Err("no secret is decrypted while no agent runs".to_owned());
         };
         let of = ContentRef::Secret(wanted.secret.clone());
-        let values: BTreeMap<String, Vec<u8>> =
-            files.values(&named_by(id, wanted), &of).await.map_err(|error| error.to_string())?;
+        let values = files.secret_values(&wanted.files, &id.namespace, &wanted.secret).await;
+        let values = values.map_err(|error| error.to_string())?;
         let token = secrets::variable(&of, &wanted.key, &values).map_err(|error| error.to_string())?;
         match token.trim() {
             "" => Err(format!("key {} of {of} is empty", wanted.key)),
             token => Ok(token.to_owned()),
         }
-    }
-}
-
-/// Secrets are read for what names them, which is a pod everywhere else.
-fn named_by(id: &NamespacedName, wanted: &CallToken) -> PodInstance {
-    PodInstance {
-        namespace: id.namespace.clone(),
-        name: id.name.clone(),
-        uid: String::new(),
-        hash: String::new(),
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        owner: OwnerRef { kind: Kind::Function, name: id.name.clone() },
-        commit: String::new(),
-        spec: Arc::new(PodSpec::default()),
-        files: wanted.files.clone(),
     }
 }
 
@@ -144,6 +126,8 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use hyper::header::HeaderValue;
 
     use super::*;

@@ -1,6 +1,7 @@
 //! Images built by the engine, and images as streams from one node to another.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use bollard::models::BuildInfo;
@@ -35,7 +36,23 @@ pub struct ImageBuild {
     /// Microseconds of CPU per 100 ms of a step.
     pub cpu_quota_us: i32,
     pub labels: HashMap<String, String>,
+    /// What its steps find in the environment, and no layer, history or log has.
+    pub secret: Option<BuildSecret>,
 }
+
+/// A text that `Debug` does not show.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BuildSecret(pub String);
+
+impl fmt::Debug for BuildSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BuildSecret")
+    }
+}
+
+/// The variable in which the steps of a build find the secret. Docker keeps the arguments that are called like those of
+/// proxies out of the history, and it is the only way of the classic builder; nothing that installs packages speaks FTP.
+pub const SECRET_VARIABLE: &str = "ftp_proxy";
 
 /// Builds; each piece of what the build says goes to `log`.
 pub(super) async fn build(
@@ -53,6 +70,7 @@ pub(super) async fn build(
         cpuperiod: Some(CPU_PERIOD_US),
         cpuquota: Some(build.cpu_quota_us),
         labels: Some(build.labels),
+        buildargs: build.secret.map(|secret| [(SECRET_VARIABLE.to_owned(), secret.0)].into()),
         networkmode: Some(if build.network { "default" } else { "none" }.to_owned()),
         ..Default::default()
     };

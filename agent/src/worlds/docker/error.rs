@@ -17,6 +17,8 @@ pub enum DockerError {
     NoSuchImage { image: String },
     #[error("cannot pull {image}: {message}")]
     Pull { image: String, message: String },
+    #[error("cannot push {image}: {message}")]
+    Push { image: String, message: String },
     #[error("cannot pull {image}: {message}")]
     LoginRefused { image: String, message: String },
     #[error("{image} is not an image reference: {message}; write [registry/]name[:tag][@digest]")]

@@ -486,6 +486,24 @@ impl Docker for FakeDocker {
         .await
     }
 
+    async fn tag(&self, image: &str, name: &str) -> Result<(), DockerError> {
+        self.gate(format!("tag {image} {name}"), |engine| {
+            let facts = engine.images.get(image).cloned();
+            let facts = facts.ok_or_else(|| DockerError::NoSuchImage { image: image.to_owned() })?;
+            engine.images.insert(name.to_owned(), facts);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn push(&self, reference: &str, _login: Option<&RegistryLogin>) -> Result<(), DockerError> {
+        self.gate(format!("push {reference}"), |engine| {
+            engine.registry.insert(reference.to_owned());
+            Ok(())
+        })
+        .await
+    }
+
     fn save(&self, reference: &str) -> ImageStream {
         // The fake's archives are just the reference.
         stream::iter([Ok(Bytes::from(reference.to_owned()))]).boxed()

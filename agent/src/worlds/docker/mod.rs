@@ -18,12 +18,13 @@ mod exec;
 mod fake;
 mod image;
 mod pull;
+mod push;
 mod raw_log;
 mod real;
 pub mod reference;
 mod spec;
 
-pub use build::{ImageBuild, ImageStream};
+pub use build::{BuildSecret, ImageBuild, ImageStream, SECRET_VARIABLE};
 pub use error::DockerError;
 #[cfg(any(test, feature = "fakes"))]
 pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
@@ -158,6 +159,10 @@ pub trait Docker: Send + Sync + 'static {
         build: ImageBuild,
         log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
     ) -> Result<(), DockerError>;
+    /// Gives an image one more name, `repository:tag`.
+    async fn tag(&self, image: &str, name: &str) -> Result<(), DockerError>;
+    /// Brings an image to the registry that its name says. Dropping the future ends the push at the engine, too.
+    async fn push(&self, reference: &str, login: Option<&RegistryLogin>) -> Result<(), DockerError>;
     /// An image as an archive, as `docker save` writes it.
     fn save(&self, reference: &str) -> ImageStream;
     /// The same as `load`, as the archive comes.

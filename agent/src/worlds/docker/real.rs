@@ -232,6 +232,14 @@ impl Docker for RealDocker {
         super::build::build(&self.client, build, log).await
     }
 
+    async fn tag(&self, image: &str, name: &str) -> Result<(), DockerError> {
+        super::push::tag(&self.client, image, name).await
+    }
+
+    async fn push(&self, reference: &str, login: Option<&RegistryLogin>) -> Result<(), DockerError> {
+        super::push::push(&self.client, reference, login.map(credentials)).await
+    }
+
     fn save(&self, reference: &str) -> ImageStream {
         super::build::save(&self.client, reference)
     }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use schema::kinds::function::ImageState;
-use schema::records::FunctionImage;
+use schema::records::{FunctionImage, RegistryCopy};
 
 use super::page::{Page, pairs};
 use super::workflow::trigger_line;
@@ -51,5 +51,10 @@ fn image(image: &FunctionImage) -> String {
             "can't be built, see Note and 'minik8s logs function/NAME --build'".to_owned()
         }
     };
-    format!("{}: {state}", image.reference)
+    let registry = match &image.registry {
+        None => String::new(),
+        Some(RegistryCopy::Pushed { digest }) => format!(", in the registry as {digest}"),
+        Some(RegistryCopy::Failed { why }) => format!(", not in the registry: {why}"),
+    };
+    format!("{}: {state}{registry}", image.reference)
 }

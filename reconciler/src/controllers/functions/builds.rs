@@ -8,7 +8,7 @@ use schema::kinds::cluster::FunctionDefaults;
 use schema::kinds::function::{FunctionSpec, ImageState, built_image, image_hash};
 use schema::meta::NamespacedName;
 use schema::object::Object;
-use schema::records::{BuildOrder, FunctionImage, NodeImageState, Template};
+use schema::records::{BuildOrder, FunctionImage, NodeImage, NodeImageState, RegistryCopy, Template};
 use schema::snapshot::Snapshot;
 
 use crate::controllers::reason::Reason;
@@ -16,6 +16,11 @@ use crate::controllers::writes::{Expect, Writes};
 
 /// The label of nodes that build images. Where no node has it, all do.
 pub(super) const BUILD_LABEL: &str = "minik8s.io/build";
+
+/// A build that failed so often at a node is given to another one, too: it may be the node's fault.
+const ATTEMPTS_MAX: u32 = 3;
+/// So many nodes try a build that fails. Then it is the function's fault, and they try it every few minutes.
+const BUILDERS_MAX: usize = 3;
 
 /// What is to become of an image.
 pub(super) struct Needed {
@@ -93,7 +98,7 @@ fn order(
 pub(super) struct Builds<'a> {
     snapshot: &'a Snapshot,
     /// By image, the nodes that report it.
-    reported: BTreeMap<&'a str, Vec<(&'a str, &'a NodeImageState)>>,
+    reported: BTreeMap<&'a str, Vec<(&'a str, &'a NodeImage)>>,
     /// By image, the nodes that are to build it.
     ordered: BTreeMap<&'a str, Vec<&'a str>>,
     /// Nodes that may be given a build, with how many they have.
@@ -108,7 +113,7 @@ impl<'a> Builds<'a> {
     pub(super) fn of(snapshot: &'a Snapshot) -> Self {
         let mut reported: BTreeMap<&str, Vec<_>> = BTreeMap::new();
         for ((node, image), found) in &snapshot.node_images {
-            reported.entry(image).or_default().push((node.as_str(), &found.value.state));
+            reported.entry(image).or_default().push((node.as_str(), &found.value));
         }
         let (mut ordered, mut builders) = (BTreeMap::<&str, Vec<&str>>::new(), builders(snapshot));
         for (node, image) in snapshot.builds.keys() {
@@ -123,20 +128,28 @@ impl<'a> Builds<'a> {
     /// How far an image is; orders it where no node has it.
     pub(super) fn image(&mut self, needed: Needed, out: &mut Writes) -> FunctionImage {
         let Needed { reference, order } = needed;
-        let mut image = FunctionImage { reference, id: None, state: ImageState::Ready, nodes: Vec::new() };
+        let mut image = FunctionImage {
+            reference,
+            id: None,
+            state: ImageState::Ready,
+            nodes: Vec::new(),
+            registry: None,
+        };
         // Every node pulls it from its registry.
         let Some(hash) = image_hash(&image.reference).map(str::to_owned) else { return image };
-        let mut by_id: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for (node, state) in self.reported.get(hash.as_str()).into_iter().flatten() {
-            if let NodeImageState::Ready { id, .. } = state
+        let mut by_id: BTreeMap<&str, Vec<(&str, &NodeImage)>> = BTreeMap::new();
+        for (node, found) in self.reported.get(hash.as_str()).into_iter().flatten() {
+            if let NodeImageState::Ready { id, .. } = &found.state
                 && !self.snapshot.is_evicted(node)
             {
-                by_id.entry(id).or_default().push((*node).to_owned());
+                by_id.entry(id).or_default().push((node, found));
             }
         }
         // Built twice, after the first builder was lost for a while: the one that most nodes have.
         if let Some((id, nodes)) = by_id.into_iter().max_by_key(|(_, nodes)| nodes.len()) {
-            (image.id, image.nodes) = (Some(id.to_owned()), nodes);
+            image.id = Some(id.to_owned());
+            image.registry = in_registry(nodes.iter().filter_map(|(_, found)| found.registry.as_ref()));
+            image.nodes = nodes.into_iter().map(|(node, _)| node.to_owned()).collect();
         }
         if image.id.is_none() {
             image.state = self.build(&hash, order, out);
@@ -148,26 +161,43 @@ impl<'a> Builds<'a> {
         let Some(order) = order else {
             return ImageState::Failed { why: "no node has it any more, and its source is gone".to_owned() };
         };
-        let nodes = self.ordered.get(hash).into_iter().flatten();
-        let builder = nodes.copied().find(|node| !self.snapshot.is_evicted(node)).map(str::to_owned);
-        let node = match builder.or_else(|| self.assigned.get(hash).cloned()) {
-            Some(node) => node,
-            None => match self.assign(hash, &order, out) {
-                Some(node) => node,
-                None => return ImageState::Waiting,
-            },
-        };
-        self.kept.insert((node.clone(), hash.to_owned()));
-        let reported = self.reported.get(hash).into_iter().flatten();
-        match reported.into_iter().find(|(at, _)| *at == node) {
-            Some((_, NodeImageState::Failed { why, .. })) => ImageState::Failed { why: why.clone() },
-            _ => ImageState::Building { node },
+        let ordered = self.ordered.get(hash).into_iter().flatten().map(|node| (*node).to_owned());
+        let living = ordered.filter(|node| !self.snapshot.is_evicted(node));
+        let mut nodes: Vec<String> = living.chain(self.assigned.get(hash).cloned()).collect();
+        let failed: BTreeMap<&str, (u32, &str)> = self.failures(hash).collect();
+        let gave_up =
+            |node: &String| failed.get(node.as_str()).is_some_and(|(times, _)| *times >= ATTEMPTS_MAX);
+        let why = nodes.iter().find_map(|node| failed.get(node.as_str())).map(|(_, why)| (*why).to_owned());
+        if nodes.len() < BUILDERS_MAX && nodes.iter().all(gave_up) {
+            nodes.extend(self.assign(hash, &order, &nodes, out));
+        }
+        self.kept.extend(nodes.iter().map(|node| (node.clone(), hash.to_owned())));
+        match (why, nodes.into_iter().next()) {
+            (Some(why), _) => ImageState::Failed { why },
+            (None, Some(node)) => ImageState::Building { node },
+            (None, None) => ImageState::Waiting,
         }
     }
 
-    /// Gives a build to the node with the fewest.
-    fn assign(&mut self, hash: &str, order: &BuildOrder, out: &mut Writes) -> Option<String> {
-        let (node, load) = self.builders.iter_mut().min_by_key(|(name, load)| (**load, **name))?;
+    /// The nodes at which the build of an image failed, how often and why.
+    fn failures(&self, hash: &str) -> impl Iterator<Item = (&'a str, (u32, &'a str))> {
+        let reported = self.reported.get(hash).into_iter().flatten();
+        reported.filter_map(|(node, found)| match &found.state {
+            NodeImageState::Failed { why, attempts, .. } => Some((*node, (*attempts, why.as_str()))),
+            NodeImageState::Building | NodeImageState::Ready { .. } => None,
+        })
+    }
+
+    /// Gives a build to the node with the fewest that has not tried it.
+    fn assign(
+        &mut self,
+        hash: &str,
+        order: &BuildOrder,
+        tried: &[String],
+        out: &mut Writes,
+    ) -> Option<String> {
+        let others = self.builders.iter_mut().filter(|(name, _)| tried.iter().all(|it| it != *name));
+        let (node, load) = others.min_by_key(|(name, load)| (**load, **name))?;
         *load += 1;
         let key = Key::Build((*node).to_owned(), hash.to_owned());
         let reason = Reason::BuildAssigned { node: (*node).to_owned() };
@@ -183,6 +213,12 @@ impl<'a> Builds<'a> {
             out.delete(key, order.mod_revision, Reason::BuildOver);
         }
     }
+}
+
+/// What the nodes say of the cluster's registry: that it has the image if one does.
+fn in_registry<'c>(copies: impl Iterator<Item = &'c RegistryCopy> + Clone) -> Option<RegistryCopy> {
+    let is_there = |copy: &&RegistryCopy| matches!(copy, RegistryCopy::Pushed { .. });
+    copies.clone().find(is_there).or_else(|| copies.into_iter().next()).cloned()
 }
 
 /// The nodes that may build, those with the label if any has it.

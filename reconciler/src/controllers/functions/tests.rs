@@ -14,7 +14,7 @@ use schema::kinds::replica_set::ReplicaSetStatus;
 use schema::object::Object;
 use schema::records::{
     BuildOrder, FunctionDemand, FunctionRecord, NodeConditions, NodeDemand, NodeImage, NodeImageState,
-    Rollout, RolloutProgress, ScaleRecord,
+    RegistryCopy, Rollout, RolloutProgress, ScaleRecord,
 };
 use schema::snapshot::Snapshot;
 
@@ -60,7 +60,7 @@ fn hash(object: &Object) -> String {
 
 fn ready(object: &Object) -> NodeImage {
     let state = NodeImageState::Ready { id: "sha256:1".to_owned(), size: 7 };
-    NodeImage { reference: reference(object), state }
+    NodeImage { reference: reference(object), state, registry: None }
 }
 
 /// What a plan writes at a key.
@@ -123,6 +123,56 @@ fn a_lost_builder_is_replaced_and_a_labelled_node_is_preferred() {
     let builder = builder.put(&Key::NodeConditions("n1".to_owned()), &gone);
     let plan = plan(&builder.snapshot, at(0));
     assert_eq!(orders(&plan), [("n2".to_owned(), true), ("n1".to_owned(), false)], "{plan}");
+}
+
+// Seen red with `BUILDERS_MAX` 1, and without `ATTEMPTS_MAX`.
+#[test]
+fn a_build_that_fails_again_and_again_is_tried_at_other_nodes_and_is_said_at_once() {
+    let object = function('a');
+    let failed = |attempts| {
+        let state = NodeImageState::Failed { why: "no space".to_owned(), at: at(0), attempts };
+        NodeImage { reference: reference(&object), state, registry: None }
+    };
+    let state = |plan: &Writes| {
+        let record: FunctionRecord = written(plan, &record_key(&object)).unwrap();
+        record.images[0].state.clone()
+    };
+    let mut builder = SnapshotBuilder::new().nodes(5).put(&Key::Object(object.reference()), &object);
+    for node in ["n1", "n2", "n3"] {
+        let assigned = plan(&builder.snapshot, at(0));
+        assert_eq!(orders(&assigned), [(node.to_owned(), true)], "{assigned}");
+        builder = builder.put(&Key::Build(node.to_owned(), hash(&object)), &order_of(&object));
+        let image = Key::NodeImage(node.to_owned(), hash(&object));
+        builder = builder.put(&image, &failed(2));
+        let early = plan(&builder.snapshot, at(1));
+        assert!(orders(&early).is_empty(), "{early}");
+        assert_eq!(state(&early), ImageState::Failed { why: "no space".to_owned() }, "{early}");
+        builder = builder.put(&image, &failed(3));
+    }
+    let last = plan(&builder.snapshot, at(2));
+    assert!(orders(&last).is_empty(), "{last}");
+    let built = builder.put(&Key::NodeImage("n2".to_owned(), hash(&object)), &ready(&object));
+    let taken_back = ["n1", "n2", "n3"].map(|node| (node.to_owned(), false));
+    assert_eq!(orders(&plan(&built.snapshot, at(3))), taken_back);
+}
+
+#[test]
+fn the_record_says_whether_the_registry_has_the_image() {
+    let object = function('a');
+    let pushed = RegistryCopy::Pushed { digest: "r:1/function@sha256:1".to_owned() };
+    let refused = RegistryCopy::Failed { why: "no login".to_owned() };
+    let says = |copies: [Option<&RegistryCopy>; 2]| {
+        let mut builder = SnapshotBuilder::new().nodes(2).put(&Key::Object(object.reference()), &object);
+        for (node, copy) in ["n1", "n2"].into_iter().zip(copies) {
+            let image = NodeImage { registry: copy.cloned(), ..ready(&object) };
+            builder = builder.put(&Key::NodeImage(node.to_owned(), hash(&object)), &image);
+        }
+        let record: FunctionRecord = written(&plan(&builder.snapshot, at(0)), &record_key(&object)).unwrap();
+        record.images[0].registry.clone()
+    };
+    assert_eq!(says([None, None]), None);
+    assert_eq!(says([Some(&refused), None]), Some(refused.clone()));
+    assert_eq!(says([Some(&refused), Some(&pushed)]), Some(pushed));
 }
 
 /// The rollout of a version that has run with one replica.

@@ -4,7 +4,7 @@
 //! Without an object the defaults are written. An etcd that was lost has none before Git is applied again:
 //! until then nothing is written, and agents keep what they have.
 
-use schema::files::{ContentRef, of_content};
+use schema::files::{ContentRef, Files, of_content, of_secret};
 use schema::keys::Key;
 use schema::kinds::cluster::{ClusterSpec, cluster_reference};
 use schema::records::ClusterSettings;
@@ -38,10 +38,17 @@ pub(super) fn plan(seen: &Observed) -> Writes {
             generation,
             spec: ClusterSpec::clone(&snapshot.cluster()),
             identity: identity.map(|(_, blob)| blob.clone()),
+            logins: files.map(|files| logins(&snapshot.cluster(), files)).unwrap_or_default(),
         };
         out.put_if_other(Key::Settings, present, &wanted, Reason::SettingsPublished);
     }
     out
+}
+
+/// The secrets with logins that the object names, among its files.
+fn logins(cluster: &ClusterSpec, files: &Files) -> Files {
+    let found = cluster.logins().filter_map(|secret| of_secret(files, &secret.name));
+    found.map(|(path, blob)| (path.to_owned(), blob.clone())).collect()
 }
 
 #[cfg(test)]
@@ -69,7 +76,7 @@ mod tests {
 
     fn published(generation: u64) -> ClusterSettings {
         let Resource::Cluster(spec) = cluster(generation).resource else { panic!("a Cluster") };
-        ClusterSettings { generation, spec: ClusterSpec::clone(&spec), identity: None }
+        ClusterSettings { generation, spec: ClusterSpec::clone(&spec), ..ClusterSettings::default() }
     }
 
     fn planned(builder: &SnapshotBuilder) -> (String, Option<ClusterSettings>) {

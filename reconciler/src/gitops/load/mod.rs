@@ -15,6 +15,7 @@ pub mod contents;
 pub(super) mod definitions;
 pub mod files;
 pub mod folder;
+pub(crate) mod python;
 pub mod spread;
 pub mod truncated;
 

@@ -1,8 +1,9 @@
 //! What a Cluster is among the kinds.
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
-use super::{CLUSTER_NAME, ClusterSpec, unsupported, validate};
+use super::{CLUSTER_NAME, ClusterSpec, validate};
 use crate::files::{ContentRef, ContentUse};
+use crate::kinds::pod::LocalReference;
 use crate::violation::{Findings, Path, field_path};
 
 impl KindSpec for ClusterSpec {
@@ -20,6 +21,14 @@ impl KindSpec for ClusterSpec {
         files: |cluster| {
             [identity()]
                 .into_iter()
+                .chain(login(
+                    &["registry", "loginSecret"],
+                    cluster.registry.as_ref().and_then(|registry| registry.login_secret.as_ref()),
+                ))
+                .chain(login(
+                    &["functions", "packageIndexLogin"],
+                    cluster.functions.package_index_login.as_ref(),
+                ))
                 .chain(cluster.slurm.login.content_uses(&["spec", "slurm", "login"]))
                 .collect()
         },
@@ -27,12 +36,7 @@ impl KindSpec for ClusterSpec {
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        let before = findings.count();
         validate::validate(self, at, findings);
-        // What is malformed is said first.
-        if findings.count() == before {
-            unsupported::refuse(self, at, findings);
-        }
     }
 
     fn fill_defaults(&mut self) {}
@@ -40,6 +44,25 @@ impl KindSpec for ClusterSpec {
     fn is_replaced_by(&self, _: &Self) -> bool {
         false
     }
+}
+
+impl ClusterSpec {
+    /// The secrets with logins, for the registry and for the index of Python packages: only the next push, pull or build
+    /// needs them.
+    pub fn logins(&self) -> impl Iterator<Item = &LocalReference> {
+        let registry = self.registry.iter().filter_map(|registry| registry.login_secret.as_ref());
+        registry.chain(&self.functions.package_index_login)
+    }
+}
+
+fn login(field: &[&'static str], secret: Option<&LocalReference>) -> Option<ContentUse> {
+    Some(ContentUse {
+        at: field_path(&[&["spec"], field, &["name"]].concat()),
+        what: ContentRef::Secret(secret?.name.clone()),
+        is_login: true,
+        is_optional: false,
+        keys: Vec::new(),
+    })
 }
 
 /// It is where every source has it, so no field names it; what is wrong with it is said of the object.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::pod::{ResourceList, ResourceRequirements};
+use crate::kinds::pod::{LocalReference, ResourceList, ResourceRequirements};
 use crate::quantity::{Cpu, Memory};
 
 /// What functions get that name nothing of their own.
@@ -32,9 +32,12 @@ pub struct FunctionDefaults {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python_base: Option<String>,
     /// URL of the index that `pip` installs packages from, where a function has no `wheels` folder; pip's default when
-    /// none.
+    /// none. Without user and password: those are in `packageIndexLogin`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub package_index: Option<String>,
+    /// Secret with the keys `username` and `password` for that index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub package_index_login: Option<LocalReference>,
 }
 
 impl Default for FunctionDefaults {
@@ -53,6 +56,7 @@ impl Default for FunctionDefaults {
             calls_per_minute: None,
             python_base: None,
             package_index: None,
+            package_index_login: None,
         }
     }
 }

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 mod descriptor;
 mod functions;
 mod pod_security;
-mod unsupported;
 mod validate;
 
 pub use functions::FunctionDefaults;
@@ -42,8 +41,8 @@ pub struct ClusterSpec {
     pub scheduler_strategy: SchedulerStrategy,
     /// When a commit that deletes much is held.
     pub prune: PrunePolicy,
-    /// Where images of functions are pushed to and pulled from; without one, a node builds each image and the others take it from there. This version has the
-    /// default only.
+    /// Where images of functions are pushed to and pulled from, as `address/function`; without one, and while it is away,
+    /// nodes take them from each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registry: Option<Registry>,
     /// Names of services, and where all other names are looked up.
@@ -56,7 +55,7 @@ pub struct ClusterSpec {
     pub pod_security: PodSecurity,
     /// What functions get that name nothing of their own.
     pub functions: FunctionDefaults,
-    /// Where jobs run. This version has the default only.
+    /// Where jobs run.
     #[serde(skip_serializing_if = "Slurm::is_empty")]
     pub slurm: Slurm,
 }
@@ -111,10 +110,11 @@ impl Default for PrunePolicy {
 pub struct Registry {
     /// `host`, `host:port`, maybe with a path in front of all images: `registry.lan:5000/minik8s`.
     pub address: String,
-    /// Speaks HTTP instead of HTTPS.
+    /// Speaks HTTP instead of HTTPS. Unless it is at 127.0.0.1, Docker's `insecure-registries` on each node must name it,
+    /// too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub insecure: bool,
-    /// Secret with the registry's login (a Docker `config.json`).
+    /// Secret with the registry's login: a Docker `config.json`, or the keys `registry`, `username` and `password`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login_secret: Option<LocalReference>,
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{ClusterSpec, Registry};
+use super::{ClusterSpec, FunctionDefaults, Registry};
 use crate::kinds::names::{is_dns_subdomain, is_name};
 use crate::kinds::pod;
 use crate::violation::{Findings, Path, rules};
@@ -23,6 +23,7 @@ pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Find
     pod::check_resources(&cluster.defaults.resources, &defaults.field("resources"), findings);
     let functions = at.field("functions");
     pod::check_resources(&cluster.functions.resources, &functions.field("resources"), findings);
+    package_index(&cluster.functions, &functions, findings);
     let security = at.field("podSecurity");
     let policy = &cluster.pod_security;
     let lists =
@@ -38,6 +39,28 @@ pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Find
     }
     let slurm = at.field("slurm");
     cluster.slurm.login.validate(&slurm.field("login"), findings);
+}
+
+/// What stands in the URL would be in the repository, in layers of images and in logs of builds.
+fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Findings) {
+    let index = functions.package_index.as_deref().unwrap_or_default();
+    let authority = index.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
+    if authority.contains('@') {
+        let message = "Forbidden: holds a user or password";
+        let help =
+            "write them as `username` and `password` into a secret, and its name into `packageIndexLogin`";
+        findings.add(&rules::LITERAL_SECRET, &at.field("packageIndex"), message).help(help);
+    }
+    let Some(login) = &functions.package_index_login else { return };
+    let login_at = at.field("packageIndexLogin");
+    if index.is_empty() {
+        let message = "Forbidden: may not be set without `packageIndex`, for which it is";
+        findings.add(&rules::EXCLUSIVE, &login_at, message).on_key();
+    }
+    if !is_name(&login.name) {
+        let message = format!("Invalid value: `{}`: not the name of a secret", login.name);
+        findings.add(&rules::INVALID_NAME, &login_at.field("name"), message);
+    }
 }
 
 fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings) {

@@ -12,6 +12,11 @@ pub const IMAGE_PREFIX: &str = "minik8s.local/function:";
 /// the agent asks for it.
 pub const RUNTIME_VERSION: u32 = 3;
 
+/// Before the names of all images that nodes make.
+const LOCAL: &str = "minik8s.local/";
+/// The repository in a registry, below its address.
+const REGISTRY_REPOSITORY: &str = "function";
+
 /// Hex digits of the hash.
 const HASH_DIGITS: usize = 32;
 
@@ -30,6 +35,22 @@ pub fn built_image<'f>(
 
 /// The hash in the name of an image that a node built.
 pub fn image_hash(reference: &str) -> Option<&str> {
-    let hash = reference.strip_prefix(IMAGE_PREFIX)?;
-    (hash.len() == HASH_DIGITS && hash.bytes().all(|digit| digit.is_ascii_hexdigit())).then_some(hash)
+    reference.strip_prefix(IMAGE_PREFIX).filter(|hash| is_hash(hash))
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() == HASH_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
+/// What an image that a node built is called in a registry at this address.
+pub fn registry_image(address: &str, hash: &str) -> String {
+    format!("{}/{REGISTRY_REPOSITORY}:{hash}", address.trim_end_matches('/'))
+}
+
+/// The repository and the hash of such a name, in whichever registry.
+pub fn of_registry(reference: &str) -> Option<(&str, &str)> {
+    let (repository, hash) = reference.rsplit_once(':')?;
+    let (address, name) = repository.rsplit_once('/')?;
+    (name == REGISTRY_REPOSITORY && format!("{address}/") != LOCAL && is_hash(hash))
+        .then_some((repository, hash))
 }

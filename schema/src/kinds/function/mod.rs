@@ -17,7 +17,7 @@ mod status;
 mod validate;
 
 pub use auth::{FunctionAuth, TokenSource};
-pub use image::{IMAGE_PREFIX, RUNTIME_VERSION, built_image, image_hash};
+pub use image::{IMAGE_PREFIX, RUNTIME_VERSION, built_image, image_hash, of_registry, registry_image};
 pub use pod::{FUNCTION_LABEL, PORT};
 pub use sandbox::Sandbox;
 pub use status::{FunctionStatus, ImageState};

@@ -1,6 +1,7 @@
 //! Logins at registries: the pod's `imagePullSecrets`, decrypted on this node.
 
 use async_trait::async_trait;
+use schema::files::Files;
 use schema::records::PodInstance;
 
 use super::registry_login::{logins_for, parse};
@@ -33,11 +34,22 @@ impl Credentials for PodFiles {
     async fn logins(&self, pod: &PodInstance, image: &str) -> Result<Vec<RegistryLogin>, String> {
         let mut logins = Vec::new();
         for secret in &pod.spec.image_pull_secrets {
-            let plain = self.secret_bytes(pod, &secret.name).await.map_err(|error| error.to_string())?;
-            let entries = parse(&plain)
-                .map_err(|error| format!("secret {} is no registry login: {error}", secret.name))?;
-            logins.extend(logins_for(image, &entries));
+            logins.extend(logins_of(self, &pod.files, &pod.namespace, &secret.name, image).await?);
         }
         Ok(logins)
     }
+}
+
+/// The logins for an image in one secret among `files`, for use in `namespace`. The error is a sentence without any
+/// content.
+pub async fn logins_of(
+    from: &PodFiles,
+    files: &Files,
+    namespace: &str,
+    secret: &str,
+    image: &str,
+) -> Result<Vec<RegistryLogin>, String> {
+    let plain = from.secret_bytes(files, namespace, secret).await.map_err(|error| error.to_string())?;
+    let entries = parse(&plain).map_err(|error| format!("secret {secret} is no registry login: {error}"))?;
+    Ok(logins_for(image, &entries))
 }

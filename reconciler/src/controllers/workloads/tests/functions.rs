@@ -32,6 +32,7 @@ fn asleep(object: &Object, image: ImageState) -> SnapshotBuilder {
         id: None,
         state: image,
         nodes: Vec::new(),
+        registry: None,
     };
     let record =
         FunctionRecord { hash: object.hash.clone(), images: vec![image], ..FunctionRecord::default() };
