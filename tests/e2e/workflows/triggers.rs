@@ -45,7 +45,6 @@ fn commits_and_calls_start_one_run_each() -> Result<()> {
         let spec = format!("  public: true\n  minScale: 1\n  maxScale: 1\n  triggers: {on_call}\n");
         let mut changes = vec![manifest("note", &spec), code("note", "main.py", NOTE)];
         changes.push(flow("import", "[{name: data, onCommit: {paths: [/data/]}}]"));
-        changes.push(Change::write("data/first", "0"));
         let commit = cluster.push(&changes, "Triggers")?;
         cluster.applied(&commit)?;
 
