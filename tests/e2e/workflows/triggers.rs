@@ -119,7 +119,7 @@ fn at_minute(second: u64) -> Result<(String, String)> {
     Ok((time.strftime("%-M %-H * * *").to_string(), run))
 }
 
-/// Takes five real minutes, so it is told only in a soak.
+/// Takes four real minutes, so it is told only in a soak.
 #[test]
 fn times_start_one_run_over_a_change_of_leader_and_over_a_minute_with_all_down() -> Result<()> {
     if rounds(0, 1) == 0 {
