@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use schema::kinds::Resource;
-use schema::manifest::load_definition;
+use schema::manifest::{Document, ManifestFile, load_definition};
 use schema::snapshot::Table;
 use schema::violation::{Violation, rules};
 
@@ -47,6 +47,21 @@ fn workflow_tests(folder: &Folder) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// The file read once more with what lies beside it in its repository, if a workflow of it names its definition.
+pub fn with_definitions(file: &Path, loaded: ManifestFile) -> ManifestFile {
+    let is_undefined = |document: &Document| match &document.object.resource {
+        Resource::Workflow(spec) => spec.is_undefined(),
+        _ => false,
+    };
+    if !loaded.documents.iter().any(is_undefined) {
+        return loaded;
+    }
+    // What else can be wrong with the file was found already.
+    let read = folder::read_all(&[file]).ok();
+    let beside = read.and_then(|folder| folder.manifests.values().next().map(|file| (**file).clone()));
+    beside.unwrap_or(loaded)
 }
 
 /// Reads and checks single files whose documents without a `kind` are state machines.

@@ -75,6 +75,7 @@ pub use names::NameForm;
 use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::Older;
 pub use spec::{ContentOf, Descriptor, Fields, KindSpec, Links, OWN_API_VERSION, PodOf};
+use trigger::Trigger;
 
 macro_rules! define_resource {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
@@ -210,6 +211,15 @@ impl Resource {
             }
         }
         kind.visit(Read(spec))
+    }
+
+    /// What starts runs of it by itself; kinds that do not run have none.
+    pub fn triggers(&self) -> &[Trigger] {
+        match self {
+            Resource::Workflow(spec) => &spec.triggers,
+            Resource::Function(spec) => &spec.triggers,
+            _ => &[],
+        }
     }
 }
 

@@ -45,7 +45,6 @@ fn commits_and_calls_start_one_run_each() -> Result<()> {
         let spec = format!("  public: true\n  minScale: 1\n  maxScale: 1\n  triggers: {on_call}\n");
         let mut changes = vec![manifest("note", &spec), code("note", "main.py", NOTE)];
         changes.push(flow("import", "[{name: data, onCommit: {paths: [/data/]}}]"));
-        changes.push(Change::write("data/first", "0"));
         let commit = cluster.push(&changes, "Triggers")?;
         cluster.applied(&commit)?;
 
@@ -120,7 +119,7 @@ fn at_minute(second: u64) -> Result<(String, String)> {
     Ok((time.strftime("%-M %-H * * *").to_string(), run))
 }
 
-/// Takes five real minutes, so it is told only in a soak.
+/// Takes four real minutes, so it is told only in a soak.
 #[test]
 fn times_start_one_run_over_a_change_of_leader_and_over_a_minute_with_all_down() -> Result<()> {
     if rounds(0, 1) == 0 {

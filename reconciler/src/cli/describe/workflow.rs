@@ -53,7 +53,7 @@ pub(super) fn trigger_page(trigger: &TriggerView) -> String {
     let mut page = Page::default();
     page.field(0, "Trigger", &trigger.name);
     page.field(0, "Namespace", &trigger.namespace);
-    page.field(0, "Starts runs of", &trigger.object);
+    page.field(0, "Object", &trigger.object);
     page.field(0, "On", &trigger.starts_on());
     page.field(0, "Next", &trigger.next.map(|next| next.to_string()).unwrap_or_default());
     if let Some(last) = &trigger.last {

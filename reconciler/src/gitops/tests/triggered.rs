@@ -21,7 +21,7 @@ fn run_of(commit: &str) -> String {
     format!("default/import/data-{}", &commit[..12])
 }
 
-// Seen red with requests that are made after the revision: a run is missing after a crash.
+// Seen red with requests that are made after the revision (a run is missing after a crash), and without patterns (20).
 #[tokio::test]
 async fn of_twenty_pushes_five_touch_the_paths_and_start_a_run_each() {
     let mut repo = Repo::new(pods(["a"]));

@@ -46,9 +46,10 @@ impl TriggerView {
         }
     }
 
-    /// When it last started a run: the time of its schedule, or when the run began.
+    /// When it last started a run: the time of its schedule, or the second when the run began.
     pub fn last_at(&self) -> Option<Timestamp> {
-        self.last.as_ref().map(|last| last.tick.unwrap_or(last.started_at))
+        let last = self.last.as_ref()?;
+        Timestamp::from_second(last.tick.unwrap_or(last.started_at).as_second()).ok()
     }
 }
 

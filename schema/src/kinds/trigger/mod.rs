@@ -4,8 +4,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::Resource;
-
 mod schedule;
 mod validate;
 
@@ -54,17 +52,6 @@ pub struct OnCall {
     /// SHA-256 of the token, in hex: `printf %s "$TOKEN" | sha256sum`. Make tokens with `openssl rand -hex 32`: what
     /// people think up can be guessed from its hash.
     pub token_sha256: String,
-}
-
-impl Resource {
-    /// What starts runs of it by itself; kinds that do not run have none.
-    pub fn triggers(&self) -> &[Trigger] {
-        match self {
-            Resource::Workflow(spec) => &spec.triggers,
-            Resource::Function(spec) => &spec.triggers,
-            _ => &[],
-        }
-    }
 }
 
 /// What of the three a trigger is.

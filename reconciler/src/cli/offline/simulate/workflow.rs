@@ -1,19 +1,18 @@
 //! `minik8s simulate workflow`: one run of a workflow, with mocks for functions.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use schema::kinds::Resource;
-use schema::manifest::{Document, ManifestFile, load_definition};
+use schema::manifest::load_definition;
 use serde_json::{Map, Value as Json};
 
 use super::shared::{Asked, object, print, trace};
 use crate::args::SimulateWorkflowArgs;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
-use crate::gitops::load::folder;
+use crate::diagnostics::inspect::with_definitions;
 use crate::runs::machine::{HistoryEvent, RunContext};
 use crate::simulate::workflow::{BEGIN, Mocks, Report, Status, run as simulate};
 use crate::view::human_duration;
@@ -53,21 +52,6 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
     let report = simulate(context, &spec, &mocks).map_err(|error| CliError::Usage(error.to_string()))?;
     print(args.output, &report, |report| text(report, Screen::stdout()))?;
     Ok(if report.status == Status::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The file read once more with what lies beside it in its repository, if a workflow of it names its definition.
-fn with_definitions(file: &Path, loaded: ManifestFile) -> ManifestFile {
-    let is_undefined = |document: &Document| match &document.object.resource {
-        Resource::Workflow(spec) => spec.is_undefined(),
-        _ => false,
-    };
-    if !loaded.documents.iter().any(is_undefined) {
-        return loaded;
-    }
-    // What else can be wrong with the file was found already.
-    let read = folder::read_all(&[file]).ok();
-    let beside = read.and_then(|folder| folder.manifests.values().next().map(|file| (**file).clone()));
-    beside.unwrap_or(loaded)
 }
 
 /// A line per event, and what came of the run.
