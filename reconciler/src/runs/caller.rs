@@ -91,7 +91,8 @@ impl Caller {
         let key = format!("{run}/{}", call.step);
         let mut busy_since = None;
         let mut wait = RETRY_WAIT.0;
-        let mut turn = usize::try_from(call.id).unwrap_or_default();
+        // Steps take turns, and the attempts of one. Ids of calls would not: timers have some of them.
+        let mut turn = usize::try_from(call.step + u64::from(call.attempt)).unwrap_or_default();
         loop {
             let (attempt, activation) = match self.gateway(turn) {
                 Some(gateway) => self.attempt(&format!("{gateway}/{function}"), (&key, token), call).await,

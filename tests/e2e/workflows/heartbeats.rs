@@ -34,7 +34,7 @@ spec:
       type: Parallel
       end: true
       branches:
-      - {startAt: a, states: {a: {type: Task, function: slow, heartbeatSeconds: 3, end: true}}}
+      - {startAt: a, states: {a: {type: Task, function: slow, timeoutSeconds: 60, heartbeatSeconds: 3, end: true}}}
       - {startAt: b, states: {b: {type: Task, function: slow, heartbeatSeconds: 3, end: true}}}
 ";
 

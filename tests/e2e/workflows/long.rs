@@ -24,7 +24,7 @@ spec:
     done: {type: Succeed, outputPath: $.n}
 ";
 /// More memory than this is no noise of an allocator.
-const NOISE_KIB: u64 = 16 * 1024;
+const NOISE_KIB: u64 = 24 * 1024;
 
 // Seen red without compaction.
 #[test]
