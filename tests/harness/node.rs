@@ -228,6 +228,19 @@ impl Node {
         Ok(())
     }
 
+    /// Gives its Docker and its agent the CA of a registry, which the machine does not learn.
+    pub fn trust(&self, registry: &str, ca: &Path) -> Result<()> {
+        let script = format!(
+            "mkdir -p /etc/docker && mount -t tmpfs none /etc/docker && mkdir -p /etc/docker/certs.d/{registry} && \
+             cp {} /etc/docker/certs.d/{registry}/ca.crt",
+            ca.display()
+        );
+        let mut command = self.enter.clone();
+        command.extend(words(&["sh", "-c", &script]));
+        let args: Vec<&str> = command.iter().map(String::as_str).collect();
+        run(args[0], &args[1..]).map(drop)
+    }
+
     /// The machine's end of its link.
     pub(crate) fn port(&self) -> Result<String> {
         let number = self.name.strip_prefix(&format!("{}n", self.instance));

@@ -42,6 +42,11 @@ impl Daemon {
         self
     }
 
+    /// Sets one more variable of its environment for the next start.
+    pub fn set_env(&mut self, name: &str, value: &str) {
+        self.env.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Replaces the command of the next start.
     pub fn set_command(&mut self, command: Vec<String>) {
         self.command = command;

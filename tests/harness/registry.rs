@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::spawn;
@@ -32,22 +32,67 @@ const DRIP_EVERY: Duration = Duration::from_millis(100);
 pub struct Registry {
     /// Its process, to stop and start.
     pub daemon: Daemon,
+    host: String,
+    offset: u16,
     port: u16,
     folder: PathBuf,
+}
+
+/// What a registry is like.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RegistryOptions<'o> {
+    /// User and password that it asks for.
+    pub login: Option<(&'o str, &'o str)>,
+    /// At the machine's address among the nodes instead of loopback, over TLS with a CA of its own.
+    pub is_for_nodes: bool,
+    /// Images can be deleted.
+    pub deletes: bool,
 }
 
 impl Registry {
     /// Starts one on the slot's port `offset`; with a user and a password it asks for them.
     pub fn start(slot: &Slot, offset: u16, login: Option<(&str, &str)>) -> Result<Self> {
+        Self::start_with(slot, offset, RegistryOptions { login, ..RegistryOptions::default() })
+    }
+
+    /// Starts one on the slot's port `offset`, as `options` say.
+    pub fn start_with(slot: &Slot, offset: u16, options: RegistryOptions<'_>) -> Result<Self> {
+        let certificate = |folder: &Path, host: &str| {
+            crate::tls::files(host, &folder.join("ca.crt"), &folder.join("tls.crt"), &folder.join("tls.key"))
+        };
+        Self::begin(slot, offset, options, certificate)
+    }
+
+    /// The same one again, with its certificate and images, as other options say.
+    pub fn start_as(mut self, slot: &Slot, options: RegistryOptions<'_>) -> Result<Self> {
+        self.daemon.kill()?;
+        Self::begin(slot, self.offset, options, |_, _| Ok(()))
+    }
+
+    fn begin(
+        slot: &Slot,
+        offset: u16,
+        options: RegistryOptions<'_>,
+        certificate: impl FnOnce(&Path, &str) -> Result<()>,
+    ) -> Result<Self> {
         let port = slot.port(offset);
         let folder = slot.dir().join("registry");
         fs::create_dir_all(&folder)?;
+        let host = if options.is_for_nodes { slot.underlay(1) } else { "127.0.0.1".to_owned() };
         let mut config = format!(
-            "version: 0.1\nlog: {{level: info}}\nhttp: {{addr: '127.0.0.1:{port}', secret: test}}\n\
-             storage: {{filesystem: {{rootdirectory: {}}}}}\n",
-            folder.join("data").display()
+            "version: 0.1\nlog: {{level: info}}\n\
+             storage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: {}}}}}\n",
+            folder.join("data").display(),
+            options.deletes
         );
-        if let Some((user, password)) = login {
+        let mut tls = String::new();
+        if options.is_for_nodes {
+            certificate(&folder, &host)?;
+            let file = |name: &str| folder.join(name).display().to_string();
+            tls = format!(", tls: {{certificate: {}, key: {}}}", file("tls.crt"), file("tls.key"));
+        }
+        config.push_str(&format!("http: {{addr: '{host}:{port}', secret: test{tls}}}\n"));
+        if let Some((user, password)) = options.login {
             let users = folder.join(format!("{port}.htpasswd"));
             // The registry takes bcrypt only.
             fs::write(&users, run("htpasswd", &["-Bbn", user, password])?)?;
@@ -57,7 +102,7 @@ impl Registry {
         fs::write(&file, config)?;
         let command = ["docker-registry", "serve", &file.to_string_lossy()].map(str::to_owned);
         let daemon = Daemon::new(format!("registry-{offset}"), slot.dir(), command.to_vec());
-        let mut registry = Self { daemon, port, folder };
+        let mut registry = Self { daemon, host, offset, port, folder };
         registry.start_again()?;
         Ok(registry)
     }
@@ -65,18 +110,47 @@ impl Registry {
     /// Starts it after it was stopped, and waits until it answers.
     pub fn start_again(&mut self) -> Result<()> {
         self.daemon.start()?;
-        let url = format!("http://127.0.0.1:{}/v2/", self.port);
         eventually("the registry answers", secs(20), || {
-            let code = run("curl", &["-s", "-o", "/dev/null", "-w", "%{http_code}", "-m", "2", &url])?;
-            ensure!(matches!(code.trim(), "200" | "401"), "{code}");
+            let (code, _) = self.ask("GET", "/v2/", None)?;
+            ensure!(matches!(code, 200 | 401), "{code}");
             Ok(())
         })
         .with_context(|| self.daemon.log_tail())
     }
 
-    /// `127.0.0.1:port/NAME`.
+    /// Status and body of what it is asked, as this user.
+    pub fn ask(&self, method: &str, path: &str, login: Option<(&str, &str)>) -> Result<(u16, String)> {
+        let ca = self.ca();
+        let scheme = if ca.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}:{}{path}", self.host, self.port);
+        let ca = ca.map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
+        let login = login.map(|(user, password)| format!("{user}:{password}")).unwrap_or_default();
+        let mut args = vec!["-s", "-m", "5", "-w", "\n%{http_code}", "-X", method, &url];
+        args.extend(["-H", "Accept: application/vnd.docker.distribution.manifest.v2+json"]);
+        if !ca.is_empty() {
+            args.extend(["--cacert", &ca]);
+        }
+        if !login.is_empty() {
+            args.extend(["-u", &login]);
+        }
+        let said = run("curl", &args)?;
+        let (body, code) = said.rsplit_once('\n').context("curl said nothing")?;
+        Ok((code.parse()?, body.to_owned()))
+    }
+
+    /// The CA of its certificate, where it has one.
+    pub fn ca(&self) -> Option<PathBuf> {
+        Some(self.folder.join("ca.crt")).filter(|_| self.host != "127.0.0.1")
+    }
+
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// `host:port/NAME`.
     pub fn image(&self, name: &str) -> String {
-        format!("127.0.0.1:{}/{name}", self.port)
+        format!("{}/{name}", self.address())
     }
 
     /// Makes busybox with this `/version` and so many MiB of noise, pushes it as `name` and takes it

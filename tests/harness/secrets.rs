@@ -17,8 +17,14 @@ pub fn sealed(recipient: &str, namespace: &str, name: &str, values: &str) -> Res
 
 /// The text, encrypted to the recipient.
 pub fn encrypted(recipient: &str, plain: &str) -> Result<String> {
+    encrypted_to(&[recipient.to_owned()], plain)
+}
+
+/// The text, encrypted to all of these.
+pub fn encrypted_to(recipients: &[String], plain: &str) -> Result<String> {
     let mut age = Command::new("age")
-        .args(["-a", "-r", recipient])
+        .arg("-a")
+        .args(recipients.iter().flat_map(|recipient| ["-r", recipient]))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -1,7 +1,7 @@
 //! A CA and a server certificate for loopback, made anew for each server; and the least server that has one.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +63,23 @@ fn answer(acceptor: &SslAcceptor, connection: TcpStream, is_sick: bool) -> Resul
 
 /// What a server needs; the CA's certificate goes to `ca_file`.
 pub(crate) fn acceptor(ca_file: &Path) -> Result<SslAcceptor> {
+    let (certificate, key) = signed(&Ipv4Addr::LOCALHOST.to_string(), ca_file)?;
+    let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
+    acceptor.set_private_key(&key)?;
+    acceptor.set_certificate(&certificate)?;
+    Ok(acceptor.build())
+}
+
+/// The same for a server at this address, as files.
+pub(crate) fn files(address: &str, ca_file: &Path, certificate_file: &Path, key_file: &Path) -> Result<()> {
+    let (certificate, key) = signed(address, ca_file)?;
+    std::fs::write(certificate_file, certificate.to_pem()?)?;
+    std::fs::write(key_file, key.private_key_to_pem_pkcs8()?)?;
+    Ok(())
+}
+
+/// A certificate for an address and `localhost`, and its key.
+fn signed(address: &str, ca_file: &Path) -> Result<(X509, PKey<Private>)> {
     let ca_key = key()?;
     let mut ca = builder("minik8s test CA", &ca_key)?;
     ca.append_extension(BasicConstraints::new().critical().ca().build()?)?;
@@ -77,16 +94,12 @@ pub(crate) fn acceptor(ca_file: &Path) -> Result<SslAcceptor> {
     own.set_issuer_name(ca.subject_name())?;
     let names = SubjectAlternativeName::new()
         .dns("localhost")
-        .ip(&IpAddr::V4(Ipv4Addr::LOCALHOST).to_string())
+        .ip(address)
         .build(&own.x509v3_context(Some(&ca), None))?;
     own.append_extension(names)?;
     own.append_extension(ExtendedKeyUsage::new().server_auth().build()?)?;
     own.sign(&ca_key, MessageDigest::sha256())?;
-
-    let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
-    acceptor.set_private_key(&own_key)?;
-    acceptor.set_certificate(&own.build())?;
-    Ok(acceptor.build())
+    Ok((own.build(), own_key))
 }
 
 fn key() -> Result<PKey<Private>> {

@@ -8,6 +8,7 @@ mod calls;
 mod contract;
 mod scaling;
 mod sources;
+mod transfer;
 
 /// What a caller was answered.
 #[derive(Debug)]

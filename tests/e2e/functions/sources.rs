@@ -1,6 +1,11 @@
 //! What a function can be made of: an image, a `Dockerfile`, packages from wheels; and where it is built.
 
-use harness::{IMAGE, NetWorld, eventually, secs};
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use harness::{IMAGE, NetWorld, eventually, recipient_of, sealed, secs};
 
 use super::*;
 
@@ -76,6 +81,83 @@ fn functions_are_made_of_images_dockerfiles_and_wheels_on_nodes_that_build() -> 
         ensure!(built.len() == 2 && built.iter().all(|one| one.value.contains("\"ready\"")), "{built:?}");
         let log = cluster.cli(&["logs", "function/packed", "--build"])?;
         ensure!(log.stdout.contains("greeter"), "{log:?}");
-        Ok(())
+        let wheel = std::fs::read(wheels.join("greeter-1.0-py3-none-any.whl"))?;
+        from_an_index_with_a_login(cluster, wheel)
     })
+}
+
+const PASSWORD: &str = "sesame-4713-index";
+
+/// An index with this wheel, for who shows the login; it serves until the test ends.
+fn index(cluster: &Cluster, wheel: Vec<u8>) -> Result<String> {
+    let listener = TcpListener::bind((cluster.slot().underlay(1), 0))?;
+    let address = listener.local_addr()?.to_string();
+    let shown = format!("Authorization: Basic {}", STANDARD.encode(format!("kim:{PASSWORD}"))).to_lowercase();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut asked = Vec::new();
+            let mut piece = [0; 4096];
+            while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
+                match client.read(&mut piece) {
+                    Ok(read) if read > 0 => asked.extend(&piece[..read]),
+                    _ => break,
+                }
+            }
+            let asked = String::from_utf8_lossy(&asked).into_owned();
+            let name = "greeter-1.0-py3-none-any.whl";
+            let (status, body) = match asked.split_whitespace().nth(1) {
+                _ if !asked.to_lowercase().contains(&shown) => ("401 Unauthorized", Vec::new()),
+                Some("/simple/greeter/") => {
+                    ("200 OK", format!("<a href=\"/{name}\">{name}</a>").into_bytes())
+                }
+                Some(path) if path.ends_with(name) => ("200 OK", wheel.clone()),
+                _ => ("404 Not Found", Vec::new()),
+            };
+            let head = format!(
+                "HTTP/1.1 {status}\r\nWWW-Authenticate: Basic realm=\"index\"\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                body.len()
+            );
+            // Whoever hangs up asks again.
+            let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(&body));
+        }
+    });
+    Ok(format!("http://{address}/simple"))
+}
+
+/// The login is in no layer, no history, no log and no record.
+fn from_an_index_with_a_login(cluster: &Cluster, wheel: Vec<u8>) -> Result<()> {
+    let url = index(cluster, wheel)?;
+    let settings = format!(
+        "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {{name: cluster}}\nspec:\n  functions: {{packageIndex: '{url}', packageIndexLogin: {{name: index}}}}\n"
+    );
+    let login = format!("username: kim\npassword: {PASSWORD}\n");
+    let login = sealed(&recipient_of(cluster, 2)?, "default", "index", &login)?;
+    let changes = [
+        Change::write("cluster.yaml", settings),
+        Change::write("secrets/default/index.age", login),
+        manifest("indexed", ""),
+        code("indexed", "main.py", &GREETS.replace("'made'", "'again': 1, 'made'")),
+        code("indexed", "requirements.txt", "greeter==1.0\n"),
+    ];
+    cluster.push(&changes, "From an index")?;
+    says(cluster, "indexed", "hello you")?;
+    let builder = &cluster.nodes[1];
+    let build = cluster.cli(&["logs", "function/indexed", "--build"])?.ok()?;
+    ensure!(build.contains("/simple") && !build.contains(PASSWORD), "{build}");
+    let docker = format!("docker --host {}", builder.docker.host());
+    let all = format!(
+        "set -e; ids=$({docker} images -aq --no-trunc | sort -u); {docker} inspect $ids; \
+         for id in $ids; do {docker} history --no-trunc $id; done; {docker} save $ids"
+    );
+    let count =
+        NetWorld::of_machine().run("sh", &["-c", &format!("({all}) | grep -a -c -e {PASSWORD} || true")])?;
+    ensure!(count.trim() == "0", "an image has the password: {count}");
+    for daemon in [&builder.agent, &cluster.reconcilers[0]] {
+        let log = std::fs::read_to_string(daemon.log_path())?;
+        ensure!(!log.contains(PASSWORD), "the log of {} has the password", daemon.name());
+    }
+    for record in cluster.etcd.list("/minik8s")? {
+        ensure!(!record.value.contains(PASSWORD), "{} has the password", record.key);
+    }
+    Ok(())
 }
