@@ -4,19 +4,16 @@ use harness::{NetWorld, eventually, secs};
 
 use super::*;
 
-/// Functions of the story in `contract.rs`: name, code, further lines of the spec.
-pub(super) const CODE: &[(&str, &str, &str)] = &[
-    (
-        "narrow",
-        "import time\n\n\ndef main(params):\n    time.sleep(params.get('for', 0))\n    return {}\n",
-        "  maxScale: 1\n  queueLength: 1\n",
-    ),
-    (
-        "lasting",
-        "import time\n\ntime.sleep(3600)\n\n\ndef main(params):\n    return {}\n",
-        "  coldStartTimeoutSeconds: 1\n",
-    ),
-];
+/// Loads for longer than its callers wait.
+const LASTING: &str = "import time\n\ntime.sleep(3600)\n\n\ndef main(params):\n    return {}\n";
+
+/// What the story in `contract.rs` pushes for this, with the code of `slow`: one more image.
+pub(super) fn changes() -> [Change; 3] {
+    let narrow = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: narrow}\nspec:\n  source: code/slow\n  \
+        maxScale: 1\n  queueLength: 1\n";
+    let lasting = manifest("lasting", "  coldStartTimeoutSeconds: 1\n");
+    [Change::write("narrow.yaml", narrow), lasting, code("lasting", "main.py", LASTING)]
+}
 
 /// An answer with its head in lower case.
 pub(super) fn whole(net: &NetWorld, at: &str, name: &str, more: &[&str]) -> Result<(u16, String)> {
