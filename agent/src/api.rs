@@ -12,7 +12,9 @@ use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use futures::StreamExt;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use schema::control::LoopRuns;
 use schema::kinds::function::{IMAGE_PREFIX, image_hash};
@@ -20,12 +22,13 @@ use schema::meta::NamespacedName;
 use schema::since::Since;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::io::AsyncSeekExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::converge::builds::log_path;
 use crate::converge::names;
-use crate::converge::slurm::JobFiles;
+use crate::converge::slurm::{JobFiles, Piece};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 
 /// What the API reads.
@@ -38,7 +41,7 @@ pub struct Api {
     pub jobs: JobFiles,
 }
 
-/// `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log`, `GET /v1/jobs/<ns>/<name>/output?stderr=`, `GET /v1/jobs/<ns>/<name>/results/<digest>` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
+/// `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log`, `GET /v1/jobs/<ns>/<name>/output?stderr=&from=`, `GET /v1/jobs/<ns>/<name>/results/<digest>` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
 pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/healthz", get(healthz))
@@ -93,6 +96,8 @@ async fn build_log(State(api): State<Api>, Path(hash): Path<String>) -> Result<R
 #[derive(Debug, Default, Deserialize)]
 struct OutputQuery {
     stderr: Option<String>,
+    /// The first byte that is wanted.
+    from: Option<u64>,
 }
 
 /// What a Slurm job wrote, or has written so far.
@@ -102,10 +107,23 @@ async fn job_output(
     Query(query): Query<OutputQuery>,
 ) -> Result<Response, Refusal> {
     let stderr = flag("stderr", query.stderr.as_deref())?;
-    let output = api.jobs.output(&NamespacedName::new(namespace, name), stderr).await;
-    let output = output
+    let pieces = api.jobs.output(&NamespacedName::new(namespace, name), stderr, query.from).await;
+    let pieces = pieces
         .map_err(|why| Refusal(StatusCode::NOT_FOUND, why, "see `minik8s describe job/NAME`".to_owned()))?;
-    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output).into_response())
+    let body = Body::from_stream(futures::stream::iter(pieces).then(opened).try_flatten());
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response())
+}
+
+/// A piece of what a job wrote, as it is read.
+async fn opened(piece: Piece) -> std::io::Result<BoxStream<'static, std::io::Result<Bytes>>> {
+    match piece {
+        Piece::Bytes(bytes) => Ok(futures::stream::iter([Ok(Bytes::from(bytes))]).boxed()),
+        Piece::File { path, from } => {
+            let mut file = tokio::fs::File::open(path).await?;
+            file.seek(std::io::SeekFrom::Start(from)).await?;
+            Ok(tokio_util::io::ReaderStream::new(file).boxed())
+        }
+    }
 }
 
 /// A file that a Slurm job left.
@@ -355,7 +373,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_that_are_no_text_pass_unchanged_and_in_order() {
         let api = api().await;
-        let pieces: Vec<bytes::Bytes> = vec![vec![0xff, 0xc3].into(), vec![0x28, 0, b'\n', 0xfe].into()];
+        let pieces: Vec<Bytes> = vec![vec![0xff, 0xc3].into(), vec![0x28, 0, b'\n', 0xfe].into()];
         let docker = FakeDocker::with_images(&["i"]);
         docker.engine().written.insert("web-4".into(), pieces.clone());
         let all = pieces.concat();

@@ -26,6 +26,7 @@ use crate::standby;
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
 use crate::worlds::iptables::{Iptables, RealIptables};
 use crate::worlds::netlink::{Netlink, RealNetlink, Tunnels};
+use crate::worlds::ssh;
 
 mod files;
 mod images;
@@ -69,6 +70,10 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     removed.note(
         "the process that answered names in the agent's place".to_owned(),
         standby::end(&machine.agent_dir()),
+    );
+    removed.note(
+        "the connections to login hosts of Slurm".to_owned(),
+        ssh::end_all(Path::new(RUN_DIR), &machine.agent_dir()),
     );
     remove_network(machine, &netlink, &RealIptables::new(), &mut removed).await;
     // Before the directory goes, in which the former file lies.

@@ -13,6 +13,7 @@ use super::print::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
 use crate::view::{List, PodView, RunDetail, root_cause};
 
+mod jobs;
 pub(super) mod results;
 
 /// Most pods whose logs are followed at once: each holds a connection to its node.
@@ -31,7 +32,7 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
         return of_run(&client, args, &run).await;
     }
     if let Some(name) = args.pod.as_deref().and_then(job_name) {
-        return of_job(&client, args, &name).await;
+        return jobs::run(&client, args, &name).await;
     }
     if args.stderr {
         return Err(CliError::Usage("--stderr is for jobs; write job/NAME".to_owned()));
@@ -129,19 +130,6 @@ fn run_name(text: &str) -> Option<String> {
         Ok(Resource { kind: ResourceKind::Run, name: Some(name) }) => Some(name),
         _ => None,
     }
-}
-
-/// What a Slurm job has written: from the login host while it runs, and afterwards from the node that keeps it.
-async fn of_job(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
-    if args.follow || args.tail.is_some() || args.since.is_some() || args.timestamps || args.previous {
-        let why =
-            "the output of a job is printed as a whole; leave out -f, --tail, --since, --timestamps and -p";
-        return Err(CliError::Usage(why.to_owned()));
-    }
-    let stderr = args.stderr.then_some(("stderr", "true"));
-    let query: Vec<_> = stderr.into_iter().collect();
-    let answer = client.stream(&["jobs", &args.namespace, name, "output"], &query).await?;
-    print_as_it_comes(client, answer).await
 }
 
 fn job_name(text: &str) -> Option<String> {

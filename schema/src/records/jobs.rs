@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::content_hash;
-use crate::files::Files;
-use crate::kinds::job::{JobSpec, JobStatus};
+use crate::files::{BlobKind, BlobRef, Files};
+use crate::kinds::job::{JobSpec, JobStatus, SlurmLogin};
 use crate::meta::NamespacedName;
 
 /// A Slurm job that a node is to see to: written by the jobs controller. That it is absent is no removal.
@@ -26,9 +26,69 @@ pub struct JobOrder {
     /// How far the job is that `spec.dependency` names.
     #[serde(default, skip_serializing_if = "JobDependencyState::is_none")]
     pub dependency: JobDependencyState,
+    /// A login host has answered a node that had this order: there may be something of the job.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reached: bool,
+    /// What the job was before its manifest changed, as far as it may still be on a login host. It is removed first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<FormerJob>,
     /// The object is gone: the job is to be cancelled, and its folder removed from the login host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
+}
+
+/// An incarnation of a job that is to be removed from its login host: what that takes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FormerJob {
+    /// Which one.
+    pub uid: String,
+    /// Where it was submitted.
+    pub login: SlurmLogin,
+    /// Where its folders are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<String>,
+    /// How many attempts there can be, less one.
+    #[serde(default)]
+    pub node_failure_retries: u32,
+    /// The ciphertext of the login's secrets.
+    #[serde(default, skip_serializing_if = "Files::is_empty")]
+    pub files: Files,
+}
+
+impl FormerJob {
+    /// What remains of an order that another one takes the place of.
+    pub fn of(order: &JobOrder) -> Self {
+        let is_secret = |blob: &BlobRef| blob.kind == BlobKind::Secret;
+        let secrets = order.files.iter().filter(|(_, blob)| is_secret(blob));
+        Self {
+            uid: order.uid.clone(),
+            login: order.spec.login.clone(),
+            work_dir: order.spec.work_dir.clone(),
+            node_failure_retries: order.spec.node_failure_retries,
+            files: secrets.map(|(path, blob)| (path.clone(), blob.clone())).collect(),
+        }
+    }
+
+    /// The order to remove it.
+    pub fn removal(&self, created_at: Timestamp) -> JobOrder {
+        JobOrder {
+            uid: self.uid.clone(),
+            hash: String::new(),
+            spec: JobSpec {
+                login: self.login.clone(),
+                work_dir: self.work_dir.clone(),
+                node_failure_retries: self.node_failure_retries,
+                ..JobSpec::default()
+            },
+            files: self.files.clone(),
+            created_at,
+            dependency: JobDependencyState::None,
+            reached: true,
+            former: Vec::new(),
+            deleting: true,
+        }
+    }
 }
 
 /// How far another job is that is waited for.
@@ -94,6 +154,9 @@ pub struct JobReport {
     /// Since when the login host can't be reached from the node, while that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_since: Option<Timestamp>,
+    /// A login host has answered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reached: bool,
     /// What was fetched at its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<ResultFile>,
@@ -110,13 +173,16 @@ pub struct ResultFile {
     pub path: String,
     /// Bytes on the login host.
     pub size: u64,
-    /// SHA-256 of what is kept, 64 hex digits.
+    /// SHA-256 of what is kept, 64 hex digits; empty where it could not be read.
     pub digest: String,
     /// What it is.
     pub kind: ResultKind,
     /// Only its beginning is kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_truncated: bool,
+    /// Why it could not be read.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unreadable: String,
 }
 
 /// What a file is that a job left.

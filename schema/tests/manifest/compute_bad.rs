@@ -124,6 +124,7 @@ fn logins() -> Vec<Case> {
     vec![
         ("slurm-option", login("host: §-oProxyCommand=sh")),
         ("slurm-option", login("host: §alice@login")),
+        ("slurm-option", login("loginPool: [ok, §-oProxyCommand=sh]")),
         ("out-of-range", login("port: §0")),
         ("slurm-option", login("username: §-l")),
         ("slurm-option", login("jumpHost: {host: §-oProxyCommand=sh}")),

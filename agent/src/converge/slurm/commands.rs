@@ -10,8 +10,39 @@ use super::parse::{SACCT_FIELDS, SQUEUE_FIELDS};
 const WORK_DIR: &str = "minik8s-jobs";
 /// Slurm did not answer.
 pub const EXIT_SLURM: i32 = 75;
-/// Seconds for which a submission that has no outcome is left alone: sacct lags by less.
+/// Seconds for which a submission without an outcome is left alone after its end: squeue lags by less.
 const SUBMISSION_GRACE_SECONDS: u32 = 15;
+/// The same where its end can't be seen, on another login host: sbatch tries for two minutes, and what a file system
+/// says of a file may be a minute old.
+const SUBMISSION_MAX_SECONDS: u32 = 240;
+/// More names than these do not fit a command line; squeue then shows all jobs of the user.
+const NAMES_MAX: usize = 1000;
+
+/// Variables on the login host that are options of the programs: they would count more than the script.
+const NO_OPTIONS: &str = "unset $(env | sed -n -E 's/^((SBATCH|SQUEUE|SACCT|SCANCEL)_[A-Za-z0-9_]*)=.*/\\1/p') SLURM_TIME_FORMAT 2>/dev/null || :\n";
+
+/// The lock of a submission: a folder that names its holder, who touches it every second. `take` gets it, also from a
+/// holder who is gone; then `broken` is `yes`.
+const LOCK: &str = r#"held() {
+beat=$1/beat; [ -e "$beat" ] || beat=$1
+touch "$1.now" || return 0
+age=$(( $(stat -c %Y "$1.now") - $(stat -c %Y "$beat") )) || return 0
+host= pid=0; read -r host pid 2>/dev/null < "$1/holder"
+max=LOCK_MAX; [ "$host" != "$(uname -n)" ] || kill -0 "$pid" 2>/dev/null || max=LOCK_GRACE
+[ "$age" -lt "$max" ]
+}
+take() {
+mkdir "$1" 2>/dev/null || {
+! held "$1" || return 1
+mkdir "$1.break" 2>/dev/null || { find "$1.break" -maxdepth 0 -mmin +3 -exec rmdir {} + 2>/dev/null; return 1; }
+if held "$1"; then rmdir "$1.break"; return 1; fi
+rm -rf "$1"; mkdir "$1" 2>/dev/null; got=$?; rmdir "$1.break"
+[ "$got" = 0 ] || return 1
+broken=yes
+}
+echo "$(uname -n) $$" > "$1/holder"
+}
+"#;
 /// Most bytes of a list of results.
 const LIST_MAX_BYTES: u64 = 256 * 1024;
 
@@ -54,22 +85,35 @@ fn work_dir(spec: &JobSpec) -> String {
     quoted(&if folder.starts_with('/') { folder.to_owned() } else { format!("./{folder}") })
 }
 
+/// Without a limit to the list of an array's tasks, which would be cut off.
 fn squeue(names: &[String]) -> String {
-    let names = quoted(&names.join(","));
+    let fits = names.len() <= NAMES_MAX;
+    let names = if fits { format!("--name={}", quoted(&names.join(","))) } else { String::new() };
     let fields = quoted(SQUEUE_FIELDS);
-    format!("squeue -h -t all --user=\"$(id -un)\" --name={names} -O {fields}")
+    format!("SLURM_BITSTR_LEN=0 squeue -h -t all --user=\"$(id -un)\" {names} -O {fields}")
 }
 
-/// Looks for jobs by their names: numbers that a submission left in its folder, what squeue and sacct say.
-pub fn look(spec: &JobSpec, names: &[String], since: &str) -> String {
+fn lock() -> String {
+    let (most, grace) = (SUBMISSION_MAX_SECONDS.to_string(), SUBMISSION_GRACE_SECONDS.to_string());
+    LOCK.replace("LOCK_MAX", &most).replace("LOCK_GRACE", &grace)
+}
+
+/// Looks for jobs by their names: numbers that a submission left in its folder, what squeue says, and sacct from a
+/// day on.
+pub fn look(spec: &JobSpec, names: &[String], since: Option<&str>) -> String {
     let (dir, list) = (work_dir(spec), names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(" "));
+    let sacct = since.map(|since| {
+        let (csv, since) = (quoted(&names.join(",")), quoted(since));
+        format!(
+            "echo '== sacct'\nsacct -nPX --name={csv} -S {since} -o {SACCT_FIELDS} 2>/dev/null; echo \"== $?\"\n"
+        )
+    });
     format!(
-        "if [ -d {dir} ]; then for n in {list}; do id=$(cat {dir}/\"$n\"/.minik8s/id 2>/dev/null) && echo \"$n $id\"; done; fi\n\
-         echo '== squeue'\n{squeue} || exit {EXIT_SLURM}\n\
-         echo '== sacct'\nsacct -nPX --name={csv} -S {since} -o {SACCT_FIELDS} 2>/dev/null; echo \"== $?\"\n",
+        "{NO_OPTIONS}if [ -d {dir} ]; then for n in {list}; do for f in id id.part; do f={dir}/\"$n\"/.minik8s/$f\n\
+         [ ! -s \"$f\" ] || {{ echo \"$n $(cat \"$f\")\"; break; }}; done; done; fi\n\
+         echo '== squeue'\n{squeue} || exit {EXIT_SLURM}\n{sacct}",
         squeue = squeue(names),
-        csv = quoted(&names.join(",")),
-        since = quoted(since),
+        sacct = sacct.unwrap_or_default(),
     )
 }
 
@@ -77,7 +121,7 @@ pub fn look(spec: &JobSpec, names: &[String], since: &str) -> String {
 pub fn poll(names: &[String], ids: &[u64]) -> String {
     let ids = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     format!(
-        "echo '== squeue'\n{squeue}; echo \"== $?\"\n\
+        "{NO_OPTIONS}echo '== squeue'\n{squeue}; echo \"== $?\"\n\
          echo '== sacct'\nsacct -nPX -j {ids} -o {SACCT_FIELDS} 2>/dev/null; echo \"== $?\"\n",
         squeue = squeue(names),
     )
@@ -99,23 +143,29 @@ pub fn upload(place: &Place<'_>, digest: &str) -> String {
     )
 }
 
-/// Submits the script in the job's folder, once: what another submission left counts, and one that is under way is
-/// waited for. Prints `id NUMBER` or `busy`.
-pub fn submit(place: &Place<'_>) -> String {
-    let (dir, name) = (work_dir(place.spec), quoted(place.name));
+/// Submits the script that it reads in the job's folder, once: what another submission left counts, and one that is
+/// under way is waited for. Prints `id NUMBER` or `busy`.
+pub fn submit(place: &Place<'_>, digest: &str) -> String {
+    let (dir, name, digest) = (work_dir(place.spec), quoted(place.name), quoted(digest));
+    let lock = lock();
     format!(
-        "set -u\ncd {dir}/{name} || exit 66\n\
-         if [ -s .minik8s/id ]; then echo \"id $(cat .minik8s/id)\"; exit 0; fi\n\
-         if ! mkdir .minik8s/lock 2>/dev/null; then\n\
-         age=$(( $(date +%s) - $(stat -c %Y .minik8s/lock) )) || exit 66\n\
-         if [ \"$age\" -lt {SUBMISSION_GRACE_SECONDS} ] || kill -0 \"$(cat .minik8s/lock/pid 2>/dev/null || echo 0)\" 2>/dev/null; then echo busy; exit 0; fi\n\
-         mv .minik8s/lock .minik8s/lock.$$ && rm -rf .minik8s/lock.$$ && mkdir .minik8s/lock || {{ echo busy; exit 0; }}\n\
+        "{NO_OPTIONS}set -u\ntrap '' HUP PIPE\ncd {dir}/{name} || exit 66\nmkdir -p .minik8s || exit 66\n{lock}\
+         known() {{ for f in id id.part; do [ ! -s .minik8s/$f ] || {{ echo \"id $(cat .minik8s/$f)\"; exit 0; }}; done; }}\n\
+         known\nbroken=no\ntake .minik8s/lock || {{ echo busy; exit 0; }}\nknown\n\
+         cat > .minik8s/script.part\n\
+         [ \"$(sha256sum < .minik8s/script.part | cut -d ' ' -f 1)\" = {digest} ] || {{ rm -rf .minik8s/lock; echo 'the script came damaged' >&2; exit 65; }}\n\
+         mv .minik8s/script.part .minik8s/script.sh\n\
+         # The one before may have submitted after it was looked for.\n\
+         if [ $broken = yes ]; then\n\
+         there=$(squeue -h -t all --user=\"$(id -un)\" --name={name} -o %F) || exit {EXIT_SLURM}\n\
+         [ -z \"$there\" ] || {{ echo \"$there\" | sort -n | tail -n 1 > .minik8s/id; known; }}\n\
          fi\n\
-         echo $$ > .minik8s/lock/pid\n\
-         trap '' HUP PIPE\n\
-         sbatch --parsable .minik8s/script.sh > .minik8s/id.part 2> .minik8s/sbatch.err\ncode=$?\n\
-         if [ $code = 0 ]; then sync .minik8s/id.part 2>/dev/null; mv .minik8s/id.part .minik8s/id; echo \"id $(cat .minik8s/id)\"; exit 0; fi\n\
-         cat .minik8s/sbatch.err >&2\nexit $code\n"
+         sbatch --parsable .minik8s/script.sh > .minik8s/id.part 2> .minik8s/sbatch.err < /dev/null & pid=$!\n\
+         echo \"$(uname -n) $pid\" > .minik8s/lock/holder\n\
+         while kill -0 $pid; do touch .minik8s/lock/beat; sleep 1; done > /dev/null 2>&1 < /dev/null & beat=$!\n\
+         wait $pid; code=$?\nkill $beat 2>/dev/null\n\
+         if [ $code = 0 ]; then sync .minik8s/id.part 2>/dev/null; mv .minik8s/id.part .minik8s/id; known; fi\n\
+         rm -f .minik8s/id.part; cat .minik8s/sbatch.err >&2; exit $code\n"
     )
 }
 
@@ -125,22 +175,37 @@ pub fn unlock(place: &Place<'_>) -> String {
     format!("rm -rf {dir}/{name}/.minik8s/lock\n")
 }
 
-/// Cancels all attempts and removes their folders. Prints `gone`, or `alive` while Slurm has one of them.
+/// Cancels all attempts and removes their folders. Prints `gone`, or `alive` while Slurm has one of them or one is
+/// being submitted.
 pub fn delete(spec: &JobSpec, names: &[String]) -> String {
     let (dir, list) = (work_dir(spec), names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(" "));
     format!(
-        "set -u\nuser=$(id -un)\n\
-         # Out of the way first: no submission begins in it any more.\n\
-         if [ -d {dir} ]; then for n in {list}; do [ ! -d {dir}/\"$n\" ] || mv {dir}/\"$n\" {dir}/\".$n.gone\"; done; fi\n\
+        "{NO_OPTIONS}set -u\nuser=$(id -un)\n{lock}\
+         # No submission begins in a folder that is out of the way, and one that began ends before Slurm is asked.\n\
+         for n in {list}; do gone={dir}/\".$n.gone\"\n\
+         [ ! -d {dir}/\"$n\" ] || [ -e \"$gone\" ] || mv {dir}/\"$n\" \"$gone\" || exit 73\n\
+         [ -d \"$gone\" ] || continue\n\
+         mkdir -p \"$gone/.minik8s\"\n\
+         [ -s \"$gone/.minik8s/id\" ] || [ -e \"$gone/.minik8s/ours\" ] || take \"$gone/.minik8s/lock\" || {{ echo alive; exit 0; }}\n\
+         : > \"$gone/.minik8s/ours\"\ndone\n\
          for n in {list}; do scancel --quiet --user=\"$user\" --name=\"$n\" || exit {EXIT_SLURM}; done\n\
          live=$(squeue -h --user=\"$user\" --name={csv} -o %i) || exit {EXIT_SLURM}\n\
          [ -z \"$live\" ] || {{ echo alive; exit 0; }}\n\
-         if [ -d {dir} ]; then for n in {list}; do\n\
-         lock={dir}/\".$n.gone/.minik8s/lock\"\n\
-         if [ -s \"$lock/pid\" ] && [ ! -e {dir}/\".$n.gone/.minik8s/id\" ] && kill -0 \"$(cat \"$lock/pid\")\" 2>/dev/null; then echo alive; exit 0; fi\n\
+         for n in {list}; do\n\
          rm -rf {dir}/\".$n.gone\" {dir}/\".$n.part\" || exit 73\n\
-         done; fi\necho gone\n",
+         [ ! -e {dir}/\"$n\" ] || {{ echo alive; exit 0; }}\n\
+         done\necho gone\n",
+        lock = lock(),
         csv = quoted(&names.join(",")),
+    )
+}
+
+/// Removes the files of all attempts. What says that they were submitted stays.
+pub fn clean(spec: &JobSpec, names: &[String]) -> String {
+    let (dir, list) = (work_dir(spec), names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(" "));
+    format!(
+        "for n in {list}; do [ ! -d {dir}/\"$n\" ] ||\n\
+         find {dir}/\"$n\" -mindepth 1 -maxdepth 1 ! -name .minik8s -exec rm -rf -- {{}} + || exit 73\ndone\n"
     )
 }
 
@@ -166,15 +231,20 @@ pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
     text
 }
 
-/// The end of what a job has written so far: of several files, each behind its name.
-pub fn written(place: &Place<'_>, slurm_id: u64, stderr: bool, max: u64) -> String {
+/// What a job has written so far: of several files, each behind its name. At most `max` bytes of each, from a byte on
+/// or at its end.
+pub fn written(place: &Place<'_>, slurm_id: u64, stderr: bool, (from, max): (Option<u64>, u64)) -> String {
     let spec = place.spec;
     let (dir, name) = (work_dir(spec), quoted(place.name));
     let file = if stderr { spec.error_file.as_ref() } else { spec.output_file.as_ref() };
     let files = file.map(|file| pattern(&output_pattern(file, slurm_id, place.name))).unwrap_or_default();
+    let part = match from {
+        Some(from) => format!("tail -c +{} -- \"$p\" | head -c {max}", from.saturating_add(1)),
+        None => format!("tail -c {max} -- \"$p\""),
+    };
     format!(
         "cd {dir}/{name} || exit 66\nset -- {files}\nfor p in \"$@\"; do [ -f \"$p\" ] || continue\n\
-         [ $# -lt 2 ] || printf '==> %s <==\\n' \"${{p#./}}\"\ntail -c {max} -- \"$p\"\ndone\n"
+         [ $# -lt 2 ] || printf '==> %s <==\\n' \"${{p#./}}\"\n{part}\ndone\n"
     )
 }
 
@@ -187,6 +257,18 @@ pub fn read(place: &Place<'_>, path: &str, max: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_in_the_environment_of_the_login_host_do_not_count() {
+        let text =
+            format!("{NO_OPTIONS}echo \"${{SBATCH_ACCOUNT-none}} ${{SQUEUE_STATES-none}} $SLURM_CONF\"");
+        let mut sh = std::process::Command::new("sh");
+        sh.args(["-c", &text])
+            .env("SBATCH_ACCOUNT", "other")
+            .env("SQUEUE_STATES", "PD")
+            .env("SLURM_CONF", "/x");
+        assert_eq!(String::from_utf8(sh.output().unwrap().stdout).unwrap(), "none none /x\n");
+    }
 
     #[test]
     fn no_value_leaves_its_quotes() {

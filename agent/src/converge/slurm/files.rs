@@ -33,43 +33,84 @@ impl JobFiles {
         self.worker.as_ref()?.book.result(id, digest)
     }
 
-    /// What a job wrote. The error says why there is nothing.
-    pub async fn output(&self, id: &NamespacedName, stderr: bool) -> Result<Vec<u8>, String> {
+    /// What a job wrote: all of it, or from a byte on. The error says why there is nothing.
+    pub async fn output(
+        &self,
+        id: &NamespacedName,
+        stderr: bool,
+        from: Option<u64>,
+    ) -> Result<Vec<Piece>, String> {
         let none = || format!("this node does not see to job {id}");
         let worker = self.worker.as_ref().ok_or_else(none)?;
-        let record = worker.book.read_one(id).ok_or_else(none)?;
+        let record = match worker.book.read_one(id) {
+            // Who follows it waits.
+            None if from.is_some() => return Ok(Vec::new()),
+            record => record.ok_or_else(none)?,
+        };
         if stderr && record.order.spec.error_file.is_none() {
             return Err("standard error goes where standard output goes: the job has no errorFile".to_owned());
+        }
+        if from.is_some() && record.order.spec.array.is_some() {
+            return Err("the tasks of an array write files of their own, which can't be followed".to_owned());
         }
         match record.state {
             State::Ended(_) => {
                 let kind = if stderr { ResultKind::Stderr } else { ResultKind::Stdout };
                 let files: Vec<&ResultFile> =
                     record.results.iter().filter(|file| file.kind == kind).collect();
-                let mut output = Vec::new();
-                for file in &files {
-                    if files.len() > 1 {
-                        output.extend(format!("==> {} <==\n", file.path).into_bytes());
-                    }
-                    let kept = worker.book.result(id, &file.digest);
-                    let kept = kept.ok_or_else(|| format!("{} is not on this node any more", file.path))?;
-                    output.extend(std::fs::read(kept).map_err(|error| error.to_string())?);
-                    if file.is_truncated {
-                        output.extend(
-                            format!(
-                                "\n[{} has {} bytes; only its beginning is kept]\n",
-                                file.path, file.size
-                            )
-                            .into_bytes(),
-                        );
-                    }
-                }
-                Ok(output)
+                let several = files.len() > 1;
+                let pieces = files.into_iter().map(|file| worker.kept(id, file, several, from.unwrap_or(0)));
+                Ok(pieces.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
             }
             State::Submitted | State::Fetching | State::Lost => {
-                worker.written(&record, stderr, WRITTEN_MAX_BYTES).await
+                let written = worker.written(&record, stderr, (from, WRITTEN_MAX_BYTES)).await?;
+                Ok(vec![Piece::Bytes(written)])
             }
+            _ if from.is_some() => Ok(Vec::new()),
             _ => Err(format!("job {id} has not been submitted yet")),
         }
     }
+}
+
+impl Worker {
+    /// A kept file from a byte on, with what is to be said of it.
+    fn kept(
+        &self,
+        id: &NamespacedName,
+        file: &ResultFile,
+        several: bool,
+        from: u64,
+    ) -> Result<Vec<Piece>, String> {
+        let ResultFile { path, size, .. } = file;
+        let said = |text: String| Piece::Bytes(text.into_bytes());
+        let mut pieces = Vec::new();
+        if several {
+            pieces.push(said(format!("==> {path} <==\n")));
+        }
+        if !file.unreadable.is_empty() {
+            pieces.push(said(format!("[{path} could not be read: {}]\n", file.unreadable)));
+            return Ok(pieces);
+        }
+        let kept = self.book.result(id, &file.digest);
+        let kept = kept.ok_or_else(|| format!("{path} is no longer on this node"))?;
+        pieces.push(Piece::File { path: kept, from });
+        if file.is_truncated {
+            pieces.push(said(format!("\n[{path} has {size} bytes; only its beginning is kept]\n")));
+        }
+        Ok(pieces)
+    }
+}
+
+/// Part of an answer, sent piece by piece: a job may have written more than fits into memory.
+#[derive(Debug)]
+pub enum Piece {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// A file from a byte on.
+    File {
+        /// Where it lies.
+        path: PathBuf,
+        /// The first byte.
+        from: u64,
+    },
 }

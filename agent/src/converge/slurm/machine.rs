@@ -28,6 +28,18 @@ pub struct JobRecord {
     pub since: Timestamp,
     /// Written before each submission.
     pub attempt: u32,
+    /// A login host has answered: there may be something of the job.
+    #[serde(default = "unknown")]
+    pub reached: bool,
+    /// Nobody has tried to submit this attempt. Not on the disk: an agent that starts does not know.
+    #[serde(skip)]
+    pub is_fresh: bool,
+    /// Former incarnations that are gone from their login hosts.
+    #[serde(default)]
+    pub removed: Vec<String>,
+    /// Its files are no longer on the login host.
+    #[serde(default)]
+    pub is_cleaned: bool,
     pub facts: Facts,
     /// When Slurm last said something else.
     pub changed_at: Timestamp,
@@ -89,6 +101,7 @@ pub enum Step {
     Upload,
     Submit,
     Fetch,
+    Clean,
     Delete,
 }
 
@@ -107,6 +120,7 @@ pub enum Event {
     /// What a poll said; none: Slurm does not know it.
     Polled(Option<Facts>),
     Fetched(Vec<ResultFile>),
+    Cleaned,
     Deleted,
     /// The step could not be done, or what came of it is not known.
     Failed {
@@ -115,20 +129,41 @@ pub enum Event {
     },
 }
 
+/// A record that does not say it may be of a job that was submitted.
+fn unknown() -> bool {
+    true
+}
+
 impl JobRecord {
     pub fn new(id: NamespacedName, order: JobOrder, now: Timestamp) -> Self {
+        let reached = order.reached;
         Self {
             id,
             order,
             state: State::Looking,
             since: now,
             attempt: 1,
+            reached,
+            is_fresh: false,
+            removed: Vec::new(),
+            is_cleaned: false,
             facts: Facts::default(),
             changed_at: now,
             started_at: None,
             ended_at: None,
             results: Vec::new(),
             trouble: None,
+        }
+    }
+
+    /// The first record of an order: of what it takes the place of, as long as that may be on a login host.
+    pub fn first(id: NamespacedName, order: &JobOrder, removed: Vec<String>, now: Timestamp) -> Self {
+        match order.former.iter().find(|former| !removed.contains(&former.uid)) {
+            Some(former) => {
+                let removal = former.removal(now);
+                Self { state: State::Deleting, removed, ..Self::new(id, removal, now) }
+            }
+            None => Self::new(id, order.clone(), now),
         }
     }
 
@@ -154,8 +189,16 @@ impl JobRecord {
             State::Submitting => Some(Step::Submit),
             State::Fetching => Some(Step::Fetch),
             State::Deleting => Some(Step::Delete),
+            State::Ended(_) if self.clean_at().is_some_and(|at| at <= now) => Some(Step::Clean),
             State::Waiting | State::Submitted | State::Lost | State::Ended(_) | State::Gone => None,
         }
+    }
+
+    /// When its files are to go from the login host, if they are still there.
+    pub fn clean_at(&self) -> Option<Timestamp> {
+        let ttl = self.order.spec.ttl_seconds_after_finished.filter(|_| !self.is_cleaned)?;
+        matches!(self.state, State::Ended(_)).then_some(())?;
+        self.ended_at?.checked_add(SignedDuration::from_secs(i64::from(ttl))).ok()
     }
 
     /// Slurm is asked for it from time to time.
@@ -165,6 +208,7 @@ impl JobRecord {
 
     fn enter(&mut self, state: State, now: Timestamp) {
         if self.state != state {
+            self.is_fresh = state == State::Submitting;
             (self.state, self.since) = (state, now);
         }
         self.trouble = None;
@@ -173,14 +217,23 @@ impl JobRecord {
     /// Takes in what is ordered now. None: nothing is, and absence alone ends nothing.
     pub fn follow(&mut self, order: Option<&JobOrder>, now: Timestamp) {
         let Some(order) = order else { return };
-        if order.uid == self.order.uid {
+        let is_same = order.uid == self.order.uid;
+        if is_same {
             self.order = order.clone();
-        } else if self.state == State::Gone {
-            *self = Self::new(self.id.clone(), order.clone(), now);
+            self.reached |= order.reached;
+        } else if self.order.spec.login.is_same_account(&order.spec.login) {
+            // The former is removed with what logs in now.
+            self.order.spec.login = order.spec.login.clone();
+            self.order.files.extend(order.files.clone());
         }
-        let is_other = order.uid != self.order.uid || order.deleting;
-        if is_other && !matches!(self.state, State::Deleting | State::Gone) {
-            self.enter(State::Deleting, now);
+        if (!is_same || order.deleting) && !matches!(self.state, State::Deleting | State::Gone) {
+            // Where no login host ever answered nothing is to be removed, and a wrong login keeps nothing up.
+            self.enter(if self.reached { State::Deleting } else { State::Gone }, now);
+        }
+        if !is_same && self.state == State::Gone {
+            let mut removed = std::mem::take(&mut self.removed);
+            removed.push(self.order.uid.clone());
+            *self = Self::first(self.id.clone(), order, removed, now);
         }
         if self.state == State::Waiting {
             self.begin(now);
@@ -209,15 +262,17 @@ impl JobRecord {
     pub fn apply(&mut self, event: Event, now: Timestamp) {
         match (event, &self.state) {
             (Event::Failed { why, unreachable }, _) => self.fail(why, unreachable, now),
-            (Event::Looked(found), State::Looking | State::Submitting) => match found {
-                Some((attempt, facts)) => {
-                    self.attempt = attempt;
-                    self.enter(State::Submitted, now);
-                    self.polled(facts, now);
+            (Event::Looked(found), State::Looking | State::Submitting) => {
+                self.reached = true;
+                match found {
+                    Some((attempt, facts)) => {
+                        self.attempt = attempt;
+                        self.enter(State::Submitted, now);
+                        self.polled(facts, now);
+                    }
+                    None => self.begin(now),
                 }
-                None if self.state == State::Looking => self.begin(now),
-                None => self.trouble = None,
-            },
+            }
             (Event::Uploaded, State::Uploading) => self.enter(State::Submitting, now),
             (Event::Submitted(number), State::Submitting) => {
                 self.enter(State::Submitted, now);
@@ -244,6 +299,10 @@ impl JobRecord {
                 let phase = self.facts.phase;
                 self.enter(State::Ended(FinalState { phase, class, why: String::new() }), now);
             }
+            (Event::Cleaned, State::Ended(_)) => {
+                self.is_cleaned = true;
+                self.trouble = None;
+            }
             (Event::Deleted, State::Deleting) => self.enter(State::Gone, now),
             // A step that was overtaken: by a removal, say.
             _ => {}
@@ -253,11 +312,17 @@ impl JobRecord {
     fn wait_for(&mut self, wait: SignedDuration, now: Timestamp) {
         let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
         let retry_at = now.checked_add(wait).unwrap_or(Timestamp::MAX);
-        let why = "Slurm is not done with it yet".to_owned();
+        self.is_fresh = false;
+        let why = match self.state {
+            State::Deleting => "waiting until Slurm has cancelled it",
+            _ => "waiting for a submission that has no outcome yet",
+        };
+        let why = why.to_owned();
         self.trouble = Some(Trouble { why, since, failures: 0, retry_at, unreachable: false });
     }
 
     fn fail(&mut self, why: String, unreachable: bool, now: Timestamp) {
+        self.is_fresh = false;
         let before = self.trouble.as_ref().filter(|before| before.unreachable == unreachable);
         let failures = before.map_or(0, |before| before.failures) + 1;
         let doubled = 1_i32 << failures.saturating_sub(1).min(10);
@@ -338,18 +403,24 @@ impl JobRecord {
             since: self.since,
             started_at: self.started_at,
             ended_at: self.ended_at,
-            unreachable_since: self.trouble.as_ref().filter(|it| it.unreachable).map(|trouble| trouble.since),
+            unreachable_since: self.hindrance().filter(|it| it.unreachable).map(|trouble| trouble.since),
+            reached: self.reached,
             results: self.results.clone(),
             is_gone: self.state == State::Gone,
         }
     }
 
+    /// What keeps the job from going on. One that has ended only waits for its folder to be removed.
+    fn hindrance(&self) -> Option<&Trouble> {
+        self.trouble.as_ref().filter(|_| !matches!(self.state, State::Ended(_)))
+    }
+
     fn reason(&self) -> String {
-        if let Some(trouble) = &self.trouble {
+        if let Some(trouble) = self.hindrance() {
             return trouble.why.clone();
         }
         match &self.state {
-            State::Lost => "Slurm does not know it any more".to_owned(),
+            State::Lost => format!("Slurm no longer knows job {}", self.facts.id),
             State::Waiting => match &self.order.dependency {
                 JobDependencyState::Waiting(why) => why.clone(),
                 _ => String::new(),

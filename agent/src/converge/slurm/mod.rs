@@ -23,18 +23,22 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 mod act;
+mod answers;
 pub mod book;
 pub mod commands;
 mod files;
+#[cfg(test)]
+mod host_tests;
 pub mod machine;
 mod observe;
 pub mod parse;
 pub mod plan;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 pub use book::JobBook;
-pub use files::JobFiles;
+pub use files::{JobFiles, Piece};
 
 use act::Worker;
 use machine::{Event, JobRecord, State};
@@ -63,6 +67,7 @@ struct Done {
 /// The loop.
 pub struct SlurmLoop {
     deps: SlurmDeps,
+    worker: Worker,
     book: JobBook,
     records: BTreeMap<NamespacedName, JobRecord>,
     busy: BTreeSet<Slot>,
@@ -77,8 +82,10 @@ impl SlurmLoop {
     /// A loop that goes on with what the disk says; what it reports goes to `reports`.
     pub fn new(deps: SlurmDeps, agent_dir: &Path, reports: watch::Sender<Option<Reported>>) -> Self {
         let book = JobBook::new(agent_dir);
+        let worker = Worker::new(Arc::clone(&deps.ssh), Arc::clone(&deps.files), book.clone());
         Self {
             deps,
+            worker,
             records: book.read(),
             book,
             busy: BTreeSet::new(),
@@ -89,17 +96,9 @@ impl SlurmLoop {
         }
     }
 
-    fn worker(&self) -> Worker {
-        Worker {
-            ssh: Arc::clone(&self.deps.ssh),
-            files: Arc::clone(&self.deps.files),
-            book: self.book.clone(),
-        }
-    }
-
     /// What jobs wrote and left, for the API.
     pub fn job_files(&self) -> JobFiles {
-        JobFiles::of(self.worker())
+        JobFiles::of(self.worker.clone())
     }
 
     /// Does something in a task of its own; what it finds is taken in at the next look.
@@ -124,19 +123,19 @@ impl SlurmLoop {
             (State::Submitting, State::Submitted) => Some((
                 EventType::Normal,
                 "Submitted",
-                format!("Slurm has it as job {number}, {}", now.slurm_name()),
+                format!("submitted as Slurm job {number}, named {}", now.slurm_name()),
             )),
             (before, State::Ended(_)) if *before != now.state => match new.phase {
                 JobPhase::Succeeded => {
-                    Some((EventType::Normal, "Succeeded", format!("Slurm's job {number} ended well")))
+                    Some((EventType::Normal, "Succeeded", format!("Slurm job {number} completed")))
                 }
                 phase => Some((EventType::Warning, "Failed", format!("{phase:?}: {}", new.reason))),
             },
             (_, State::Lost) if before.state != State::Lost => {
-                Some((EventType::Warning, "Unknown", format!("Slurm does not know job {number} any more")))
+                Some((EventType::Warning, "Unknown", format!("Slurm no longer knows job {number}")))
             }
             _ if old.phase != new.phase && new.phase == JobPhase::Running => {
-                Some((EventType::Normal, "Started", format!("Slurm's job {number} runs on {}", new.nodes)))
+                Some((EventType::Normal, "Started", format!("Slurm job {number} runs on {}", new.nodes)))
             }
             _ => match (&before.trouble, &now.trouble) {
                 (old, Some(new)) if new.failures > 0 && old.as_ref().is_none_or(|old| old.why != new.why) => {
@@ -191,7 +190,7 @@ impl Loop for SlurmLoop {
         }
         for (id, step) in plan.steps {
             let Some(record) = observed.records.get(&id).cloned() else { continue };
-            let (worker, uid) = (self.worker(), record.order.uid.clone());
+            let (worker, uid) = (self.worker.clone(), record.order.uid.clone());
             self.begin(Slot::Job(id.clone()), async move {
                 let event = worker.perform(&record, step).await;
                 vec![(id, uid, event)]
@@ -200,7 +199,7 @@ impl Loop for SlurmLoop {
         for (login, ids) in plan.polls {
             let records: Vec<JobRecord> =
                 ids.iter().filter_map(|id| observed.records.get(id).cloned()).collect();
-            let worker = self.worker();
+            let worker = self.worker.clone();
             self.begin(Slot::Poll(login), async move { worker.poll(&records).await });
         }
         plan.again_at

@@ -29,7 +29,7 @@ impl SlurmLoop {
         }
         for (id, order) in &orders {
             if !self.records.contains_key(id) {
-                let record = JobRecord::new(id.clone(), order.clone(), now);
+                let record = JobRecord::first(id.clone(), order, Vec::new(), now);
                 self.keep(record, now);
             }
         }

@@ -314,6 +314,15 @@ mod tests {
     }
 
     #[test]
+    fn a_job_without_memory_has_no_signal() {
+        // As Slurm 22.05 printed it: 125 is none of the kernel's signals.
+        let row = "2|2|n|OUT_OF_MEMORY|OutOfMemory|253|2026-11-23T20:03:56|0:01|vm|\n";
+        let facts = facts("n", &squeue(row), &[]).unwrap();
+        assert_eq!((facts.ended, facts.exit), (Some(Ended::OutOfMemory), Some((0, 125))));
+        assert_eq!(failure_class(Ended::OutOfMemory, facts.exit), Some(FailureClass::OutOfMemory));
+    }
+
+    #[test]
     fn an_array_runs_until_its_last_task_has_ended_and_ends_as_its_worst_one() {
         let row = |task: &str, state: &str| Row {
             id: 5,

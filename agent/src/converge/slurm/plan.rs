@@ -14,8 +14,9 @@ use super::machine::{JobRecord, State, Step};
 
 /// Between two polls of a login host: at least, for what has just changed, and at most.
 const POLL: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(2), SignedDuration::from_secs(30));
-/// Steps under way at once, of all login hosts.
-const STEPS_MAX: usize = 16;
+/// Steps under way at once: of one login, so that a host that does not answer holds up no other, and of all.
+const LOGIN_STEPS_MAX: usize = 6;
+const STEPS_MAX: usize = 60;
 
 /// Jobs as they are reported.
 pub type Reported = BTreeMap<NamespacedName, Arc<JobReport>>;
@@ -71,6 +72,7 @@ pub fn login_hash(login: &SlurmLogin) -> String {
 pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
     let mut plan = SlurmPlan::default();
     let mut polled: BTreeMap<String, Vec<&JobRecord>> = BTreeMap::new();
+    let mut under_way = under_way(observed);
     for (id, record) in &observed.records {
         let is_busy = observed.busy.contains(&Slot::Job(id.clone()));
         if !observed.orders.contains_key(id) && observed.is_whole {
@@ -83,13 +85,20 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
         if record.is_polled() {
             polled.entry(login_hash(&record.order.spec.login)).or_default().push(record);
         }
-        let under_way = observed.busy.len() + plan.steps.len();
         match record.step(now) {
-            Some(step) if !is_busy && under_way < STEPS_MAX => plan.steps.push((id.clone(), step)),
+            Some(step) if !is_busy => {
+                let all: usize = under_way.values().sum();
+                let of_login = under_way.entry(login_hash(&record.order.spec.login)).or_default();
+                if *of_login < LOGIN_STEPS_MAX && all < STEPS_MAX {
+                    *of_login += 1;
+                    plan.steps.push((id.clone(), step));
+                }
+            }
             Some(_) => {}
             None => {
                 let waits = record.trouble.as_ref().filter(|_| !matches!(record.state, State::Submitted));
-                plan.again_at = plan.again_at.into_iter().chain(waits.map(|trouble| trouble.retry_at)).min();
+                let waits = waits.map(|trouble| trouble.retry_at).or_else(|| record.clean_at());
+                plan.again_at = plan.again_at.into_iter().chain(waits).min();
             }
         }
     }
@@ -104,6 +113,17 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
         }
     }
     plan
+}
+
+/// Steps that are under way, by login.
+fn under_way(observed: &Observed) -> BTreeMap<String, usize> {
+    let mut steps = BTreeMap::new();
+    for slot in &observed.busy {
+        let Slot::Job(id) = slot else { continue };
+        let login = observed.records.get(id).map(|record| login_hash(&record.order.spec.login));
+        *steps.entry(login.unwrap_or_default()).or_default() += 1;
+    }
+    steps
 }
 
 /// What changed a moment ago soon changes again; a job that has waited for hours may wait half a minute more.

@@ -12,7 +12,7 @@ use schema::files::{BlobKind, BlobRef};
 use schema::kinds::job::{FailureClass, JobPhase, JobSpec, SlurmLogin};
 use schema::kinds::pod::SecretKeyRef;
 use schema::meta::NamespacedName;
-use schema::records::{JobDependencyState, JobOrder, ResultKind};
+use schema::records::{FormerJob, JobDependencyState, JobOrder, ResultKind};
 
 use super::act::Worker;
 use super::book::JobBook;
@@ -44,7 +44,7 @@ impl BlobSource for Gives {
     }
 }
 
-fn at(seconds: i64) -> Timestamp {
+pub(super) fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_900_000_000 + seconds)
 }
 
@@ -72,20 +72,22 @@ fn order(uid: &str) -> JobOrder {
         files: BTreeMap::new(),
         created_at: at(0),
         dependency: JobDependencyState::None,
+        reached: false,
+        former: Vec::new(),
         deleting: false,
     }
 }
 
 /// A login host with an agent that may log in there.
-struct Site {
+pub(super) struct Site {
     dir: tempfile::TempDir,
-    host: Arc<FakeLoginHost>,
-    worker: Worker,
+    pub(super) host: Arc<FakeLoginHost>,
+    pub(super) worker: Worker,
     secret: BlobRef,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
         let host = Arc::new(FakeLoginHost::new(&home));
@@ -109,25 +111,30 @@ impl Site {
         };
         let files = Arc::new(PodFiles::new(dir.path(), Arc::new(Gives(made.writer)), keys));
         let book = JobBook::new(dir.path());
-        let worker = Worker { ssh: Arc::clone(&host) as _, files, book };
+        let worker = Worker::new(Arc::clone(&host) as _, files, book);
         Self { dir, host, worker, secret }
     }
 
-    fn record(&self) -> JobRecord {
+    pub(super) fn record(&self) -> JobRecord {
         let files = BTreeMap::from([("secrets/slurm.age".to_owned(), self.secret.clone())]);
         JobRecord::new(id(), JobOrder { files, ..order("0123456789abcdef") }, at(0))
     }
 
-    fn home(&self) -> std::path::PathBuf {
+    pub(super) fn home(&self) -> std::path::PathBuf {
         self.dir.path().join("home")
     }
 
-    fn submitted(&self) -> usize {
+    pub(super) fn submitted(&self) -> usize {
         fs::read_to_string(self.home().join("jobs")).unwrap().lines().count()
     }
 
     /// Does the next step, with what the connection does meanwhile.
-    async fn step(&self, record: &mut JobRecord, now: Timestamp, faults: &[Option<SshError>]) -> Step {
+    pub(super) async fn step(
+        &self,
+        record: &mut JobRecord,
+        now: Timestamp,
+        faults: &[Option<SshError>],
+    ) -> Step {
         *self.host.faults.lock().unwrap() = faults.iter().rev().cloned().collect();
         let step = record.step(now).unwrap();
         let event = self.worker.perform(record, step).await;
@@ -173,19 +180,21 @@ async fn a_job_is_uploaded_submitted_followed_fetched_and_removed() {
 #[tokio::test]
 async fn a_submission_whose_answer_is_lost_is_found_and_not_made_again() {
     let broken = || Some(SshError::BrokenOff("cut".into()));
-    // The look before it, the submission itself, or both in turn.
-    for faults in [vec![None, broken()], vec![broken()], vec![None, broken(), None, broken()]] {
+    // The submission itself, and then also the look for it.
+    for looks in [0, 1, 2] {
         let site = Site::new();
         let mut record = site.record();
         site.step(&mut record, at(1), &[]).await;
         site.step(&mut record, at(1), &[]).await;
         assert_eq!(record.state, State::Submitting);
-        site.step(&mut record, at(1), &faults).await;
-        assert!(record.trouble.is_some(), "{record:?}");
+        for look in 0..=looks {
+            site.step(&mut record, at(1 + 100 * look), &[broken()]).await;
+            assert!(record.trouble.is_some(), "{record:?}");
+        }
         // The agent ended here, and its disk has what it wrote before the submission.
         site.worker.book.write(&record).unwrap();
         let mut record = site.worker.book.read().remove(&id()).unwrap();
-        site.step(&mut record, at(100), &[]).await;
+        site.step(&mut record, at(900), &[]).await;
         assert_eq!((record.state.clone(), record.facts.id), (State::Submitted, 1), "{record:?}");
         assert_eq!(site.submitted(), 1);
         // A node that takes over knows nothing but the order.
@@ -243,7 +252,9 @@ async fn what_does_not_answer_changes_nothing() {
 #[tokio::test]
 async fn what_slurm_refuses_has_failed_and_what_it_cannot_take_now_is_tried_again() {
     let site = Site::new();
-    site.host.program("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1");
+    let refusal = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: \
+                   Invalid partition name specified";
+    site.host.program("sbatch", &format!("echo '{refusal}' >&2; exit 1"));
     let mut record = site.record();
     for _ in 0..3 {
         site.step(&mut record, at(1), &[]).await;
@@ -266,6 +277,7 @@ async fn what_slurm_refuses_has_failed_and_what_it_cannot_take_now_is_tried_agai
 fn a_changed_job_is_another_one_only_after_the_former_is_gone() {
     let mut record = JobRecord::new(id(), order("one"), at(0));
     record.apply(Event::Looked(None), at(1));
+    assert!(record.reached);
     record.follow(Some(&order("two")), at(2));
     assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Deleting, "one"));
     // A step that was under way comes too late to matter.
@@ -279,6 +291,68 @@ fn a_changed_job_is_another_one_only_after_the_former_is_gone() {
     // Without an order nothing ends.
     record.follow(None, at(7));
     assert_eq!(record.state, State::Looking);
+}
+
+#[test]
+fn a_login_that_never_worked_keeps_no_corrected_one_from_being_used() {
+    let wrong = |uid: &str| {
+        let mut order = order(uid);
+        order.spec.login.host = Some("wrong".into());
+        order
+    };
+    let failed = || Event::Failed { why: "no route".into(), unreachable: true };
+    let mut record = JobRecord::new(id(), wrong("one"), at(0));
+    record.apply(failed(), at(1));
+    record.follow(Some(&order("two")), at(2));
+    assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Looking, "two"));
+    let mut record = JobRecord::new(id(), wrong("one"), at(0));
+    record.apply(failed(), at(1));
+    record.follow(Some(&JobOrder { deleting: true, ..wrong("one") }), at(2));
+    assert!(record.report().is_gone, "{record:?}");
+    // Another node has reached a login host: what it submitted is to go.
+    let mut record = JobRecord::new(id(), JobOrder { reached: true, ..wrong("one") }, at(0));
+    record.follow(Some(&order("two")), at(2));
+    assert_eq!((record.state.clone(), record.order.uid.as_str()), (State::Deleting, "one"));
+    // Of the same account, the former goes with the credential that works now.
+    let mut corrected = order("three");
+    corrected.spec.login.host = Some("wrong".into());
+    corrected.spec.login.port = Some(2222);
+    record.follow(Some(&corrected), at(3));
+    assert_eq!((record.state.clone(), record.order.spec.login.port), (State::Deleting, Some(2222)));
+}
+
+#[test]
+fn a_node_that_takes_over_removes_what_the_job_was_before_it_begins() {
+    let former = ["zero", "one"].map(|uid| FormerJob::of(&order(uid))).to_vec();
+    let two = JobOrder { former, ..order("two") };
+    let mut record = JobRecord::first(id(), &two, Vec::new(), at(0));
+    let mut removed = Vec::new();
+    while record.order.uid != "two" {
+        assert_eq!(record.step(at(1)), Some(Step::Delete));
+        removed.push(record.slurm_name());
+        record.apply(Event::Deleted, at(1));
+        record.follow(Some(&two), at(2));
+    }
+    assert_eq!(removed, ["default.sum.zero.1", "default.sum.one.1"]);
+    assert_eq!(record.state, State::Looking);
+}
+
+#[test]
+fn a_job_that_has_ended_is_cleaned_once_and_stays_as_it_ended() {
+    let mut of_one = order("one");
+    of_one.spec.ttl_seconds_after_finished = Some(60);
+    let facts = Facts { ended: Some(Ended::Completed), phase: JobPhase::Succeeded, ..Facts::default() };
+    let mut record = JobRecord { state: State::Submitted, ..JobRecord::new(id(), of_one, at(0)) };
+    record.apply(Event::Polled(Some(facts)), at(10));
+    record.apply(Event::Fetched(Vec::new()), at(11));
+    assert_eq!((record.step(at(69)), record.clean_at()), (None, Some(at(70))));
+    assert_eq!(record.step(at(70)), Some(Step::Clean));
+    record.apply(Event::Failed { why: "no route".into(), unreachable: true }, at(70));
+    let report = record.report();
+    assert_eq!((report.status.phase, report.unreachable_since), (JobPhase::Succeeded, None));
+    assert_eq!(report.status.reason, "");
+    record.apply(Event::Cleaned, at(90));
+    assert_eq!((record.step(at(999)), record.clean_at()), (None, None));
 }
 
 #[test]
@@ -316,13 +390,33 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
         assert_eq!(plan(&observed, at(last + wait - 1)).again_at, Some(at(last + wait)));
         assert_eq!(plan(&observed, at(last + wait)).polls.len(), 1, "{last}");
     }
-    observed.busy.insert(Slot::Poll(login));
+    observed.busy.insert(Slot::Poll(login.clone()));
     assert!(plan(&observed, at(9000)).polls.is_empty());
     // No order, and etcd is whole: another node's, or over. Else nothing is known.
     observed.orders.clear();
     assert_eq!(plan(&observed, at(9000)).forget.len(), 200);
     let unsure = Observed { is_whole: false, ..observed };
     assert!(plan(&unsure, at(9000)).forget.is_empty() && plan(&unsure, at(9000)).reported.len() == 200);
+}
+
+#[test]
+fn a_login_host_that_does_not_answer_leaves_others_their_turn() {
+    let mut observed = Observed { is_whole: true, ..Observed::default() };
+    for number in 0..40 {
+        // All but the last two are of one host; its steps are under way for ever.
+        let mut order = order(&format!("u{number}"));
+        order.spec.login.host = Some(if number < 38 { "dead" } else { "well" }.into());
+        let id = NamespacedName::new("default", format!("j{number:02}"));
+        observed.orders.insert(id.clone(), order.clone());
+        observed.records.insert(id.clone(), JobRecord::new(id, order, at(0)));
+    }
+    let first = plan(&observed, at(1));
+    assert_eq!(first.steps.len(), 8, "{:?}", first.steps);
+    observed.busy = first.steps.iter().map(|(id, _)| Slot::Job(id.clone())).collect();
+    assert!(plan(&observed, at(2)).steps.is_empty());
+    let done = NamespacedName::new("default", "j39");
+    observed.busy.remove(&Slot::Job(done.clone()));
+    assert_eq!(plan(&observed, at(2)).steps, [(done, Step::Look)]);
 }
 
 #[test]

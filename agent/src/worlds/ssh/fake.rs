@@ -18,12 +18,14 @@ pub struct FakeLoginHost {
     /// What to answer in place of running the next commands: the command is carried out all the same when
     /// the connection broke off.
     pub faults: Mutex<Vec<Option<SshError>>>,
+    /// Names of the hosts that were asked.
+    pub asked: Mutex<Vec<String>>,
 }
 
 impl FakeLoginHost {
     pub fn new(home: &Path) -> Self {
         std::fs::create_dir_all(home.join("bin")).unwrap();
-        Self { home: home.to_owned(), faults: Mutex::default() }
+        Self { home: home.to_owned(), faults: Mutex::default(), asked: Mutex::default() }
     }
 
     /// Puts a program there.
@@ -37,7 +39,8 @@ impl FakeLoginHost {
 
 #[async_trait]
 impl Ssh for FakeLoginHost {
-    async fn run(&self, _: &LoginHost, command: RemoteCommand) -> Result<RemoteOutput, SshError> {
+    async fn run(&self, host: &LoginHost, command: RemoteCommand) -> Result<RemoteOutput, SshError> {
+        lock(&self.asked).push(host.login.host.clone().unwrap_or_default());
         let fault = lock(&self.faults).pop().flatten();
         if let Some(error @ SshError::Unreachable(_)) = fault {
             return Err(error);

@@ -15,7 +15,7 @@ mod tests;
 
 #[cfg(test)]
 pub use fake::FakeLoginHost;
-pub use real::RealSsh;
+pub use real::{RealSsh, end_all};
 
 /// How a user proves who they are. Has no `Debug`, so that none is ever logged.
 #[derive(Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct RemoteCommand {
     pub text: String,
     /// What it reads.
     pub stdin: Bytes,
-    /// Longest time for all of it, without the time to connect.
+    /// Longest time for all of it, without the time to log in.
     pub timeout: Duration,
     /// Most of its standard output that is kept.
     pub stdout_max: u64,

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use openssh::Session;
@@ -30,6 +30,12 @@ const LOGIN_MAX: Duration = Duration::from_secs(40);
 const IDLE_MAX: &str = "ControlPersist=600";
 /// Commands at once for a login: sshd allows 10 sessions for a connection (MaxSessions).
 const COMMANDS_MAX: usize = 8;
+/// Longest time for a master on this machine to answer.
+const MASTER_MAX: Duration = Duration::from_secs(10);
+/// Where the output of a command begins: before it stands what the shell's own start files print.
+const BEGIN: &str = "==> minik8s begins";
+/// Most bytes of what they print.
+const NOISE_MAX: u64 = 256 * 1024;
 /// Most of standard error that is kept.
 const STDERR_MAX: u64 = 8 * 1024;
 
@@ -38,7 +44,7 @@ const ASKPASS: &str = "#!/bin/sh\nexec cat \"$MINIK8S_PASSWORD_FILE\"\n";
 
 /// The system's ssh.
 pub struct RealSsh {
-    /// A folder per login, in memory.
+    /// This agent's own, with a folder per login, in memory.
     run_dir: PathBuf,
     /// What survives the agent: `known_hosts` and the program that gives ssh the password.
     agent_dir: PathBuf,
@@ -46,15 +52,17 @@ pub struct RealSsh {
 }
 
 struct OneLogin {
-    /// Held by the one that logs in.
-    opening: tokio::sync::Mutex<()>,
+    /// Held by the one that logs in; when a login failed last, and why.
+    opening: tokio::sync::Mutex<Option<(Instant, String)>>,
     commands: Semaphore,
 }
 
 impl RealSsh {
     /// With sockets and settings below `run_dir`, which is in memory, and the agent's own files in `agent_dir`.
     pub fn new(run_dir: &Path, agent_dir: &Path) -> Self {
-        Self { run_dir: run_dir.join("ssh"), agent_dir: agent_dir.to_owned(), logins: Mutex::default() }
+        let run_dir = own_dir(run_dir, agent_dir);
+        sweep(&run_dir);
+        Self { run_dir, agent_dir: agent_dir.to_owned(), logins: Mutex::default() }
     }
 
     /// The folder of a login: short, since paths of sockets have at most 107 bytes.
@@ -64,7 +72,7 @@ impl RealSsh {
         };
         let login = serde_json::to_vec(&host.login).unwrap_or_default();
         let mut hash = Sha256::new();
-        for part in [self.agent_dir.as_os_str().as_encoded_bytes(), &login, secret] {
+        for part in [&login, secret] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -82,17 +90,24 @@ impl RealSsh {
     /// A session over the master, which is started if it is not there.
     async fn session(&self, host: &LoginHost, folder: &Path, login: &OneLogin) -> Result<Session, SshError> {
         let socket = folder.join("master");
-        let _opening = login.opening.lock().await;
+        let asked = Instant::now();
+        let mut failed = login.opening.lock().await;
+        // Those who waited for a login that failed meanwhile do not each wait for one of their own.
+        if let Some((_, why)) = failed.as_ref().filter(|(at, _)| *at > asked) {
+            return Err(SshError::Unreachable(why.clone()));
+        }
         let session = || Session::resume_mux(socket.clone().into_boxed_path(), None);
-        if socket.exists() && session().check().await.is_ok() {
+        if socket.exists() && timeout(MASTER_MAX, session().check()).await.is_ok_and(|alive| alive.is_ok()) {
             return Ok(session());
         }
         let unreachable = |error: io::Error| SshError::Unreachable(error.to_string());
         self.prepare(host, folder).map_err(unreachable)?;
         let opened = self.open(host, folder, &socket).await;
-        for secret in ["key", "password"] {
-            let _ = fs::remove_file(folder.join(secret));
-        }
+        remove_secrets(folder);
+        *failed = match &opened {
+            Err(SshError::Unreachable(why)) => Some((Instant::now(), why.clone())),
+            _ => None,
+        };
         opened.map(|()| session())
     }
 
@@ -170,9 +185,51 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
-#[async_trait]
-impl Ssh for RealSsh {
-    async fn run(&self, host: &LoginHost, command: RemoteCommand) -> Result<RemoteOutput, SshError> {
+/// The folder of one agent: short, since paths of sockets have at most 107 bytes.
+fn own_dir(run_dir: &Path, agent_dir: &Path) -> PathBuf {
+    let hash = hex(&Sha256::digest(agent_dir.as_os_str().as_encoded_bytes()));
+    run_dir.join("ssh").join(&hash[..8])
+}
+
+fn remove_secrets(folder: &Path) {
+    for secret in ["key", "password"] {
+        let _ = fs::remove_file(folder.join(secret));
+    }
+}
+
+fn folders(run_dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(run_dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Removes what an agent left that ended while it logged in, and logins without a master. Masters go on.
+fn sweep(run_dir: &Path) {
+    for folder in folders(run_dir) {
+        remove_secrets(&folder);
+        if !folder.join("master").exists() {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// Ends an agent's connections and removes their files; whether there were any.
+pub fn end_all(run_dir: &Path, agent_dir: &Path) -> io::Result<bool> {
+    let run_dir = own_dir(run_dir, agent_dir);
+    for folder in folders(&run_dir).iter().filter(|folder| folder.join("master").exists()) {
+        let mut ssh = std::process::Command::new("ssh");
+        ssh.arg("-F").arg(folder.join("config")).arg("-S").arg(folder.join("master"));
+        ssh.args(["-O", "exit", LOGIN]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // A master that is gone already is as good; one that lives ends with its socket's folder, when it is idle.
+        let _ = ssh.status();
+    }
+    match fs::remove_dir_all(&run_dir) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl RealSsh {
+    async fn run_now(&self, host: &LoginHost, command: RemoteCommand) -> Result<RemoteOutput, SshError> {
         let folder = self.folder(host);
         let login = self.login(&folder);
         let closed = |_| SshError::Unreachable("the agent ends".to_owned());
@@ -180,15 +237,44 @@ impl Ssh for RealSsh {
         let session = self.session(host, &folder, &login).await?;
         let limit = command.timeout;
         let ended = timeout(limit, carry_out(&session, command)).await;
-        ended
+        let output = ended
             .map_err(|_| SshError::TimedOut(limit))?
-            .map_err(|error| SshError::BrokenOff(error_chain(&error)))
+            .map_err(|error| SshError::BrokenOff(error_chain(&error)))?;
+        output.ok_or_else(|| {
+            let user = host.login.username.as_deref().unwrap_or_default();
+            let why =
+                format!("the shell of user {user} ended before it ran the command; see its start files");
+            SshError::Unreachable(why)
+        })
     }
 }
 
-async fn carry_out(session: &Session, command: RemoteCommand) -> Result<RemoteOutput, openssh::Error> {
+#[async_trait]
+impl Ssh for RealSsh {
+    async fn run(&self, host: &LoginHost, command: RemoteCommand) -> Result<RemoteOutput, SshError> {
+        // Other commands are waited for within the limit, too.
+        let limit = LOGIN_MAX + command.timeout;
+        timeout(limit, self.run_now(host, command)).await.unwrap_or(Err(SshError::TimedOut(limit)))
+    }
+}
+
+/// What stands behind the mark, at most so many bytes of it; none where the mark is not there.
+fn behind_mark(mut bytes: Vec<u8>, max: u64) -> Option<Vec<u8>> {
+    let mark = format!("\n{BEGIN}\n");
+    let at = bytes.windows(mark.len()).position(|part| part == mark.as_bytes())?;
+    bytes.drain(..at + mark.len());
+    bytes.truncate(usize::try_from(max).unwrap_or(usize::MAX));
+    Some(bytes)
+}
+
+/// None where the shell did not come to the command.
+async fn carry_out(
+    session: &Session,
+    command: RemoteCommand,
+) -> Result<Option<RemoteOutput>, openssh::Error> {
     let piped = openssh::Stdio::piped;
-    let mut child = session.shell(&command.text);
+    let text = format!("printf '\\n%s\\n' '{BEGIN}'; printf '\\n%s\\n' '{BEGIN}' >&2\n{}", command.text);
+    let mut child = session.shell(&text);
     let mut child = child.stdin(piped()).stdout(piped()).stderr(piped()).spawn().await?;
     let (stdin, stdout, stderr) = (child.stdin().take(), child.stdout().take(), child.stderr().take());
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -202,12 +288,12 @@ async fn carry_out(session: &Session, command: RemoteCommand) -> Result<RemoteOu
     };
     let read_out = async {
         let Some(mut stdout) = stdout else { return Ok(()) };
-        (&mut stdout).take(command.stdout_max).read_to_end(&mut out).await?;
+        (&mut stdout).take(command.stdout_max.saturating_add(NOISE_MAX)).read_to_end(&mut out).await?;
         tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await.map(drop)
     };
     let read_err = async {
         let Some(mut stderr) = stderr else { return Ok(()) };
-        (&mut stderr).take(STDERR_MAX).read_to_end(&mut err).await?;
+        (&mut stderr).take(STDERR_MAX + NOISE_MAX).read_to_end(&mut err).await?;
         tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await.map(drop)
     };
     tokio::try_join!(write, read_out, read_err).map_err(openssh::Error::ChildIo)?;
@@ -217,5 +303,7 @@ async fn carry_out(session: &Session, command: RemoteCommand) -> Result<RemoteOu
         Err(openssh::Error::Remote(error)) if error.kind() == io::ErrorKind::NotFound => 127,
         Err(error) => return Err(error),
     };
-    Ok(RemoteOutput { code, stdout: out, stderr: String::from_utf8_lossy(&err).into_owned() })
+    let Some(stdout) = behind_mark(out, command.stdout_max) else { return Ok(None) };
+    let stderr = behind_mark(err, STDERR_MAX).unwrap_or_default();
+    Ok(Some(RemoteOutput { code, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() }))
 }

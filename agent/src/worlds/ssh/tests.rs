@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use schema::kinds::job::{JumpHost, SlurmLogin};
 
-use super::{Credential, LoginHost, RealSsh, RemoteCommand, RemoteOutput, Ssh as _, SshError};
+use super::{Credential, LoginHost, RealSsh, RemoteCommand, RemoteOutput, Ssh as _, SshError, end_all};
 
 /// An SSH server that lets one key in.
 struct Server {
@@ -28,6 +28,11 @@ impl Drop for Server {
 impl Server {
     /// None where there is no sshd.
     fn start() -> Option<Self> {
+        Self::start_with("")
+    }
+
+    /// With further settings, in which `DIR` is its folder.
+    fn start_with(more: &str) -> Option<Self> {
         if !Path::new("/usr/sbin/sshd").exists() {
             eprintln!("skipped: there is no sshd; install openssh-server");
             return None;
@@ -43,9 +48,10 @@ impl Server {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let settings = format!(
             "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
-             StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n",
+             StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n{}",
             at("host"),
-            at("authorized")
+            at("authorized"),
+            more.replace("DIR", &dir.path().display().to_string())
         );
         fs::write(at("config"), settings).unwrap();
         let _ = fs::create_dir_all("/run/sshd");
@@ -82,6 +88,12 @@ impl Server {
         let agent_dir = self.dir.path().join("agent");
         fs::create_dir_all(&agent_dir).unwrap();
         RealSsh::new(&self.dir.path().join("run"), &agent_dir)
+    }
+
+    /// Where the logins of the agent are.
+    fn ssh_dir(&self) -> std::path::PathBuf {
+        let mut folders = fs::read_dir(self.dir.path().join("run/ssh")).unwrap();
+        folders.next().map_or_else(|| self.dir.path().join("none"), |folder| folder.unwrap().path())
     }
 
     /// Whether a secret lies anywhere on the disk where ssh works.
@@ -160,6 +172,62 @@ async fn a_jump_host_is_held_to_its_key_too() {
     let seen = run(&ssh, &through("host.pub"), "echo $SSH_CONNECTION").await.unwrap();
     assert_eq!(seen.code, 0, "{seen:?}");
     assert!(matches!(run(&ssh, &through("other.pub"), "true").await, Err(SshError::Unreachable(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_shell_prints_when_it_starts_is_no_answer() {
+    let Some(server) = Server::start_with("SetEnv HOME=DIR BASH_ENV=DIR/.bashrc\n") else { return };
+    let (ssh, host) = (server.ssh(), server.login("host.pub", "user"));
+    let noise = server.dir.path().join(".bashrc");
+    fs::write(&noise, "echo Welcome; echo Trouble >&2\n").unwrap();
+    let said = run(&ssh, &host, "printf answer; printf why >&2; exit 4").await.unwrap();
+    let expected = RemoteOutput { code: 4, stdout: b"answer".to_vec(), stderr: "why".to_owned() };
+    assert_eq!(said, expected);
+    // One that ends there has not begun the command.
+    fs::write(&noise, "exit 0\n").unwrap();
+    let ended = run(&ssh, &host, "true").await.unwrap_err();
+    assert!(matches!(&ended, SshError::Unreachable(why) if why.contains("before it ran")), "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_connections_that_are_ended() {
+    let Some(server) = Server::start() else { return };
+    let (run_dir, agent_dir) = (server.dir.path().join("run"), server.dir.path().join("agent"));
+    let ssh = server.ssh();
+    let pid = run(&ssh, &server.login("host.pub", "user"), "echo $PPID").await.unwrap().stdout;
+    let pid = String::from_utf8(pid).unwrap();
+    // What an agent leaves that is killed while it logs in goes at its next start; a live connection stays.
+    let killed = server.ssh_dir().join("0123456789abcdef");
+    fs::create_dir_all(&killed).unwrap();
+    fs::write(killed.join("key"), "PRIVATE KEY").unwrap();
+    let again = server.ssh();
+    assert!(!killed.exists() && !server.has_secrets());
+    assert_eq!(
+        run(&again, &server.login("host.pub", "user"), "echo $PPID").await.unwrap().stdout,
+        pid.as_bytes()
+    );
+    assert!(end_all(&run_dir, &agent_dir).unwrap());
+    assert!(!server.ssh_dir().exists());
+    let begun = Instant::now();
+    while Path::new(&format!("/proc/{}", pid.trim())).exists() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the connection is still there");
+        std::thread::yield_now();
+    }
+    assert!(!end_all(&run_dir, &agent_dir).unwrap(), "there is nothing any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_wait_for_a_login_that_fails_fail_with_it() {
+    let Some(server) = Server::start() else { return };
+    let ssh = server.ssh();
+    let mut host = server.login("host.pub", "user");
+    // It takes connections and says nothing: ssh gives up after 15 s.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    host.login.port = Some(silent.local_addr().unwrap().port());
+    let begun = Instant::now();
+    let all = futures::future::join_all((0..6).map(|_| run(&ssh, &host, "true"))).await;
+    assert!(all.iter().all(|it| matches!(it, Err(SshError::Unreachable(_)))), "{all:?}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "one after the other: {:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

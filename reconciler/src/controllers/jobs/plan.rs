@@ -10,7 +10,7 @@ use schema::kinds::job::{JobPhase, JobSpec};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::{JobDependencyState, JobOrder, JobReport};
+use schema::records::{FormerJob, JobDependencyState, JobOrder, JobReport};
 use schema::snapshot::{Snapshot, Versioned};
 
 use crate::controllers::last_known::LastKnown;
@@ -79,7 +79,7 @@ impl Planner<'_> {
         let former = there.first().map(|(node, order)| ((*node).clone(), order.value.clone()));
         let former =
             former.or_else(|| self.last_known.job(id).map(|(node, order)| (node.to_owned(), order.clone())));
-        let order = self.order(object, spec, id, former.as_ref().map(|(_, order)| order));
+        let mut order = self.order(object, spec, id, former.as_ref().map(|(_, order)| order));
         let node = match stays.or_else(|| self.after_loss(&there, former.as_ref())) {
             Some(node) => node,
             None => {
@@ -94,6 +94,9 @@ impl Planner<'_> {
                 }
             }
         };
+        if let Some((_, former)) = former.filter(|(at, former)| *at != node && former.uid == order.uid) {
+            order.reached = self.may_have_reached(id, &former);
+        }
         let key = Key::Job(node.clone(), id.clone());
         let current = there.iter().find(|(at, _)| **at == node).map(|(_, order)| *order);
         let assigned = Reason::JobAssigned { node: node.clone() };
@@ -123,7 +126,8 @@ impl Planner<'_> {
                 out.delete(key, order.mod_revision, Reason::JobOver);
                 continue;
             }
-            let deleting = JobOrder { deleting: true, ..order.value.clone() };
+            let reached = self.may_have_reached(id, &order.value);
+            let deleting = JobOrder { deleting: true, reached, ..order.value.clone() };
             let other =
                 if self.may_stay(node, id) { None } else { self.least_loaded(&BTreeSet::from([node])) };
             if let Some(other) = other {
@@ -176,7 +180,9 @@ impl Planner<'_> {
         id: &NamespacedName,
         former: Option<&JobOrder>,
     ) -> JobOrder {
-        let login = spec.login.or(&self.cluster.slurm.login);
+        // The same incarnation goes on, wherever it is; one that is being deleted does not.
+        let same = former.filter(|former| former.hash == object.hash && !former.deleting);
+        let mut login = spec.login.or(&self.cluster.slurm.login);
         let mut files = object.files.clone();
         if let Some(cluster) = self.snapshot.cluster_object() {
             let of_login = [&login.ssh_key, &login.password].into_iter().flatten();
@@ -187,8 +193,15 @@ impl Planner<'_> {
                 .collect();
             files.extend(own);
         }
-        // The same incarnation goes on, wherever it is; one that is being deleted does not.
-        let same = former.filter(|former| former.hash == object.hash && !former.deleting);
+        // What Slurm has stays where it is: another host of the Cluster object is for jobs to come.
+        let has_it = |former: &&JobOrder| {
+            !former.spec.login.is_same_account(&login)
+                && self.reports(id, &former.uid).any(|report| report.status.slurm_id.is_some())
+        };
+        if let Some(stays) = same.filter(has_it) {
+            login = stays.spec.login.clone();
+            files = stays.files.clone();
+        }
         let created_at = same.map_or(self.now, |former| former.created_at);
         JobOrder {
             uid: match same {
@@ -200,8 +213,33 @@ impl Planner<'_> {
             spec: JobSpec { login, ..spec.clone() },
             files,
             created_at,
+            reached: same
+                .is_some_and(|same| same.reached || self.reports(id, &same.uid).any(|report| report.reached)),
+            former: former.map(|former| self.former(id, former, same.is_some())).unwrap_or_default(),
             deleting: false,
         }
+    }
+
+    /// What is to be removed first: until a node reports the job itself, which it begins only then.
+    fn former(&self, id: &NamespacedName, former: &JobOrder, is_same: bool) -> Vec<FormerJob> {
+        let has_begun = self.reports(id, &former.uid).next().is_some();
+        let mut all = if has_begun { Vec::new() } else { former.former.clone() };
+        if !is_same && self.may_have_reached(id, former) {
+            all.push(FormerJob::of(former));
+        }
+        all
+    }
+
+    /// What nodes report of one incarnation of a job.
+    fn reports(&self, id: &NamespacedName, uid: &str) -> impl Iterator<Item = &JobReport> {
+        let of_job = self.snapshot.job_reports.iter().filter(move |((_, of), _)| of == id);
+        of_job.map(|(_, report)| &report.value).filter(move |report| report.uid == uid)
+    }
+
+    /// Something of it may be on a login host; where nothing was reported nobody knows.
+    fn may_have_reached(&self, id: &NamespacedName, order: &JobOrder) -> bool {
+        let mut reports = self.reports(id, &order.uid).peekable();
+        order.reached || reports.peek().is_none() || reports.any(|report| report.reached)
     }
 
     fn dependency(&self, spec: &JobSpec, namespace: &str) -> JobDependencyState {
@@ -230,7 +268,12 @@ impl Planner<'_> {
             (JobPhase::Fetching, _) => {
                 JobDependencyState::Waiting(format!("job {} is ending", dependency.job))
             }
-            (_, Some(number)) if order.spec.login.host == own.host => JobDependencyState::Submitted(number),
+            // A failed node is answered with another attempt, which Slurm would not connect with the first.
+            (_, Some(number))
+                if order.spec.login.host == own.host && order.spec.node_failure_retries == 0 =>
+            {
+                JobDependencyState::Submitted(number)
+            }
             _ => JobDependencyState::Waiting(format!("job {} has not ended yet", dependency.job)),
         }
     }

@@ -4,7 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
-use schema::kinds::job::{DependencyType, JobDependency, JobPhase, JobSpec, JobStatus};
+use schema::kinds::cluster::{ClusterSpec, Slurm};
+use schema::kinds::job::{DependencyType, JobDependency, JobPhase, JobSpec, JobStatus, SlurmLogin};
 use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{JobDependencyState, JobOrder, JobReport, NodeConditions, Settled};
@@ -120,6 +121,8 @@ fn a_job_moves_from_a_lost_node_and_stays_the_same_job() {
         .delete(&Key::Heartbeat("n1".to_owned()))
         .put(&Key::NodeConditions("n1".to_owned()), &conditions);
     let moved = orders(&plan(&builder.snapshot, at(60)));
+    // The lost node said nothing of it: it may have submitted the job.
+    let order = JobOrder { reached: true, ..order };
     assert_eq!(moved, [("n2".to_owned(), Some(order)), ("n1".to_owned(), None)]);
 }
 
@@ -135,6 +138,70 @@ fn a_node_that_does_not_reach_the_login_host_hands_over_after_a_while() {
     let nodes: Vec<String> =
         orders(&plan(&builder.snapshot, at(181))).into_iter().map(|(node, _)| node).collect();
     assert_eq!(nodes, ["n2", "n1"]);
+}
+
+#[test]
+fn what_a_changed_job_was_moves_along_until_a_node_has_begun_the_new_one() {
+    let (object, other) = (job("sum", "true"), job("sum", "false"));
+    let builder = with(&object);
+    let first = plan(&builder.snapshot, at(0));
+    let (_, one) = only(&first);
+    let reported = |order: &JobOrder, unreachable_since| JobReport {
+        unreachable_since,
+        reached: true,
+        ..report(order, JobPhase::Running, Some(7))
+    };
+    let at_n1 = Key::JobReport("n1".to_owned(), id("sum"));
+    let builder = builder.after(&first).put(&at_n1, &reported(&one, None));
+    let reached = plan(&builder.snapshot, at(1));
+    assert!(only(&reached).1.reached && only(&reached).1.uid == one.uid);
+    // It changes, and then the node no longer reaches the login host.
+    let builder = builder.after(&reached).put(&Key::Object(other.reference()), &other);
+    let changed = plan(&builder.snapshot, at(2));
+    let (_, two) = only(&changed);
+    let uids = |order: &JobOrder| order.former.iter().map(|former| former.uid.clone()).collect::<Vec<_>>();
+    assert_eq!(uids(&two), [one.uid.clone()]);
+    let builder = builder.after(&changed).put(&at_n1, &reported(&one, Some(at(2))));
+    let moved = plan(&builder.snapshot, at(300));
+    let of_n2 = orders(&moved).into_iter().find(|(node, _)| node == "n2").unwrap().1.unwrap();
+    assert_eq!((uids(&of_n2), &of_n2.uid), (vec![one.uid.clone()], &two.uid));
+    // Once a node reports the new one, the former is gone.
+    let builder = builder
+        .after(&moved)
+        .put(&Key::JobReport("n2".to_owned(), id("sum")), &report(&two, JobPhase::Uploading, None));
+    assert!(only(&plan(&builder.snapshot, at(301))).1.former.is_empty());
+}
+
+#[test]
+fn what_never_reached_a_login_host_is_not_waited_for() {
+    let (object, other) = (job("sum", "true"), job("sum", "false"));
+    let builder = with(&object);
+    let first = plan(&builder.snapshot, at(0));
+    let (_, one) = only(&first);
+    let builder = builder
+        .after(&first)
+        .put(&Key::JobReport("n1".to_owned(), id("sum")), &report(&one, JobPhase::Pending, None))
+        .put(&Key::Object(other.reference()), &other);
+    assert!(only(&plan(&builder.snapshot, at(1))).1.former.is_empty());
+}
+
+#[test]
+fn what_slurm_has_stays_at_its_login_host_when_the_clusters_changes() {
+    let object = job("sum", "true");
+    let cluster = |host: &str| {
+        let login = SlurmLogin { host: Some(host.to_owned()), ..SlurmLogin::default() };
+        object_of("cluster", ClusterSpec { slurm: Slurm { login }, ..ClusterSpec::default() })
+    };
+    let key = Key::Object(cluster("a").reference());
+    let builder = with(&object).put(&key, &cluster("a"));
+    let first = plan(&builder.snapshot, at(0));
+    let (_, order) = only(&first);
+    let builder = builder.after(&first).put(&key, &cluster("b"));
+    let host = |plan: &Writes| only(plan).1.spec.login.host;
+    assert_eq!(host(&plan(&builder.snapshot, at(1))).as_deref(), Some("b"), "not submitted yet");
+    let submitted = report(&order, JobPhase::Queued, Some(7));
+    let builder = builder.put(&Key::JobReport("n1".to_owned(), id("sum")), &submitted);
+    assert!(plan(&builder.snapshot, at(1)).writes.is_empty(), "{}", plan(&builder.snapshot, at(1)));
 }
 
 #[test]
@@ -176,6 +243,16 @@ fn what_a_job_waits_for_is_in_its_order() {
         only(&plan(&builder.snapshot, at(1))).1.dependency
     };
     assert_eq!(then(JobPhase::Queued, Some(41)), JobDependencyState::Submitted(41));
+    // One that may be submitted again is waited for here: Slurm knows its first attempt only.
+    let mut again = of_first.clone();
+    again.spec.node_failure_retries = 1;
+    let waits = builder
+        .clone()
+        .put(&key("n1", "first"), &again)
+        .put(&Key::JobReport("n1".to_owned(), id("first")), &report(&again, JobPhase::Running, Some(41)));
+    let written = orders(&plan(&waits.snapshot, at(1)));
+    let of_second = written.into_iter().find(|(node, _)| node == "n2").unwrap().1.unwrap();
+    assert!(matches!(of_second.dependency, JobDependencyState::Waiting(_)), "{of_second:?}");
     assert_eq!(then(JobPhase::Succeeded, Some(41)), JobDependencyState::None);
     assert!(matches!(then(JobPhase::Failed, Some(41)), JobDependencyState::Never(_)));
     assert_eq!(key("n1", "first").to_string(), "/minik8s/work/n1/jobs/default/first");

@@ -124,8 +124,13 @@ fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Ti
         Some(human_duration(ended.as_second().saturating_sub(began.as_second())))
     });
     let health = health(snapshot, object);
+    let former = snapshot.job_of(&id).and_then(|(node, order)| {
+        let report = &snapshot.job_reports.get(&(node.to_owned(), id.clone()))?.value;
+        (report.uid != order.uid).then_some(report)
+    });
     let class = status.class.map(|class| format!("{class:?}")).unwrap_or_default();
     let reason = match (class.as_str(), status.reason.as_str()) {
+        ("", "") => former.map(removing).unwrap_or_default(),
         ("", reason) => reason.to_owned(),
         (class, "") => class.to_owned(),
         (class, reason) => format!("{class}: {reason}"),
@@ -144,6 +149,15 @@ fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Ti
         labels: object.metadata.labels.clone(),
         namespace: id.namespace,
         name: id.name,
+    }
+}
+
+/// Why a changed job has not begun.
+fn removing(former: &JobReport) -> String {
+    let JobReport { login, status, .. } = former;
+    match status.reason.as_str() {
+        "" => format!("removing the former job at {login} first"),
+        why => format!("cannot remove the former job at {login}: {why}"),
     }
 }
 

@@ -38,6 +38,11 @@ pub struct SlurmLogin {
     /// other host is talked to. Those of the agent's `known_hosts` when none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_keys: Vec<String>,
+    /// Further login hosts of the same Slurm cluster, which share the home folder: the next one is used while the
+    /// one before can't be reached. User, port, credential and jump host are the same; `hostKeys` has the keys of
+    /// all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub login_pool: Vec<String>,
     /// A host through which it is reached, with the same key or password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jump_host: Option<JumpHost>,
@@ -68,6 +73,16 @@ impl SlurmLogin {
         *self == Self::default()
     }
 
+    /// Whether both are the same user of the same cluster's login host.
+    pub fn is_same_account(&self, other: &Self) -> bool {
+        self.host == other.host && self.username == other.username
+    }
+
+    /// The login hosts, the first one first.
+    pub fn hosts(&self) -> impl Iterator<Item = &String> {
+        self.host.iter().chain(&self.login_pool)
+    }
+
     /// This login, with what it leaves out taken from `cluster`. Host keys belong to their host: they are only taken
     /// over where the job names no host. The Cluster's credential goes to the Cluster's host, as the Cluster's user,
     /// and nowhere else: a job that says any of this itself names its own credential.
@@ -79,6 +94,7 @@ impl SlurmLogin {
             || self.port.is_some()
             || self.username.is_some()
             || !self.host_keys.is_empty()
+            || !self.login_pool.is_empty()
             || self.jump_host.is_some();
         let of_host = if own_host { self } else { cluster };
         let of_user = if own_credentials { self } else { cluster };
@@ -92,6 +108,11 @@ impl SlurmLogin {
                 of_host.host_keys.clone()
             } else {
                 self.host_keys.clone()
+            },
+            login_pool: if self.login_pool.is_empty() {
+                of_host.login_pool.clone()
+            } else {
+                self.login_pool.clone()
             },
             jump_host: of_host.jump_host.clone(),
         }
@@ -111,6 +132,12 @@ impl SlurmLogin {
             findings
                 .add(&rules::SLURM_OPTION, &at.field("host"), message)
                 .help("user and port are fields of their own: username, port");
+        }
+        let pool = at.field("loginPool");
+        for (index, host) in self.login_pool.iter().enumerate().filter(|(_, host)| !is_host(host)) {
+            let message =
+                format!("Invalid value: `{}`: must be a host name or an IP address", host.escape_debug());
+            findings.add(&rules::SLURM_OPTION, &pool.index(index), message);
         }
         if let Some(user) = self.username.as_deref().filter(|user| !is_user(user)) {
             let message = format!("Invalid value: `{}`: not the name of a user", user.escape_debug());
@@ -213,8 +240,7 @@ mod tests {
             username: Some("alice".to_owned()),
             ssh_key: Some(SecretKeyRef { name: "hpc".to_owned(), key: "id".to_owned() }),
             host_keys: vec!["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5".to_owned()],
-            password: None,
-            jump_host: None,
+            ..SlurmLogin::default()
         };
         assert_eq!(SlurmLogin::default().or(&cluster), cluster);
         let own = SlurmLogin { host: Some("other".to_owned()), ..SlurmLogin::default() };
@@ -231,6 +257,8 @@ mod tests {
         let password = SecretKeyRef { name: "hpc".to_owned(), key: "password".to_owned() };
         let own = SlurmLogin { password: Some(password), ..SlurmLogin::default() };
         assert_eq!(own.or(&cluster).ssh_key, None, "one credential, the job's");
+        let own = SlurmLogin { login_pool: vec!["other".to_owned()], ..SlurmLogin::default() };
+        assert_eq!(own.or(&cluster).ssh_key, None, "nor for further hosts that a job names");
     }
 
     #[test]

@@ -89,6 +89,10 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 5))]
     pub node_failure_retries: u32,
+    /// How many seconds after the job's end its files are removed from the login host. What was fetched stays
+    /// with the node, and nothing is submitted again. Until the manifest is removed or changed when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds_after_finished: Option<u32>,
     /// Shell commands that run before `runCommands`, in order; the first that fails ends the job. They
     /// run within the job, so on a node of the partition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,0 +1,164 @@
+//! What the commands of a login host answered. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::job::JobPhase;
+use schema::records::ResultKind;
+
+use super::machine::{Event, JobRecord};
+use super::parse::{Facts, Row, facts, sacct, squeue};
+
+/// How long sacct may not know of a change.
+const ACCOUNTS_LAG: SignedDuration = SignedDuration::from_secs(60);
+
+/// What sbatch says of a job that no later try makes better, as `slurm_strerror` and sbatch itself print it. All else
+/// is tried again: a controller that starts, a munge that is down, a limit on submitted jobs.
+const REFUSALS: &[&str] = &[
+    "nvalid partition name specified",
+    "nvalid account or account/partition combination specified",
+    "nvalid qos specification",
+    "nvalid feature specification",
+    "nvalid generic resource (gres) specification",
+    "nvalid Trackable RESource (TRES) specification",
+    "nvalid node name specified",
+    "nvalid license specification",
+    "nvalid job array specification",
+    "nvalid wckey specification",
+    "equested time limit is invalid",
+    "equested reservation is invalid",
+    "equested node configuration is not available",
+    "ode count specification invalid",
+    "ore processors requested than permitted",
+    "emory specification can not be satisfied",
+    "ob size specification",
+    "nrecognized option",
+    "unknown option",
+    "nvalid option",
+    "atch script contains",
+    "oes not look like a batch script",
+    "ob script exceeds size limit",
+    "nvalid numeric value",
+    "nvalid time limit specification",
+    "nvalid constraint",
+    "nvalid --",
+];
+
+/// Whether sbatch refused the job for good.
+pub(super) fn is_refused(stderr: &str) -> bool {
+    REFUSALS.iter().any(|refusal| stderr.contains(refusal))
+}
+
+/// What squeue and sacct answered.
+#[derive(Default)]
+pub(super) struct Sections {
+    pub(super) squeue: Vec<Row>,
+    pub(super) sacct: Vec<Row>,
+    pub(super) squeue_ok: bool,
+    pub(super) sacct_ok: bool,
+}
+
+impl Sections {
+    /// `== squeue`, lines, `== 0`, `== sacct`, lines, `== 0`.
+    pub(super) fn of(answer: &str) -> Self {
+        let mut parts: BTreeMap<&str, String> = BTreeMap::new();
+        let (mut section, mut found) = ("", Self::default());
+        for line in answer.lines() {
+            match line.strip_prefix("== ") {
+                Some("squeue") => section = "squeue",
+                Some("sacct") => section = "sacct",
+                Some(code) if section == "squeue" => found.squeue_ok = code == "0",
+                Some(code) => found.sacct_ok = code == "0",
+                None => parts.entry(section).or_default().push_str(&format!("{line}\n")),
+            }
+        }
+        found.squeue = squeue(parts.get("squeue").map_or("", String::as_str));
+        found.sacct = sacct(parts.get("sacct").map_or("", String::as_str));
+        found
+    }
+
+    /// Accounts are off, or they have had the time to learn of it: they lag behind.
+    pub(super) fn has_answered_all(&self, record: &JobRecord, now: Timestamp) -> bool {
+        !self.sacct_ok || now.duration_since(record.changed_at) > ACCOUNTS_LAG
+    }
+
+    /// What they say of a job; none where that changes nothing.
+    pub(super) fn polled(&self, record: &JobRecord, now: Timestamp) -> Option<Event> {
+        let found = facts(&record.slurm_name(), &self.squeue, &self.sacct);
+        // Only its end counts in accounts that nothing confirms, and only both together know that it is nowhere.
+        let counts = match &found {
+            Some(found) => self.squeue_ok || found.ended.is_some(),
+            None => self.squeue_ok && self.has_answered_all(record, now),
+        };
+        counts.then_some(Event::Polled(found))
+    }
+}
+
+/// The newest of these attempts that Slurm or the login host knows.
+pub(super) fn looked(names: &[String], answer: &str) -> Option<(u32, Facts)> {
+    let sections = Sections::of(answer);
+    names.iter().rev().find_map(|name| {
+        let attempt = name.rsplit('.').next().and_then(|attempt| attempt.parse().ok()).unwrap_or(1);
+        if let Some(facts) = facts(name, &sections.squeue, &sections.sacct) {
+            return Some((attempt, facts));
+        }
+        let of_name = |line: &str| line.strip_prefix(name.as_str())?.strip_prefix(' ').and_then(slurm_id);
+        let id = answer.lines().take_while(|line| !line.starts_with("== ")).find_map(of_name)?;
+        Some((attempt, Facts { id, phase: JobPhase::Unknown, ..Facts::default() }))
+    })
+}
+
+/// `123`, `123;cluster`.
+pub(super) fn slurm_id(text: &str) -> Option<u64> {
+    text.split(';').next()?.trim().parse().ok()
+}
+
+pub(super) fn listing(bytes: &[u8]) -> Vec<(ResultKind, u64, String)> {
+    let entries = bytes.split(|byte| *byte == 0).filter_map(|entry| {
+        let text = std::str::from_utf8(entry).ok()?;
+        let mut parts = text.splitn(3, ' ');
+        let kind = match parts.next()? {
+            "o" => ResultKind::Stdout,
+            "e" => ResultKind::Stderr,
+            _ => ResultKind::Output,
+        };
+        let size = parts.next()?.parse().ok()?;
+        let path = parts.next()?.strip_prefix("./")?;
+        let leads_out = path.is_empty() || path.split('/').any(|part| part == "..");
+        (!leads_out).then(|| (kind, size, path.to_owned()))
+    });
+    entries.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_no_later_try_makes_better_is_refused() {
+        let failed = |why: &str| format!("sbatch: error: Batch job submission failed: {why}\n");
+        for why in [
+            "Invalid partition name specified",
+            "Requested node configuration is not available",
+            "Invalid account or account/partition combination specified",
+        ] {
+            assert!(is_refused(&failed(why)), "{why}");
+        }
+        assert!(is_refused("sbatch: unrecognized option '--nope'\n"));
+        for why in [
+            "Unable to contact slurm controller (connect failure)",
+            "Socket timed out on send/recv operation",
+            "Invalid authentication credential",
+            "Invalid user id",
+            "Access/permission denied",
+            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            "Slurm temporarily unable to accept job, sleeping and retrying",
+            "Requested partition configuration not available now",
+            "Job dependency problem",
+        ] {
+            assert!(!is_refused(&failed(why)), "{why}");
+        }
+        assert!(!is_refused("sh: 1: cannot create .minik8s/id.part: Permission denied"));
+        assert!(!is_refused("sbatch: error: If munged is up, restart with --num-threads=10: invalid socket"));
+    }
+}

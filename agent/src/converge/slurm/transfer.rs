@@ -1,0 +1,129 @@
+//! Files to a login host and back.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use schema::codec::hex;
+use schema::files::{BlobKind, of_path};
+use schema::records::{ResultFile, ResultKind};
+use sha2::{Digest as _, Sha256};
+
+use super::act::{ASK_MAX, Failed, Worker, place, shortened};
+use super::answers::listing;
+use super::commands::{self, Place};
+use super::machine::{Event, JobRecord};
+
+/// Longest time for an upload of 64 MiB, and for fetching one file.
+const UPLOAD_MAX: Duration = Duration::from_secs(600);
+const FETCH_MAX: Duration = Duration::from_secs(300);
+/// Bytes of one result, of all of them, and how many there may be: they are listed in etcd.
+const RESULT_MAX_BYTES: u64 = 16 << 20;
+const RESULTS_MAX_BYTES: u64 = 256 << 20;
+const RESULTS_MAX: usize = 150;
+
+impl Worker {
+    pub(super) async fn upload(&self, record: &JobRecord) -> Result<Event, Failed> {
+        let order = &record.order;
+        let folder = match &order.spec.files {
+            None => None,
+            Some(path) => {
+                let found = of_path(&order.files, path).filter(|(_, blob)| blob.kind == BlobKind::Folder);
+                let (path, blob) = found.ok_or_else(|| format!("{path} is no folder of the repository"))?;
+                self.files.ensure(path, blob).await.map_err(|error| error.to_string())?;
+                Some(self.files.folder(blob))
+            }
+        };
+        let _permit = self.transfers.acquire().await.map_err(|error| error.to_string())?;
+        let archive = tokio::task::spawn_blocking(move || archive(folder)).await;
+        let archive = archive.map_err(|error| error.to_string())?;
+        let archive = Bytes::from(archive.map_err(|error| format!("cannot read the job's folder: {error}"))?);
+        let name = record.slurm_name();
+        let text = commands::upload(&place(record, &name), &hex(&Sha256::digest(&archive)));
+        let output = self.run(record, text, archive, (UPLOAD_MAX, 0)).await?;
+        if output.code == 0 { Ok(Event::Uploaded) } else { Err(Failed::of("cannot upload the job", &output)) }
+    }
+
+    pub(super) async fn fetch(&self, record: &JobRecord) -> Result<Event, Failed> {
+        let name = record.slurm_name();
+        let place = place(record, &name);
+        let listed = self.ask(record, commands::list(&place, record.facts.id), ASK_MAX).await?;
+        // A folder that somebody removed has no results: the job has ended all the same.
+        let mut results: Vec<ResultFile> = Vec::new();
+        let mut left = RESULTS_MAX_BYTES;
+        for (kind, size, path) in listing(&listed.stdout) {
+            if results.len() == RESULTS_MAX || results.iter().any(|known| known.path == path) {
+                continue;
+            }
+            let max = RESULT_MAX_BYTES.min(left);
+            let result = self.fetch_one(record, &place, (kind, size, path), max).await?;
+            left -= result.size.min(max);
+            results.push(result);
+        }
+        Ok(Event::Fetched(results))
+    }
+
+    /// A file that can't be read is named, and keeps the job from nothing.
+    async fn fetch_one(
+        &self,
+        record: &JobRecord,
+        place: &Place<'_>,
+        (kind, size, path): (ResultKind, u64, String),
+        max: u64,
+    ) -> Result<ResultFile, Failed> {
+        let _permit = self.transfers.acquire().await.map_err(|error| error.to_string())?;
+        let text = commands::read(place, &path, max);
+        let output = self.run(record, text, Bytes::new(), (FETCH_MAX, max)).await?;
+        let mut result = ResultFile {
+            path,
+            size,
+            digest: String::new(),
+            kind,
+            is_truncated: false,
+            unreadable: String::new(),
+        };
+        if output.code != 0 {
+            result.unreadable = match output.stderr.trim() {
+                "" => format!("exit code {}", output.code),
+                said => shortened(said),
+            };
+            return Ok(result);
+        }
+        let (book, id, bytes) = (self.book.clone(), record.id.clone(), output.stdout);
+        result.is_truncated = size > bytes.len() as u64;
+        let kept = tokio::task::spawn_blocking(move || book.keep(&id, &bytes)).await;
+        let kept = kept.map_err(|error| error.to_string())?;
+        result.digest = kept.map_err(|error| format!("cannot keep {}: {error}", result.path))?;
+        Ok(result)
+    }
+
+    /// What a job has written so far: at most `max` bytes, from this one on or at the end.
+    pub(super) async fn written(
+        &self,
+        record: &JobRecord,
+        stderr: bool,
+        (from, max): (Option<u64>, u64),
+    ) -> Result<Vec<u8>, String> {
+        let name = record.slurm_name();
+        let place = place(record, &name);
+        let text = commands::written(&place, record.facts.id, stderr, (from, max));
+        let output = self.run(record, text, Bytes::new(), (ASK_MAX, 4 * max)).await;
+        match output.map_err(|failed| failed.why)? {
+            output if output.code == 0 => Ok(output.stdout),
+            output => Err(Failed::of("cannot read what it wrote", &output).why),
+        }
+    }
+}
+
+/// The folder of the job.
+fn archive(folder: Option<PathBuf>) -> io::Result<Vec<u8>> {
+    let mut builder = tar::Builder::new(Vec::new());
+    // As they are: a link that leads out of the folder stays one.
+    builder.follow_symlinks(false);
+    builder.mode(tar::HeaderMode::Deterministic);
+    if let Some(folder) = folder {
+        builder.append_dir_all("", folder)?;
+    }
+    builder.into_inner()
+}
