@@ -37,7 +37,7 @@ use crate::controllers::settings::ClusterSettings;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, VerdictLoop};
-use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop, wake_on_requests};
+use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop};
 use crate::webhooks::calls::{self, CallDesk};
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
@@ -198,7 +198,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     runtime.task("deliveries", follower.run(token.clone()));
     let counts = hooks.map(|(listener, secrets)| {
         let (store, snapshot, identity) = (Arc::clone(&store), snapshot.clone(), config.name.clone());
-        let calls = CallDesk { store, snapshot, identity };
+        let calls = CallDesk { store, snapshot, identity, waiting: waiting_runs.clone() };
         serve_hooks(&mut runtime, listener, &intake, (secrets, calls))
     });
 

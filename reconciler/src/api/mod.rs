@@ -48,7 +48,8 @@ const BLOB_STREAMS_MAX: usize = 64;
 
 pub fn router(deps: ApiDeps) -> Router {
     let (store, snapshot) = (Arc::clone(&deps.store), deps.snapshot.clone());
-    let calls = calls::router(CallDesk { store, snapshot, identity: deps.identity.clone() });
+    let (identity, waiting) = (deps.identity.clone(), deps.waiting_runs.clone());
+    let calls = calls::router(CallDesk { store, snapshot, identity, waiting });
     let shared = Shared {
         deps,
         nodes: logs::client(),

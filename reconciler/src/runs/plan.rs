@@ -13,7 +13,7 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{TriggerRecord, TriggerStart, WorkflowRecord};
-use schema::snapshot::Versioned;
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::book::{Heads, Progress};
 use super::records::{Origin, RunHead, RunId, RunRequest, Stored};
@@ -269,7 +269,7 @@ fn runnables(seen: &Observed) -> Runnables<'_> {
         let object = &found.value;
         match &object.resource {
             Resource::Workflow(spec) => {
-                let runnable = Runnable { object, spec: Cow::Borrowed(&**spec), triggers: &spec.triggers };
+                let runnable = Runnable { object, spec: Cow::Borrowed(spec), triggers: &spec.triggers };
                 Some((NamespacedName::new(&id.namespace, &id.name), runnable))
             }
             Resource::Function(function) => {

@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::time::timeout;
 
-use crate::runs::{self, Asked, Origin, RequestError, RunId};
+use crate::runs::{self, Asked, Origin, RequestError, RunId, Waiting};
 use crate::view::{Problem, RunAccepted};
 
 /// Largest body; what a run takes as its input is less.
@@ -41,6 +41,8 @@ pub struct CallDesk {
     pub snapshot: SnapshotReader,
     /// Name of this reconciler.
     pub identity: String,
+    /// Runs that are asked for and have not begun.
+    pub waiting: Waiting,
 }
 
 /// The route, for a listener.
@@ -58,8 +60,19 @@ enum Refusal {
     WrongId,
     Slow,
     TooLarge,
+    TooMany(String),
     NotJson(String),
     Away(String),
+}
+
+impl From<RequestError> for Refusal {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::TooLarge(_) => Refusal::TooLarge,
+            RequestError::TooManyWaiting => Refusal::TooMany(error.to_string()),
+            RequestError::Store(error) => Refusal::Away(error.to_string()),
+        }
+    }
 }
 
 impl IntoResponse for Refusal {
@@ -83,6 +96,9 @@ impl IntoResponse for Refusal {
                 "the body is too large".to_owned(),
                 "256 KiB is the most; keep it where a function can fetch it",
             ),
+            Refusal::TooMany(why) => {
+                (429, why, "call again, with the same Idempotency-Key, once some have begun")
+            }
             Refusal::NotJson(why) => (400, format!("the body is not JSON: {why}"), "send JSON, or no body"),
             Refusal::Away(why) => (503, why, "call again; with an Idempotency-Key it is the same run"),
         };
@@ -112,10 +128,8 @@ async fn call(
     let at = Timestamp::now();
     let run = RunId::of_object(&object, format!("{}-{}", trigger.name, id.unwrap_or_else(|| fresh_id(at))));
     let origin = Origin::Call { trigger: trigger.name.clone(), reconciler: desk.identity.clone() };
-    let asked = runs::ask(&desk.store, &run, input, origin, at).await.map_err(|error| match error {
-        RequestError::TooLarge(_) => Refusal::TooLarge,
-        RequestError::Store(error) => Refusal::Away(error.to_string()),
-    })?;
+    desk.waiting.admit(&desk.store, &run).await?;
+    let asked = runs::ask(&desk.store, &run, input, origin, at).await?;
     let is_new = asked == Asked::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: run.run, is_new })).into_response())

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use super::answer::{Answered, Refused, json_answer};
 use crate::catalog::Catalog;
+use crate::http::body::Answer;
 
 /// What the caller gives the call: 32 hex digits that nobody guesses.
 pub(super) const TOKEN: &str = "x-heartbeat-token";
@@ -95,7 +96,7 @@ impl Beats {
             return Some(Refused::new(StatusCode::NOT_FOUND, "NoSuchCall", message).answer(activation));
         }
         self.stirred.send_replace(());
-        Some(json_answer(StatusCode::OK, json!({}).to_string().into(), activation))
+        Some(json_answer(StatusCode::OK, Answer::words(json!({}).to_string()), activation))
     }
 
     /// How many beats came of each call that gave some.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
+use crate::runs::Waiting;
 use crate::webhooks::calls::{CallDesk, router};
 
 const TOKEN: &str = "a-token-of-this-test";
@@ -48,6 +49,7 @@ impl Desk {
             store: Arc::new(store.clone()),
             snapshot: SnapshotReader::fixed(snapshot),
             identity: "r0".to_owned(),
+            waiting: Waiting::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
