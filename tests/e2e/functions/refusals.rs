@@ -7,12 +7,11 @@ use super::*;
 /// Loads for longer than its callers wait.
 const LASTING: &str = "import time\n\ntime.sleep(3600)\n\n\ndef main(params):\n    return {}\n";
 
-/// What the story in `contract.rs` pushes for this, with the code of `slow`: one more image.
-pub(super) fn changes() -> [Change; 3] {
-    let narrow = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: narrow}\nspec:\n  source: code/slow\n  \
+/// What the story in `contract.rs` pushes for this, with the code of `slow`.
+pub(super) fn narrow() -> Change {
+    let text = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: narrow}\nspec:\n  source: code/slow\n  \
         maxScale: 1\n  queueLength: 1\n";
-    let lasting = manifest("lasting", "  coldStartTimeoutSeconds: 1\n");
-    [Change::write("narrow.yaml", narrow), lasting, code("lasting", "main.py", LASTING)]
+    Change::write("narrow.yaml", text)
 }
 
 /// An answer with its head in lower case.
@@ -33,7 +32,12 @@ pub(super) fn are_said(cluster: &Cluster) -> Result<()> {
         ensure!(found == status && has_all, "{name} {more:?} {words:?}: {said}");
         Ok(said)
     };
-    expect("lasting", &["-d", "{}"], 503, &["noreplica", "retry-after: 1\r"])?;
+    // Pushed now: what makes no progress for two minutes is given up, and then the answer says that.
+    let lasting = manifest("lasting", "  coldStartTimeoutSeconds: 1\n");
+    cluster.push(&[lasting, code("lasting", "main.py", LASTING)], "It loads for long")?;
+    eventually("no replica comes in time", secs(30), || {
+        expect("lasting", &["-d", "{}"], 503, &["noreplica", "retry-after: 1\r"])
+    })?;
     expect("echo", &["-X", "PUT", "-d", "{}"], 405, &["methodnotallowed", "allow: get, post\r"])?;
     expect("nobody", &["-d", "{}"], 404, &["notfound"])?;
     let big = "123456789012345678901234567890";
