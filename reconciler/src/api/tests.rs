@@ -435,7 +435,6 @@ async fn the_last_sync_is_shown_where_it_is_known() {
     assert_eq!(page, expected);
 }
 
-// Seen red with a list of all workflows' runs instead.
 #[tokio::test]
 async fn runs_are_asked_for_by_namespace_and_one_in_short() {
     let api = Api::over(with_web()).await;

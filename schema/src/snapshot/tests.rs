@@ -166,7 +166,6 @@ fn usage_and_revisions_change_no_plan_and_everything_else_does() {
     assert!(!snapshot.plans_as(&before));
 }
 
-// Seen red with `true` for workflows: right after a loss of etcd, a finished run of a push was started again.
 #[test]
 fn a_workflow_is_complete_once_its_record_and_those_of_its_triggers_are_here() {
     use crate::meta::ObjectRef;

@@ -38,7 +38,6 @@ spec:
       - {startAt: b, states: {b: {type: Task, function: slow, heartbeatSeconds: 3, end: true}}}
 ";
 
-// Seen red with a gateway that tells the function of no address.
 #[test]
 fn a_function_that_beats_is_waited_for_and_one_that_is_silent_is_not() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(2), ..one_node() };

@@ -26,7 +26,6 @@ spec:
 /// More memory than this is no noise of an allocator.
 const NOISE_KIB: u64 = 24 * 1024;
 
-// Seen red without compaction.
 #[test]
 fn a_loop_of_thousands_of_transitions_stays_small() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;

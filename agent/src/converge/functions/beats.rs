@@ -120,7 +120,6 @@ mod tests {
         HeaderMap::from_iter([(TOKEN.parse().unwrap(), HeaderValue::from_str(token).unwrap())])
     }
 
-    // Seen red without the removal in `drop`.
     #[test]
     fn only_a_call_under_way_that_was_given_a_token_beats() {
         let beats = Beats::new(watch::Sender::new(()));

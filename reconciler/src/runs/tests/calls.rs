@@ -119,7 +119,6 @@ async fn an_error_is_retried_under_the_same_key_and_then_caught() {
     assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
 }
 
-// Seen red with the gateway's 400, which is called States.TaskFailed and tried again.
 #[tokio::test]
 async fn a_function_is_given_an_object_and_an_error_says_how() {
     let mut kit = Kit::new().await;
@@ -154,7 +153,7 @@ async fn slow(
     "{}"
 }
 
-// Seen red without `pass_on`: both end alike. The beats come through two nodes in turn, as after a change of gateway.
+// The beats come through two nodes in turn, as after a change of gateway.
 #[tokio::test]
 async fn a_function_that_says_it_is_alive_is_waited_for_and_another_is_not() {
     let mut kit = Kit::new().await;

@@ -177,7 +177,6 @@ async fn a_workflow_that_comes_back_runs_again() {
     assert!(last.id.ends_with("-2"), "{last:?}");
 }
 
-// Seen red with a journal that is left alone: the run was resumed every 10 s, and nothing ended it.
 #[tokio::test]
 async fn a_run_whose_journal_cannot_be_read_ends_with_an_error() {
     let mut kit = Kit::new().await;
@@ -200,7 +199,6 @@ async fn a_run_whose_journal_cannot_be_read_ends_with_an_error() {
     assert!(kit.head("flow", "fine").await.unwrap().is_running());
 }
 
-// Seen red with requests before pushes.
 #[tokio::test]
 async fn what_git_asks_for_comes_before_what_people_ask_for() {
     let mut kit = Kit::new().await;
@@ -229,7 +227,6 @@ async fn what_git_asks_for_comes_before_what_people_ask_for() {
     assert_eq!(kit.record("asked").await.unwrap().waiting, 3);
 }
 
-// Seen red without the count of what others asked for.
 #[tokio::test]
 async fn so_many_wait_that_no_further_run_is_taken_until_some_begin() {
     let kit = Kit::new().await;
@@ -312,7 +309,6 @@ fn runs_that_ended_long_ago_or_are_too_many_are_forgotten() {
     assert!(!more);
 }
 
-// Seen red with the same bounds for all workflows, and without another look for those that are left.
 #[tokio::test]
 async fn a_workflow_may_say_how_long_and_how_many_of_its_runs_are_kept() {
     let kit = Kit::new().await;

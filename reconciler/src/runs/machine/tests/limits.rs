@@ -96,7 +96,6 @@ fn a_run_that_is_over_takes_nothing_more() {
     assert_eq!(outcome("{startAt: e, states: {e: {type: Succeed}}}", json!(3)), json!(3));
 }
 
-// Seen red without the count.
 #[test]
 fn the_answers_of_a_run_have_a_bound_in_all() {
     let text = "{startAt: t, states: {t: {type: Task, function: f, resultPath: null, next: b}, b: {type: Choice, \
