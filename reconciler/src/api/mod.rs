@@ -47,8 +47,7 @@ const LOG_STREAMS_MAX: usize = 256;
 const BLOB_STREAMS_MAX: usize = 64;
 
 pub fn router(deps: ApiDeps) -> Router {
-    let (store, snapshot) = (Arc::clone(&deps.store), deps.snapshot.clone());
-    let calls = calls::router(CallDesk { store, snapshot, identity: deps.identity.clone() });
+    let calls = calls::router(CallDesk::new(&deps.store, &deps.snapshot, &deps.identity));
     let shared = Shared {
         deps,
         nodes: logs::client(),

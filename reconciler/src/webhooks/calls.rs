@@ -33,14 +33,17 @@ const ID_MAX_CHARS: usize = 128;
 const ID_HEADER: &str = "idempotency-key";
 
 /// What takes calls.
-#[derive(Clone)]
 pub struct CallDesk {
-    /// Where runs are asked for.
-    pub store: SharedStore,
-    /// The triggers.
-    pub snapshot: SnapshotReader,
-    /// Name of this reconciler.
-    pub identity: String,
+    store: SharedStore,
+    snapshot: SnapshotReader,
+    identity: String,
+}
+
+impl CallDesk {
+    /// Calls of the triggers in this snapshot, which ask for runs at the reconciler `identity`.
+    pub fn new(store: &SharedStore, snapshot: &SnapshotReader, identity: &str) -> Self {
+        Self { store: Arc::clone(store), snapshot: snapshot.clone(), identity: identity.to_owned() }
+    }
 }
 
 /// The route, for a listener.
