@@ -196,11 +196,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         identity: config.name.clone(),
     };
     runtime.task("deliveries", follower.run(token.clone()));
-    let counts = hooks.map(|(listener, secrets)| {
-        let (store, snapshot, identity) = (Arc::clone(&store), snapshot.clone(), config.name.clone());
-        let calls = CallDesk { store, snapshot, identity, waiting: waiting_runs.clone() };
-        serve_hooks(&mut runtime, listener, &intake, (secrets, calls))
-    });
+    let calls = CallDesk::new(&store, &snapshot, &config.name, &waiting_runs);
+    let counts = hooks.map(|(listener, file)| serve_hooks(&mut runtime, listener, &intake, (file, calls)));
 
     let api = api::router(ApiDeps {
         blobs: Blobs::new(&config.state_dir),

@@ -47,9 +47,8 @@ const LOG_STREAMS_MAX: usize = 256;
 const BLOB_STREAMS_MAX: usize = 64;
 
 pub fn router(deps: ApiDeps) -> Router {
-    let (store, snapshot) = (Arc::clone(&deps.store), deps.snapshot.clone());
-    let (identity, waiting) = (deps.identity.clone(), deps.waiting_runs.clone());
-    let calls = calls::router(CallDesk { store, snapshot, identity, waiting });
+    let calls = CallDesk::new(&deps.store, &deps.snapshot, &deps.identity, &deps.waiting_runs);
+    let calls = calls::router(calls);
     let shared = Shared {
         deps,
         nodes: logs::client(),

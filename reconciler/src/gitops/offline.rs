@@ -215,10 +215,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         incomplete: None,
     };
     let decided = if request.strict { plan(&situation).strictly() } else { plan(&situation) };
-    notes.extend(decided.refused.then(|| {
-        let files = decided.quarantined.len();
-        format!("the source is strict and {files} file(s) can't be applied, so none of it would be applied")
-    }));
+    notes.extend(decided.refused.then(|| refused(decided.quarantined.len())));
     let running = request.live.as_ref().map(|live| live.running.clone()).unwrap_or_default();
     let frame = Frame { base: &base_name, nodes, running: &running, notes: &notes };
     let mut review = review(&situation, &decided, &frame);
@@ -237,6 +234,10 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     review.workflow_tests = workflow_tests(&repository, effective, &after.manifests);
     locate(&repository, after, &mut review);
     Ok(review)
+}
+
+fn refused(files: usize) -> String {
+    format!("the source is strict and {files} file(s) can't be applied, so none of it would be applied")
 }
 
 /// What the cases beside each workflow come to.

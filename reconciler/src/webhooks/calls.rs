@@ -33,16 +33,20 @@ const ID_MAX_CHARS: usize = 128;
 const ID_HEADER: &str = "idempotency-key";
 
 /// What takes calls.
-#[derive(Clone)]
 pub struct CallDesk {
-    /// Where runs are asked for.
-    pub store: SharedStore,
-    /// The triggers.
-    pub snapshot: SnapshotReader,
-    /// Name of this reconciler.
-    pub identity: String,
-    /// Runs that are asked for and have not begun.
-    pub waiting: Waiting,
+    store: SharedStore,
+    snapshot: SnapshotReader,
+    identity: String,
+    waiting: Waiting,
+}
+
+impl CallDesk {
+    /// Calls of the triggers in this snapshot, which ask for runs at the reconciler `identity`; `waiting` counts those
+    /// that have not begun.
+    pub fn new(store: &SharedStore, snapshot: &SnapshotReader, identity: &str, waiting: &Waiting) -> Self {
+        let (store, snapshot) = (Arc::clone(store), snapshot.clone());
+        Self { store, snapshot, identity: identity.to_owned(), waiting: waiting.clone() }
+    }
 }
 
 /// The route, for a listener.

@@ -8,9 +8,9 @@ use schema::keys::{Key, prefix};
 use schema::manifest::load_file;
 use schema::object::Provenance;
 use schema::snapshot::Snapshot;
-use schema::store::Store as _;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::SnapshotReader;
+use schema::store::{SharedStore, Store as _};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -45,12 +45,8 @@ impl Desk {
             snapshot.put(&Key::Object(document.reference), &object, 1);
         }
         let store = MemoryStore::new();
-        let desk = CallDesk {
-            store: Arc::new(store.clone()),
-            snapshot: SnapshotReader::fixed(snapshot),
-            identity: "r0".to_owned(),
-            waiting: Waiting::default(),
-        };
+        let shared: SharedStore = Arc::new(store.clone());
+        let desk = CallDesk::new(&shared, &SnapshotReader::fixed(snapshot), "r0", &Waiting::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move { axum::serve(listener, router(desk)).await });
