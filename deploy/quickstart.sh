@@ -149,7 +149,7 @@ add_job() {
 	git -C "$clone" add -A
 	git -C "$clone" commit -q -m "Run the batch job on a Slurm of this machine"
 	git -C "$clone" push -q origin main
-	"$bin/minik8s" wait --for applied --commit "$(git -C "$clone" rev-parse HEAD)" --timeout 60s
+	"$bin/minik8s" wait --for synced --commit "$(git -C "$clone" rev-parse HEAD)" --timeout 60s
 }
 
 job_has_succeeded() { "$bin/minik8s" get jobs matrix --no-headers | grep -q Succeeded; }

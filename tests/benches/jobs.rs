@@ -32,7 +32,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         let slurm = Slurm::start(&cluster.dir(""), cluster.slot().port(14))?;
         let site = Site { cluster, slurm };
         site.log_in()?;
-        site.from_push_to_results(scale, table)?;
+        site.round_trips(scale, table)?;
         site.upload(table)?;
         site.queue(scale, table)
     })
@@ -118,7 +118,7 @@ impl Site<'_> {
         })
     }
 
-    fn from_push_to_results(&self, scale: Scale, table: &mut Table) -> Result<()> {
+    fn round_trips(&self, scale: Scale, table: &mut Table) -> Result<()> {
         let (mut accepted, mut bare, mut readable) =
             (Series::default(), Series::default(), Series::default());
         for number in 0..=scale.pushes {

@@ -96,7 +96,7 @@ fn is_nowhere(cluster: &Cluster) -> Result<()> {
     // Logs, mirror, blobs and the agents' disks; not tmpfs, and not Docker's own folder, which keeps variables.
     let dir = cluster.slot().dir().to_string_lossy().into_owned();
     let found = harness::outcome(
-        std::process::Command::new("grep").args(["-rlaF", "--exclude-dir=data", "--", CANARY, &dir]),
+        Command::new("grep").args(["-rlaF", "--exclude-dir=data", "--", CANARY, &dir]),
         secs(60),
     )?;
     let files: Vec<&str> = found.stdout.lines().filter(|file| !file.contains("/secrets/s/")).collect();
@@ -355,7 +355,7 @@ fn a_terminal_that_is_closed_leaves_no_plaintext_behind() -> Result<()> {
         seal(cluster, "db", "password: x\n")?;
         let (place, editor) = (cluster.dir("where"), cluster.dir("editor"));
         let script = format!(
-            "#!/bin/sh\necho \"$1\" > {}\nwhile [ -e \"$1\" ]; do sleep 0.1; done\n",
+            "#!/bin/sh\necho \"$1\" > {}\nfor _ in $(seq 300); do [ -e \"$1\" ] || exit 0; sleep 0.1; done\n",
             place.display()
         );
         fs::write(&editor, script)?;
