@@ -11,9 +11,13 @@ use super::client::Client;
 use super::error::CliError;
 use super::print::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
-use crate::view::{List, PodView, RunDetail, root_cause};
+use crate::view::{List, PodView, RunDetail};
 
+mod jobs;
+mod printing;
 pub(super) mod results;
+
+use printing::{broken_off, print_as_it_comes};
 
 /// Most pods whose logs are followed at once: each holds a connection to its node.
 const FOLLOWED_MAX: usize = 16;
@@ -31,7 +35,7 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
         return of_run(&client, args, &run).await;
     }
     if let Some(name) = args.pod.as_deref().and_then(job_name) {
-        return of_job(&client, args, &name).await;
+        return jobs::run(&client, args, &name).await;
     }
     if args.stderr {
         return Err(CliError::Usage("--stderr is for jobs; write job/NAME".to_owned()));
@@ -131,19 +135,6 @@ fn run_name(text: &str) -> Option<String> {
     }
 }
 
-/// What a Slurm job has written: from the login host while it runs, and afterwards from the node that keeps it.
-async fn of_job(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
-    if args.follow || args.tail.is_some() || args.since.is_some() || args.timestamps || args.previous {
-        let why =
-            "the output of a job is printed as a whole; leave out -f, --tail, --since, --timestamps and -p";
-        return Err(CliError::Usage(why.to_owned()));
-    }
-    let stderr = args.stderr.then_some(("stderr", "true"));
-    let query: Vec<_> = stderr.into_iter().collect();
-    let answer = client.stream(&["jobs", &args.namespace, name, "output"], &query).await?;
-    print_as_it_comes(client, answer).await
-}
-
 fn job_name(text: &str) -> Option<String> {
     match text.parse::<Resource>() {
         Ok(Resource { kind: ResourceKind::Object(Kind::Job), name: Some(name) }) => Some(name),
@@ -170,18 +161,6 @@ async fn open(client: &Client, args: &LogsArgs, pod: &str, tail: Option<u64>) ->
     ];
     let query: Vec<_> = all.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?))).collect();
     client.stream(&["logs", &args.namespace, pod], &query).await
-}
-
-async fn print_as_it_comes(client: &Client, answer: Response) -> Result<(), CliError> {
-    let mut chunks = answer.bytes_stream();
-    while let Some(chunk) = chunks.next().await {
-        write_bytes(&chunk.map_err(|error| broken_off(client, &error))?)?;
-    }
-    Ok(())
-}
-
-fn broken_off(client: &Client, error: &reqwest::Error) -> CliError {
-    client.unreachable(format!("the log broke off: {}", root_cause(error)))
 }
 
 /// One log after the other, or line by line when followed. A pod without a log does not hide the others'.

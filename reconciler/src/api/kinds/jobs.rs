@@ -25,6 +25,8 @@ type Answer<T> = Result<Json<T>, ApiError>;
 pub(in crate::api) struct WantedOutput {
     #[serde(default)]
     stderr: bool,
+    /// The first byte that is wanted.
+    from: Option<u64>,
 }
 
 pub(in crate::api) async fn all(
@@ -55,8 +57,8 @@ pub(in crate::api) async fn output(
     Path((namespace, name)): Path<(String, String)>,
     Asked(wanted): Asked<WantedOutput>,
 ) -> Result<Response, ApiError> {
-    let stderr = if wanted.stderr { "?stderr=true" } else { "" };
-    of_job(&app, named(namespace, name)?, &format!("output{stderr}")).await
+    let from = wanted.from.map(|from| format!("&from={from}")).unwrap_or_default();
+    of_job(&app, named(namespace, name)?, &format!("output?stderr={}{from}", wanted.stderr)).await
 }
 
 /// One file that the job left.

@@ -35,6 +35,9 @@ pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
 
 /// One result as a line.
 pub(in crate::cli) fn line(result: &ResultFile) -> String {
+    if !result.unreadable.is_empty() {
+        return format!("{} (not fetched: {})", result.path, result.unreadable);
+    }
     let cut = if result.is_truncated { ", only its beginning is kept" } else { "" };
     format!("{} ({}{cut})", result.path, Memory { bytes: result.size }.readable())
 }
@@ -44,6 +47,10 @@ async fn save(client: &Client, job: &[&str], result: &ResultFile, dir: &Path) ->
     let path = Path::new(&result.path);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
         note(&format!("minik8s: {}: left out, it leads out of the folder", result.path));
+        return Ok(());
+    }
+    if !result.unreadable.is_empty() {
+        note(&format!("minik8s: {}: left out, it could not be fetched: {}", result.path, result.unreadable));
         return Ok(());
     }
     let file = dir.join(path);

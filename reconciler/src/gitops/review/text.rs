@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use schema::violation::Severity;
 
+use super::effects::Effect;
 use super::escape::plain;
 use super::{Action, Change, Field, Review, placed, removals, short_hash};
 use crate::gitops::diff::brief;
@@ -90,7 +91,8 @@ fn lines_of(out: &mut String, change: &Change, paint: &impl Fn(&str, &str) -> St
         let _ = writeln!(out, "    {}", plain(&field_line(field)));
     }
     for effect in &change.effects {
-        let _ = writeln!(out, "    => {}", plain(&effect.to_string()));
+        let arrow = if matches!(effect, Effect::Script(_)) { "  " } else { "=>" };
+        let _ = writeln!(out, "    {arrow} {}", plain(&effect.to_string()));
     }
 }
 

@@ -70,6 +70,8 @@ pub enum Effect {
         /// `namespace/name`.
         service: String,
     },
+    /// A line of the script that is submitted.
+    Script(String),
     /// Anything that is said best as a sentence.
     Says(String),
 }
@@ -147,6 +149,7 @@ impl fmt::Display for Effect {
             Effect::EndpointsLost { service } => {
                 write!(f, "service {service} loses its last endpoint: nothing answers there")
             }
+            Effect::Script(line) => write!(f, "| {line}"),
             Effect::Says(text) => f.write_str(text),
         }
     }

@@ -1,12 +1,16 @@
 //! Functions, workflows, jobs, nodes, the cluster's settings.
 
 use schema::kinds::Resource;
+use schema::kinds::job::{Submission, script};
 use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::TaintEffect;
 
 use super::case::Case;
 use super::effect::Effect;
 use crate::gitops::review::change::Action;
+
+/// Lines of a script that a review shows.
+const SCRIPT_LINES_MAX: usize = 60;
 
 fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
     lines.into_iter().map(|line| Effect::Says(line.to_owned())).collect()
@@ -40,12 +44,35 @@ pub(crate) fn workflow(case: &Case<'_>) -> Vec<Effect> {
 }
 
 pub(crate) fn job(case: &Case<'_>) -> Vec<Effect> {
-    match case.action {
-        Action::Create => says(["the Slurm job is submitted"]),
-        Action::Replace => says(["the Slurm job is cancelled if it runs, and submitted again"]),
-        Action::Delete => says(["the Slurm job is cancelled if it runs"]),
-        Action::Update => Vec::new(),
+    let mut effects = match case.action {
+        Action::Create => says(["the Slurm job is submitted, with this script:"]),
+        Action::Replace => {
+            says(["the Slurm job is cancelled if it runs, and submitted again, with this script:"])
+        }
+        Action::Delete => return says(["the Slurm job is cancelled if it runs, and its results go"]),
+        Action::Update => return Vec::new(),
+    };
+    let Some(Resource::Job(spec)) = case.after else { return effects };
+    // Its name gets an id once a node has it, and so does the job that it depends on.
+    let (name, job) = (format!("{}.{}.ID.1", case.object.namespace, case.object.name), case.object);
+    let script = script(
+        spec,
+        Submission { name: &name, job: &format!("{}/{}", job.namespace, job.name), after: None },
+    );
+    let (shown, more) =
+        (script.lines().take(SCRIPT_LINES_MAX), script.lines().count().saturating_sub(SCRIPT_LINES_MAX));
+    effects.extend(shown.map(|line| Effect::Script(line.to_owned())));
+    if let Some(dependency) = &spec.dependency {
+        effects.push(Effect::Says(format!(
+            "it waits for job {}: {}",
+            dependency.job,
+            dependency.kind.as_str()
+        )));
     }
+    if more > 0 {
+        effects.push(Effect::Says(format!("the script has {more} more lines")));
+    }
+    effects
 }
 
 pub(crate) fn node(case: &Case<'_>) -> Vec<Effect> {
