@@ -35,6 +35,8 @@ pub struct Slurm {
     slurmctld: Daemon,
     slurmd: Daemon,
     sshd: Daemon,
+    /// Another login host of the same cluster, at 127.0.0.2; not started.
+    second_sshd: Daemon,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +56,7 @@ impl Slurm {
             ensure!(found.is_ok(), "there is no {program}; install it (Debian: 'apt-get install {package}')");
         }
         let dir = dir.join("slurm");
-        for folder in ["", "munge", "db", "state", "spool", "log", "jobs"] {
+        for folder in ["", "munge", "db", "state", "spool", "log", "jobs", "bin", "calls"] {
             fs::create_dir_all(dir.join(folder))?;
         }
         let [ssh, database, accounts, controller, node] = [0, 1, 2, 3, 4].map(|offset| port + offset);
@@ -93,10 +95,15 @@ impl Slurm {
                 &format!("--pid-file={}", at("db.mysqld-pid")),
             ],
         );
-        let sshd = daemon("sshd", &["/usr/sbin/sshd", "-D", "-e", "-f", &at("sshd_config")]);
+        let listen = |host: &str| format!("ListenAddress={host}");
+        let sshd = |name, host| {
+            let config = at("sshd_config");
+            daemon(name, &["/usr/sbin/sshd", "-D", "-e", "-f", &config, "-o", &listen(host)])
+        };
+        let (sshd, second_sshd) = (sshd("sshd", "127.0.0.1"), sshd("second_sshd", "127.0.0.2"));
         let [slurmdbd, slurmctld, slurmd] =
             ["slurmdbd", "slurmctld", "slurmd"].map(|name| daemon(name, &[name, "-D"]));
-        let mut slurm = Self { dir, ports, munged, mariadbd, slurmdbd, slurmctld, slurmd, sshd };
+        let mut slurm = Self { dir, ports, munged, mariadbd, slurmdbd, slurmctld, slurmd, sshd, second_sshd };
         slurm.write_settings()?;
         slurm.start_all()?;
         Ok(slurm)
@@ -107,11 +114,15 @@ impl Slurm {
         self.dir.join("jobs")
     }
 
-    /// The lines of a manifest's `login`, but for the secret.
-    pub fn login(&self) -> Result<String> {
-        let key = fs::read_to_string(self.dir.join("host_key.pub"))?;
-        let port = self.ports.ssh;
-        Ok(format!("host: 127.0.0.1, port: {port}, username: root, hostKeys: [{}]", key.trim()))
+    /// The lines of a manifest's `login` at a port, but for the secret.
+    pub fn login(&self, port: u16) -> Result<String> {
+        let key = self.host_key()?;
+        Ok(format!("host: 127.0.0.1, port: {port}, username: root, hostKeys: [{key}]"))
+    }
+
+    /// The login hosts' public key.
+    pub fn host_key(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.dir.join("host_key.pub"))?.trim().to_owned())
     }
 
     /// The private key that is let in.
@@ -143,6 +154,37 @@ impl Slurm {
     /// The daemon of the accounts.
     pub fn accounting(&mut self) -> &mut Daemon {
         &mut self.slurmdbd
+    }
+
+    /// The daemon of Slurm's node.
+    pub fn node(&mut self) -> &mut Daemon {
+        &mut self.slurmd
+    }
+
+    /// The name of Slurm's node.
+    pub fn node_name(&self) -> Result<String> {
+        Ok(self.slurm("sinfo", &["-h", "-o", "%N"])?.trim().to_owned())
+    }
+
+    /// Another login host, at 127.0.0.2 and the same port.
+    pub fn second_sshd(&mut self) -> &mut Daemon {
+        &mut self.second_sshd
+    }
+
+    /// The port of the login hosts.
+    pub fn ssh_port(&self) -> u16 {
+        self.ports.ssh
+    }
+
+    /// What was called on the login hosts of one of Slurm's programs: `begin FOLDER` and `end FOLDER`, a line each.
+    pub fn calls(&self, program: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.dir.join("calls").join(program)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Has calls of one of Slurm's programs take a moment before and after its work, for a fault to meet them.
+    pub fn slow_down(&self, program: &str) -> Result<()> {
+        Ok(fs::write(self.dir.join("calls").join(format!("{program}.slow")), "")?)
     }
 
     /// The login host.
@@ -185,6 +227,9 @@ impl Slurm {
     fn write_settings(&self) -> Result<()> {
         let (dir, host) = (self.dir.display(), run("hostname", &["-s"])?);
         let (host, Ports { ssh, database, accounts, controller, node }) = (host.trim(), self.ports);
+        // They listen where the machine's name leads to: on loopback alone if that is there, else everywhere.
+        let is_loopback = run("getent", &["ahostsv4", host])?.starts_with("127.0.0.1 ");
+        let loopback = if is_loopback { "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n" } else { "" };
         let secret = |file: &str, text: &[u8]| -> Result<()> {
             fs::write(self.dir.join(file), text)?;
             Ok(fs::set_permissions(self.dir.join(file), fs::Permissions::from_mode(0o400))?)
@@ -197,7 +242,7 @@ impl Slurm {
                 "AuthType=auth/munge\nAuthInfo=socket={dir}/munge/socket\nDbdAddr=127.0.0.1\nDbdHost=localhost\n\
                  DbdPort={accounts}\nSlurmUser=root\nLogFile={dir}/log/slurmdbd.txt\nPidFile={dir}/slurmdbd.its-pid\n\
                  StorageType=accounting_storage/mysql\nStorageHost=127.0.0.1\nStoragePort={database}\n\
-                 StorageUser=slurm\nStoragePass=slurm\nStorageLoc=slurm_acct_db\n"
+                 StorageUser=slurm\nStoragePass=slurm\nStorageLoc=slurm_acct_db\n{loopback}"
             )
             .as_bytes(),
         )?;
@@ -209,6 +254,7 @@ impl Slurm {
              SlurmctldPidFile={dir}/slurmctld.its-pid\nSlurmdPidFile={dir}/slurmd.its-pid\n\
              SlurmctldLogFile={dir}/log/slurmctld.txt\nSlurmdLogFile={dir}/log/slurmd.txt\n\
              ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/linux\n\
+             {loopback}\
              SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nReturnToService=2\nKillWait=2\n\
              AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n\
              AccountingStoragePort={accounts}\nAccountingStoragePass={dir}/munge/socket\n\
@@ -218,15 +264,26 @@ impl Slurm {
              SlurmdParameters=config_overrides\n"
         );
         fs::write(self.dir.join("slurm.conf"), settings)?;
+        for program in ["sbatch", "sacct"] {
+            let (path, calls) = (self.dir.join("bin").join(program), self.dir.join("calls").join(program));
+            let (real, calls) = (run("sh", &["-c", &format!("command -v {program}")])?, calls.display());
+            let text = format!(
+                "#!/bin/sh\nslow() {{ [ ! -e {calls}.slow ] || sleep 0.2; }}\necho \"begin $PWD\" >> {calls}\nslow\n\
+                 {} \"$@\"; code=$?\nslow\necho \"end $PWD\" >> {calls}\nexit $code\n",
+                real.trim()
+            );
+            fs::write(&path, text)?;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+        }
         for file in ["host_key", "user_key"] {
             let path = self.dir.join(file).display().to_string();
             run("ssh-keygen", &["-q", "-N", "", "-C", "", "-t", "ed25519", "-f", &path])?;
         }
         fs::copy(self.dir.join("user_key.pub"), self.dir.join("authorized_keys"))?;
         let settings = format!(
-            "ListenAddress 127.0.0.1\nPort {ssh}\nHostKey {dir}/host_key\nAuthorizedKeysFile {dir}/authorized_keys\n\
+            "Port {ssh}\nHostKey {dir}/host_key\nAuthorizedKeysFile {dir}/authorized_keys\n\
              PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n\
-             SetEnv SLURM_CONF={dir}/slurm.conf\nPrintMotd no\n"
+             SetEnv SLURM_CONF={dir}/slurm.conf PATH={dir}/bin:/usr/local/bin:/usr/bin:/bin\nPrintMotd no\n"
         );
         fs::write(self.dir.join("sshd_config"), settings)?;
         // Another one may be set up at the same time: names in /tmp would be those of both.

@@ -8,7 +8,9 @@ use schema::kinds::job::{FailureClass, JobPhase};
 use schema::meta::NamespacedName;
 use schema::records::{JobOrder, JobReport};
 
-mod crashes;
+mod cuts;
+mod ends;
+mod many;
 mod outages;
 
 /// A cluster that submits to a Slurm of its own.
@@ -23,15 +25,19 @@ fn with_slurm(story: impl FnOnce(&mut Site<'_>) -> Result<()>) -> Result<()> {
         let slurm = Slurm::start(&cluster.dir(""), cluster.slot().port(14))?;
         let key: String = slurm.key()?.lines().map(|line| format!("  {line}\n")).collect();
         let secret = sealed(&recipient(cluster)?, "*", "slurm", &format!("id: |\n{key}"))?;
-        let settings = format!(
-            "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {{name: cluster}}\nspec:\n  slurm:\n    login: {{{}, \
-             sshKey: {{name: slurm, key: id}}}}\n",
-            slurm.login()?
-        );
-        let files = [Change::write("cluster.yaml", settings), Change::write("secrets/slurm.age", secret)];
-        cluster.push(&files, "The login host")?;
+        let settings = settings(&slurm.login(slurm.ssh_port())?);
+        cluster.push(&[settings, Change::write("secrets/slurm.age", secret)], "The login host")?;
         story(&mut Site { cluster, slurm })
     })
+}
+
+/// The Cluster object with a login.
+fn settings(login: &str) -> Change {
+    let text = format!(
+        "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {{name: cluster}}\nspec:\n  slurm:\n    login: {{{login}, \
+         sshKey: {{name: slurm, key: id}}}}\n"
+    );
+    Change::write("cluster.yaml", text)
 }
 
 impl Site<'_> {
@@ -81,13 +87,15 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
             "sum",
             "  files: code/sum\n  compileCommands: [\"sh make.sh\"]\n  runCommands:\n    - echo \"it's $(cat made) \
              on $SLURM_JOB_NAME\"\n    - echo trouble >&2\n    - mkdir -p out && seq 3 > out/a.txt && echo b > out/b.txt\n  \
-             outputFile: log-%j.txt\n  errorFile: log-%j.err\n  outputs: [out/*.txt, none]\n",
+             ttlSecondsAfterFinished: 0\n  outputFile: log-%j.txt\n  errorFile: log-%j.err\n  outputs: [out/*.txt, none]\n",
         );
         let code = Change::write("code/sum/make.sh", "echo compiled > made\n");
         let three = site.manifest("three", "  runCommands: [echo first, exit 3, echo never]\n");
         let refused = site.manifest("refused", "  partition: nowhere\n  runCommands: [\"true\"]\n");
         let commit = site.cluster.push(&[sum, code, three, refused], "Three jobs")?;
         site.cluster.applied(&commit)?;
+        let followed = site.cluster.cli(&["logs", "job/three", "-f"])?;
+        ensure!(followed.ok()? == "first\n");
         let done = site.reaches("sum", JobPhase::Succeeded)?;
         ensure!(done.results.len() == 4 && done.status.exit_code.as_deref() == Some("0:0"), "{done:?}");
         let cli = |args: &[&str]| site.cluster.cli(args)?.ok();
@@ -113,7 +121,11 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
         }
         // Removed: the folder goes, and the order with it.
         let folder = site.slurm.jobs().join(&done.slurm_name);
-        ensure!(folder.join("made").exists());
+        eventually("its files go from the login host, as the manifest says", secs(30), || {
+            ensure!(!folder.join("made").exists() && folder.join(".minik8s/id").exists());
+            Ok(())
+        })?;
+        ensure!(cli(&["logs", "job/sum", "--stderr"])? == "trouble\n", "what was fetched stays");
         site.cluster.push(&[Change::remove("jobs/sum.yaml")], "Remove one")?;
         eventually("the job is gone", secs(60), || {
             ensure!(!folder.exists() && site.order("sum").is_err() && site.report("sum").is_err());

@@ -1,0 +1,146 @@
+//! How jobs end on a real Slurm, and what ends none. OUT_OF_MEMORY needs cgroups of its own for Slurm, which many machines
+//! that run tests do not give; what Slurm prints of it is in the tests of `parse.rs`.
+
+use harness::{Context, Result, ensure, eventually, holds, secs};
+use nix::sys::signal::Signal;
+use schema::kinds::job::{FailureClass, JobPhase};
+use schema::records::JobReport;
+
+use super::{Site, settings, with_slurm};
+
+#[test]
+fn every_end_of_a_job_is_told_from_the_others() -> Result<()> {
+    with_slurm(|site| {
+        let job = |name: &str, command: &str, more: &str| {
+            site.manifest(name, &format!("  runCommands:\n  - |\n    {command}\n{more}"))
+        };
+        let pushed = [
+            job("killed", "kill -9 $$", ""),
+            job("late", "sleep 600", "  timeLimit: \"30\"\n"),
+            job("stuck", "sleep 600", ""),
+            job("again", "[ ${SLURM_JOB_NAME##*.} = 2 ] || sleep 600", "  nodeFailureRetries: 1\n"),
+            job("after-again", "true", "  dependency: {job: again}\n"),
+        ];
+        site.cluster.push(&pushed, "Jobs that end in their ways")?;
+        let class = |report: &JobReport| report.status.class;
+        let killed = site.reaches("killed", JobPhase::Failed)?;
+        ensure!(class(&killed) == Some(FailureClass::Signal), "{killed:?}");
+        ensure!(killed.status.reason == "signal 9", "{killed:?}");
+        // The limit of Slurm is a minute at least; an end that its administrator sets comes sooner.
+        let late = number(&site.reaches("late", JobPhase::Running)?)?;
+        site.slurm.slurm("scontrol", &["update", &format!("JobId={late}"), "EndTime=now"])?;
+        // It looks for such jobs twice a minute.
+        accounting_stopped(site)?;
+        let late = site.reaches("late", JobPhase::Failed)?;
+        ensure!(class(&late) == Some(FailureClass::Timeout), "{late:?}");
+        node_lost(site)?;
+        controller_stopped(site)
+    })
+}
+
+/// Slurm's node is lost with two jobs: one is submitted again, as often as its manifest says.
+fn node_lost(site: &mut Site<'_>) -> Result<()> {
+    for name in ["stuck", "again"] {
+        site.reaches(name, JobPhase::Running)?;
+    }
+    let node = format!("NodeName={}", site.slurm.node_name()?);
+    site.slurm.node().kill()?;
+    site.slurm.slurm("scontrol", &["update", &node, "State=DOWN", "Reason=lost"])?;
+    let stuck = site.reaches("stuck", JobPhase::Failed)?;
+    ensure!(stuck.status.class == Some(FailureClass::NodeFailure), "{stuck:?}");
+    site.slurm.node().start()?;
+    eventually("the node is back", secs(30), || {
+        site.slurm.slurm("scontrol", &["update", &node, "State=RESUME"]).map(drop)
+    })?;
+    let again = site.reaches("again", JobPhase::Succeeded)?;
+    ensure!(again.status.attempt == 2, "{again:?}");
+    // It did not go with the first attempt.
+    site.reaches("after-again", JobPhase::Succeeded).map(drop)
+}
+
+/// Without accounts a job is followed by squeue.
+fn accounting_stopped(site: &mut Site<'_>) -> Result<()> {
+    site.slurm.accounting().end(Signal::SIGTERM, secs(20))?;
+    let jobs = [
+        site.manifest("uncounted", "  runCommands: [\"sleep 2; echo done\"]\n"),
+        site.manifest("uncounted-three", "  runCommands: [exit 3]\n"),
+    ];
+    site.cluster.push(&jobs, "While nobody counts")?;
+    site.reaches("uncounted", JobPhase::Succeeded)?;
+    let three = site.reaches("uncounted-three", JobPhase::Failed)?;
+    ensure!(three.status.exit_code.as_deref() == Some("3:0"), "{three:?}");
+    site.slurm.accounting().start()
+}
+
+/// A job that is pushed while the controller is away is submitted once it is back, and once.
+fn controller_stopped(site: &mut Site<'_>) -> Result<()> {
+    site.slurm.controller().end(Signal::SIGTERM, secs(20))?;
+    let job = site.manifest("patient", "  runCommands: [\"true\"]\n");
+    site.cluster.push(&[job], "While the controller is away")?;
+    eventually("the job meets the controller that is away", secs(60), || {
+        let reason = site.report("patient")?.status.reason;
+        ensure!(reason.contains("Slurm does not answer"), "{reason}");
+        Ok(())
+    })?;
+    holds("that is no end", secs(3), || {
+        let phase = site.report("patient")?.status.phase;
+        ensure!(!phase.is_final(), "{phase:?}");
+        Ok(())
+    })?;
+    site.slurm.controller().start()?;
+    let done = site.reaches("patient", JobPhase::Succeeded)?;
+    ensure!(site.in_accounts(&done)?.len() == 1, "{:?}", site.in_accounts(&done)?);
+    Ok(())
+}
+
+fn number(report: &JobReport) -> Result<String> {
+    Ok(report.status.slurm_id.context("no number")?.to_string())
+}
+
+#[test]
+fn jobs_go_on_at_the_next_login_host_of_a_pool_and_through_a_jump_host() -> Result<()> {
+    with_slurm(|site| {
+        let (port, key) = (site.slurm.ssh_port(), site.slurm.host_key()?);
+        let pool = format!("{}, loginPool: [127.0.0.2]", site.slurm.login(port)?);
+        site.slurm.second_sshd().start()?;
+        let job = site.manifest("long", "  runCommands: [\"sleep 8; echo done\"]\n");
+        // Another cluster's login host that nobody answers at.
+        let dead = site.manifest(
+            "dead",
+            "  runCommands: [\"true\"]\n  login: {host: 127.0.0.3, username: root, sshKey: {name: slurm, key: id}}\n",
+        );
+        let jump = site.manifest(
+            "jump",
+            &format!(
+                "  runCommands: [echo jumped]\n  login:\n    host: 127.0.0.2\n    port: {port}\n    username: root\n    \
+                 sshKey: {{name: slurm, key: id}}\n    hostKeys: [{key}]\n    \
+                 jumpHost: {{host: 127.0.0.1, port: {port}, hostKeys: [{key}]}}\n"
+            ),
+        );
+        let commit = site.cluster.push(&[settings(&pool)], "A pool")?;
+        site.cluster.applied(&commit)?;
+        site.cluster.push(&[job, dead, jump], "Jobs of three logins")?;
+        site.reaches("long", JobPhase::Running)?;
+        site.reaches("jump", JobPhase::Succeeded)?;
+        ensure!(site.cluster.cli(&["logs", "job/jump"])?.ok()? == "jumped\n");
+        // Its connections live in processes of their own.
+        let pid = site.slurm.sshd().pid()?.to_string();
+        let sessions = harness::run("pgrep", &["-P", &pid])?;
+        site.slurm.sshd().kill()?;
+        for session in sessions.lines() {
+            harness::run("kill", &["-9", session])?;
+        }
+        let late = site.manifest("late", "  runCommands: [\"true\"]\n");
+        site.cluster.push(&[late], "With the first login host down")?;
+        for name in ["late", "long"] {
+            let done = site.reaches(name, JobPhase::Succeeded)?;
+            ensure!(site.in_accounts(&done)?.len() == 1, "{done:?}");
+        }
+        let dead = site.report("dead")?;
+        ensure!(dead.status.reason.contains("cannot log in") && dead.status.slurm_id.is_none(), "{dead:?}");
+        // A login that never worked keeps nothing up: the job is begun with the corrected one.
+        let corrected = site.manifest("dead", "  runCommands: [\"true\"]\n");
+        site.cluster.push(&[corrected], "The login corrected")?;
+        site.reaches("dead", JobPhase::Succeeded).map(drop)
+    })
+}
