@@ -11,10 +11,13 @@ use super::client::Client;
 use super::error::CliError;
 use super::print::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
-use crate::view::{List, PodView, RunDetail, root_cause};
+use crate::view::{List, PodView, RunDetail};
 
 mod jobs;
+mod printing;
 pub(super) mod results;
+
+use printing::{broken_off, print_as_it_comes};
 
 /// Most pods whose logs are followed at once: each holds a connection to its node.
 const FOLLOWED_MAX: usize = 16;
@@ -158,18 +161,6 @@ async fn open(client: &Client, args: &LogsArgs, pod: &str, tail: Option<u64>) ->
     ];
     let query: Vec<_> = all.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?))).collect();
     client.stream(&["logs", &args.namespace, pod], &query).await
-}
-
-async fn print_as_it_comes(client: &Client, answer: Response) -> Result<(), CliError> {
-    let mut chunks = answer.bytes_stream();
-    while let Some(chunk) = chunks.next().await {
-        write_bytes(&chunk.map_err(|error| broken_off(client, &error))?)?;
-    }
-    Ok(())
-}
-
-fn broken_off(client: &Client, error: &reqwest::Error) -> CliError {
-    client.unreachable(format!("the log broke off: {}", root_cause(error)))
 }
 
 /// One log after the other, or line by line when followed. A pod without a log does not hide the others'.

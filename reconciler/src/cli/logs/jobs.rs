@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 
-use super::{broken_off, print_as_it_comes};
+use super::printing::{broken_off, print_as_it_comes};
 use crate::args::LogsArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
