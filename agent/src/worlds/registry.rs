@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    // Seen red without the comparison of ids: what the registry has under the name would run.
+    // To be red (not tried yet) without the comparison of ids: what the registry has under the name would run.
     #[tokio::test]
     async fn what_the_registry_has_is_taken_only_if_it_is_what_was_built() {
         let state = tempfile::tempdir().unwrap();

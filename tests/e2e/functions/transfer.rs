@@ -67,7 +67,7 @@ fn builds(node: &Node) -> Change {
     Change::write("builder.yaml", text)
 }
 
-// Seen red with an agent that answers 404 for images, and with a controller that orders none once it was built.
+// To be red (not tried yet) with an agent that answers 404 for images, and with a controller that orders none once it was built.
 #[test]
 fn without_a_registry_living_nodes_give_the_image_and_it_is_built_again_when_none_has_it() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(4), python: true, ..ClusterOptions::default() };
@@ -162,7 +162,7 @@ fn has(registry: &Registry, hash: &str) -> Result<bool> {
     Ok(status == 200)
 }
 
-// Seen red without the pull in `Peers::bring`, with a push that is not made again, and without the deletion.
+// To be red (not tried yet) without the pull in `Peers::bring`, with a push that is not made again, and without the deletion.
 #[test]
 fn a_registry_with_a_login_and_a_ca_of_its_own_gets_the_images_gives_them_and_loses_them() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(2), python: true, ..ClusterOptions::default() };

@@ -45,7 +45,7 @@ mod tests {
     use crate::worlds::disk::FakeDisk;
     use crate::worlds::docker::FakeDocker;
 
-    // Seen red without `grown`, and without `is_low`.
+    // To be red (not tried yet) without `grown`, and without `is_low`.
     #[tokio::test(start_paused = true)]
     async fn a_build_that_fills_the_disk_is_stopped() {
         let of = |used: u64, free: u64| DiskUsage { used_bytes: used << 30, free_bytes: free << 30 };

@@ -105,7 +105,7 @@ fn pushed() -> StoredImage {
     StoredImage { tags, digests: vec!["r.lan:5000/team/function@sha256:2".to_owned()], ..stored() }
 }
 
-// Seen red with an image that is reported ready before the push, and with a push by every node that has it.
+// To be red (not tried yet) with an image that is reported ready before the push, and with a push by every node that has it.
 #[test]
 fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps_it_from_nobody() {
     let here = |image: StoredImage, to_push: bool, failed: Option<i64>| Observed {
@@ -138,7 +138,7 @@ fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps
     assert_eq!(plan(&here(stored(), false, None), at(0)).push, None);
 }
 
-// Seen red with the names of images that another instance claims removed, too.
+// To be red (not tried yet) with the names of images that another instance claims removed, too.
 #[test]
 fn an_instance_takes_an_image_from_no_other_one_and_what_it_pushed_from_the_registry() {
     let own = format!("minik8s.local/instance-mk8s:{HASH}");

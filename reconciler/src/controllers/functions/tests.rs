@@ -125,7 +125,7 @@ fn a_lost_builder_is_replaced_and_a_labelled_node_is_preferred() {
     assert_eq!(orders(&plan), [("n2".to_owned(), true), ("n1".to_owned(), false)], "{plan}");
 }
 
-// Seen red with `BUILDERS_MAX` 1, and without `ATTEMPTS_MAX`.
+// To be red (not tried yet) with `BUILDERS_MAX` 1, and without `ATTEMPTS_MAX`.
 #[test]
 fn a_build_that_fails_again_and_again_is_tried_at_other_nodes_and_is_said_at_once() {
     let object = function('a');
