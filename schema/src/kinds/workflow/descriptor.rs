@@ -21,7 +21,9 @@ impl KindSpec for WorkflowSpec {
         references: Self::references,
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
-        further_places: |_| vec![field_path(&["spec", "definitionPath"])],
+        further_places: |spec| {
+            spec.definition_path.iter().map(|_| field_path(&["spec", "definitionPath"])).collect()
+        },
         content: None,
         pod: |_, _| None,
     };

@@ -134,7 +134,7 @@ fn schedules() -> Vec<cases::Case> {
         ("required", triggers("§{name: t}")),
         ("exclusive", triggers("{name: t, schedule: {cron: '* * * * *'}, §onCommit: {}}")),
         ("invalid-path", triggers("{name: t, onCommit: {paths: [data/, §../x]}}")),
-        ("invalid-path", triggers("{name: t, onCommit: {paths: §['!*.md']}}")),
+        ("invalid-path", triggers("{name: t, onCommit: {§paths: ['!*.md']}}")),
         ("wrong-type", triggers("{name: t, onCall: {tokenSha256: §my-token}}")),
         (
             "duplicate-name",
