@@ -87,7 +87,7 @@ impl Site<'_> {
         let settings = format!(
             "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {{name: cluster}}\nspec:\n  slurm:\n    login: {{{}, \
              sshKey: {{name: slurm, key: id}}}}\n",
-            self.slurm.login()?
+            self.slurm.login(self.slurm.ssh_port())?
         );
         let files = [Change::write("cluster.yaml", settings), Change::write("secrets/slurm.age", secret)];
         let commit = self.cluster.repo.push(&files, "The login host")?;

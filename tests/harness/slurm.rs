@@ -280,6 +280,27 @@ impl Slurm {
              SlurmdParameters=config_overrides\n"
         );
         fs::write(self.dir.join("slurm.conf"), settings)?;
+        self.write_login_host(ssh)?;
+        // Another one may be set up at the same time: names in /tmp would be those of both.
+        fs::create_dir_all(self.dir.join("db-tmp"))?;
+        let (datadir, tmpdir) = (format!("--datadir={dir}/db"), format!("--tmpdir={dir}/db-tmp"));
+        run(
+            "mariadb-install-db",
+            &[
+                "--no-defaults",
+                &datadir,
+                &tmpdir,
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--user=root",
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// What the login host has: programs that note their calls, keys, and what its sshd reads.
+    fn write_login_host(&self, ssh: u16) -> Result<()> {
+        let dir = self.dir.display();
         for program in ["sbatch", "sacct"] {
             let (path, calls) = (self.dir.join("bin").join(program), self.dir.join("calls").join(program));
             let (real, calls) = (run("sh", &["-c", &format!("command -v {program}")])?, calls.display());
@@ -301,22 +322,7 @@ impl Slurm {
              PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n\
              SetEnv SLURM_CONF={dir}/slurm.conf PATH={dir}/bin:/usr/local/bin:/usr/bin:/bin\nPrintMotd no\n"
         );
-        fs::write(self.dir.join("sshd_config"), settings)?;
-        // Another one may be set up at the same time: names in /tmp would be those of both.
-        fs::create_dir_all(self.dir.join("db-tmp"))?;
-        let (datadir, tmpdir) = (format!("--datadir={dir}/db"), format!("--tmpdir={dir}/db-tmp"));
-        run(
-            "mariadb-install-db",
-            &[
-                "--no-defaults",
-                &datadir,
-                &tmpdir,
-                "--auth-root-authentication-method=normal",
-                "--skip-test-db",
-                "--user=root",
-            ],
-        )?;
-        Ok(())
+        Ok(fs::write(self.dir.join("sshd_config"), settings)?)
     }
 }
 

@@ -220,11 +220,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let frame = Frame { base: &base_name, nodes, running: &running, notes: &notes };
     let mut review = review(&situation, &decided, &frame);
     review.violations.extend(after.listing.notes.iter().cloned());
-    let text = |path: &str| {
-        let found = content::find(&repository, effective, path).ok()?;
-        String::from_utf8(git::blob(&repository, found.id).ok()??).ok()
-    };
-    review.violations.extend(python::check(&python::modules(&after.manifests, text)));
+    review.violations.extend(python_errors(&repository, effective, &after.manifests));
     review.violations.sort();
     // A name that can't be read is among the quarantined files as well.
     review.violations.dedup();
@@ -234,6 +230,15 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     review.workflow_tests = workflow_tests(&repository, effective, &after.manifests);
     locate(&repository, after, &mut review);
     Ok(review)
+}
+
+/// What keeps the Python code of functions from being parsed.
+fn python_errors(repository: &Repository, commit: Oid, manifests: &Manifests) -> Vec<Violation> {
+    let text = |path: &str| {
+        let found = content::find(repository, commit, path).ok()?;
+        String::from_utf8(git::blob(repository, found.id).ok()??).ok()
+    };
+    python::check(&python::modules(manifests, text))
 }
 
 fn refused(files: usize) -> String {

@@ -159,7 +159,7 @@ async fn what_a_trigger_asks_for_is_a_run_of_its_own_and_said_once() {
     let head = kit.ended("flow", &first.run).await;
     assert_eq!(head.origin.to_string(), "trigger data of commit aaaaaaaaaaaa");
     kit.ended("flow", &second.run).await;
-    assert_eq!(kit.ask_as(&first, json!({}), origin).await, Asked::Before);
+    assert_eq!(kit.ask_as(&first, json!({}), origin).await, Asked::Existing);
     assert_eq!(runs(&kit).await, ["data-aaaaaaaaaaaa", "data-bbbbbbbbbbbb"]);
     let found = kit.store.get(&Key::Trigger(flow(), "data".into()).to_string()).await.unwrap().unwrap();
     let record: TriggerRecord = decode(&found.value).unwrap();
