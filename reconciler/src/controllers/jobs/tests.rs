@@ -160,11 +160,11 @@ fn what_a_changed_job_was_moves_along_until_a_node_has_begun_the_new_one() {
     let changed = plan(&builder.snapshot, at(2));
     let (_, two) = only(&changed);
     let uids = |order: &JobOrder| order.former.iter().map(|former| former.uid.clone()).collect::<Vec<_>>();
-    assert_eq!(uids(&two), [one.uid.clone()]);
+    assert_eq!(uids(&two), std::slice::from_ref(&one.uid));
     let builder = builder.after(&changed).put(&at_n1, &reported(&one, Some(at(2))));
     let moved = plan(&builder.snapshot, at(300));
     let of_n2 = orders(&moved).into_iter().find(|(node, _)| node == "n2").unwrap().1.unwrap();
-    assert_eq!((uids(&of_n2), &of_n2.uid), (vec![one.uid.clone()], &two.uid));
+    assert_eq!((uids(&of_n2), &of_n2.uid), (vec![one.uid], &two.uid));
     // Once a node reports the new one, the former is gone.
     let builder = builder
         .after(&moved)
