@@ -224,7 +224,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         let found = content::find(&repository, effective, path).ok()?;
         String::from_utf8(git::blob(&repository, found.id).ok()??).ok()
     };
-    review.violations.extend(python::check(&python::modules(&after.manifests, text)));
+    review.violations.extend(python::check(&after.manifests, text));
     review.violations.sort();
     // A name that can't be read is among the quarantined files as well.
     review.violations.dedup();
