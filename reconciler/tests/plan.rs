@@ -135,7 +135,6 @@ fn json_has_the_fields_that_programs_read() {
     }
 }
 
-// To be red (not tried yet) without the check: the plan showed nothing but the files that change.
 #[test]
 fn code_of_a_function_that_python_cannot_parse_is_an_error_with_its_line() {
     let repo = repository();

@@ -79,7 +79,6 @@ fn a_moved_tag_is_followed_with_always_and_a_digest_never_moves() -> Result<()> 
     })
 }
 
-// To be red (not tried yet) when pulls.rs does not fail a slot after an error.
 #[test]
 fn a_registry_that_is_away_is_waited_for() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

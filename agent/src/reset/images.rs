@@ -3,7 +3,7 @@
 //! names of the same images are their owners'.
 
 use super::removed::Removed;
-use crate::converge::builds::plan::{names_to_remove, of_functions};
+use crate::converge::builds::plan::{of_functions, removal_of};
 use crate::worlds::docker::{Docker, DockerError};
 use crate::worlds::pause::IMAGE_REPOSITORY;
 
@@ -28,9 +28,15 @@ pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Re
         }
     }
     let built = of_functions(images);
-    let built = built.iter().flat_map(|(hash, image)| names_to_remove(hash, image, instance));
-    let bases = tags.into_iter().filter(|tag| tag.starts_with(BASES));
-    for tag in built.chain(bases) {
+    let mut names = Vec::new();
+    for removal in built.iter().filter_map(|(hash, image)| removal_of(instance, hash, image)) {
+        names.extend(removal.names);
+        // A reset reaches neither the login nor the functions that may need it at other nodes.
+        let stays = |(repository, digest)| format!("image {repository}@{digest} stays in the registry");
+        removed.remarks.extend(removal.pushed.into_iter().map(stays));
+    }
+    names.extend(tags.into_iter().filter(|tag| tag.starts_with(BASES)));
+    for tag in names {
         match docker.remove_image(&tag).await {
             Err(DockerError::ImageInUse { .. }) => {}
             result => removed.note(format!("image {tag}"), result.map(|()| true)),

@@ -87,8 +87,8 @@ impl ImageSource for Peers {
             return Err(failed("no node has built it yet".to_owned()));
         };
         let mut said = Vec::new();
-        if let (Some(RegistryCopy::Pushed { .. }), Some(hash)) = (&image.registry, image_hash(reference)) {
-            match self.registry.pull(hash, reference, image.id.as_deref()).await {
+        if let Some(RegistryCopy::Pushed { digest }) = &image.registry {
+            match self.registry.pull(digest, reference, image.id.as_deref()).await {
                 Ok(()) => return Ok(()),
                 Err(why) => said.push(why),
             }

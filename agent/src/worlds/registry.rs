@@ -8,7 +8,6 @@ use std::time::Duration;
 use reqwest::{Certificate, StatusCode};
 use schema::control::error_chain;
 use schema::kinds::cluster::{Registry, cluster_reference};
-use schema::kinds::function::registry_image;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -19,17 +18,20 @@ use crate::files::PodFiles;
 
 /// Longest time for a push or a pull.
 const MOVE_MAX: Duration = Duration::from_secs(600);
-/// Longest time for a deletion.
+/// Longest time until a pull says anything: other nodes may have the image.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Longest time for a deletion, and to connect for it.
 const DELETE_MAX: Duration = Duration::from_secs(20);
+const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Where Docker looks for the CAs of registries, by their host.
 const DOCKER_CAS: &str = "/etc/docker/certs.d";
 
 /// Why an image stays in the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotDeleted {
-    /// It does not answer: to be tried again.
-    Away(String),
-    /// It does not permit it.
+    /// It can't be asked now, or not with this login: to be tried again.
+    Unavailable(String),
+    /// It never does.
     Refused(String),
 }
 
@@ -59,6 +61,14 @@ impl ClusterRegistry {
         self.current().map(|registry| registry.address)
     }
 
+    /// The registry, if it holds this repository.
+    fn with(&self, repository: &str) -> Option<Registry> {
+        self.current().filter(|registry| {
+            let rest = repository.strip_prefix(registry.address.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        })
+    }
+
     async fn login(&self, registry: &Registry, image: &str) -> Result<Option<RegistryLogin>, String> {
         let Some(secret) = &registry.login_secret else { return Ok(None) };
         let files = self.catalog.borrow().settings.logins.clone();
@@ -81,64 +91,83 @@ impl ClusterRegistry {
         pushed.map_err(|error| with_help(&registry, &error.to_string()))
     }
 
-    /// Brings the image with this hash and id here, and calls it `reference`.
+    /// Brings the image here that was pushed as `copy`, `repository@digest`, and calls it `reference`. By its digest:
+    /// another cluster may have pushed its own under the same tag.
     ///
     /// # Errors
     /// A sentence with what to do.
-    pub async fn pull(&self, hash: &str, reference: &str, id: Option<&str>) -> Result<(), String> {
-        let registry = self.current().ok_or("the cluster has no registry any more")?;
-        let name = registry_image(&registry.address, hash);
-        let login = self.login(&registry, &name).await?;
-        let progress = watch::channel(PullProgress::default()).0;
-        let pulled = timeout(MOVE_MAX, self.docker.pull(&name, login.as_ref(), &progress)).await;
-        let pulled = pulled.map_err(|_| format!("pulling {name} took longer than {MOVE_MAX:?}"))?;
+    pub async fn pull(&self, copy: &str, reference: &str, id: Option<&str>) -> Result<(), String> {
+        let registry =
+            self.with(copy).ok_or_else(|| format!("the cluster's registry is not that of {copy}"))?;
+        let login = self.login(&registry, copy).await?;
+        let (progress, said) = watch::channel(PullProgress::default());
+        let pulling = timeout(MOVE_MAX, self.docker.pull(copy, login.as_ref(), &progress));
+        let pulled = unless_silent(said, pulling).await;
+        let pulled =
+            pulled.ok_or_else(|| format!("the registry of {copy} says nothing for {ANSWER_MAX:?}"))?;
+        let pulled = pulled.map_err(|_| format!("pulling {copy} took longer than {MOVE_MAX:?}"))?;
         pulled.map_err(|error| with_help(&registry, &error.to_string()))?;
         let failed = |error: super::docker::DockerError| error.to_string();
-        let found = self.docker.image(&name).await.map_err(failed)?.map(|facts| facts.id);
+        let found = self.docker.image(copy).await.map_err(failed)?.map(|facts| facts.id);
         let is_right = found.as_deref() == id && id.is_some();
         if is_right {
-            self.docker.tag(&name, reference).await.map_err(failed)?;
+            self.docker.tag(copy, reference).await.map_err(failed)?;
         }
         // Who has pushed it deletes it, so no other node keeps its name there.
-        self.docker.remove_image(&name).await.map_err(failed)?;
-        if is_right { Ok(()) } else { Err(format!("{name} is another image than was built")) }
+        self.docker.remove_image(copy).await.map_err(failed)?;
+        if is_right { Ok(()) } else { Err(format!("{copy} is another image than was built")) }
     }
 
     /// Deletes an image there.
     pub async fn delete(&self, repository: &str, digest: &str) -> Result<(), NotDeleted> {
-        let registry = self.current().filter(|registry| {
-            repository
-                .strip_prefix(registry.address.trim_end_matches('/'))
-                .is_some_and(|rest| rest.starts_with('/'))
-        });
-        let Some((registry, (host, path))) = registry.zip(repository.split_once('/')) else {
+        let Some((registry, (host, path))) = self.with(repository).zip(repository.split_once('/')) else {
             return Err(NotDeleted::Refused("the cluster has another registry now".to_owned()));
         };
-        let login = self.login(&registry, repository).await.map_err(NotDeleted::Refused)?;
+        let login = self.login(&registry, repository).await.map_err(NotDeleted::Unavailable)?;
         let scheme = if registry.insecure || is_loopback(host) { "http" } else { "https" };
         let url = format!("{scheme}://{host}/v2/{path}/manifests/{digest}");
-        let client = client(&Path::new(DOCKER_CAS).join(host)).map_err(NotDeleted::Refused)?;
+        let client = client(&Path::new(DOCKER_CAS).join(host)).map_err(NotDeleted::Unavailable)?;
         let request = client.delete(&url);
         let request = match &login {
             Some(login) => request.basic_auth(&login.username, Some(&login.password)),
             None => request,
         };
-        let answer = request.send().await.map_err(|error| NotDeleted::Away(error_chain(&error)))?;
+        let answer = request.send().await;
+        let answer = answer.map_err(|error| NotDeleted::Unavailable(error_chain(&error)))?;
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(()),
             status if status.is_success() => Ok(()),
             StatusCode::METHOD_NOT_ALLOWED => Err(NotDeleted::Refused(
                 "it permits no deletion (of Docker's own registry that is storage.delete.enabled)".to_owned(),
             )),
-            status if status.is_server_error() => Err(NotDeleted::Away(format!("it answered {status}"))),
-            status => Err(NotDeleted::Refused(format!("it answered {status}"))),
+            // Also of a wrong login, which may be corrected: here the image keeps its names, by which it is found again.
+            status => Err(NotDeleted::Unavailable(format!("it answered {status}"))),
         }
+    }
+}
+
+/// What a pull comes to, none if it says nothing for long.
+async fn unless_silent<T>(
+    mut said: watch::Receiver<PullProgress>,
+    pull: impl Future<Output = T>,
+) -> Option<T> {
+    let silence = async {
+        if timeout(ANSWER_MAX, said.changed()).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        done = pull => Some(done),
+        () = silence => None,
     }
 }
 
 /// With the CAs that Docker trusts for the registry, too.
 fn client(cas: &Path) -> Result<reqwest::Client, String> {
-    let builder = reqwest::Client::builder().timeout(DELETE_MAX).redirect(reqwest::redirect::Policy::none());
+    let builder = reqwest::Client::builder()
+        .connect_timeout(CONNECT_MAX)
+        .timeout(DELETE_MAX)
+        .redirect(reqwest::redirect::Policy::none());
     let files = std::fs::read_dir(cas).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut certificates = Vec::new();
     for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "crt")) {
@@ -181,6 +210,8 @@ fn with_help(registry: &Registry, message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use schema::records::ClusterSettings;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     use super::*;
     use crate::files::Keys;
@@ -196,25 +227,83 @@ mod tests {
         }
     }
 
-    // To be red (not tried yet) without the comparison of ids: what the registry has under the name would run.
+    /// The registry `r`, at the address of a cluster.
+    fn registry(docker: &Arc<FakeDocker>, state: &Path, r: Registry) -> ClusterRegistry {
+        let keys = Keys::open_or_without(&state.join("age.txt"));
+        let files = Arc::new(PodFiles::new(state, Arc::new(NoBlobs), keys));
+        let mut settings = ClusterSettings::default();
+        settings.spec.registry = Some(r);
+        let catalog = watch::channel(Arc::new(Catalog { settings, ..Catalog::default() })).1;
+        ClusterRegistry::new(docker.clone(), files, catalog)
+    }
+
+    // Seen red without the comparison of ids: what the registry has under the name would run.
     #[tokio::test]
     async fn what_the_registry_has_is_taken_only_if_it_is_what_was_built() {
-        let state = tempfile::tempdir().unwrap();
-        let keys = Keys::open_or_without(&state.path().join("age.txt"));
-        let files = Arc::new(PodFiles::new(state.path(), Arc::new(NoBlobs), keys));
-        let mut settings = ClusterSettings::default();
-        settings.spec.registry = Some(Registry { address: "r.lan/team".to_owned(), ..Registry::default() });
-        let catalog = watch::channel(Arc::new(Catalog { settings, ..Catalog::default() })).1;
-        let docker = Arc::new(FakeDocker::default());
-        docker.engine().registry.insert("r.lan/team/function:0".to_owned());
-        let registry = ClusterRegistry::new(docker.clone(), files, catalog);
+        let (state, docker) = (tempfile::tempdir().unwrap(), Arc::new(FakeDocker::default()));
+        let copy = "r.lan/team/function@sha256:0";
+        docker.engine().registry.insert(copy.to_owned());
+        let there = Registry { address: "r.lan/team".to_owned(), ..Registry::default() };
+        let registry = registry(&docker, state.path(), there);
         let here = || docker.engine().images.keys().cloned().collect::<Vec<_>>();
-        let other = registry.pull("0", "local:0", Some("sha256:other")).await;
+        let other = registry.pull(copy, "local:0", Some("sha256:other")).await;
         assert!(other.unwrap_err().contains("another image than was built") && here().is_empty());
-        let right = Some("sha256:r.lan/team/function:0");
-        registry.pull("0", "local:0", right).await.unwrap();
+        let right = Some("sha256:r.lan/team/function@sha256:0");
+        registry.pull(copy, "local:0", right).await.unwrap();
         assert_eq!(here(), ["local:0"], "its name in the registry is the pusher's alone");
-        assert!(registry.pull("1", "local:1", right).await.unwrap_err().contains("see the registry"));
+        let none = registry.pull("r.lan/team/function@sha256:1", "local:1", right).await;
+        assert!(none.unwrap_err().contains("see the registry"));
+        let elsewhere = registry.pull("r.lan/teams/function@sha256:0", "local:1", right).await;
+        assert!(elsewhere.unwrap_err().contains("the cluster's registry is not that of"));
+    }
+
+    // Seen red with every other answer taken for a refusal.
+    #[tokio::test]
+    async fn only_what_a_registry_never_deletes_is_given_up() {
+        let (state, docker) = (tempfile::tempdir().unwrap(), Arc::new(FakeDocker::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("{}/team", listener.local_addr().unwrap());
+        let there = Registry { address: address.clone(), ..Registry::default() };
+        let open = registry(&docker, state.path(), there.clone());
+        let repository = format!("{address}/function");
+        for (status, refused) in [
+            (202, None),
+            (404, None),
+            (405, Some(true)),
+            (401, Some(false)),
+            (403, Some(false)),
+            (408, Some(false)),
+            (429, Some(false)),
+            (503, Some(false)),
+        ] {
+            let answer = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.read(&mut [0; 1024]).await.unwrap();
+                let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                stream.write_all(head.as_bytes()).await.unwrap();
+            };
+            let (deleted, ()) = tokio::join!(open.delete(&repository, "sha256:2"), answer);
+            let found = deleted.as_ref().err().map(|error| matches!(error, NotDeleted::Refused(_)));
+            assert_eq!(found, refused, "{status}: {deleted:?}");
+        }
+        let login_secret = Some(schema::kinds::pod::LocalReference { name: "reg".to_owned() });
+        let closed = registry(&docker, state.path(), Registry { login_secret, ..there });
+        let deleted = closed.delete(&repository, "sha256:2").await;
+        assert!(matches!(deleted, Err(NotDeleted::Unavailable(_))), "the secret is not here: {deleted:?}");
+    }
+
+    // Seen red with a pull that waits for its first word without end.
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_says_nothing_is_given_up_and_a_slow_one_is_not() {
+        let long = ANSWER_MAX * 3;
+        let (_progress, silent) = watch::channel(PullProgress::default());
+        assert_eq!(unless_silent(silent, tokio::time::sleep(long)).await, None);
+        let (progress, slow) = watch::channel(PullProgress::default());
+        let pull = async {
+            progress.send_modify(|progress| progress.note("layer", "Downloading", Some((1, 2))));
+            tokio::time::sleep(long).await;
+        };
+        assert_eq!(unless_silent(slow, pull).await, Some(()));
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);
     let addresses = warn_of_addresses(&folder.manifests, None);
     let tests = workflow_tests(&folder);
-    let code = python::check(&python::modules(&folder.manifests, |file| regular_text(&folder.root, file)));
+    let code = python::check(&folder.manifests, |file| regular_text(&folder.root, file));
     let beside = addresses.iter().chain(&tests).chain(&code).chain(&folder.passed_over);
     let violations = own.chain(across).chain(beside).cloned();
     let objects = folder.manifests.values().map(|file| file.documents.len()).sum();

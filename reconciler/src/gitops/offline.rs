@@ -238,7 +238,7 @@ fn python_errors(repository: &Repository, commit: Oid, manifests: &Manifests) ->
         let found = content::find(repository, commit, path).ok()?;
         String::from_utf8(git::blob(repository, found.id).ok()??).ok()
     };
-    python::check(&python::modules(manifests, text))
+    python::check(manifests, text)
 }
 
 fn refused(files: usize) -> String {

@@ -4,47 +4,59 @@ use harness::{eventually, secs};
 
 use super::*;
 
-/// The functions of this story: name, code, further lines of the spec.
-const CODE: &[(&str, &str, &str)] = &[
-    ("echo", "def main(params):\n    return {'got': params}\n", ""),
-    (
-        "raises",
-        "def main(params):\n    return helper(params)\n\n\ndef helper(params):\n    raise ValueError('no ' + params['what'])\n",
-        "",
-    ),
-    (
-        "nothing",
-        "def main(params):\n    if params.get('as') == 'list':\n        return [1]\n    if params.get('as') == 'generator':\n        return (n for n in range(3))\n",
-        "",
-    ),
-    (
-        "slow",
-        "import time\n\n\ndef main(params):\n    time.sleep(params.get('for', 0))\n    return {'slept': True}\n",
-        "  timeoutSeconds: 1\n",
-    ),
-    (
-        "dies",
-        "import os\n\n\ndef main(params):\n    if params.get('die'):\n        os._exit(3)\n    return {'alive': True}\n",
-        "",
-    ),
-    (
-        "greedy",
-        "def main(params):\n    kept = bytearray(int(params.get('bytes', 0)))\n    kept[::4096] = b'x' * len(kept[::4096])\n    return {'kept': len(kept)}\n",
-        "  resources: {limits: {memory: 64Mi}}\n",
-    ),
-    (
-        "prints",
-        "import sys, subprocess\n\n\ndef main(params):\n    print('told ' + params['word'])\n    subprocess.run(['/bin/sh', '-c', 'echo child'], check=False)\n    return {}\n",
-        "",
-    ),
-    ("broken", "def main(params:\n    return {}\n", ""),
-    ("imports", "import not_there\n\n\ndef main(params):\n    return {}\n", ""),
-    (
-        "small",
-        "def main(params):\n    return {'text': 'x' * params.get('length', 0)}\n",
-        "  requestBodyLimit: 1Ki\n  responseBodyLimit: 2Ki\n",
-    ),
+/// Functions of one folder, and so of one image: name, and further lines of the spec.
+const SHARED: &[(&str, &str)] = &[
+    ("echo", ""),
+    ("raises", ""),
+    ("nothing", ""),
+    ("slow", "  timeoutSeconds: 1\n"),
+    ("dies", ""),
+    ("greedy", "  resources: {limits: {memory: 64Mi}}\n"),
+    ("prints", ""),
+    ("small", "  requestBodyLimit: 1Ki\n  responseBodyLimit: 2Ki\n"),
 ];
+
+/// Their code.
+const CODE: &str = r#"
+import os, subprocess, sys, time
+
+def echo(params):
+    return {'got': params}
+
+def raises(params):
+    return helper(params)
+
+def helper(params):
+    raise ValueError('no ' + params['what'])
+
+def nothing(params):
+    if params.get('as') == 'list':
+        return [1]
+    if params.get('as') == 'generator':
+        return (n for n in range(3))
+
+def slow(params):
+    time.sleep(params.get('for', 0))
+    return {'slept': True}
+
+def dies(params):
+    if params.get('die'):
+        os._exit(3)
+    return {'alive': True}
+
+def greedy(params):
+    kept = bytearray(int(params.get('bytes', 0)))
+    kept[::4096] = b'x' * len(kept[::4096])
+    return {'kept': len(kept)}
+
+def prints(params):
+    print('told ' + params['word'])
+    subprocess.run(['/bin/sh', '-c', 'echo child'], check=False)
+    return {}
+
+def small(params):
+    return {'text': 'x' * params.get('length', 0)}
+"#;
 
 const INSIDE: &str = r#"
 import os, errno, socket, resource
@@ -91,6 +103,15 @@ def main(params):
     }
 "#;
 
+/// A function whose call begins in that of its name in the shared folder.
+pub(super) fn shared(name: &str, spec: &str) -> Change {
+    let text = format!(
+        "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec:\n  source: code/shared\n  \
+         handler: main.{name}\n{spec}"
+    );
+    Change::write(format!("{name}.yaml"), text)
+}
+
 // Seen red with a spec of the pod without its security context.
 #[test]
 fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
@@ -98,9 +119,14 @@ fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
     Cluster::run(options, |cluster| {
         let plain = Change::write("plain.yaml", harness::manifests::web("plain").to_string());
         let mut changes = vec![other_object(), plain];
-        for (name, text, spec) in CODE {
-            changes.extend([manifest(name, spec), code(name, "main.py", text)]);
+        for (name, spec) in SHARED {
+            changes.push(shared(name, spec));
         }
+        changes.push(code("shared", "main.py", CODE));
+        changes
+            .extend([manifest("broken", ""), code("broken", "main.py", "def main(params:\n    return {}\n")]);
+        let imports = "import not_there\n\n\ndef main(params):\n    return {}\n";
+        changes.extend([manifest("imports", ""), code("imports", "main.py", imports)]);
         changes.extend([manifest("inside", ""), code("inside", "func.py", INSIDE)]);
         let package = "  handler: shop.prices.go\n";
         changes.extend([manifest("packaged", package), code("packaged", "main.py", "")]);
@@ -111,12 +137,12 @@ fn each_outcome_of_a_call_has_its_status_and_the_sandbox_holds() -> Result<()> {
         changes.push(refusals::narrow());
         let commit = cluster.push(&changes, "All of it")?;
         cluster.applied(&commit)?;
-        // One after the other, but for the one that can't be built.
+        // One after the other: shared, imports, inside and packaged; broken can't be built.
         eventually("all images are built", secs(240), || {
             let images = cluster.etcd.list("/minik8s/status/")?;
             let ready =
                 images.iter().filter(|one| one.key.contains("/images/") && one.value.contains("\"ready\""));
-            ensure!(ready.count() == CODE.len() + 1, "not yet");
+            ensure!(ready.count() == 4, "not yet");
             Ok(())
         })?;
         say_what_went_wrong(cluster)?;

@@ -9,8 +9,8 @@ const LASTING: &str = "import time\n\ntime.sleep(3600)\n\n\ndef main(params):\n 
 
 /// What the story in `contract.rs` pushes for this, with the code of `slow`.
 pub(super) fn narrow() -> Change {
-    let text = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: narrow}\nspec:\n  source: code/slow\n  \
-        maxScale: 1\n  queueLength: 1\n";
+    let text = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: narrow}\nspec:\n  source: code/shared\n  \
+        handler: main.slow\n  maxScale: 1\n  queueLength: 1\n";
     Change::write("narrow.yaml", text)
 }
 

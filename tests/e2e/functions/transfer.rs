@@ -1,7 +1,7 @@
 //! How images reach nodes: from each other where there is no registry, through the cluster's registry, and away from both
 //! once no function needs them.
 
-use harness::{Registry, RegistryOptions, eventually, recipient_of, secs};
+use harness::{Registry, RegistryOptions, bail, eventually, recipient_of, secs};
 use nix::sys::signal::Signal;
 use schema::keys::Key;
 use schema::kinds::function::{IMAGE_PREFIX, image_hash};
@@ -67,7 +67,6 @@ fn builds(node: &Node) -> Change {
     Change::write("builder.yaml", text)
 }
 
-// To be red (not tried yet) with an agent that answers 404 for images, and with a controller that orders none once it was built.
 #[test]
 fn without_a_registry_living_nodes_give_the_image_and_it_is_built_again_when_none_has_it() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(4), python: true, ..ClusterOptions::default() };
@@ -162,7 +161,6 @@ fn has(registry: &Registry, hash: &str) -> Result<bool> {
     Ok(status == 200)
 }
 
-// To be red (not tried yet) without the pull in `Peers::bring`, with a push that is not made again, and without the deletion.
 #[test]
 fn a_registry_with_a_login_and_a_ca_of_its_own_gets_the_images_gives_them_and_loses_them() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(2), python: true, ..ClusterOptions::default() };
@@ -230,19 +228,20 @@ fn a_wrong_login_keeps_nobody_from_the_image(cluster: &Cluster) -> Result<()> {
 fn the_other_node_pulls(cluster: &Cluster, registry: &Registry) -> Result<String> {
     let changes = [manifest("pulled", "  minScale: 2\n"), code("pulled", "main.py", &says("two"))];
     cluster.push(&changes, "Another function")?;
-    let pulled = eventually("both nodes run it", secs(150), || {
+    let (pulled, digest) = eventually("both nodes run it", secs(150), || {
         let hash = hash(cluster, "pulled")?;
         let record = record(cluster, "pulled")?;
         let image = record.image().context("no image")?;
-        ensure!(matches!(image.registry, Some(RegistryCopy::Pushed { .. })), "{image:?}");
+        let Some(RegistryCopy::Pushed { digest }) = &image.registry else { bail!("{image:?}") };
         for node in &cluster.nodes {
             let id = id_at(node, &image.reference)?;
             ensure!(Some(&id) == image.id.as_ref() && runs_at(cluster, node, "pulled")?, "{}", node.name);
         }
-        Ok(hash)
+        Ok((hash, digest.clone()))
     })?;
     let from = cluster.nodes[1].address()?;
-    let path = format!("/v2/team/function/manifests/{pulled}");
+    let (_, digest) = digest.split_once('@').context("no digest")?;
+    let path = format!("/v2/team/function/manifests/{digest}");
     let log = std::fs::read_to_string(registry.daemon.log_path())?;
     let asked = |line: &&str| line.contains(from) && line.contains(&path);
     ensure!(log.lines().any(|line| asked(&line)), "node 2 did not ask the registry");

@@ -87,11 +87,8 @@ impl BuildsLoop {
         let mut outcome = Outcome { again: false, again_at: plan.again_at };
         for (image, name) in plan.claim {
             if let Err(error) = self.deps.docker.tag(&image, &name).await {
-                tracing::debug!(image, %error, "an image of a function is not claimed");
+                tracing::debug!(image, %error, "could not tag an image of a function");
             }
-        }
-        for removal in plan.remove {
-            outcome.again |= self.remove(removal).await;
         }
         if let Some((hash, order)) = plan.build {
             self.build(&hash, &order).await;
@@ -101,7 +98,24 @@ impl BuildsLoop {
             self.push(hash, &reference, &target).await;
             outcome.again = true;
         }
+        // Minutes have gone by after a build or a push: what nothing needed then may be needed now.
+        if !outcome.again {
+            outcome.again = self.remove_all(plan.remove).await;
+        }
         outcome
+    }
+
+    /// Whether any is gone. A registry that is unavailable is asked once: each answer may take its time.
+    async fn remove_all(&mut self, removals: Vec<Removal>) -> bool {
+        let (mut is_any_gone, mut is_available) = (false, true);
+        for removal in removals {
+            if is_available || removal.pushed.is_empty() {
+                let is_gone = self.remove(removal).await;
+                is_available &= is_gone;
+                is_any_gone |= is_gone;
+            }
+        }
+        is_any_gone
     }
 
     /// Whether it is gone, from the registry first: without its names here nobody knows any more that it is there.
@@ -109,8 +123,8 @@ impl BuildsLoop {
         for (repository, digest) in &removal.pushed {
             match self.deps.registry.delete(repository, digest).await {
                 Ok(()) => {}
-                Err(NotDeleted::Away(why)) => {
-                    tracing::warn!(repository, digest, why, "an image can't be deleted in the registry yet");
+                Err(NotDeleted::Unavailable(why)) => {
+                    tracing::warn!(repository, digest, why, "could not delete an image in the registry yet");
                     return false;
                 }
                 Err(NotDeleted::Refused(why)) => {
@@ -241,11 +255,14 @@ impl BuildsLoop {
         let values = self.deps.files.secret_values(&settings.logins, &namespace, &secret.name).await;
         let values = values.map_err(|error| error.to_string())?;
         let value = |key: &str| {
-            let text = values.get(key).and_then(|value| String::from_utf8(value.clone()).ok());
-            let text =
-                text.map(|text| text.trim().to_owned()).filter(|text| !text.contains(char::is_whitespace));
-            text.ok_or_else(|| {
-                format!("secret {} has no key {key} with one word, for the package index", secret.name)
+            let named = || format!("key {key} of secret {}, for the package index,", secret.name);
+            let value = values.get(key).ok_or_else(|| format!("{} is not there", named()))?;
+            python::netrc_word(value).ok_or_else(|| {
+                format!(
+                    "{} is not one word of ASCII without backslashes and double quotes, which pip reads in different \
+                     ways; choose another",
+                    named()
+                )
             })
         };
         let (user, password) = (value("username")?, value("password")?);

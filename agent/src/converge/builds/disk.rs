@@ -14,7 +14,7 @@ const GROWTH_MAX: u64 = 8 << 30;
 /// Bytes that a build leaves free for the pods of the node.
 const FREE_MIN: u64 = 1 << 30;
 
-/// Ends, with the reason, once a build is to be stopped for what it writes. Where the disk can't be seen, never.
+/// Ends, with the reason, once a build is to be stopped as the disk fills. Where the disk can't be seen, never.
 pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk) -> String {
     let Ok(root) = docker.data_root().await else { return std::future::pending().await };
     let Ok(at_first) = disk.usage(&root).await else { return std::future::pending().await };
@@ -33,7 +33,12 @@ fn trouble(before: DiskUsage, now: DiskUsage) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     let grown = now.used_bytes.saturating_sub(before.used_bytes);
     if grown > GROWTH_MAX {
-        return Some(format!("it wrote {} MiB, more than {} MiB,", mib(grown), mib(GROWTH_MAX)));
+        // Others write, too.
+        return Some(format!(
+            "{} MiB were written since it began, more than {} MiB,",
+            mib(grown),
+            mib(GROWTH_MAX)
+        ));
     }
     let is_low = now.free_bytes < FREE_MIN;
     is_low.then(|| format!("{} MiB are left, less than {} MiB,", mib(now.free_bytes), mib(FREE_MIN)))
@@ -45,11 +50,11 @@ mod tests {
     use crate::worlds::disk::FakeDisk;
     use crate::worlds::docker::FakeDocker;
 
-    // To be red (not tried yet) without `grown`, and without `is_low`.
+    // Seen red without `is_low`.
     #[tokio::test(start_paused = true)]
     async fn a_build_that_fills_the_disk_is_stopped() {
         let of = |used: u64, free: u64| DiskUsage { used_bytes: used << 30, free_bytes: free << 30 };
-        for (after, says) in [(of(19, 41), "it wrote 9216 MiB"), (of(12, 0), "0 MiB are left")] {
+        for (after, says) in [(of(19, 41), "9216 MiB were written since"), (of(12, 0), "0 MiB are left")] {
             let (docker, disk) = (FakeDocker::default(), FakeDisk::default());
             disk.set(of(10, 50));
             let watch = filled(&docker, &disk);

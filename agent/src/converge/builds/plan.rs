@@ -189,9 +189,9 @@ fn pushed<'i>(image: &'i StoredImage, target: &str) -> Option<&'i str> {
     image.digests.iter().find(of_repository).filter(|_| is_there).map(String::as_str)
 }
 
-/// The names that an instance gave an image and that no other one needs.
-pub fn names_to_remove(hash: &str, image: &StoredImage, instance: &str) -> Vec<String> {
-    removal(hash, image, &claim(instance, hash)).map_or_else(Vec::new, |removal| removal.names)
+/// What goes of an image with the instance.
+pub fn removal_of(instance: &str, hash: &str, image: &StoredImage) -> Option<Removal> {
+    removal(hash, image, &claim(instance, hash))
 }
 
 /// What is removed of an image that this instance does not need. While another one needs it, only the claim goes.

@@ -38,6 +38,15 @@ pub(super) fn host_of(index: &str) -> &str {
     authority.rsplit_once(':').map_or(authority, |(host, _)| host)
 }
 
+/// A value as a word that all Pythons read alike in a netrc file: 3.11 takes backslashes and quotes for its own, 3.10
+/// splits at letters beyond ASCII.
+pub(super) fn netrc_word(value: &[u8]) -> Option<String> {
+    let word = value.trim_ascii();
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'"');
+    let word = Some(word).filter(|word| !word.is_empty() && word.iter().all(is_plain))?;
+    String::from_utf8(word.to_vec()).ok()
+}
+
 /// The machine's own CAs, for an index that a local one vouches for.
 const MACHINE_CAS: &str = "/etc/ssl/certs/ca-certificates.crt";
 

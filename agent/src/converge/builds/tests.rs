@@ -12,7 +12,7 @@ use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
 use sha2::{Digest as _, Sha256};
 
 use super::plan::{Failure, Observed, Removal, of_functions, plan};
-use super::python::{BASE_SCRIPT, Bases, SHIM, dockerfile};
+use super::python::{BASE_SCRIPT, Bases, SHIM, dockerfile, netrc_word};
 use crate::worlds::docker::StoredImage;
 
 const HASH: &str = "0123456789abcdef0123456789abcdef";
@@ -105,7 +105,7 @@ fn pushed() -> StoredImage {
     StoredImage { tags, digests: vec!["r.lan:5000/team/function@sha256:2".to_owned()], ..stored() }
 }
 
-// To be red (not tried yet) with an image that is reported ready before the push, and with a push by every node that has it.
+// Seen red with an image that is reported ready before the push.
 #[test]
 fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps_it_from_nobody() {
     let here = |image: StoredImage, to_push: bool, failed: Option<i64>| Observed {
@@ -138,7 +138,7 @@ fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps
     assert_eq!(plan(&here(stored(), false, None), at(0)).push, None);
 }
 
-// To be red (not tried yet) with the names of images that another instance claims removed, too.
+// Seen red with the names of images that another instance claims removed, too.
 #[test]
 fn an_instance_takes_an_image_from_no_other_one_and_what_it_pushed_from_the_registry() {
     let own = format!("minik8s.local/instance-mk8s:{HASH}");
@@ -182,6 +182,15 @@ fn packages_come_from_wheels_first_then_from_the_named_index() {
     let (text, network) = of(&named, dir.path());
     assert!(!network && text.contains(r#""--no-index","--find-links","/build/wheels""#), "{text}");
     assert!(text.contains("FROM pip:1 AS packages\n") && text.contains("COPY --from=packages"), "{text}");
+}
+
+// Seen red with every word of ASCII.
+#[test]
+fn a_login_for_the_index_is_a_word_that_every_python_reads_alike() {
+    assert_eq!(netrc_word(b" s3cret#'$\n").as_deref(), Some("s3cret#'$"));
+    for other in ["", " ", "two words", r"a\b", "\"ab", "a\"b", "schl\u{fc}ssel", "a\u{0}b"] {
+        assert_eq!(netrc_word(other.as_bytes()), None, "{other:?}");
+    }
 }
 
 /// Images are named by what they are made of: a change of the program in them, or of their base, goes with another

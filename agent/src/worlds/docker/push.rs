@@ -13,8 +13,8 @@ use super::error::{READ, within};
 /// Longest time without a word of a push.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// `repository:tag` taken apart; a colon before the last slash is the registry's port.
-fn taken_apart(reference: &str) -> (String, Option<String>) {
+/// The repository and the tag; a colon before the last slash is the registry's port.
+fn split_reference(reference: &str) -> (String, Option<String>) {
     match reference.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')) {
         Some((repository, tag)) => (repository.to_owned(), Some(tag.to_owned())),
         None => (reference.to_owned(), None),
@@ -22,7 +22,7 @@ fn taken_apart(reference: &str) -> (String, Option<String>) {
 }
 
 pub(super) async fn tag(client: &bollard::Docker, image: &str, name: &str) -> Result<(), DockerError> {
-    let (repo, tag) = taken_apart(name);
+    let (repo, tag) = split_reference(name);
     let options = TagImageOptions { repo: Some(repo), tag };
     within("to name an image", READ, client.tag_image(image, Some(options))).await
 }
@@ -34,7 +34,7 @@ pub(super) async fn push(
 ) -> Result<(), DockerError> {
     let act = "to push an image";
     let failed = |message: String| DockerError::Push { image: reference.to_owned(), message };
-    let (repository, tag) = taken_apart(reference);
+    let (repository, tag) = split_reference(reference);
     // The engine of Docker 20.10 wants the header also where there is no login.
     let login = Some(login.unwrap_or_default());
     let mut steps =

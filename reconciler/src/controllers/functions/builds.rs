@@ -167,14 +167,14 @@ impl<'a> Builds<'a> {
         let failed: BTreeMap<&str, (u32, &str)> = self.failures(hash).collect();
         let gave_up =
             |node: &String| failed.get(node.as_str()).is_some_and(|(times, _)| *times >= ATTEMPTS_MAX);
-        let why = nodes.iter().find_map(|node| failed.get(node.as_str())).map(|(_, why)| (*why).to_owned());
         if nodes.len() < BUILDERS_MAX && nodes.iter().all(gave_up) {
             nodes.extend(self.assign(hash, &order, &nodes, out));
         }
         self.kept.extend(nodes.iter().map(|node| (node.clone(), hash.to_owned())));
-        match (why, nodes.into_iter().next()) {
-            (Some(why), _) => ImageState::Failed { why },
-            (None, Some(node)) => ImageState::Building { node },
+        let why = nodes.iter().find_map(|node| failed.get(node.as_str())).map(|(_, why)| (*why).to_owned());
+        match (nodes.into_iter().find(|node| !failed.contains_key(node.as_str())), why) {
+            (Some(node), _) => ImageState::Building { node },
+            (None, Some(why)) => ImageState::Failed { why },
             (None, None) => ImageState::Waiting,
         }
     }

@@ -10,7 +10,7 @@ use schema::files::normal_path;
 use schema::kinds::Resource;
 use schema::kinds::function::{FunctionSpec, Runtime};
 use schema::manifest::Document;
-use schema::violation::{Violation, rules};
+use schema::violation::{Severity, Violation, rules};
 use serde::{Deserialize, Serialize};
 
 use super::Manifests;
@@ -30,11 +30,13 @@ for module in json.load(sys.stdin):
                       'message': f'{type(error).__name__}: {error.msg}' + (f': {line}' if line else '')})
     except (ValueError, RecursionError, MemoryError) as error:
         found.append({'path': module['path'], 'line': 0, 'column': 0, 'message': f'{type(error).__name__}: {error}'})
-json.dump(found, sys.stdout)
+json.dump({'version': sys.version_info[:2], 'found': found}, sys.stdout)
 "#;
 
 /// Where Python is looked for.
 const PYTHON: &str = "python3";
+/// The Python of Debian 12, whose packages the default base is made of; a node's may be newer.
+const BASE_VERSION: (u32, u32) = (3, 11);
 
 /// A module in which calls begin.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -46,6 +48,12 @@ pub(crate) struct Module {
 }
 
 #[derive(Deserialize)]
+struct Parsed {
+    version: (u32, u32),
+    found: Vec<Found>,
+}
+
+#[derive(Deserialize)]
 struct Found {
     path: String,
     line: u32,
@@ -53,8 +61,22 @@ struct Found {
     message: String,
 }
 
-/// The modules of all functions; `read` gives a file of the repository, none if it is not there.
-pub(crate) fn modules(manifests: &Manifests, read: impl Fn(&str) -> Option<String>) -> Vec<Module> {
+/// What is wrong with the code of all functions; a note where this machine has no Python. `read` gives a file of the
+/// repository, none if it is not there.
+pub(crate) fn check(manifests: &Manifests, read: impl Fn(&str) -> Option<String>) -> Vec<Violation> {
+    check_with(PYTHON, &modules(manifests, read), names_base(manifests))
+}
+
+/// Whether the cluster runs a Python of its own.
+fn names_base(manifests: &Manifests) -> bool {
+    let mut documents = manifests.values().flat_map(|file| &file.documents);
+    documents.any(|document| match &document.object.resource {
+        Resource::Cluster(spec) => spec.functions.python_base.is_some(),
+        _ => false,
+    })
+}
+
+fn modules(manifests: &Manifests, read: impl Fn(&str) -> Option<String>) -> Vec<Module> {
     let documents = manifests.values().flat_map(|file| &file.documents);
     let mut modules: Vec<Module> = documents.flat_map(|document| of_function(document, &read)).collect();
     modules.sort();
@@ -84,30 +106,34 @@ fn handler_file(spec: &FunctionSpec) -> Option<String> {
     Some(format!("{}.py", module.replace('.', "/")))
 }
 
-/// What is wrong with modules; a note where this machine has no Python.
-pub(crate) fn check(modules: &[Module]) -> Vec<Violation> {
-    check_with(PYTHON, modules)
-}
-
-fn check_with(python: &str, modules: &[Module]) -> Vec<Violation> {
+fn check_with(python: &str, modules: &[Module], names_base: bool) -> Vec<Violation> {
     let Some(first) = modules.first() else { return Vec::new() };
-    let found = match parse(python, modules) {
-        Ok(found) => found,
+    let Parsed { version, found } = match parse(python, modules) {
+        Ok(parsed) => parsed,
         Err(why) => {
             let message = format!("the syntax of Python functions is not checked: {why}");
             let note = Violation::of(&rules::PYTHON_UNCHECKED, first.path.as_str(), (0, 0), message);
             return vec![note.with_help("install python3; a build would find it, too")];
         }
     };
-    let violation = |found: Found| {
-        let function = modules.iter().find(|module| module.path == found.path)?;
-        let at = (found.line, found.column);
-        Some(Violation::of(&rules::PYTHON_SYNTAX, found.path, at, found.message).about(&function.function))
-    };
-    found.into_iter().filter_map(violation).collect()
+    found.into_iter().filter_map(|found| violation(found, modules, version, names_base)).collect()
 }
 
-fn parse(python: &str, modules: &[Module]) -> Result<Vec<Found>, String> {
+fn violation(found: Found, modules: &[Module], version: (u32, u32), names_base: bool) -> Option<Violation> {
+    let function = modules.iter().find(|module| module.path == found.path)?;
+    let Found { path, line, column, message } = found;
+    let message = format!("{message} (parsed by Python {}.{})", version.0, version.1);
+    let violation = Violation::of(&rules::PYTHON_SYNTAX, path, (line, column), message);
+    let violation = violation.about(&function.function);
+    if !names_base && version >= BASE_VERSION {
+        return Some(violation);
+    }
+    // A newer Python may know the syntax.
+    let help = "the cluster's Python may be a newer one than this machine's python3; its build decides";
+    Some(Violation { severity: Severity::Warning, ..violation.with_help(help) })
+}
+
+fn parse(python: &str, modules: &[Module]) -> Result<Parsed, String> {
     // Isolated: nothing of this folder or of the environment is imported.
     let mut command = Command::new(python);
     command
@@ -144,7 +170,7 @@ mod tests {
             module("b/main.py", "import os\n\ndef main(params:\n    pass\n"),
             module("c/main.py", "x = '\0'\n"),
         ];
-        let found = check(&code);
+        let found = check_with(PYTHON, &code, false);
         let [broken, nul] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((broken.file.as_str(), broken.line), ("b/main.py", 3), "{broken}");
         assert!(
@@ -155,15 +181,31 @@ mod tests {
     }
 
     #[test]
+    fn an_older_python_than_the_clusters_only_warns() {
+        let modules = [module("a/main.py", "type X = int\n")];
+        let severity = |version, names_base| {
+            let path = "a/main.py".to_owned();
+            let found = Found { path, line: 1, column: 1, message: "SyntaxError: no".to_owned() };
+            let violation = violation(found, &modules, version, names_base).unwrap();
+            let says = format!("parsed by Python {}.{}", version.0, version.1);
+            assert!(violation.message.contains(&says), "{violation}");
+            violation.severity
+        };
+        assert_eq!(severity((3, 11), false), Severity::Error);
+        assert_eq!(severity((3, 10), false), Severity::Warning);
+        assert_eq!(severity((3, 13), true), Severity::Warning);
+    }
+
+    #[test]
     fn without_python_it_is_said_that_nothing_was_checked() {
-        let found = check_with("no-such-python", &[module("a/main.py", "(")]);
+        let found = check_with("no-such-python", &[module("a/main.py", "(")], false);
         assert_eq!(found.iter().map(|one| one.rule.as_str()).collect::<Vec<_>>(), ["python-unchecked"]);
-        assert!(check_with("no-such-python", &[]).is_empty(), "nor is there anything to check");
+        assert!(check_with("no-such-python", &[], false).is_empty(), "nor is there anything to check");
     }
 
     #[test]
     fn code_that_is_nested_without_end_is_an_error_or_unchecked_and_no_crash() {
-        let found = check(&[module("a/main.py", &"(".repeat(200_000))]);
+        let found = check_with(PYTHON, &[module("a/main.py", &"(".repeat(200_000))], false);
         assert_eq!(found.len(), 1, "{found:?}");
     }
 }
