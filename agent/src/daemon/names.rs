@@ -75,7 +75,7 @@ pub(crate) fn wire_functions(
 ) -> Arc<dyn FunctionCalls> {
     let Known { subnet, catalog, handover } = known;
     let calls = functions::Calls::new(Timestamp::now());
-    let row = Row::every(DEMAND_INTERVAL).wake_on(calls.stirred());
+    let row = Row::every(DEMAND_INTERVAL).wake_on(calls.changed());
     runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
     let row = row.wake_on(control.clone());

@@ -129,6 +129,11 @@ impl Answer {
     pub fn whole(rest: Bytes, room: Room) -> Self {
         Self::Whole { rest, room }
     }
+
+    /// It is held here until the client has taken it.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole { .. })
+    }
 }
 
 impl Body for Answer {
@@ -175,6 +180,11 @@ impl<B, H> Holding<B, H> {
     /// `body`, holding `held`.
     pub fn new(body: B, held: Option<H>) -> Self {
         Self { body, held }
+    }
+
+    /// The body.
+    pub(super) fn body(&self) -> &B {
+        &self.body
     }
 
     /// The body alone.

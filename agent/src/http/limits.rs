@@ -22,7 +22,8 @@ pub struct Limits {
     /// of a slow server answers for it. At least 5 s, as keepalive counts seconds.
     pub gone: Duration,
     /// Time without progress until an endpoint begins its answer (504) or a client goes on with its body
-    /// (408). Once the answer has begun there is none: a stream may rest as long as both ends want.
+    /// (408), or reads on in an answer that is held here whole (it is cut). An endpoint's answer that has begun has
+    /// none: a stream may rest as long as both ends want.
     pub answer: Duration,
     /// Idle connections that are kept for each endpoint. Of more requests at one time than this some open a
     /// connection each and close it: of 32 with 16 kept, three to seven times fewer were answered.

@@ -1,7 +1,7 @@
 //! A client's connection that is given up when the client does not get on.
 //!
 //! hyper has one time for a head and for the rest between requests; here they differ. What a client
-//! does is marked by [`Turn`]: nothing here ends during a request.
+//! does is marked by [`Turn`]: during a request nothing here ends but an answer that is held whole and not read.
 
 use std::io;
 use std::pin::Pin;
@@ -18,8 +18,10 @@ use tokio::time::{Instant, Sleep, sleep};
 const HEAD: u8 = 0;
 const REQUEST: u8 = 1;
 const IDLE: u8 = 2;
+/// In a request whose answer is held here until the client has read it.
+const HELD: u8 = 3;
 
-/// Where a connection is: in a head, in a request, or between two requests.
+/// Where a connection is: in a head, in a request, in a held answer, or between two requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phase(Arc<Shared>);
 
@@ -47,6 +49,13 @@ impl Phase {
 pub(super) struct Turn(Option<Phase>);
 
 impl Turn {
+    /// The answer is held until the client has read it: it may not rest for ever.
+    pub(super) fn is_held(&self) {
+        if let Some(Phase(shared)) = &self.0 {
+            shared.phase.store(HELD, Ordering::Release);
+        }
+    }
+
     /// The connection is a tunnel from now on.
     pub(super) fn never_ends(mut self) {
         self.0 = None;
@@ -72,12 +81,18 @@ pub(super) struct Patient {
     /// What `over` is set for.
     seen: u8,
     over: Pin<Box<Sleep>>,
+    /// Longest time in which a client reads nothing of a held answer.
+    unread: Duration,
+    /// When that is over, while it reads nothing.
+    stuck: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patient {
-    /// A new connection: its first head has `head`, the time between requests is `idle`.
-    pub(super) fn new(stream: TcpStream, head: Duration, idle: Duration) -> Self {
-        Self { stream, phase: Phase::default(), head, idle, seen: HEAD, over: Box::pin(sleep(head)) }
+    /// A new connection: its first head has `head`, the time between requests is `idle`, a held answer may go unread for
+    /// `unread`.
+    pub(super) fn new(stream: TcpStream, head: Duration, idle: Duration, unread: Duration) -> Self {
+        let (phase, over) = (Phase::default(), Box::pin(sleep(head)));
+        Self { stream, phase, head, idle, seen: HEAD, over, unread, stuck: None }
     }
 
     /// Where it is.
@@ -99,10 +114,21 @@ impl Patient {
         if phase != self.seen {
             self.enter(phase);
         }
-        match phase != REQUEST && self.over.as_mut().poll(cx).is_ready() {
+        match ![REQUEST, HELD].contains(&phase) && self.over.as_mut().poll(cx).is_ready() {
             true => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             false => Poll::Pending,
         }
+    }
+
+    /// What came of a write; an error if the client has read nothing of a held answer for too long.
+    fn written(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if polled.is_ready() || self.phase.now() != HELD {
+            self.stuck = None;
+            return polled;
+        }
+        let unread = self.unread;
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(unread)));
+        stuck.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -130,7 +156,8 @@ impl AsyncRead for Patient {
 
 impl AsyncWrite for Patient {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.written(polled, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -146,10 +173,41 @@ impl AsyncWrite for Patient {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(polled, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    // Seen red without the clock in `written`.
+    #[tokio::test(start_paused = true)]
+    async fn a_held_answer_that_nobody_reads_is_given_up_and_a_stream_may_rest() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let seconds = Duration::from_secs;
+        let mut patient = Patient::new(stream, seconds(10), seconds(60), seconds(30));
+        let turn = patient.phase().begin();
+        let piece = vec![0; 64 * 1024];
+        let mut fill = async || loop {
+            if let Err(error) = patient.write(&piece).await {
+                break error.kind();
+            }
+        };
+        assert!(timeout(seconds(3600), fill()).await.is_err(), "an endpoint's answer");
+        turn.is_held();
+        let given_up = timeout(seconds(40), fill()).await;
+        assert_eq!(given_up.ok(), Some(io::ErrorKind::TimedOut));
     }
 }

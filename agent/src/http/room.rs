@@ -33,8 +33,8 @@ impl Budget {
         Self { free: Arc::new(Semaphore::new(all)), all }
     }
 
-    /// Room for a body, after others that asked before. None: they hold all there is and go on to, or there never is so
-    /// much.
+    /// Room for a body, after others that asked before. None if the budget stays full for 10 s, or is smaller than the
+    /// body.
     pub async fn room(&self, bytes: u64) -> Option<Room> {
         if bytes <= SMALL {
             return Some(Room::default());

@@ -226,7 +226,7 @@ async fn serve<H: Handler>(
     // Without these it works, too, only slower, or it takes longer to see that the client is gone.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(limits.idle));
-    let stream = Patient::new(stream, limits.head, limits.idle);
+    let stream = Patient::new(stream, limits.head, limits.idle, limits.answer);
     let phase = stream.phase();
     let service = service_fn(move |request: Request<Incoming>| {
         let (handler, caller, turn) = (Arc::clone(&handler), caller.clone(), phase.begin());
@@ -237,7 +237,12 @@ async fn serve<H: Handler>(
                     turn.never_ends();
                     None
                 }
-                _ => Some(turn),
+                _ => {
+                    if response.body().body().is_whole() {
+                        turn.is_held();
+                    }
+                    Some(turn)
+                }
             };
             Ok::<_, Infallible>(response.map(|body| Holding::new(body, turn)))
         }

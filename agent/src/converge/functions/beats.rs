@@ -4,7 +4,7 @@
 //! of each travels in `demand/<node>`. Pure; [`Beats`] is its lock.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use hyper::header::HeaderValue;
@@ -14,7 +14,6 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::answer::{Answered, Refused, json_answer};
-use crate::catalog::Catalog;
 use crate::http::body::Answer;
 
 /// What the caller gives the call: 32 hex digits that nobody guesses.
@@ -33,7 +32,7 @@ const TOKEN_CHARS: usize = 32;
 pub(super) struct Beats {
     by_token: Arc<Mutex<BTreeMap<String, u32>>>,
     /// A call gave a sign of life: that is to be known soon.
-    stirred: watch::Sender<()>,
+    changed: watch::Sender<()>,
 }
 
 /// A call whose beats are taken, until it is dropped.
@@ -52,32 +51,40 @@ impl Drop for Expected {
 }
 
 impl Beats {
-    pub(super) fn new(stirred: watch::Sender<()>) -> Self {
-        Self { by_token: Arc::default(), stirred }
+    pub(super) fn new(changed: watch::Sender<()>) -> Self {
+        Self { by_token: Arc::default(), changed }
     }
 
-    /// Takes the beats of a call, if its caller gave it a token; `port` is that of this gateway.
+    /// Takes the beats of a call with this token until the answer is dropped. `listen`: where this gateway listens, none
+    /// if it takes no beats; `own`: the node's address, if it is known.
     pub(super) fn expect(
         &self,
-        headers: &HeaderMap,
-        catalog: &Catalog,
-        listen: SocketAddr,
-    ) -> Result<Option<Expected>, Refused> {
-        let token = headers.get(TOKEN).and_then(|token| token.to_str().ok()).filter(|token| is_token(token));
-        let address = match listen.ip() {
-            every if every.is_unspecified() => catalog.own_address.map(IpAddr::V4),
-            one => Some(one),
+        token: &str,
+        listen: Option<SocketAddr>,
+        own: Option<Ipv4Addr>,
+    ) -> Result<Expected, Refused> {
+        let address = |listen: SocketAddr| match listen.ip() {
+            every if every.is_unspecified() => Some(SocketAddr::new(own?.into(), listen.port())),
+            _ => Some(listen),
         };
-        let (Some(token), Some(address)) = (token, address) else { return Ok(None) };
-        let url = format!("http://{}{PATH}{token}", SocketAddr::new(address, listen.port()));
-        let Ok(url) = HeaderValue::try_from(url) else { return Ok(None) };
+        let url = listen.and_then(address).map(|address| format!("http://{address}{PATH}{token}"));
+        let Some(url) = url.and_then(|url| HeaderValue::try_from(url).ok()) else {
+            // Without a URL the function could not beat, and its caller would give it up: another gateway may take it.
+            let message =
+                "this node takes no signs of life: its agent does not run, or its address is not known";
+            return Err(Refused::later("NoHeartbeats", message));
+        };
         let mut by_token = lock(&self.by_token);
+        if by_token.contains_key(token) {
+            let message = "a call with this heartbeat token is under way already";
+            return Err(Refused::later("HeartbeatTokenInUse", message));
+        }
         if by_token.len() >= CALLS_MAX {
             let message = format!("{CALLS_MAX} calls through this node give signs of life already");
             return Err(Refused::later("TooManyHeartbeats", message));
         }
         by_token.insert(token.to_owned(), 0);
-        Ok(Some(Expected { beats: self.clone(), token: token.to_owned(), url }))
+        Ok(Expected { beats: self.clone(), token: token.to_owned(), url })
     }
 
     /// The answer to a request that is a beat; none if it is something else.
@@ -95,7 +102,7 @@ impl Beats {
                 "no call of this token is under way here: it has ended, or nobody waits for it any more";
             return Some(Refused::new(StatusCode::NOT_FOUND, "NoSuchCall", message).answer(activation));
         }
-        self.stirred.send_replace(());
+        self.changed.send_replace(());
         Some(json_answer(StatusCode::OK, Answer::words(json!({}).to_string()), activation))
     }
 
@@ -104,6 +111,11 @@ impl Beats {
         let beats = lock(&self.by_token);
         beats.iter().filter(|(_, beats)| **beats > 0).map(|(token, beats)| (token.clone(), *beats)).collect()
     }
+}
+
+/// The token that a caller gave.
+pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
+    headers.get(TOKEN)?.to_str().ok().filter(|token| is_token(token))
 }
 
 fn is_token(text: &str) -> bool {
@@ -116,39 +128,46 @@ mod tests {
 
     const OURS: &str = "0123456789abcdef0123456789abcdef";
 
-    fn asking(token: &str) -> HeaderMap {
-        HeaderMap::from_iter([(TOKEN.parse().unwrap(), HeaderValue::from_str(token).unwrap())])
+    #[test]
+    fn a_token_is_32_hex_digits() {
+        let given = |token: &str| {
+            HeaderMap::from_iter([(TOKEN.parse().unwrap(), HeaderValue::from_str(token).unwrap())])
+        };
+        for other in ["", "abc", &OURS[..31], &format!("{OURS}0"), &OURS.replace('0', "/")] {
+            assert_eq!(token(&given(other)), None, "{other}");
+        }
+        assert_eq!((token(&HeaderMap::new()), token(&given(OURS))), (None, Some(OURS)));
     }
 
+    // Seen red with a token taken twice.
     #[test]
     fn only_a_call_under_way_that_was_given_a_token_beats() {
         let beats = Beats::new(watch::Sender::new(()));
         let post = |path: &str| beats.answer(&Method::POST, path, "a").map(|answer| answer.status().as_u16());
-        let catalog = Catalog { own_address: Some("192.0.2.7".parse().unwrap()), ..Catalog::default() };
-        let every = "0.0.0.0:8081".parse().unwrap();
-        let expect = |headers: &HeaderMap| beats.expect(headers, &catalog, every).unwrap();
-        for other in ["", "abc", &OURS[..31], &format!("{OURS}0"), &OURS.replace('0', "/")] {
-            assert!(expect(&asking(other)).is_none(), "{other}");
+        let (every, own) = (Some("0.0.0.0:8081".parse().unwrap()), Some("192.0.2.7".parse().unwrap()));
+        let expect = |token: &str| beats.expect(token, every, own);
+        let refused = |refused: Refused| (refused.status.as_u16(), refused.kind);
+        for (listen, own) in [(every, None), (None, own)] {
+            let nowhere = beats.expect(OURS, listen, own).unwrap_err();
+            assert_eq!(refused(nowhere), (503, "NoHeartbeats"), "{listen:?}");
         }
-        assert!(expect(&HeaderMap::new()).is_none());
-        let unknown = beats.expect(&asking(OURS), &Catalog::default(), every);
-        assert!(unknown.unwrap().is_none(), "this node has no known address");
 
         let path = format!("/_/heartbeats/{OURS}");
         assert_eq!(post(&path), Some(404));
-        let expected = expect(&asking(OURS)).unwrap();
+        let expected = expect(OURS).unwrap();
         assert_eq!(expected.url, format!("http://192.0.2.7:8081{path}"));
         assert!(beats.counts().is_empty());
         assert_eq!((post(&path), post(&path), post("/default/add")), (Some(200), Some(200), None));
         assert_eq!(beats.answer(&Method::GET, &path, "a").unwrap().status().as_u16(), 405);
         assert_eq!(beats.counts(), BTreeMap::from([(OURS.to_owned(), 2)]));
+        assert_eq!(refused(expect(OURS).unwrap_err()), (503, "HeartbeatTokenInUse"));
+        assert_eq!(post(&path), Some(200), "the refused one did not end the first");
         drop(expected);
         assert_eq!((post(&path), beats.counts().len()), (Some(404), 0));
 
-        let many: Vec<_> = (0..CALLS_MAX).map(|number| expect(&asking(&format!("{number:032x}")))).collect();
-        let refused = beats.expect(&asking(OURS), &catalog, every).unwrap_err();
-        assert_eq!((refused.status.as_u16(), refused.kind), (503, "TooManyHeartbeats"));
+        let many: Vec<_> = (0..CALLS_MAX).map(|number| expect(&format!("{number:032x}")).unwrap()).collect();
+        assert_eq!(refused(expect(OURS).unwrap_err()), (503, "TooManyHeartbeats"));
         drop(many);
-        assert!(expect(&asking(OURS)).is_some());
+        assert!(expect(OURS).is_ok());
     }
 }

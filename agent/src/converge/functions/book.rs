@@ -221,7 +221,7 @@ struct Book {
 pub struct Calls {
     book: Arc<Mutex<Book>>,
     /// A call waits for a function that had none: that is to be known at once.
-    stirred: watch::Sender<()>,
+    changed: watch::Sender<()>,
     pub(super) beats: Beats,
 }
 
@@ -229,13 +229,13 @@ impl Calls {
     /// Without any.
     pub fn new(began: Timestamp) -> Self {
         let book = Arc::new(Mutex::new(Book { began, functions: HashMap::new() }));
-        let stirred = watch::Sender::new(());
-        Self { book, beats: Beats::new(stirred.clone()), stirred }
+        let changed = watch::Sender::new(());
+        Self { book, beats: Beats::new(changed.clone()), changed }
     }
 
     /// What says that a call waits for a function that had none, or that one gave a sign of life.
-    pub fn stirred(&self) -> watch::Receiver<()> {
-        self.stirred.subscribe()
+    pub fn changed(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -291,7 +291,7 @@ impl Calls {
                 }
                 entry.serve(|address| self.lease(id, address), now);
                 if entry.at_replicas() + entry.waiting() == 1 {
-                    self.stirred.send_replace(());
+                    self.changed.send_replace(());
                 }
                 Place::Waits(wait)
             }

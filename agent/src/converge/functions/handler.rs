@@ -15,10 +15,10 @@ use schema::meta::NamespacedName;
 use schema::records::{FunctionRecord, Subnet};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::answer::{Answered, Refused, TIMINGS, json_answer};
-use super::beats;
+use super::beats::{self, Expected};
 use super::book::Calls;
 use super::call::{self, CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
 use super::phases::Phases;
@@ -34,8 +34,8 @@ use crate::http::body::Answer;
 use crate::http::room::{Budget, Room};
 use crate::http::server::{Caller, Handler};
 
-/// Time for the next part of a body.
-const BODY_RESTS_MAX: Duration = Duration::from_secs(30);
+/// Time for a whole body: it holds room from its first byte on, so one that comes byte by byte is given up, too.
+const BODY_MAX: Duration = Duration::from_secs(60);
 /// A request header that asks for the timings of the phases.
 const WANTS_TIMINGS: &str = "x-timings";
 
@@ -54,7 +54,7 @@ pub struct Functions {
     budget: Budget,
     /// Where the gateway listens; none if nobody hears of beats.
     listen: Option<SocketAddr>,
-    /// Someone hears of calls that wait, and may start a replica; and of who is who.
+    /// Waiting calls are reported, so that a replica may be started, and `known` is kept up to date.
     follows: bool,
 }
 
@@ -72,16 +72,18 @@ impl Handler for Functions {
 impl FunctionCalls for Functions {
     async fn call_through_host(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         id: &NamespacedName,
         caller: &Caller,
     ) -> Answered {
+        // Runs do not call through hosts, and a proxy on the node would stand for everyone.
+        request.headers_mut().remove(beats::TOKEN);
         let activation = activation_id();
         let called = async {
             let catalog = Arc::clone(&self.catalog.borrow());
             let record = record(&catalog, id)?;
             self.may_call(record, caller, id, request.headers()).await?;
-            Ok(self.call(request, (record, &catalog), id, &activation).await)
+            Ok(self.call((request, caller), (record, &catalog), id, &activation).await)
         };
         called.await.unwrap_or_else(|refused: Refused| refused.answer(&activation))
     }
@@ -139,14 +141,10 @@ impl Functions {
 
     async fn answer(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         caller: &Caller,
         activation: &str,
     ) -> Result<Answered, Refused> {
-        // Nobody outside fills what is reported of beats.
-        if !self.is_of_cluster(caller) {
-            request.headers_mut().remove(beats::TOKEN);
-        }
         if let Some(answer) = self.calls.beats.answer(request.method(), request.uri().path(), activation) {
             return Ok(answer);
         }
@@ -158,7 +156,7 @@ impl Functions {
         let record = record(&catalog, &id)?;
         self.may_call(record, caller, &id, request.headers()).await?;
         match *request.method() {
-            Method::POST => Ok(self.call(request, (record, &catalog), &id, activation).await),
+            Method::POST => Ok(self.call((request, caller), (record, &catalog), &id, activation).await),
             Method::GET => Ok(self.state(record, &id, activation)),
             _ => {
                 let message = "POST calls the function, GET says how it is";
@@ -200,16 +198,37 @@ impl Functions {
         Err(Refused::new(StatusCode::FORBIDDEN, "Forbidden", message))
     }
 
+    /// Takes the beats of a call whose caller gave a token: a reconciler, or a node, as it may run on one. Others do not
+    /// fill what is reported of beats.
+    pub(super) fn expect(
+        &self,
+        token: &str,
+        caller: &Caller,
+        catalog: &Catalog,
+    ) -> Result<Expected, Refused> {
+        let address = address_of(caller);
+        if !caller.is_node && !self.known.borrow().has_node(address) {
+            // It may be a reconciler that leads since a moment ago.
+            let message = format!(
+                "{address} is not known as a node or a reconciler, and only these may send {}; if it is a reconciler, \
+                 name it in this agent's --reconciler",
+                beats::TOKEN
+            );
+            return Err(Refused::later("CallerUnknown", message));
+        }
+        self.calls.beats.expect(token, self.listen, catalog.own_address)
+    }
+
     async fn call(
         &self,
-        request: Request<Incoming>,
+        (request, caller): (Request<Incoming>, &Caller),
         (record, catalog): (&FunctionRecord, &Catalog),
         id: &NamespacedName,
         activation: &str,
     ) -> Answered {
         let began = Instant::now();
         let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
-        let called = self.make(request, (record, catalog), id, activation).await;
+        let called = self.make((request, caller), (record, catalog), id, activation).await;
         let (status, phases) = match &called {
             Ok((answered, phases)) => (answered.status, phases.clone()),
             Err(refused) => (refused.status, Phases::default()),
@@ -229,7 +248,7 @@ impl Functions {
 
     async fn make(
         &self,
-        request: Request<Incoming>,
+        (request, caller): (Request<Incoming>, &Caller),
         (record, catalog): (&FunctionRecord, &Catalog),
         id: &NamespacedName,
         activation: &str,
@@ -243,12 +262,11 @@ impl Functions {
             return Err(Refused::later("NoReplica", message));
         }
         let key = request.headers().get(IDEMPOTENCY_KEY).cloned();
-        let beats = match self.listen {
-            Some(listen) => self.calls.beats.expect(request.headers(), catalog, listen)?,
-            None => None,
-        };
-        let heartbeat = beats.as_ref().map(|expected| expected.url.clone());
+        let token = beats::token(request.headers()).map(str::to_owned);
         let (body, room) = read(request, record.calls.request_body_bytes, &self.budget).await?;
+        // Only now: who is slow to send a body must not keep others' beats from being taken.
+        let beats = token.map(|token| self.expect(&token, caller, catalog)).transpose()?;
+        let heartbeat = beats.as_ref().map(|expected| expected.url.clone());
         let (calls, client, budget) = (&self.calls, &self.client, &self.budget);
         let call =
             Call { calls, client, id, limits: &record.calls, activation, key, heartbeat, body, room, budget };
@@ -331,10 +349,13 @@ async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<
     let room = budget.room(bytes).await.ok_or_else(no_room)?;
     let mut body = pin!(request.into_body());
     let mut read = BytesMut::new();
+    let until = Instant::now() + BODY_MAX;
     loop {
-        let frame = timeout(BODY_RESTS_MAX, std::future::poll_fn(|cx| body.as_mut().poll_frame(cx))).await;
-        let late =
-            |_| Refused::new(StatusCode::REQUEST_TIMEOUT, "BodyLate", "the rest of the body did not come");
+        let frame = timeout_at(until, std::future::poll_fn(|cx| body.as_mut().poll_frame(cx))).await;
+        let late = |_| {
+            let message = format!("the body did not come within {} s", BODY_MAX.as_secs());
+            Refused::new(StatusCode::REQUEST_TIMEOUT, "BodyLate", message)
+        };
         let Some(frame) = frame.map_err(late)? else { break };
         let broken = |_| Refused::new(StatusCode::BAD_REQUEST, "BodyBroken", "the body ended early");
         if let Ok(data) = frame.map_err(broken)?.into_data() {

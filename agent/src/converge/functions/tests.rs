@@ -6,19 +6,22 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
-use schema::records::{CallLimits, FunctionImage, FunctionRecord, Replica, Trouble};
+use schema::records::{CallLimits, FunctionImage, FunctionRecord, Replica, Subnet, Trouble};
 use schema::snapshot::Versioned;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Functions;
 use super::book::{Calls, Given, Lease, Place};
 use super::who::Known;
 use crate::catalog::Catalog;
+use crate::converge::control_plane::ControlPlane;
 use crate::desired::Source;
 use crate::http::room::Budget;
+use crate::http::server::{Caller, Place as Admitted};
 
 fn id() -> NamespacedName {
     NamespacedName::new("default", "hello")
@@ -116,12 +119,12 @@ async fn who_refused_gets_none_for_a_while_and_who_was_not_reached_comes_last() 
     let calls = calls(2);
     let first = at(enter(&calls));
     let busy = first.address();
-    calls.is_full(&id(), busy, std::time::Duration::from_millis(50));
+    calls.is_full(&id(), busy, Duration::from_millis(50));
     drop(first);
     let other = at(enter(&calls));
     assert_ne!(other.address(), busy);
     assert!(matches!(enter(&calls), Place::Waits(_)), "the one is full, the other has a call");
-    tokio::time::advance(std::time::Duration::from_millis(60)).await;
+    tokio::time::advance(Duration::from_millis(60)).await;
     let again: SocketAddr = at(enter(&calls)).address();
     assert_eq!(again, busy);
     calls.shun(&id(), again);
@@ -174,6 +177,69 @@ async fn echoes() -> SocketAddr {
     address
 }
 
+/// Functions of a cluster with pods in 10.244.0.0/24, this node at 192.0.2.7 and a reconciler at 192.0.2.9.
+fn functions(record: FunctionRecord) -> (Functions, Catalog) {
+    let calls = Calls::new(Timestamp::UNIX_EPOCH);
+    follow(&calls, &record);
+    let own_address = Some("192.0.2.7".parse().unwrap());
+    let mut catalog = Catalog { source: Source::Etcd, own_address, ..Catalog::default() };
+    let version = Versioned { value: record, create_revision: 1, mod_revision: 1 };
+    catalog.functions.insert(id(), Arc::new(version));
+    let [cidr, cluster_cidr, service_cidr] =
+        ["10.244.0.0/24", "10.244.0.0/16", "10.96.0.0/16"].map(|range| range.parse().unwrap());
+    let subnet = Subnet { cidr, cluster_cidr, service_cidr };
+    let control = ControlPlane::of_urls(&[], &["http://192.0.2.9:7070".to_owned()]);
+    let (_, known) = watch::channel(Known::of(&catalog, Some(&subnet), &control));
+    let (_, newest) = watch::channel(Arc::new(catalog.clone()));
+    (Functions::new(newest, known, calls, None), catalog)
+}
+
+// Seen red with pods taken for nodes.
+#[tokio::test]
+async fn only_nodes_and_reconcilers_have_beats_taken() {
+    let (standby, catalog) = functions(record(1));
+    let listens = standby.clone().listening("0.0.0.0:8081".parse().unwrap());
+    let places = Arc::new(Semaphore::new(1));
+    let place = Arc::new(Admitted::new(places.try_acquire_owned().unwrap(), None));
+    let token = "0123456789abcdef0123456789abcdef";
+    let came_of = |functions: &Functions, address: &str, is_node| {
+        let caller = Caller { address: address.parse().unwrap(), is_node, place: Arc::clone(&place) };
+        let expected = functions.expect(token, &caller, &catalog);
+        expected.map_or_else(|refused| (refused.status.as_u16(), refused.kind), |_| (200, ""))
+    };
+    for (address, is_node) in [("192.0.2.9", false), ("::ffff:192.0.2.7", false), ("127.0.0.1", true)] {
+        assert_eq!(came_of(&listens, address, is_node), (200, ""), "{address}");
+        assert_eq!(came_of(&standby, address, is_node), (503, "NoHeartbeats"), "{address}");
+    }
+    for address in ["10.244.0.5", "198.51.100.1", "2001:db8::1"] {
+        assert_eq!(came_of(&listens, address, false), (503, "CallerUnknown"), "{address}");
+    }
+}
+
+// Seen red with a bound for each part alone.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_comes_byte_by_byte_is_given_up() {
+    let limits = CallLimits { request_body_bytes: 1000, ..limits() };
+    let (functions, _) = functions(FunctionRecord { calls: limits, ..record(1) });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (listeners, opened) = mpsc::channel(1);
+    listeners.send(listener).await.unwrap();
+    let serving = tokio::spawn(super::serve(functions, opened, CancellationToken::new()));
+    let head = "POST /default/hello HTTP/1.1\r\nHost: n1\r\nContent-Length: 100\r\n\r\n{";
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut said = [0; 12];
+    for _ in 0..10 {
+        let answered = tokio::time::timeout(Duration::from_secs(20), client.read_exact(&mut said)).await;
+        if answered.is_ok() {
+            break;
+        }
+        client.write_all(b" ").await.unwrap();
+    }
+    assert_eq!(String::from_utf8_lossy(&said), "HTTP/1.1 408");
+    serving.abort();
+}
+
 // Seen red with room for the body that is held until the answer has passed: ten calls hold all, and each waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
@@ -189,15 +255,8 @@ async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
     };
     let (pod, node) = ("hello-0".to_owned(), "n1".to_owned());
     let replicas = vec![Replica { pod, node, address, start: None }];
-    let record = FunctionRecord { replicas, calls: limits, ..record(0) };
-    let calls = Calls::new(Timestamp::UNIX_EPOCH);
-    follow(&calls, &record);
-    let mut catalog = Catalog { source: Source::Etcd, ..Catalog::default() };
-    let version = Versioned { value: record, create_revision: 1, mod_revision: 1 };
-    catalog.functions.insert(id(), Arc::new(version));
-    let (_catalogs, catalog) = watch::channel(Arc::new(catalog));
-    let (_known, known) = watch::channel(Known::default());
-    let functions = Functions::new(catalog, known, calls.clone(), None).with_budget(Budget::new(100 * 1024));
+    let (functions, _) = functions(FunctionRecord { replicas, calls: limits, ..record(0) });
+    let functions = functions.with_budget(Budget::new(100 * 1024));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/default/hello", listener.local_addr().unwrap());
     let (listeners, opened) = mpsc::channel(1);
@@ -216,7 +275,8 @@ async fn bodies_and_answers_of_many_calls_pass_through_the_room_of_a_few() {
     assert_eq!(big.status(), 503, "there never is so much room");
     assert_eq!(big.headers()["retry-after"], "1");
     assert!(big.text().await.unwrap().contains("GatewayFull"));
-    let (_, _, counted) = calls.state(&id());
+    let counted = client.get(&url).send().await.unwrap().json::<serde_json::Value>().await.unwrap();
+    let counted = &counted["here"]["calls"];
     assert_eq!(counted["answers"], serde_json::json!({"200": 10, "503": 1}), "{counted}");
     serving.abort();
 }

@@ -32,4 +32,9 @@ impl Known {
         let IpAddr::V4(address) = address else { return false };
         self.nodes.contains(&address) || self.pods.iter().any(|range| range.contains(&address))
     }
+
+    /// It is of a node or a reconciler: not of a pod.
+    pub(super) fn has_node(&self, address: IpAddr) -> bool {
+        matches!(address, IpAddr::V4(address) if self.nodes.contains(&address))
+    }
 }
