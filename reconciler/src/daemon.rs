@@ -38,7 +38,7 @@ use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, VerdictLoop};
 use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop};
-use crate::webhooks::calls::{self, CallDesk};
+use crate::webhooks::calls::{self, CallState};
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
 /// Controllers look again after this even if nothing changed.
@@ -136,7 +136,7 @@ fn serve_hooks(
     runtime: &mut Runtime,
     listener: TcpListener,
     intake: &Arc<Intake>,
-    (secret_file, calls): (PathBuf, CallDesk),
+    (secret_file, calls): (PathBuf, CallState),
 ) -> Arc<webhooks::Counts> {
     let counts = Arc::new(webhooks::Counts::default());
     let hooks = Hooks::new(Arc::clone(intake), secret_file, Arc::clone(&counts));
@@ -196,7 +196,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         identity: config.name.clone(),
     };
     runtime.task("deliveries", follower.run(token.clone()));
-    let calls = CallDesk::new(&store, &snapshot, &config.name, &waiting_runs);
+    let calls = CallState::new(&store, &snapshot, &config.name, &waiting_runs);
     let counts = hooks.map(|(listener, file)| serve_hooks(&mut runtime, listener, &intake, (file, calls)));
 
     let api = api::router(ApiDeps {

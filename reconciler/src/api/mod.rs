@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 
-use crate::webhooks::calls::{self, CallDesk};
+use crate::webhooks::calls::{self, CallState};
 
 mod app;
 mod blobs;
@@ -47,7 +47,7 @@ const LOG_STREAMS_MAX: usize = 256;
 const BLOB_STREAMS_MAX: usize = 64;
 
 pub fn router(deps: ApiDeps) -> Router {
-    let calls = CallDesk::new(&deps.store, &deps.snapshot, &deps.identity, &deps.waiting_runs);
+    let calls = CallState::new(&deps.store, &deps.snapshot, &deps.identity, &deps.waiting_runs);
     let calls = calls::router(calls);
     let shared = Shared {
         deps,

@@ -8,7 +8,7 @@ use super::walk::DEPTH_MAX;
 
 /// Most commits that are looked at; of more, the newest.
 const COMMITS_MAX: usize = 256;
-/// Most files and folders of a commit that are looked at.
+/// Most files and folders that are looked at, those of the newest commits first.
 const ENTRIES_MAX: usize = 100_000;
 
 /// A commit, and what differs from its first parent: for a merge, all that it brings in.
@@ -27,26 +27,28 @@ pub fn changes_since(repository: &Repository, head: Oid, applied: &str) -> Resul
     walk.simplify_first_parent()?;
     walk.push(head)?;
     let known = Oid::from_str(applied).is_ok_and(|applied| walk.hide(applied).is_ok());
-    let mut commits = walk.take(if known { COMMITS_MAX } else { 1 }).collect::<Result<Vec<Oid>, _>>()?;
-    commits.reverse();
-    let changes = commits.into_iter().map(|commit| {
+    let mut left = ENTRIES_MAX;
+    let newest_first = walk.take(if known { COMMITS_MAX } else { 1 }).map(|commit| {
+        let commit = commit?;
         let found = repository.find_commit(commit)?;
         let before = found.parent(0).ok().map(|parent| parent.tree()).transpose()?;
-        let mut walk = PathWalk { repository, left: ENTRIES_MAX, paths: BTreeSet::new() };
+        let mut walk = PathWalk { repository, left: &mut left, paths: BTreeSet::new() };
         walk.compare(before.as_ref(), Some(&found.tree()?), "", 0)?;
         Ok(Changes { commit, paths: walk.paths.into_iter().collect() })
     });
-    changes.collect()
+    let mut changes = newest_first.collect::<Result<Vec<_>, git2::Error>>()?;
+    changes.reverse();
+    Ok(changes)
 }
 
 /// Trees may name each other many times over, so what is looked at is counted.
-struct PathWalk<'r> {
+struct PathWalk<'r, 'l> {
     repository: &'r Repository,
-    left: usize,
+    left: &'l mut usize,
     paths: BTreeSet<String>,
 }
 
-impl<'r> PathWalk<'r> {
+impl<'r> PathWalk<'r, '_> {
     fn compare(
         &mut self,
         old: Option<&Tree<'_>>,
@@ -66,7 +68,7 @@ impl<'r> PathWalk<'r> {
                     continue;
                 }
                 let Some(left) = self.left.checked_sub(1) else { return Ok(()) };
-                self.left = left;
+                *self.left = left;
                 let path = format!("{prefix}{}", String::from_utf8_lossy(item.name_bytes()));
                 match (self.folder(Some(&item))?, self.folder(twin.as_ref())?) {
                     // Folders on both sides are compared once, from the new side.

@@ -29,7 +29,7 @@ use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
 
 use super::apply::history;
-use super::apply::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
+use super::apply::record::{Place, RecordError, tell, tell_overdue, tell_unkept, tell_unstarted};
 use super::apply::triggered;
 use super::apply::{self, Applied, Stopped};
 use super::check::homes_in_question;
@@ -502,13 +502,25 @@ impl SourceLoop {
         let steps = outcome.plan.as_ref().map_or(&[][..], |plan| &plan.steps);
         let triggers = triggered::commit_triggers(&self.config.name, &observed.snapshot.objects, steps);
         let Some(before) = before.filter(|_| !triggers.is_empty()) else { return Ok(()) };
-        let commits = self.head.changes_since(before).await.map_err(|error| self.failed(error))?;
+        let commits = match self.head.changes_since(before).await {
+            Ok(commits) => commits,
+            Err(error) => {
+                // To wait for it would keep what is applied from ever being recorded.
+                tracing::warn!(source = %self.config.name, %error, "no trigger on commits starts a run");
+                let why = format!("cannot read what changed since the commit before: {error}");
+                tell_unstarted(&self.events, &self.config.name, &why);
+                return Ok(());
+            }
+        };
         for start in triggered::starts(&triggers, &commits) {
             let asked = runs::ask(&self.store, &start.run, start.input, start.origin, self.now()).await;
             match asked {
                 Ok(_) => {}
                 Err(RequestError::Store(error)) => return Err(self.failed(error)),
-                Err(error) => tracing::warn!(run = %start.run, %error, "a trigger starts no run"),
+                Err(error) => {
+                    tracing::warn!(run = %start.run, %error, "a trigger starts no run");
+                    tell_unstarted(&self.events, &self.config.name, &format!("run {}: {error}", start.run));
+                }
             }
         }
         Ok(())

@@ -46,7 +46,7 @@ enum Effect {
     Ended(RunId, KeptHead),
     /// It may have begun although the answer was lost; or there is such a run, and the book does not have it.
     Unsure(RunId),
-    Forgotten(RunId, Option<(NamespacedName, String)>),
+    Forgotten(RunId),
 }
 
 /// A run that a task can carry on.
@@ -64,6 +64,7 @@ impl WorkflowsLoop {
         for mut steps in self.groups(steps) {
             while !steps.is_empty() {
                 let rest = steps.split_off(steps.len().min(AT_ONCE));
+                self.doubt_definitions(&steps);
                 let performed = stream::iter(steps).map(|step| self.perform(fence, step));
                 let performed: Vec<_> = performed.buffer_unordered(AT_ONCE).collect().await;
                 steps = rest;
@@ -73,6 +74,17 @@ impl WorkflowsLoop {
             }
         }
         Ok(())
+    }
+
+    /// Those of runs that are forgotten may be gone even if the answer is lost; the next run writes its own again.
+    fn doubt_definitions(&mut self, steps: &[Step]) {
+        for step in steps {
+            if let Step::Forget(id) = step
+                && let Some(kept) = self.book.heads.get(id)
+            {
+                self.book.definitions.remove(&(id.workflow.clone(), kept.head.definition.clone()));
+            }
+        }
     }
 
     /// What may be done at once. A definition goes with the last run that has it: not while others begin, and after all
@@ -161,12 +173,7 @@ impl WorkflowsLoop {
             Ok(Effect::Unsure(id)) => {
                 self.book.unsure.insert(id);
             }
-            Ok(Effect::Forgotten(id, definition)) => {
-                self.book.remove(&id);
-                if let Some(definition) = definition {
-                    self.book.definitions.remove(&definition);
-                }
-            }
+            Ok(Effect::Forgotten(id)) => self.book.remove(&id),
             Err(error @ (StepError::Store(_) | StepError::Journal(JournalError::Store(_)))) => {
                 self.book.unsure.extend(id.filter(|id| !self.book.heads.contains_key(id)));
                 return Err(LoopError::new(what, error));
@@ -308,9 +315,9 @@ impl WorkflowsLoop {
         let definition =
             self.book.heads.get(id).map(|kept| (id.workflow.clone(), kept.head.definition.clone()));
         let unused = definition.filter(|definition| !self.is_used(definition, id));
-        ops.extend(unused.as_ref().map(|definition| Op::delete(definition_key(definition))));
+        ops.extend(unused.map(|definition| Op::delete(definition_key(&definition))));
         self.write(fence, Vec::new(), ops).await?;
-        Ok(Effect::Forgotten(id.clone(), unused))
+        Ok(Effect::Forgotten(id.clone()))
     }
 
     /// Another run than this one has the definition.

@@ -1,33 +1,29 @@
 //! Signs of life of a function that is called: it sends them to the gateway that passed its call on, and they come
 //! here in that node's `demand/<node>`.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
+use schema::records::NodeDemand;
 use schema::snapshot::Snapshot;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
 
 /// Names the call to the gateway: nobody else can beat for it.
 pub(super) const TOKEN: &str = "x-heartbeat-token";
 /// A beat is at most so long under way: its node writes `demand/` once a second.
-pub(super) const TRAVELS: Duration = Duration::from_secs(2);
-/// So many beats of each time without one that is allowed become entries of the journal; the others are as if they came
-/// with the next of these.
-const ENTRIES_PER_TIMEOUT: u32 = 3;
+pub(super) const BEAT_DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// The beats of one call.
 pub(super) struct Beats {
     token: String,
-    spacing: Duration,
 }
 
 impl Beats {
-    /// Those of a call that gives one in so many seconds.
-    pub(super) fn new(seconds: u32) -> Self {
-        let token = format!("{:032x}", rand::random::<u128>());
-        Self { token, spacing: Duration::from_secs(u64::from(seconds)) / ENTRIES_PER_TIMEOUT }
+    /// Those of a call, under a token of its own.
+    pub(super) fn new() -> Self {
+        Self { token: format!("{:032x}", rand::random::<u128>()) }
     }
 
     /// What the gateway is told.
@@ -42,26 +38,48 @@ impl Beats {
         call: u64,
         beats: mpsc::Sender<u64>,
     ) -> Infallible {
-        let mut known = 0;
+        let mut known = BTreeMap::new();
         loop {
             snapshot.changed().await;
-            let count = self.count(&snapshot.current());
-            if count != known {
-                known = count;
+            let counts = self.counts(&snapshot.current());
+            let is_alive = has_risen(&known, &counts);
+            known = counts;
+            if is_alive {
                 // Nobody takes it once the run has ended, and then this is dropped as well.
                 let _ = beats.send(call).await;
-                sleep(self.spacing).await;
             }
         }
     }
 
-    /// Of all gateways that passed the call on, one after the other.
-    fn count(&self, snapshot: &Snapshot) -> u64 {
-        snapshot
-            .demand
-            .values()
-            .filter_map(|node| node.value.beats.get(&self.token))
-            .map(|n| u64::from(*n))
-            .sum()
+    /// Those that each gateway has counted that passed the call on.
+    fn counts(&self, snapshot: &Snapshot) -> BTreeMap<String, u32> {
+        let of_node = |node: &NodeDemand| node.beats.get(&self.token).copied();
+        let counts = snapshot.demand.iter();
+        counts.filter_map(|(name, node)| Some((name.clone(), of_node(&node.value)?))).collect()
+    }
+}
+
+/// A gateway that is done with the call no longer counts it: that is no beat.
+fn has_risen(before: &BTreeMap<String, u32>, now: &BTreeMap<String, u32>) -> bool {
+    now.iter().any(|(node, count)| *count > before.get(node).copied().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_count_that_rises_is_a_sign_of_life() {
+        let counts = |all: &[(&str, u32)]| all.iter().map(|(node, n)| ((*node).to_owned(), *n)).collect();
+        for (before, now, is_alive) in [
+            (&[][..], &[("a", 1)][..], true),
+            (&[("a", 1)], &[("a", 2)], true),
+            (&[("a", 2)], &[("a", 2)], false),
+            (&[("a", 2)], &[], false),
+            (&[("a", 2), ("b", 1)], &[("b", 1)], false),
+            (&[("a", 2)], &[("b", 1)], true),
+        ] {
+            assert_eq!(has_risen(&counts(before), &counts(now)), is_alive, "{before:?} {now:?}");
+        }
     }
 }

@@ -10,7 +10,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::beats::{self, Beats};
-use super::machine::{Call, Event, errors};
+use super::machine::limits::DEPTH_MAX;
+use super::machine::{Call, Event, errors, is_deeper_than};
 use super::records::{PAYLOAD_MAX_BYTES, RunId};
 
 /// Longest time to connect to a node.
@@ -75,8 +76,10 @@ impl Caller {
             );
             return failed(call, errors::RUNTIME, &cause).into();
         }
-        let Some(seconds) = call.heartbeat_seconds else { return self.until_answered(run, call, None).await };
-        let expected = Beats::new(seconds);
+        if call.heartbeat_seconds.is_none() {
+            return self.until_answered(run, call, None).await;
+        }
+        let expected = Beats::new();
         tokio::select! {
             answer = self.until_answered(run, call, Some(expected.token())) => answer,
             never = expected.pass_on(self.snapshot.clone(), call.id, beats) => match never {},
@@ -170,6 +173,10 @@ async fn answered(call: &Call, response: Response) -> Attempt {
             return Attempt::Ended(failed(call, "States.DataLimitExceeded", &cause));
         }
         return Attempt::Ended(match serde_json::from_str(&text) {
+            Ok(output) if is_deeper_than(&output, DEPTH_MAX) => {
+                let cause = format!("the answer is nested more than {DEPTH_MAX} levels deep");
+                failed(call, "Function.InvalidResult", &cause)
+            }
             Ok(output) => Event::Returned { call: call.id, output },
             Err(error) => {
                 failed(call, "Function.InvalidResult", &format!("the answer is not valid JSON: {error}"))

@@ -122,6 +122,17 @@ pub(super) async fn end_unreadable(
     head.phase = RunPhase::Failed;
     head.finished_at = Some(Timestamp::now().max(head.started_at));
     head.set_error(errors::JOURNAL, why);
+    end(store, fence, id, kept, head).await
+}
+
+/// Ends a run without an entry of its journal.
+pub(super) async fn end(
+    store: &SharedStore,
+    fence: Fence,
+    id: &RunId,
+    kept: &KeptHead,
+    head: RunHead,
+) -> Result<KeptHead, JournalError> {
     let value = encode(&head).map_err(|error| JournalError::Unreadable(error.to_string()))?;
     let key = id.head().to_string();
     let guards = vec![fence.guard(), Guard::ModRevision(key.clone(), kept.revision)];

@@ -47,6 +47,8 @@ pub struct Observed {
     pub idle: Vec<RunId>,
     /// Runs that are asked for, each with the revision of its request.
     pub requests: Vec<(RunId, RunRequest, i64)>,
+    /// Requests that can't be read, likewise.
+    pub unreadable: Vec<(RunId, i64)>,
     /// It is time to forget old runs.
     pub forgets: bool,
 }
@@ -124,7 +126,7 @@ pub(super) enum Step {
 pub struct Steps {
     pub(super) steps: Vec<Step>,
     /// There are more runs to forget.
-    pub(super) leaves_old_runs: bool,
+    pub(super) has_more_to_forget: bool,
     again_at: Option<Timestamp>,
 }
 
@@ -170,6 +172,8 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         })
         .collect();
     fire_all(seen, &runnables, &mut free, now, &mut out);
+    let dismissed = seen.unreadable.iter().cloned();
+    out.steps.extend(dismissed.map(|(id, revision)| Step::Dismiss { id, revision }));
     let waiting = begin_requested(seen, &runnables, &mut free, now, &mut out);
     for mut status in statuses {
         status.record.waiting += waiting.get(status.id).copied().unwrap_or(0);
@@ -468,7 +472,7 @@ fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut 
                 continue;
             }
             if left == 0 {
-                out.leaves_old_runs = true;
+                out.has_more_to_forget = true;
                 out.look_again(now);
                 return;
             }

@@ -15,6 +15,8 @@ use serde_json::Value as Json;
 use tokio::time::sleep;
 
 use super::journal::in_parts;
+use super::machine::is_deeper_than;
+use super::machine::limits::DEPTH_MAX;
 use super::records::{INLINE_MAX_BYTES, Origin, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
 
 /// Most runs that are asked for and wait: with the largest inputs they take 256 MiB of etcd's 2 GiB.
@@ -87,6 +89,9 @@ pub enum RequestError {
     /// The input is too large.
     #[error("the input is {0} bytes; the limit is {PAYLOAD_MAX_BYTES}")]
     TooLarge(usize),
+    /// The input is nested too deeply.
+    #[error("the input is nested more than {DEPTH_MAX} levels deep")]
+    TooDeep,
     /// So many wait that no further one is taken.
     #[error("{WAITING_MAX} runs wait already, which is the most")]
     TooManyWaiting,
@@ -98,7 +103,7 @@ pub enum RequestError {
 /// Asks for a run. The same id is the same run, however often and wherever it is asked for.
 ///
 /// # Errors
-/// The input is too large, or etcd does not answer.
+/// The input is too large or nested too deeply, or etcd does not answer.
 pub async fn ask(
     store: &SharedStore,
     id: &RunId,
@@ -106,6 +111,9 @@ pub async fn ask(
     origin: Origin,
     at: Timestamp,
 ) -> Result<Asked, RequestError> {
+    if is_deeper_than(&input, DEPTH_MAX) {
+        return Err(RequestError::TooDeep);
+    }
     let text = input.to_string();
     if text.len() > PAYLOAD_MAX_BYTES {
         return Err(RequestError::TooLarge(text.len()));

@@ -55,10 +55,17 @@ impl RunTask {
     /// Until the run has ended: its head then. None if another reconciler carries it on.
     pub(super) async fn carry_on(mut self) -> Option<KeptHead> {
         let mut calls = Calls::new();
-        let mut last = self.kept.head.started_at;
+        let mut last = self.run.at().max(Timestamp::now());
+        self.grant_heartbeats(last);
         loop {
-            if self.run.outcome().is_some() {
-                return Some(self.kept);
+            if let Some(outcome) = self.run.outcome() {
+                if !self.kept.head.is_running() {
+                    return Some(self.kept);
+                }
+                // Its journal alone ends it: today's bounds are tighter than those it was written under, or it ended
+                // as it began.
+                let head = ended(&self.kept.head, outcome, &self.run, self.run.at());
+                return self.written(journal::end(&self.store, self.fence, &self.id, &self.kept, head).await);
             }
             self.follow_up(&mut calls);
             let answer = self.next_event(&mut calls).await;
@@ -70,15 +77,27 @@ impl RunTask {
         }
     }
 
+    /// A call that is made again after a change of leader has a new token, and as long for its first sign of life as the
+    /// first one had.
+    fn grant_heartbeats(&mut self, at: Timestamp) {
+        let calls: Vec<u64> = self.run.pending().calls.iter().map(|call| call.id).collect();
+        for call in calls {
+            let _ = self.run.step(&self.spec, at, &Event::Beat { call });
+        }
+    }
+
     /// Its end if it can't be journaled; none if another reconciler carries it on.
     async fn ended_by(&self, error: JournalError) -> Option<KeptHead> {
-        let ended = match error {
+        self.written(match error {
             JournalError::Unreadable(why) => {
                 tracing::warn!(run = %self.id, why, "the run ends, for its journal can't be written");
                 journal::end_unreadable(&self.store, self.fence, &self.id, &self.kept, &why).await
             }
             other => Err(other),
-        };
+        })
+    }
+
+    fn written(&self, ended: Result<KeptHead, JournalError>) -> Option<KeptHead> {
         ended.inspect_err(|error| tracing::info!(run = %self.id, "{error}")).ok()
     }
 
@@ -114,7 +133,7 @@ impl RunTask {
         let pending = self.run.pending();
         // A beat may be on its way when its time is over.
         let fires_at = |timer: &Timer| match pending.heartbeats.contains(&timer.id) {
-            true => timer.due.checked_add(beats::TRAVELS).unwrap_or(Timestamp::MAX),
+            true => timer.due.checked_add(beats::BEAT_DELAY_MAX).unwrap_or(Timestamp::MAX),
             false => timer.due,
         };
         let timer = pending.timers.iter().copied().min_by_key(fires_at);
@@ -157,6 +176,10 @@ impl RunTask {
     async fn take(&mut self, answer: Answer, at: Timestamp) -> Result<(), JournalError> {
         let Answer { event, activation } = answer;
         if self.run.step(&self.spec, at, &event).is_none() {
+            return Ok(());
+        }
+        // The next leader asks for new ones, so what these put off is nothing to it.
+        if matches!(event, Event::Beat { .. }) {
             return Ok(());
         }
         let entry = Entry { at, event, output: None, activation };

@@ -50,7 +50,7 @@ pub(super) fn decide(
         record.skipped = record.skipped.saturating_add(missed + 1);
         return Some(Decision { record, start: None });
     }
-    let run = format!("{}-{}", trigger.name, tick.strftime("%Y%m%dT%H%MZ"));
+    let run = trigger.run_id(&tick.strftime("%Y%m%dT%H%MZ").to_string());
     let missed = record.skipped.saturating_add(missed);
     let start = TriggerStart { run, tick: Some(tick), commit: None, started_at: now, missed };
     record.skipped = 0;
@@ -117,7 +117,7 @@ mod tests {
         let times =
             ["23T16:03:00", "23T16:04:59", "23T16:05:00", "23T16:05:00", "23T16:07:00", "23T16:10:30"];
         let (record, runs) = looks(&every_5, &times);
-        assert_eq!(runs, [("tick-20261123T1605Z".to_owned(), 0), ("tick-20261123T1610Z".to_owned(), 0)]);
+        assert_eq!(runs, [("tick.20261123T1605Z".to_owned(), 0), ("tick.20261123T1610Z".to_owned(), 0)]);
         let record = record.unwrap();
         assert_eq!(record.next, Some(at("23T16:15:00")));
         assert_eq!(record.last.unwrap().started_at, at("23T16:10:30"));
@@ -144,12 +144,12 @@ mod tests {
 
         let hourly = ["23T16:30:00", "23T19:30:00", "23T20:00:59"];
         let (_, runs) = looks(&trigger("0 * * * *", Missed::Run), &hourly);
-        assert_eq!(runs, [("tick-20261123T1900Z".to_owned(), 2), ("tick-20261123T2000Z".to_owned(), 0)]);
+        assert_eq!(runs, [("tick.20261123T1900Z".to_owned(), 2), ("tick.20261123T2000Z".to_owned(), 0)]);
         let (record, runs) = looks(&trigger("0 * * * *", Missed::Skip), &hourly[..2]);
         assert_eq!((record.unwrap().skipped, runs.len()), (3, 0));
         // The next that is in time says what has none.
         let (record, runs) = looks(&trigger("0 * * * *", Missed::Skip), &hourly);
-        assert_eq!(runs, [("tick-20261123T2000Z".to_owned(), 3)]);
+        assert_eq!(runs, [("tick.20261123T2000Z".to_owned(), 3)]);
         assert_eq!(record.unwrap().skipped, 0);
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn after_weeks_the_newest_tick_is_found_without_counting_all() {
         let (_, runs) = looks(&trigger("* * * * *", Missed::Run), &["01T00:00:00", "28T12:34:10"]);
         let [(run, missed)] = &runs[..] else { panic!("{runs:?}") };
-        assert_eq!(run, "tick-20261128T1234Z");
+        assert_eq!(run, "tick.20261128T1234Z");
         assert!((COUNTED_MAX..5_000).contains(missed), "{missed}");
     }
 

@@ -26,6 +26,9 @@ const RESUMED_AFTER: Duration = Duration::from_secs(10);
 /// How often old runs are looked for.
 const FORGETS_EVERY: Duration = Duration::from_secs(60);
 
+/// Each with its revision.
+type Requests = Vec<(RunId, RunRequest, i64)>;
+
 /// What the loop stands on.
 pub struct WorkflowsDeps {
     /// Where runs are.
@@ -97,23 +100,25 @@ impl WorkflowsLoop {
         Ok(())
     }
 
-    async fn requests(&self) -> Result<Vec<(RunId, RunRequest, i64)>, LoopError> {
+    /// Those that ask for a run, the oldest first, and those that can't be read.
+    async fn requests(&self) -> Result<(Requests, Vec<(RunId, i64)>), LoopError> {
         let listing = self.deps.store.list(prefix::RUN_REQUESTS).await;
         let listing =
             listing.map_err(|error| LoopError::new("listing the runs that are asked for", error))?;
-        let mut requests: Vec<_> = listing
-            .items
-            .into_iter()
-            .filter_map(|item| {
-                let Ok(Key::RunRequest(workflow, run)) = item.key.parse() else { return None };
-                let request = decode::<RunRequest>(&item.value)
-                    .inspect_err(|error| tracing::warn!(item.key, %error, "the request can't be read"))
-                    .ok()?;
-                Some((RunId { workflow, run }, request, item.mod_revision))
-            })
-            .collect();
+        let (mut requests, mut unreadable) = (Vec::new(), Vec::new());
+        for item in listing.items {
+            let Ok(Key::RunRequest(workflow, run)) = item.key.parse() else { continue };
+            let id = RunId { workflow, run };
+            match decode::<RunRequest>(&item.value) {
+                Ok(request) => requests.push((id, request, item.mod_revision)),
+                Err(error) => {
+                    tracing::warn!(item.key, %error, "the request can't be read; it is removed");
+                    unreadable.push((id, item.mod_revision));
+                }
+            }
+        }
         requests.sort_by_key(|(_, _, revision)| *revision);
-        Ok(requests)
+        Ok((requests, unreadable))
     }
 }
 
@@ -140,7 +145,7 @@ impl Loop for WorkflowsLoop {
         let now = Instant::now();
         self.book.reap(now).await;
         self.make_sure().await?;
-        let requests = self.requests().await?;
+        let (requests, unreadable) = self.requests().await?;
         let book = &self.book;
         let rests = |id: &RunId| book.stuck.get(id).is_some_and(|at| now - *at < RESUMED_AFTER);
         let idle = book.running.iter().filter(|id| !book.tasks.contains_key(*id) && !rests(id)).cloned();
@@ -156,6 +161,7 @@ impl Loop for WorkflowsLoop {
             snapshot,
             last_known,
             requests,
+            unreadable,
             forgets: is_whole && self.forgets,
         }))
     }
@@ -166,7 +172,7 @@ impl Loop for WorkflowsLoop {
 
     async fn act(&mut self, _: &Observed, plan: Steps) -> Result<(), LoopError> {
         let Some(fence) = self.term else { return Ok(()) };
-        let forgets_all = !plan.leaves_old_runs;
+        let forgets_all = !plan.has_more_to_forget;
         self.carry_out(fence, plan.steps).await?;
         if forgets_all {
             self.forgets = false;

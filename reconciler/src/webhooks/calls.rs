@@ -33,14 +33,14 @@ const ID_MAX_CHARS: usize = 128;
 const ID_HEADER: &str = "idempotency-key";
 
 /// What takes calls.
-pub struct CallDesk {
+pub struct CallState {
     store: SharedStore,
     snapshot: SnapshotReader,
     identity: String,
     waiting: Waiting,
 }
 
-impl CallDesk {
+impl CallState {
     /// Calls of the triggers in this snapshot, which ask for runs at the reconciler `identity`; `waiting` counts those
     /// that have not begun.
     pub fn new(store: &SharedStore, snapshot: &SnapshotReader, identity: &str, waiting: &Waiting) -> Self {
@@ -50,7 +50,7 @@ impl CallDesk {
 }
 
 /// The route, for a listener.
-pub fn router(desk: CallDesk) -> Router {
+pub fn router(desk: CallState) -> Router {
     Router::new()
         .route("/v1/calls/{kind}/{namespace}/{object}/{trigger}", post(call))
         .with_state(Arc::new(desk))
@@ -64,17 +64,19 @@ enum Refusal {
     WrongId,
     Slow,
     TooLarge,
+    TooDeep(String),
     TooMany(String),
     NotJson(String),
-    Away(String),
+    Unavailable(String),
 }
 
 impl From<RequestError> for Refusal {
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::TooLarge(_) => Refusal::TooLarge,
+            RequestError::TooDeep => Refusal::TooDeep(error.to_string()),
             RequestError::TooManyWaiting => Refusal::TooMany(error.to_string()),
-            RequestError::Store(error) => Refusal::Away(error.to_string()),
+            RequestError::Store(error) => Refusal::Unavailable(error.to_string()),
         }
     }
 }
@@ -94,17 +96,18 @@ impl IntoResponse for Refusal {
                 "the id of the call can't be part of a run's".to_owned(),
                 "write letters, digits, '-', '_' and '.', 128 at most",
             ),
-            Refusal::Slow => (408, "the body did not come in time".to_owned(), "send it again"),
+            Refusal::Slow => (408, "timed out reading the body".to_owned(), "send it again"),
             Refusal::TooLarge => (
                 413,
                 "the body is too large".to_owned(),
                 "256 KiB is the most; keep it where a function can fetch it",
             ),
+            Refusal::TooDeep(why) => (400, why, "make it flatter, or send the inner part as a text"),
             Refusal::TooMany(why) => {
                 (429, why, "call again, with the same Idempotency-Key, once some have begun")
             }
             Refusal::NotJson(why) => (400, format!("the body is not JSON: {why}"), "send JSON, or no body"),
-            Refusal::Away(why) => (503, why, "call again; with an Idempotency-Key it is the same run"),
+            Refusal::Unavailable(why) => (503, why, "call again; with an Idempotency-Key it is the same run"),
         };
         let status = StatusCode::from_u16(status).expect("each is an HTTP status");
         (status, Json(Problem { error, help: help.to_owned() })).into_response()
@@ -114,7 +117,7 @@ impl IntoResponse for Refusal {
 type Names = (String, String, String, String);
 
 async fn call(
-    State(desk): State<Arc<CallDesk>>,
+    State(desk): State<Arc<CallState>>,
     Path(names): Path<Names>,
     request: Request,
 ) -> Result<Response, Refusal> {
@@ -130,7 +133,7 @@ async fn call(
     let body = body.map_err(|_| Refusal::Slow)?.map_err(|_| Refusal::TooLarge)?;
     let input = input(trigger, &body)?;
     let at = Timestamp::now();
-    let run = RunId::of_object(&object, format!("{}-{}", trigger.name, id.unwrap_or_else(|| fresh_id(at))));
+    let run = RunId::of_object(&object, trigger.run_id(&id.unwrap_or_else(|| fresh_id(at))));
     let origin = Origin::Call { trigger: trigger.name.clone(), reconciler: desk.identity.clone() };
     desk.waiting.admit(&desk.store, &run).await?;
     let asked = runs::ask(&desk.store, &run, input, origin, at).await?;

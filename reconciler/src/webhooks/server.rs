@@ -214,7 +214,7 @@ impl IntoResponse for Refusal {
             Refusal::NoSecret => (503, "not ready", "see the reconciler's log, and send it again"),
             Refusal::Unauthorized => (401, "unauthorized", "sign it with the secret of this reconciler"),
             Refusal::Busy => (503, "too many webhooks at once", "send it again"),
-            Refusal::Slow => (408, "the body did not come in time", "send it again"),
+            Refusal::Slow => (408, "timed out reading the body", "send it again"),
             Refusal::Broken => (400, "the body broke off", "send it again"),
             Refusal::NoSuchSource => {
                 let help = "send it to /v1/webhooks/SOURCE; see 'minik8s get sources'";

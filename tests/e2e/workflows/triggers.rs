@@ -66,7 +66,7 @@ fn commits_and_calls_start_one_run_each() -> Result<()> {
         cluster.reconcilers[0].start()?;
         cluster.wait_reconciler(0)?;
         for (commit, path) in &wanted {
-            let run = ended(cluster, "import", &format!("data-{}", &commit[..12]))?;
+            let run = ended(cluster, "import", &format!("data.{}", &commit[..12]))?;
             ensure!(run["input"]["commit"] == **commit, "{run:#}");
             ensure!(run["input"]["paths"] == serde_json::json!([path]), "{run:#}");
         }
@@ -80,14 +80,14 @@ fn commits_and_calls_start_one_run_each() -> Result<()> {
         let headers = [("Authorization", token.as_str()), ("Idempotency-Key", "order-17")];
         for (reconciler, expected) in [(1, 202), (0, 200), (1, 200)] {
             let (code, answer) = call(cluster, reconciler, path, &headers)?;
-            ensure!(code == expected && answer["id"] == "paid-order-17", "{code} {answer}");
+            ensure!(code == expected && answer["id"] == "paid.order-17", "{code} {answer}");
         }
-        let run = ended(cluster, "function:note", "paid-order-17")?;
+        let run = ended(cluster, "function:note", "paid.order-17")?;
         ensure!(run["phase"] == "Succeeded" && run["output"]["sum"] == 7, "{run:#}");
         ensure!(calls(cluster, "note")? == ["note 7"], "{:?}", calls(cluster, "note")?);
         let table = cluster.cli(&["get", "triggers", "-o", "wide"])?.ok()?;
         println!("{table}");
-        ensure!(table.contains("paid-order-17") && table.contains("commits to /data/"), "{table}");
+        ensure!(table.contains("paid.order-17") && table.contains("commits to /data/"), "{table}");
         println!("{}", cluster.cli(&["describe", "trigger", "data"])?.ok()?);
         Ok(())
     })
@@ -115,7 +115,7 @@ fn until(second: u64) -> Result<()> {
 /// The cron expression of this minute of today, and the id that its run has.
 fn at_minute(second: u64) -> Result<(String, String)> {
     let time = Timestamp::from_second(i64::try_from(second)?)?;
-    let run = format!("tick-{}", time.strftime("%Y%m%dT%H%MZ"));
+    let run = format!("tick.{}", time.strftime("%Y%m%dT%H%MZ"));
     Ok((time.strftime("%-M %-H * * *").to_string(), run))
 }
 

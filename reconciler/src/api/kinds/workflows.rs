@@ -177,6 +177,9 @@ async fn start(
 fn refused(error: &RequestError) -> ApiError {
     let (status, help) = match error {
         RequestError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "keep it where a function can fetch it"),
+        RequestError::TooDeep => {
+            (StatusCode::BAD_REQUEST, "make it flatter, or send the inner part as a text")
+        }
         RequestError::TooManyWaiting => {
             (StatusCode::TOO_MANY_REQUESTS, "ask again, with the same id, once some have begun")
         }

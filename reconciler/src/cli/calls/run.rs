@@ -34,25 +34,31 @@ pub(in crate::cli) async fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     let path = ["runs", namespace, name, &accepted.id];
-    match tokio::time::timeout(args.timeout, wait(&client, &path)).await {
-        Ok(ended) => ended,
-        Err(_) => Err(CliError::NotReached(format!(
-            "run {name}/{} has not ended within {:?}; it goes on",
-            accepted.id, args.timeout
-        ))),
-    }
+    let mut has_begun = false;
+    let ended = tokio::time::timeout(args.timeout, wait(&client, &path, &mut has_begun)).await;
+    ended.unwrap_or_else(|_| {
+        let (id, after) = (&accepted.id, args.timeout);
+        Err(CliError::NotReached(if has_begun {
+            format!("run {name}/{id} has not ended within {after:?}; it goes on")
+        } else {
+            format!(
+                "run {name}/{id} was not seen to begin within {after:?}; see whether runs wait with 'minik8s get workflows'"
+            )
+        }))
+    })
 }
 
 /// Until the run has ended. A reconciler that is away, or has lost etcd, is asked again.
-async fn wait(client: &Client, path: &[&str]) -> Result<ExitCode, CliError> {
+async fn wait(client: &Client, path: &[&str], has_begun: &mut bool) -> Result<ExitCode, CliError> {
     let summary = [path, &["summary"]].concat();
-    let row = until_answered(client, &summary, |row: &RunView| row.phase != RunPhase::Running).await?;
+    let row =
+        until_answered(client, &summary, has_begun, |row: &RunView| row.phase != RunPhase::Running).await?;
     if row.phase != RunPhase::Succeeded {
         let RunView { workflow, id, phase, state, error, cause, .. } = &row;
         complain(&format!("run {workflow}/{id} {phase:?} in state {state}: {error} {cause}"));
         return Ok(ExitCode::FAILURE);
     }
-    let run = until_answered(client, path, |_: &RunDetail| true).await?;
+    let run = until_answered(client, path, has_begun, |_: &RunDetail| true).await?;
     write_out(&format!("{}\n", run.output.unwrap_or_default()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -60,12 +66,23 @@ async fn wait(client: &Client, path: &[&str]) -> Result<ExitCode, CliError> {
 async fn until_answered<T: DeserializeOwned>(
     client: &Client,
     path: &[&str],
+    has_begun: &mut bool,
     is_it: impl Fn(&T) -> bool,
 ) -> Result<T, CliError> {
     loop {
         match client.get::<T>(path, &[]).await {
-            Ok(answer) if is_it(&answer) => return Ok(answer),
-            Ok(_) => {}
+            Ok(answer) if is_it(&answer) => {
+                *has_begun = true;
+                return Ok(answer);
+            }
+            Ok(_) => *has_begun = true,
+            Err(error) if error.is_not_found() && *has_begun => {
+                let run = path[1..4].join("/");
+                return Err(CliError::NotReached(format!(
+                    "run {run} is no longer kept: how it ended is not known; see ttlSecondsAfterFinished and \
+                     runsHistoryLimit of its workflow"
+                )));
+            }
             // The leader has not begun it yet.
             Err(error) if error.is_not_found() || error.may_pass() => {}
             Err(error) => return Err(error),

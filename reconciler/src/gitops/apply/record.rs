@@ -108,6 +108,18 @@ pub(in crate::gitops) fn tell_unkept(events: &EventRecorder, source: &str, why: 
     });
 }
 
+/// Reports that commits have no run although a trigger names them.
+pub(in crate::gitops) fn tell_unstarted(events: &EventRecorder, source: &str, why: &str) {
+    events.record(EventDraft {
+        kind: EventType::Warning,
+        object_kind: "Source".to_owned(),
+        namespace: String::new(),
+        name: source.to_owned(),
+        reason: "TriggerNotStarted".to_owned(),
+        message: format!("{why}; start what is missing with 'minik8s run'"),
+    });
+}
+
 /// Reports what is new between two statuses.
 pub(in crate::gitops) fn tell(
     events: &EventRecorder,

@@ -16,6 +16,8 @@ use crate::runs::{Origin, RunId};
 const STARTS_MAX: usize = 256;
 /// Most paths in the input of a run; more are counted.
 const PATHS_SHOWN_MAX: usize = 1_000;
+/// And most bytes of them, as JSON: an input has 256 KiB at most.
+const PATHS_SHOWN_MAX_BYTES: usize = 192 * 1024;
 
 /// A run to ask for.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,7 +79,12 @@ fn patterns(commits: Option<&OnCommit>) -> Option<IgnoreRules> {
 }
 
 fn start((object, trigger): (&ObjectRef, &Trigger), meta: &CommitMeta, paths: &[&String]) -> Start {
-    let shown = &paths[..paths.len().min(PATHS_SHOWN_MAX)];
+    let mut bytes = 0;
+    let fits = |path: &&&String| {
+        bytes += Json::from(path.as_str()).to_string().len() + 1;
+        bytes <= PATHS_SHOWN_MAX_BYTES
+    };
+    let shown: Vec<&&String> = paths.iter().take(PATHS_SHOWN_MAX).take_while(fits).collect();
     let said = || {
         let mut said = json!({
             "trigger": trigger.name,
@@ -92,7 +99,7 @@ fn start((object, trigger): (&ObjectRef, &Trigger), meta: &CommitMeta, paths: &[
         said
     };
     Start {
-        run: RunId::of_object(object, format!("{}-{:.12}", trigger.name, meta.id)),
+        run: RunId::of_object(object, trigger.run_id(&format!("{:.12}", meta.id))),
         origin: Origin::Commit { trigger: trigger.name.clone(), commit: meta.id.clone() },
         input: trigger.params.clone().unwrap_or_else(said),
     }
@@ -145,11 +152,23 @@ mod tests {
             let found = starts(&[(order(Kind::Workflow), &trigger)], &commits);
             found.into_iter().map(|start| start.run.to_string()).collect()
         };
-        assert_eq!(ids(&["/data/"]), ["shop/order/data-aaaaaaaaaaaa", "shop/order/data-cccccccccccc"]);
-        assert_eq!(ids(&["/data/*.csv", "!*.tmp.csv"]), ["shop/order/data-aaaaaaaaaaaa"]);
-        assert_eq!(ids(&["*.md"]), ["shop/order/data-aaaaaaaaaaaa", "shop/order/data-bbbbbbbbbbbb"]);
+        assert_eq!(ids(&["/data/"]), ["shop/order/data.aaaaaaaaaaaa", "shop/order/data.cccccccccccc"]);
+        assert_eq!(ids(&["/data/*.csv", "!*.tmp.csv"]), ["shop/order/data.aaaaaaaaaaaa"]);
+        assert_eq!(ids(&["*.md"]), ["shop/order/data.aaaaaaaaaaaa", "shop/order/data.bbbbbbbbbbbb"]);
         assert_eq!(ids(&[]).len(), 3);
         assert_eq!(ids(&["/nothing"]).len(), 0);
+    }
+
+    #[test]
+    fn an_input_has_as_many_paths_as_a_run_takes_and_counts_the_rest() {
+        // Written as JSON, each such character has six bytes.
+        let long: Vec<String> = (0..100).map(|n| format!("data/{n:03}{}", "\u{1}".repeat(1_000))).collect();
+        let commits = [commit('a', &long.iter().map(String::as_str).collect::<Vec<_>>())];
+        let found = starts(&[(order(Kind::Function), &trigger(&["/data/"]))], &commits);
+        let input = &found[0].input;
+        let shown = input["paths"].as_array().unwrap().len();
+        assert!(shown > 20 && input["morePaths"] == json!(100 - shown), "{shown}");
+        assert!(input.to_string().len() < 200 * 1024);
     }
 
     #[test]
@@ -157,7 +176,7 @@ mod tests {
         let mut on_data = trigger(&["/data/"]);
         let commits = [commit('a', &["README.md", "data/1.csv"])];
         let [found] = &starts(&[(order(Kind::Function), &on_data)], &commits)[..] else { panic!("not one") };
-        assert_eq!(found.run.to_string(), "shop/function:order/data-aaaaaaaaaaaa");
+        assert_eq!(found.run.to_string(), "shop/function:order/data.aaaaaaaaaaaa");
         assert_eq!(
             found.input,
             json!({"trigger": "data", "commit": "a".repeat(40), "author": "Ada <ada@example.com>",

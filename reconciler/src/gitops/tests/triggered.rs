@@ -18,7 +18,7 @@ async fn asked(cluster: &Cluster) -> Vec<(String, Value)> {
 }
 
 fn run_of(commit: &str) -> String {
-    format!("default/import/data-{}", &commit[..12])
+    format!("default/import/data.{}", &commit[..12])
 }
 
 // Seen red with requests that are made after the revision (a run is missing after a crash), and without patterns (20).

@@ -10,6 +10,7 @@ use super::context::Context;
 use super::data::{fill, lookup, place, select};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
+use super::limits::MAP_CONCURRENCY_MAX;
 use super::strand::{Bounds, Branch, Item, Phase, Strand};
 use super::task::count;
 use super::transition::{Position, Progress, Transition};
@@ -61,12 +62,8 @@ impl Transition<'_> {
         bounds: Bounds,
     ) -> Result<(), Failure> {
         let running = branches.iter().filter(|branch| matches!(branch, Branch::Running { .. })).count();
-        let most = match bounds.concurrency {
-            0 => usize::MAX,
-            most => usize::try_from(most).unwrap_or(usize::MAX),
-        };
         let waiting = branches.iter().enumerate().filter(|(_, branch)| **branch == Branch::Waiting);
-        let room = most.saturating_sub(running);
+        let room = usize::try_from(bounds.concurrency).unwrap_or(usize::MAX).saturating_sub(running);
         let begun: Vec<usize> = waiting.map(|(index, _)| index).take(room).collect();
         if begun.is_empty() {
             return Ok(());
@@ -298,9 +295,14 @@ fn bounds(map: &MapState, seen: &Json, context: &Context<'_>) -> Result<Bounds, 
         None => Ok(plain),
         Some(path) => count(field, path, seen, context),
     };
+    let concurrency = number("maxConcurrencyPath", map.max_concurrency, &map.max_concurrency_path)?;
     Ok(Bounds {
         is_map: true,
-        concurrency: number("maxConcurrencyPath", map.max_concurrency, &map.max_concurrency_path)?,
+        concurrency: if concurrency == 0 {
+            MAP_CONCURRENCY_MAX
+        } else {
+            concurrency.min(MAP_CONCURRENCY_MAX)
+        },
         failures: number(
             "toleratedFailureCountPath",
             map.tolerated_failure_count,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::context::{Context, resolve};
 use super::failure::{Failure, errors};
 use super::intrinsic;
-use super::limits::PAYLOAD_MAX_BYTES;
+use super::limits::{DEPTH_MAX, PAYLOAD_MAX_BYTES};
 
 /// What the path written in a field leads to; an error where it leads to nothing.
 pub(super) fn lookup<'a>(
@@ -114,12 +114,26 @@ pub(super) fn place(path: Option<&NullablePath>, input: &Json, result: Json) -> 
 
 /// The value, unless it is larger than a state's data may be.
 pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
+    if is_deeper_than(&value, DEPTH_MAX) {
+        let cause = format!("the {what} is nested more than {DEPTH_MAX} levels deep");
+        return Err(Failure::new(errors::DATA_LIMIT, cause));
+    }
     let bytes = size(&value);
     if bytes <= PAYLOAD_MAX_BYTES {
         return Ok(value);
     }
     let cause = format!("the {what} has {bytes} bytes as JSON; at most {PAYLOAD_MAX_BYTES} are allowed");
     Err(Failure::new(errors::DATA_LIMIT, cause))
+}
+
+/// More than so many lists and objects lie in each other.
+pub fn is_deeper_than(value: &Json, levels: usize) -> bool {
+    let Some(inside) = levels.checked_sub(1) else { return value.is_array() || value.is_object() };
+    match value {
+        Json::Array(items) => items.iter().any(|item| is_deeper_than(item, inside)),
+        Json::Object(fields) => fields.values().any(|field| is_deeper_than(field, inside)),
+        _ => false,
+    }
 }
 
 /// How many bytes a value has as JSON, without writing it anywhere.

@@ -15,5 +15,13 @@ pub const PAYLOAD_MAX_BYTES: usize = 256 * 1024;
 /// holds 2 GiB. 64 answers of the largest size.
 pub const RUN_MAX_BYTES: usize = 64 * PAYLOAD_MAX_BYTES;
 
+/// Most levels of lists and objects in each other in an input, an answer and an output: 127 can be read back, and the
+/// journal adds some.
+pub const DEPTH_MAX: usize = 100;
+
+/// Most items of a Map under way at the same time: as many calls as a run makes at once, and so the time limits of none
+/// begin before its call. Step Functions' inline Map has the same.
+pub const MAP_CONCURRENCY_MAX: u32 = 40;
+
 /// Longest run whose workflow has no `timeoutSeconds`.
 pub const RUN_MAX: SignedDuration = SignedDuration::from_hours(24);

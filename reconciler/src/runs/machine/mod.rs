@@ -26,6 +26,7 @@ mod task;
 mod tests;
 mod transition;
 
+pub use data::is_deeper_than;
 pub use failure::errors;
 pub use history::{HistoryDetail, HistoryEvent};
 pub use run::Run;
@@ -46,7 +47,7 @@ pub struct RunContext {
     pub started_at: Timestamp,
 }
 
-/// What happened to a run; one of these is one entry of its journal.
+/// What happened to a run; one of these is one entry of its journal, but for beats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Event {
@@ -68,7 +69,7 @@ pub enum Event {
         /// The error in a sentence.
         cause: String,
     },
-    /// The function that was called is alive.
+    /// The function that was called is alive. Not journaled: that the timer of a heartbeat fired says that none came.
     Beat {
         /// Which call.
         call: u64,

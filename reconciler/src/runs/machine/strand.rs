@@ -63,7 +63,7 @@ pub(super) enum Phase {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Bounds {
     pub(super) is_map: bool,
-    /// Most items at the same time; no bound when 0.
+    /// Most items at the same time.
     pub(super) concurrency: u32,
     /// Items that may fail, and their part in a hundred; none may when both are 0.
     pub(super) failures: u32,

@@ -15,7 +15,7 @@ use crate::runs::journal::Journal;
 use crate::runs::plan::{self, KEPT_FOR, KEPT_PER_WORKFLOW, Observed, RUNNING_MAX, Step};
 use crate::runs::records::{Origin, RunHead};
 use crate::runs::request::WAITING_MAX;
-use crate::runs::{Asked, RequestError, Waiting, kept_run};
+use crate::runs::{Asked, RequestError, Waiting, ask, kept_run};
 
 const WAITS: &str = "\n  startAt: wait\n  states:\n    wait: {type: Wait, seconds: 3000, end: true}";
 
@@ -199,6 +199,34 @@ async fn a_run_whose_journal_cannot_be_read_ends_with_an_error() {
     assert!(kit.head("flow", "fine").await.unwrap().is_running());
 }
 
+// Seen red without the write of the head in `carry_on`: it is resumed again and again.
+#[tokio::test]
+async fn a_run_that_its_journal_ends_has_that_end_in_its_head() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, WAITS).await;
+    kit.ask("flow", "r1", json!({})).await;
+    kit.until("it begins", async |kit: &Kit| kit.head("flow", "r1").await).await;
+    kit.crash().await;
+    let last =
+        br#"{"entries": [{"at": "2026-11-23T16:00:00Z", "event": {"type": "cancelled", "cause": "so"}}]}"#;
+    kit.put(&id("flow", "r1").entries(1), last.to_vec()).await;
+    let head = kit.ended("flow", "r1").await;
+    assert_eq!((head.phase, head.cause.as_str()), (RunPhase::Aborted, "so"));
+}
+
+#[tokio::test]
+async fn an_input_that_could_not_be_read_back_is_refused_and_such_a_request_is_removed() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, WAITS).await;
+    let deep = (0..101).fold(json!(1), |inner, _| json!([inner]));
+    let origin = Origin::Request { reconciler: "r0".into() };
+    let refused = ask(&kit.store, &id("flow", "deep"), deep, origin, Timestamp::now()).await;
+    assert!(matches!(refused, Err(RequestError::TooDeep)), "{refused:?}");
+    kit.put(&id("flow", "broken").request(), b"{\"askedAt\": 7".to_vec()).await;
+    kit.look().await;
+    assert_eq!(kit.count(prefix::RUN_REQUESTS).await, 0);
+}
+
 #[tokio::test]
 async fn what_git_asks_for_comes_before_what_people_ask_for() {
     let mut kit = Kit::new().await;
@@ -281,10 +309,11 @@ fn forgotten(heads: Heads, snapshot: Arc<Snapshot>, now: Timestamp) -> (Vec<Stri
         carried: Default::default(),
         idle: Vec::new(),
         requests: Vec::new(),
+        unreadable: Vec::new(),
         forgets: true,
     };
     let plan = plan::plan(&seen, now);
-    let more = plan.leaves_old_runs;
+    let more = plan.has_more_to_forget;
     assert_eq!(more, plan.again_at().is_some(), "it looks again at once");
     let forgets = plan.steps.into_iter().filter_map(|step| match step {
         Step::Forget(id) => Some(format!("{}/{}", id.workflow.name, id.run)),
@@ -347,4 +376,30 @@ async fn what_is_forgotten_leaves_nothing() {
     kit.settle().await;
     kit.until("it is forgotten", async |kit: &Kit| (kit.count("/minik8s-runs/").await == 0).then_some(()))
         .await;
+}
+
+// Seen red with a book that keeps the definition: the next run begins without one.
+#[tokio::test]
+async fn a_run_after_a_forgotten_one_has_its_definition_even_if_an_answer_was_lost() {
+    let mut kit = Kit::new().await;
+    kit.push("flow", 1, COUNTS).await;
+    kit.ask("flow", "r1", count_to(1)).await;
+    let mut head = kit.ended("flow", "r1").await;
+    kit.look().await;
+    head.finished_at = Some(Timestamp::now() - KEPT_FOR - SignedDuration::from_secs(60));
+    kit.put(&id("flow", "r1").head(), serde_json::to_vec(&head).unwrap()).await;
+    // Without a journal, one transaction forgets it.
+    for number in 0..8 {
+        let gone = vec![schema::store::Op::delete(id("flow", "r1").entries(number))];
+        let _ = kit.store.txn(Vec::new(), gone).await.unwrap();
+    }
+    kit.crash().await;
+    kit.settle().await;
+    // One for the look's own write.
+    kit.memory.lose_next_answers(2);
+    kit.try_to_look().await;
+    assert_eq!(kit.count("/minik8s-runs/").await, 0, "it is forgotten");
+    kit.ask("flow", "r2", count_to(1)).await;
+    assert_eq!(kit.ended("flow", "r2").await.phase, RunPhase::Succeeded);
+    assert!(kept_run(&kit.store, &id("flow", "r2")).await.unwrap().is_some(), "its definition is gone");
 }

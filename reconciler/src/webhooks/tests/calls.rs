@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
 use crate::runs::Waiting;
-use crate::webhooks::calls::{CallDesk, router};
+use crate::webhooks::calls::{CallState, router};
 
 const TOKEN: &str = "a-token-of-this-test";
 
@@ -46,7 +46,7 @@ impl Desk {
         }
         let store = MemoryStore::new();
         let shared: SharedStore = Arc::new(store.clone());
-        let desk = CallDesk::new(&shared, &SnapshotReader::fixed(snapshot), "r0", &Waiting::default());
+        let desk = CallState::new(&shared, &SnapshotReader::fixed(snapshot), "r0", &Waiting::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move { axum::serve(listener, router(desk)).await });
@@ -83,15 +83,15 @@ async fn who_has_the_token_starts_a_run_and_the_same_id_is_the_same_run() {
     let (name, token) = bearer();
     let headers = [(name, token.as_str()), ("idempotency-key", "order-17")];
     let (status, body) = desk.call("workflow/default/order/paid", &headers, r#"{"sum": 3}"#).await;
-    assert_eq!((status, body), (202, json!({"id": "paid-order-17", "isNew": true})));
+    assert_eq!((status, body), (202, json!({"id": "paid.order-17", "isNew": true})));
     let (status, body) = desk.call("Workflow/default/order/paid", &headers, r#"{"sum": 4}"#).await;
-    assert_eq!((status, body), (200, json!({"id": "paid-order-17", "isNew": false})));
+    assert_eq!((status, body), (200, json!({"id": "paid.order-17", "isNew": false})));
     assert_eq!(desk.call("function/default/thumb/fixed", &headers, "not JSON").await.0, 202);
     assert_eq!(
         desk.asked().await,
         [
-            ("default/function:thumb/fixed-order-17".to_owned(), json!({"n": 7})),
-            ("default/order/paid-order-17".to_owned(), json!({"sum": 3})),
+            ("default/function:thumb/fixed.order-17".to_owned(), json!({"n": 7})),
+            ("default/order/paid.order-17".to_owned(), json!({"sum": 3})),
         ]
     );
     let without_id = desk.call("workflow/default/order/paid", &headers[..1], "").await;
@@ -135,5 +135,8 @@ async fn what_cannot_be_an_input_or_an_id_is_refused() {
     assert_eq!(desk.call(path, &[(name, &token)], &format!("\"{}\"", "x".repeat(300 * 1024))).await.0, 413);
     assert_eq!(desk.call(path, &[(name, &token)], &"x".repeat(600 * 1024)).await.0, 413);
     assert_eq!(desk.call(path, &[(name, &token), ("idempotency-key", "a/b")], "{}").await.0, 400);
+    // It can be read, but not as a part of what is stored.
+    let deep = format!("{}{}", "[".repeat(126), "]".repeat(126));
+    assert_eq!(desk.call(path, &[(name, &token)], &deep).await.0, 400);
     assert_eq!(desk.asked().await, []);
 }

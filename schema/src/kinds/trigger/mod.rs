@@ -72,4 +72,9 @@ impl Trigger {
         let commit = self.on_commit.as_ref().map(StartedBy::Commit);
         schedule.or(commit).or(self.on_call.as_ref().map(StartedBy::Call))
     }
+
+    /// The id of the run that it starts for `key`. No trigger's name has a dot, so no two triggers share one.
+    pub fn run_id(&self, key: &str) -> String {
+        format!("{}.{key}", self.name)
+    }
 }

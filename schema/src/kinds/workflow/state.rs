@@ -338,7 +338,7 @@ pub struct MapState {
     /// What each item's machine is given instead of the item. `$$.Map.Item.Value` is the item.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub item_selector: Option<Json>,
-    /// Most items at the same time; no limit when 0.
+    /// Most items at the same time; 40 when 0, and never more than 40.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 99_999_999))]
     pub max_concurrency: u32,

@@ -97,10 +97,17 @@ fn a_map_does_each_item_with_its_selector_and_keeps_the_order() {
 
 #[test]
 fn no_more_items_are_under_way_than_may() {
-    for (fields, most) in
-        [("maxConcurrency: 2", 2), ("maxConcurrency: 0", 5), ("maxConcurrencyPath: '$[0]'", 3)]
-    {
-        let mut played = Played::begin(spec(&map(fields)), json!([3, 4, 5, 6, 7]));
+    let few: Vec<u32> = (3..8).collect();
+    let many: Vec<u32> = (45..95).collect();
+    for (fields, items, most) in [
+        ("maxConcurrency: 2", &few, 2),
+        ("maxConcurrency: 0", &few, 5),
+        ("maxConcurrencyPath: '$[0]'", &few, 3),
+        ("maxConcurrency: 0", &many, 40),
+        ("maxConcurrency: 41", &many, 40),
+        ("maxConcurrencyPath: '$[0]'", &many, 40),
+    ] {
+        let mut played = Played::begin(spec(&map(fields)), json!(items));
         assert_eq!(played.run.pending().calls.len(), most, "{fields}");
         // The last that runs is answered first.
         while played.run.outcome().is_none() {
@@ -109,7 +116,7 @@ fn no_more_items_are_under_way_than_may() {
             assert!(played.step(Event::Returned { call: id, output: payload }));
             assert!(played.run.pending().calls.len() <= most);
         }
-        assert_eq!(played.outcome(), json!([3, 4, 5, 6, 7]));
+        assert_eq!(played.outcome(), json!(items));
     }
 }
 

@@ -150,4 +150,11 @@ fn a_function_that_takes_too_long_or_gives_no_sign_of_life_times_out() {
     alive.go_on();
     assert_eq!(alive.outcome()["caught"]["Error"], "States.Timeout");
     assert!(alive.kinds().contains(&"TaskTimedOut"));
+    // Without the beats, which are no entries, the journal leads to the same.
+    let mut again = begin();
+    for (at, event) in alive.journal.iter().filter(|(_, event)| !matches!(event, Event::Beat { .. })) {
+        again.now = *at;
+        assert!(again.step(event.clone()));
+    }
+    assert_eq!((again.run.outcome(), again.run.events()), (alive.run.outcome(), alive.run.events()));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::limits::{EVENTS_MAX, PAYLOAD_MAX_BYTES, RUN_MAX_BYTES, STEPS_MAX};
+use super::super::limits::{DEPTH_MAX, EVENTS_MAX, PAYLOAD_MAX_BYTES, RUN_MAX_BYTES, STEPS_MAX};
 use super::{Event, Outcome, Played, at, outcome, passed, play, spec};
 
 const FOREVER: &str = "{startAt: a, states: {a: {type: Pass, next: b}, b: {type: Choice, \
@@ -63,6 +63,21 @@ fn data_has_at_most_256_kib() {
     );
     let called = play(&task("parameters: {twice.$: $}"), most, |_| panic!("called"));
     assert_eq!(called.outcome()["Error"], "States.DataLimitExceeded", "what a function is called with");
+}
+
+#[test]
+fn data_is_nested_100_levels_at_most() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+    let failed = json!({"failed": "States.DataLimitExceeded"});
+    assert_eq!(passed("comment: input", nested(DEPTH_MAX)), nested(DEPTH_MAX));
+    assert_eq!(passed("comment: input", nested(DEPTH_MAX + 1)), failed);
+    assert_eq!(passed("parameters: {in.$: $}", nested(DEPTH_MAX)), failed, "an output");
+    // Seen red without the bound: it ends by the size of its data only, 40,000 levels deep.
+    let wraps = "{startAt: a, states: {a: {type: Pass, parameters: {a.$: $}, next: b}, b: {type: Choice, \
+                 choices: [{variable: $.x, isPresent: true, next: e}], default: a}, e: {type: Succeed}}}";
+    let played = play(wraps, json!({}), |_| Ok(json!(null)));
+    assert_eq!(played.outcome(), failed);
+    assert!(played.run.steps() < 300, "{} states", played.run.steps());
 }
 
 #[test]
