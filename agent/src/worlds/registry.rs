@@ -278,7 +278,7 @@ mod tests {
         ] {
             let answer = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
-                stream.read(&mut [0; 1024]).await.unwrap();
+                assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
                 let head = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
                 stream.write_all(head.as_bytes()).await.unwrap();
             };
