@@ -65,6 +65,7 @@ fn data_has_at_most_256_kib() {
     assert_eq!(called.outcome()["Error"], "States.DataLimitExceeded", "what a function is called with");
 }
 
+// Seen red without the bound in `sized`.
 #[test]
 fn data_is_nested_100_levels_at_most() {
     let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
@@ -72,7 +73,7 @@ fn data_is_nested_100_levels_at_most() {
     assert_eq!(passed("comment: input", nested(DEPTH_MAX)), nested(DEPTH_MAX));
     assert_eq!(passed("comment: input", nested(DEPTH_MAX + 1)), failed);
     assert_eq!(passed("parameters: {in.$: $}", nested(DEPTH_MAX)), failed, "an output");
-    // Seen red without the bound: it ends by the size of its data only, 40,000 levels deep.
+    // The size of its data alone would end this tens of thousands of levels deep.
     let wraps = "{startAt: a, states: {a: {type: Pass, parameters: {a.$: $}, next: b}, b: {type: Choice, \
                  choices: [{variable: $.x, isPresent: true, next: e}], default: a}, e: {type: Succeed}}}";
     let played = play(wraps, json!({}), |_| Ok(json!(null)));
