@@ -1,24 +1,26 @@
 # A Slurm of one machine with accounts, and a login host in front of it, for deploy/quickstart.sh. To be sourced, after
 # prerequisites.sh. All of it listens on loopback and lies below one folder; nothing of the machine's own Slurm, MariaDB,
-# munge or sshd is read or written.
+# munge or sshd is read or written. MariaDB runs as its own user and listens on a socket that only root reaches.
 # shellcheck shell=bash
 
-SLURM_PORT=${MINIK8S_SLURM_PORT:-17400} # sshd; the next ones: MariaDB, slurmdbd, slurmctld, slurmd
+SLURM_PORT=${MINIK8S_SLURM_PORT:-17400} # sshd; the next ones: slurmdbd, slurmctld, slurmd
 
 # slurm_daemon DIR NAME COMMAND...: starts a daemon unless it runs; its process id is in DIR/pids/NAME.
 slurm_daemon() {
 	local dir=$1 name=$2
 	shift 2
 	if slurm_runs "$dir" "$name"; then return 0; fi
-	SLURM_CONF=$dir/slurm.conf setsid "$@" >>"$dir/log/$name" 2>&1 </dev/null &
+	SLURM_CONF=$dir/slurm.conf MYSQL_UNIX_PORT=$dir/db/socket setsid "$@" >>"$dir/log/$name" 2>&1 </dev/null &
 	echo $! >"$dir/pids/$name"
 }
 
-# slurm_runs DIR NAME: the process is there, and is no other that got its id since.
+# slurm_runs DIR NAME: the process is there, and is no other that got its id since, as the machine's own sshd could: the
+# folder is in its arguments or, of Slurm's daemons, in its environment.
 slurm_runs() {
 	local pid
 	pid=$(cat "$1/pids/$2" 2>/dev/null) || return 1
-	tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q "$2"
+	grep -qaF -- "$2" "/proc/$pid/cmdline" 2>/dev/null &&
+		cat "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null | grep -aF -- "$1/" >/dev/null
 }
 
 # slurm_wait WHAT LOG COMMAND...: until the command succeeds, a minute at most.
@@ -36,32 +38,37 @@ slurm_is_idle() { [ "$(SLURM_CONF=$1/slurm.conf sinfo -h -o %T 2>/dev/null)" = i
 
 # start_slurm DIR: makes it at the first call, starts what does not run.
 start_slurm() {
-	local dir=$1 sql
-	local db=(mariadb --no-defaults "--socket=$dir/db.sock" -u root)
+	local dir=$1 password
+	local db=(mariadb --no-defaults "--socket=$dir/db/socket" -u root)
 	if [ ! -e "$dir/complete" ]; then
+		# What a start that failed has left running.
+		stop_slurm "$dir"
 		say "making a Slurm of one machine in $dir"
 		rm -rf "$dir"
-		mkdir -p "$dir"/{munge,db,db-tmp,state,spool,log,pids,jobs}
+		mkdir -p "$dir"/{munge,db/data,db/tmp,state,spool,log,pids,jobs}
 		chmod 755 "$dir/munge"
+		chown -R mysql: "$dir/db"
+		chmod 700 "$dir/db"
 		slurm_settings "$dir"
-		mariadb-install-db --no-defaults --datadir="$dir/db" --tmpdir="$dir/db-tmp" --skip-test-db \
-			--auth-root-authentication-method=normal --user=root >"$dir/log/install-db" 2>&1 ||
+		mariadb-install-db --no-defaults --datadir="$dir/db/data" --tmpdir="$dir/db/tmp" --skip-test-db \
+			--auth-root-authentication-method=socket --auth-root-socket-user=root --user=mysql \
+			>"$dir/log/install-db" 2>&1 ||
 			die "cannot make the database of Slurm's accounts; see $dir/log/install-db"
 	fi
 	mkdir -p /run/sshd
 	slurm_daemon "$dir" sshd /usr/sbin/sshd -D -e -f "$dir/sshd_config"
 	slurm_daemon "$dir" munged munged --force --foreground --key-file="$dir/munge/key" --socket="$dir/munge/socket" \
 		--pid-file="$dir/munge/pid" --log-file="$dir/munge/log" --seed-file="$dir/munge/seed"
-	slurm_daemon "$dir" mariadbd mariadbd --no-defaults --user=root --bind-address=127.0.0.1 --port=$((SLURM_PORT + 1)) \
-		--innodb-buffer-pool-size=64M --datadir="$dir/db" --tmpdir="$dir/db-tmp" --socket="$dir/db.sock" \
-		--pid-file="$dir/db.pid"
+	slurm_daemon "$dir" mariadbd mariadbd --no-defaults --user=mysql --skip-networking --secure-file-priv="$dir/db/tmp" \
+		--innodb-buffer-pool-size=64M --datadir="$dir/db/data" --tmpdir="$dir/db/tmp" --socket="$dir/db/socket" \
+		--pid-file="$dir/db/pid"
 	slurm_wait "MariaDB does not answer" "$dir/log/mariadbd" "${db[@]}" -e 'select 1'
-	sql="create database if not exists slurm_acct_db;
-		grant all on slurm_acct_db.* to 'slurm'@'localhost' identified by 'slurm';
-		grant all on slurm_acct_db.* to 'slurm'@'127.0.0.1' identified by 'slurm';"
-	"${db[@]}" -e "$sql" || die "cannot make the database of Slurm's accounts; see $dir/log/mariadbd"
+	password=$(sed -n 's/^StoragePass=//p' "$dir/slurmdbd.conf")
+	"${db[@]}" <<<"create database if not exists slurm_acct_db;
+		grant all on slurm_acct_db.* to 'slurm'@'localhost' identified by '$password';" ||
+		die "cannot make the database of Slurm's accounts; see $dir/log/mariadbd"
 	slurm_daemon "$dir" slurmdbd slurmdbd -D
-	slurm_wait "slurmdbd does not answer" "$dir/log/slurmdbd" bash -c ": </dev/tcp/127.0.0.1/$((SLURM_PORT + 2))"
+	slurm_wait "slurmdbd does not answer" "$dir/log/slurmdbd" bash -c ": </dev/tcp/127.0.0.1/$((SLURM_PORT + 1))"
 	slurm_daemon "$dir" slurmctld slurmctld -D
 	slurm_daemon "$dir" slurmd slurmd -D
 	slurm_wait "Slurm's node is not idle" "$dir/log/slurmctld" slurm_is_idle "$dir"
@@ -69,8 +76,9 @@ start_slurm() {
 }
 
 slurm_settings() {
-	local dir=$1 host key
+	local dir=$1 host key password
 	host=$(hostname -s)
+	password=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 	(
 		umask 077
 		head -c 1024 /dev/urandom >"$dir/munge/key"
@@ -81,23 +89,22 @@ AuthInfo=socket=$dir/munge/socket
 CommunicationParameters=NoInAddrAny
 DbdAddr=127.0.0.1
 DbdHost=localhost
-DbdPort=$((SLURM_PORT + 2))
+DbdPort=$((SLURM_PORT + 1))
 SlurmUser=root
 LogFile=$dir/log/slurmdbd
 PidFile=$dir/slurmdbd.pid
 StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort=$((SLURM_PORT + 1))
+StorageHost=localhost
 StorageUser=slurm
-StoragePass=slurm
+StoragePass=$password
 StorageLoc=slurm_acct_db
 TEXT
 	)
 	cat >"$dir/slurm.conf" <<TEXT
 ClusterName=quickstart
 SlurmctldHost=$host(127.0.0.1)
-SlurmctldPort=$((SLURM_PORT + 3))
-SlurmdPort=$((SLURM_PORT + 4))
+SlurmctldPort=$((SLURM_PORT + 2))
+SlurmdPort=$((SLURM_PORT + 3))
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge/socket
@@ -117,7 +124,7 @@ SelectTypeParameters=CR_Core
 ReturnToService=2
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
-AccountingStoragePort=$((SLURM_PORT + 2))
+AccountingStoragePort=$((SLURM_PORT + 1))
 AccountingStoragePass=$dir/munge/socket
 NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=1024 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=60 State=UP
