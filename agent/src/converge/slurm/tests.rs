@@ -390,7 +390,7 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
         assert_eq!(plan(&observed, at(last + wait - 1)).again_at, Some(at(last + wait)));
         assert_eq!(plan(&observed, at(last + wait)).polls.len(), 1, "{last}");
     }
-    observed.busy.insert(Slot::Poll(login.clone()));
+    observed.busy.insert(Slot::Poll(login));
     assert!(plan(&observed, at(9000)).polls.is_empty());
     // No order, and etcd is whole: another node's, or over. Else nothing is known.
     observed.orders.clear();
