@@ -43,7 +43,7 @@ enum Effect {
     Began(Box<Ready>),
     Resumed(Box<Ready>),
     /// Its journal can't be read: this is its end.
-    Ended(RunId, KeptHead),
+    Ended(RunId, Box<KeptHead>),
     /// It may have begun although the answer was lost; or there is such a run, and the book does not have it.
     Unsure(RunId),
     Forgotten(RunId),
@@ -168,7 +168,7 @@ impl WorkflowsLoop {
             }
             Ok(Effect::Ended(id, kept)) => {
                 self.book.stuck.remove(&id);
-                self.book.put(id, kept);
+                self.book.put(id, *kept);
             }
             Ok(Effect::Unsure(id)) => {
                 self.book.unsure.insert(id);
@@ -246,7 +246,7 @@ impl WorkflowsLoop {
             Err(StepError::Journal(JournalError::Unreadable(why))) => {
                 tracing::warn!(run = %id, why, "the run ends, for its journal can't be read");
                 let ended = journal::end_unreadable(&self.deps.store, fence, id, kept, &why).await?;
-                Ok(Effect::Ended(id.clone(), ended))
+                Ok(Effect::Ended(id.clone(), Box::new(ended)))
             }
             Err(error) => Err(error),
         }
