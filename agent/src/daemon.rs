@@ -109,7 +109,9 @@ fn follow_catalog(
 ) -> watch::Receiver<Arc<Catalog>> {
     let (disk, known) = CatalogDisk::open(agent_dir);
     let (catalogs, catalog) = watch::channel(Arc::new(known.clone().unwrap_or_default()));
-    files.want_identity(known.as_ref().and_then(|known| known.settings.identity.as_ref()));
+    if let Some(known) = &known {
+        files.follow(&known.settings);
+    }
     let publish = catalog::publish(CatalogStore::new(node, known), snapshot.clone(), catalogs);
     runtime.follow("catalog", Row::every(catalog::PEER_CHECK).wake_on(snapshot.clone()), publish);
     let row = Row::when_woken().wake_on(catalog.clone()).rest(catalog::SPACING).last_at_end();

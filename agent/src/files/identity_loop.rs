@@ -54,7 +54,7 @@ impl Loop for IdentityLoop {
         if catalog.source == Source::Unknown {
             return Ok(Observation::NotReady("nothing is known of the cluster yet".to_owned()));
         }
-        self.files.want_identity(catalog.settings.identity.as_ref());
+        self.files.follow(&catalog.settings);
         Ok(Observation::Ready(self.files.has_wanted_identity()))
     }
 

@@ -15,7 +15,7 @@ use schema::files::{
     BlobRef, ContentRef, Files, IDENTITY_FILE, SECRETS_FOLDER, file_name, of_content, of_secret,
 };
 use schema::plaintext::{self, Format};
-use schema::records::PodInstance;
+use schema::records::{ClusterSettings, PodInstance};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -44,6 +44,8 @@ pub struct PodFiles {
     cache: Arc<Cache>,
     keys: Keys,
     cluster: ClusterKeys,
+    /// The source of the Cluster object; empty where there is none.
+    home: Mutex<String>,
     swept: Mutex<Option<Instant>>,
 }
 
@@ -57,7 +59,7 @@ impl PodFiles {
     /// Below `state_dir`, from `source`, decrypted with `keys`.
     pub fn new(state_dir: &Path, source: Arc<dyn BlobSource>, keys: Keys) -> Self {
         let cache = Arc::new(Cache::new(state_dir, source));
-        Self { cache, keys, cluster: ClusterKeys::new(), swept: Mutex::default() }
+        Self { cache, keys, cluster: ClusterKeys::new(), home: Mutex::default(), swept: Mutex::default() }
     }
 
     /// Whom to encrypt secrets for; none while this node has no identity.
@@ -70,9 +72,10 @@ impl PodFiles {
         self.cluster.recipients()
     }
 
-    /// The version of the cluster's identity that counts.
-    pub fn want_identity(&self, blob: Option<&BlobRef>) {
-        self.cluster.want(blob);
+    /// The settings that count: the version of the cluster's identity, and whose secrets those are that name no source.
+    pub fn follow(&self, settings: &ClusterSettings) {
+        self.cluster.want(settings.identity.as_ref());
+        settings.source.clone_into(&mut lock(&self.home));
     }
 
     /// Whether this node has that version.
@@ -146,8 +149,9 @@ impl PodFiles {
             (Err(SecretError::NotForUs { .. }), Err(why)) => return Err(why),
             (plain, _) => plain?,
         };
-        let home = self.cluster.wanted().map(|identity| identity.source);
-        let wanted = Use { place, namespace, source: &blob.source, home: home.as_deref() };
+        let home = lock(&self.home).clone();
+        let home = Some(home.as_str()).filter(|home| !home.is_empty());
+        let wanted = Use { place, namespace, source: &blob.source, home };
         let (format, values) = wanted.check(&plain)?;
         Ok(OpenedSecret { format, values: values.to_vec() })
     }

@@ -63,6 +63,12 @@ impl World {
         self.file("secrets/.identity/cluster.age", to, &lines)
     }
 
+    /// The settings of a cluster with this identity, whose object is in `main`.
+    fn follow(&self, identity: &BlobRef) {
+        let (identity, source) = (Some(identity.clone()), "main".to_owned());
+        self.files.follow(&ClusterSettings { identity, source, ..ClusterSettings::default() });
+    }
+
     async fn open(&self, blob: &BlobRef, namespace: &str) -> Result<String, SecretError> {
         let files = Files::from([("secrets/db.age".to_owned(), blob.clone())]);
         let opened = self.files.open_secret(&files, namespace, "db").await?;
@@ -97,7 +103,7 @@ async fn a_copy_in_another_source_is_refused_unless_it_is_for_that_source() {
     let world = World::new();
     let cluster = Identity::generate();
     let identity = world.identity(&world.node(), &[&cluster]);
-    world.files.want_identity(Some(&identity));
+    world.follow(&identity);
     let sealed =
         |header: &str| world.file("secrets/db.age", &cluster.to_public(), &format!("{header}---\nx"));
     let in_extra = |blob: BlobRef| BlobRef { source: "extra".to_owned(), ..blob };
@@ -108,6 +114,19 @@ async fn a_copy_in_another_source_is_refused_unless_it_is_for_that_source() {
     let theirs = sealed("namespace: shop\nname: db\nsource: extra\n");
     assert!(world.open(&theirs, "shop").await.is_err());
     assert_eq!(world.open(&in_extra(theirs), "shop").await.unwrap(), "x");
+}
+
+/// The same holds where secrets are encrypted to single nodes. Seen red with the identity's source for the object's.
+#[tokio::test]
+async fn a_copy_in_another_source_is_refused_where_the_cluster_has_no_identity() {
+    let world = World::new();
+    let settings = ClusterSettings { source: "main".to_owned(), ..ClusterSettings::default() };
+    world.files.follow(&settings);
+    let ours = world.file("secrets/db.age", &world.node(), "namespace: shop\nname: db\n---\nx");
+    assert_eq!(world.open(&ours, "shop").await.unwrap(), "x");
+    let copy = BlobRef { source: "extra".to_owned(), ..ours };
+    let why = world.open(&copy, "shop").await.unwrap_err();
+    assert!(matches!(why, SecretError::Elsewhere { .. }), "{why}");
 }
 
 #[tokio::test]
@@ -121,7 +140,7 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
 
     // It is fetched when a pod needs it first, and known to others by its recipient.
     let first = world.identity(&world.node(), &[&old]);
-    world.files.want_identity(Some(&first));
+    world.follow(&first);
     assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2");
     let recipient = world.files.cluster_recipient();
     assert_eq!(recipient.borrow().as_deref(), Some(old.to_public().to_string().as_str()));
@@ -129,7 +148,7 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
     // A version that can't be fetched takes nothing away.
     let second = world.identity(&world.node(), &[&new, &old]);
     let archive = lock(&world.shelf.0).remove(&second.digest).unwrap();
-    world.files.want_identity(Some(&second));
+    world.follow(&second);
     assert!(world.files.take_identity().await.is_err() && !world.files.has_wanted_identity());
     assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2");
     lock(&world.shelf.0).insert(second.digest.clone(), archive);
@@ -139,7 +158,7 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
 
     // One that is for other nodes does, and says whom to add.
     let third = world.identity(&stranger.to_public(), &[&new]);
-    world.files.want_identity(Some(&third));
+    world.follow(&third);
     let why = world.open(&secret, "shop").await.unwrap_err();
     assert!(why.to_string().contains(world.files.recipient().unwrap()), "{why}");
     assert!(matches!(why, SecretError::NotAmongRecipients { .. }), "{why}");
@@ -170,7 +189,7 @@ async fn a_sops_file_is_used_where_it_says() {
     assert!(matches!(why, SecretError::NotForUs { .. }) && why.to_string().contains("--add-age"), "{why}");
 
     let cluster: Identity = IDENTITY.lines().last().unwrap().parse().unwrap();
-    world.files.want_identity(Some(&world.identity(&world.node(), &[&cluster])));
+    world.follow(&world.identity(&world.node(), &[&cluster]));
     let values = world.files.secret_values(&files, "shop", "db").await.unwrap();
     assert_eq!((&*values["user"], &*values["pin"]), (b"app".as_slice(), b"42".as_slice()));
     let why = world.files.secret_values(&files, "other", "db").await.unwrap_err();

@@ -164,10 +164,8 @@ fn sealed(
         return Err(format!("has credentialsFrom `{from}`, which has its own from another source"));
     }
     Ok(SealedCredentials {
-        from: from.to_owned(),
+        home: Box::new(home.clone()),
         mirror: Mirror::directory(state_dir, from),
-        reference: home.reference.full_name(),
-        folder: home.path.clone(),
         identity: identity_file(state_dir),
     })
 }
@@ -246,7 +244,7 @@ mod tests {
         let sources = parse(text, Path::new("/etc/minik8s"), Path::new("/state")).unwrap();
         assert_eq!(sources.len(), 3);
         let sealed = sources[2].credentials.sealed.as_ref().unwrap();
-        assert_eq!((sealed.from.as_str(), sealed.reference.as_str()), ("base", "refs/tags/3"));
+        assert_eq!(*sealed.home, sources[1]);
         assert_eq!(sealed.mirror, Path::new("/state/reconciler/mirrors/base"));
         assert_eq!(sources[0].credentials.token_file.as_deref(), Some(Path::new("/etc/minik8s/apps.token")));
         assert_eq!(sources[0].reference, Reference::Branch("main".into()));

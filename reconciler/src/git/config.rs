@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::GitError;
 use super::transport::authorities;
-use super::transport::sealed::SealedCredentials;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
@@ -70,6 +69,17 @@ pub struct Credentials {
     pub sealed: Option<SealedCredentials>,
     /// The proxy for `http(s)://`; `none`: no proxy. When not named, the environment says.
     pub proxy: Option<String>,
+}
+
+/// Credentials of a source that lie in another source's repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedCredentials {
+    /// The source whose repository has them.
+    pub home: Box<SourceConfig>,
+    /// Its mirror, a bare repository.
+    pub mirror: PathBuf,
+    /// The file with this reconciler's age identity.
+    pub identity: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

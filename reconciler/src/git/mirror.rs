@@ -18,7 +18,7 @@ use super::content::ContentError;
 use super::said::{is_mirror_fault, remote_error};
 use super::transport::transfer::Transfer;
 use super::transport::{authorities, credentials, proxy};
-use super::{GitError, ReadError, compact};
+use super::{GitError, ReadError, compact, signatures};
 
 const NAMES_SHOWN_MAX: usize = 8;
 
@@ -116,6 +116,11 @@ impl Mirror {
         fs::rename(&fresh, &self.directory).map_err(unwritable)?;
         remove_all(&old).map_err(unwritable)?;
         Ok(head)
+    }
+
+    /// Passes a commit that a known key signed, and any commit where no signature is asked for.
+    pub fn check_commit(&self, commit: Oid) -> Result<(), GitError> {
+        signatures::check_commit(&self.config, &self.open()?, commit)
     }
 
     /// Repacks when fetches have left too many packs; keeps what `head` and `kept` hold.

@@ -49,7 +49,7 @@ pub(super) fn read_commit(
     store: &BlobStore,
 ) -> Result<Loaded, GitError> {
     // Before anything else of the commit is looked at.
-    git::check_commit(mirror, head)?;
+    mirror.check_commit(head)?;
     read_keeping(mirror, head, before, applied, Some(store))
 }
 
@@ -176,7 +176,7 @@ pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), Gi
     let mirror = remote.mirror().clone();
     let read = tokio::task::spawn_blocking(move || {
         // An unsigned commit is refused before its files are listed, here as in every run.
-        git::check_commit(&mirror, head)?;
+        mirror.check_commit(head)?;
         let repository = mirror.open()?;
         let listed = git::list(&repository, head, &mirror.config().path, &Listing::default());
         match listed.map_err(|error| mirror.unread(head, error))? {

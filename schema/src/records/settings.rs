@@ -14,6 +14,9 @@ pub struct ClusterSettings {
     pub generation: u64,
     /// What it says; all defaults without one.
     pub spec: ClusterSpec,
+    /// The source of the Cluster object, for which secrets are that name none; empty without one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
     /// The cluster's identity, encrypted to its nodes, if the source of the Cluster object has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<BlobRef>,

@@ -37,6 +37,7 @@ pub(super) fn plan(seen: &Observed) -> Writes {
         let wanted = ClusterSettings {
             generation,
             spec: ClusterSpec::clone(&snapshot.cluster()),
+            source: object.map(|object| object.value.provenance.source.clone()).unwrap_or_default(),
             identity: identity.map(|(_, blob)| blob.clone()),
             logins: files.map(|files| logins(&snapshot.cluster(), files)).unwrap_or_default(),
         };
@@ -67,6 +68,7 @@ mod tests {
         spec.dns.zone = "mini.lan".to_owned();
         let mut object = object(CLUSTER_NAME, PodSpec::default());
         object.resource = Resource::Cluster(spec.into());
+        object.provenance.source = "main".to_owned();
         Object { generation, ..object }
     }
 
@@ -76,7 +78,8 @@ mod tests {
 
     fn published(generation: u64) -> ClusterSettings {
         let Resource::Cluster(spec) = cluster(generation).resource else { panic!("a Cluster") };
-        ClusterSettings { generation, spec: ClusterSpec::clone(&spec), ..ClusterSettings::default() }
+        let (spec, source) = (ClusterSpec::clone(&spec), "main".to_owned());
+        ClusterSettings { generation, spec, source, ..ClusterSettings::default() }
     }
 
     fn planned(builder: &SnapshotBuilder) -> (String, Option<ClusterSettings>) {

@@ -13,14 +13,14 @@ mod tests;
 use std::fs;
 use std::path::Path;
 
-use git2::{ErrorCode, Oid};
+use git2::{ErrorCode, Oid, Repository};
 use jiff::Timestamp;
 
 use self::doubt::{Doubt, HELP_SIGN, Signed};
 use self::gpg::Keyring;
 use self::ssh::AllowedSigners;
+use super::GitError;
 use super::config::{SignaturePolicy, SourceConfig};
-use super::{GitError, Mirror};
 
 const KEYS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The largest signature there is takes a tenth of it; a longer one is only work.
@@ -39,12 +39,17 @@ pub fn check_keys(config: &SourceConfig) -> Result<(), GitError> {
 }
 
 /// Passes a commit that a known key signed, and any commit where no signature is asked for.
-pub fn check_commit(mirror: &Mirror, commit: Oid) -> Result<(), GitError> {
-    let config = mirror.config();
+pub(super) fn check_commit(
+    config: &SourceConfig,
+    repository: &Repository,
+    commit: Oid,
+) -> Result<(), GitError> {
     let Some(policy) = &config.signatures else { return Ok(()) };
     let keys = read_keys(config, policy)?;
-    let repository = mirror.open()?;
-    let broken = |error: git2::Error| mirror.broken(&error);
+    let broken = |error: git2::Error| GitError::MirrorBroken {
+        directory: repository.path().to_owned(),
+        why: error.message().to_owned(),
+    };
     let found = repository.find_commit(commit).map_err(broken)?;
     let refuse = |doubt: Doubt| GitError::SignatureInvalid {
         url: config.shown_url(),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use git2::Oid;
 use schema::records::SourceErrorKind;
 
-use super::check_commit;
 use crate::git::{GitError, Mirror, SignaturePolicy, SourceConfig};
 
 const MAIL: &str = "ada@example.test";
@@ -113,7 +112,7 @@ impl Bench {
         }
         let mut config = SourceConfig::branch("main", "/srv/repo.git", "main");
         config.signatures = SignaturePolicy::of(signers, keys);
-        check_commit(&Mirror::new(Arc::new(config), Path::new(&state)), commit)
+        Mirror::new(Arc::new(config), Path::new(&state)).check_commit(commit)
     }
 
     fn refused(&self, signers: Option<PathBuf>, keys: Option<PathBuf>, commit: Oid, says: &str) {

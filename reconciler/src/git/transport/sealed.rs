@@ -6,31 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 
-use git2::Repository;
+use git2::{Oid, Repository};
 use schema::files::{LIMITS, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normal_path};
 use schema::plaintext;
 
 use crate::crypt;
+use crate::git::config::{Reference, SealedCredentials};
+use crate::git::signatures;
 
 /// What such a secret may hold.
 const KEYS: [&str; 4] = ["token", "username", "sshKey", "knownHosts"];
-
-/// Where they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SealedCredentials {
-    /// The source whose repository has them.
-    pub from: String,
-    /// Its mirror, a bare repository.
-    pub mirror: PathBuf,
-    /// What it follows, in full.
-    pub reference: String,
-    /// Its folder; empty for the root.
-    pub folder: String,
-    /// The file with this reconciler's age identity.
-    pub identity: PathBuf,
-}
 
 /// Why there are none, and what to do.
 pub(super) struct Missing {
@@ -74,26 +60,34 @@ impl SealedCredentials {
         let text = |(key, value): (String, Vec<u8>)| match String::from_utf8(value) {
             Ok(value) if KEYS.contains(&key.as_str()) => Ok((key, value)),
             _ => {
-                let why = format!("{path} has a key `{key}` that means nothing, or is no text");
+                let why = format!("{path} has an unknown key `{key}`, or its value is no text");
                 missing(why, format!("it may have {}; {seal}", KEYS.join(", ")))
             }
         };
         entries.into_iter().map(text).collect()
     }
 
-    /// As the branch has it now: first below the source's folder, then below the root.
+    /// As the commit has it that the mirror holds now, if that may be applied: whoever can push, but not sign, must
+    /// not put other credentials there. First below the source's folder, then below the root.
     fn ciphertext(&self, source: &str) -> Result<(String, Vec<u8>), Missing> {
-        let from = &self.from;
+        let from = &self.home.name;
         let help = format!("wait until source {from} was fetched, or see what keeps it");
         let unread = |error: git2::Error| Missing {
             why: format!("the credentials in source {from} cannot be read: {}", error.message()),
             help: help.clone(),
         };
         let repository = Repository::open_bare(&self.mirror).map_err(unread)?;
-        let head = repository.find_reference(&self.reference).map_err(unread)?;
-        let tree = head.peel_to_tree().map_err(unread)?;
+        let commit = match &self.home.reference {
+            Reference::Commit(id) => Oid::from_str(id).and_then(|id| repository.find_commit(id)),
+            named => repository.find_reference(&named.full_name()).and_then(|found| found.peel_to_commit()),
+        };
+        let commit = commit.map_err(unread)?;
+        signatures::check_commit(&self.home, &repository, commit.id()).or_else(|error| {
+            missing(format!("the credentials in source {from} are not used: {error}"), help.as_str())
+        })?;
+        let tree = commit.tree().map_err(unread)?;
         let below = format!("{SECRETS_FOLDER}/{SOURCES_NAMESPACE}/{source}{SECRET_ENDING}");
-        for path in [normal_path(&format!("{}/{below}", self.folder)), below.clone()] {
+        for path in [normal_path(&format!("{}/{below}", self.home.path)), below.clone()] {
             let Ok(entry) = tree.get_path(path.as_ref()) else { continue };
             let blob = repository.find_blob(entry.id()).map_err(unread)?;
             if blob.size() as u64 <= LIMITS.secret_bytes {
@@ -112,6 +106,7 @@ mod tests {
     use age::x25519::Identity;
 
     use super::*;
+    use crate::git::{SignaturePolicy, SourceConfig};
 
     /// A mirror with this file, and the identity of who reads it.
     fn world(dir: &Path, ciphertext: &[u8], own: &Identity) -> SealedCredentials {
@@ -126,8 +121,9 @@ mod tests {
         repository.commit(Some("refs/heads/main"), &who, &who, "One", &tree, &[]).unwrap();
         let identity = dir.join("identity");
         fs::write(&identity, crypt::written(std::slice::from_ref(own), "own")).unwrap();
-        let (from, reference) = ("main".to_owned(), "refs/heads/main".to_owned());
-        SealedCredentials { from, mirror, reference, folder: "clusters/lab".to_owned(), identity }
+        let mut home = Box::new(SourceConfig::branch("main", "/srv/main.git", "main"));
+        home.path = "clusters/lab".to_owned();
+        SealedCredentials { home, mirror, identity }
     }
 
     #[test]
@@ -153,6 +149,29 @@ mod tests {
         ] {
             let told = read(plain, to, source).unwrap_err();
             assert!(told.contains(part) && !told.contains("canary"), "{told}");
+        }
+    }
+
+    // Seen red without the check, and with the name of a reference for a commit.
+    #[test]
+    fn they_are_read_from_the_commit_that_the_source_follows_and_only_if_it_may_be_applied() {
+        let (dir, own) = (tempfile::tempdir().unwrap(), Identity::generate());
+        let plain = b"namespace: .sources\nname: apps\n---\ntoken: canary\n";
+        let ciphertext = crypt::encrypt(plain, &[own.to_public()]).unwrap();
+        let mut sealed = world(dir.path(), &ciphertext, &own);
+        let repository = Repository::open_bare(&sealed.mirror).unwrap();
+        let first = repository.refname_to_id("refs/heads/main").unwrap();
+        sealed.home.reference = Reference::Commit(first.to_string());
+        assert!(sealed.read("apps").is_ok_and(|values| values["token"] == "canary"));
+
+        let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f";
+        let signers = dir.path().join("signers");
+        fs::write(&signers, format!("a@b {key}\n")).unwrap();
+        sealed.home.signatures = SignaturePolicy::of(Some(signers), None);
+        for reference in [sealed.home.reference.clone(), Reference::Branch("main".to_owned())] {
+            sealed.home.reference = reference;
+            let why = sealed.read("apps").unwrap_err().why;
+            assert!(why.contains("it is not signed"), "{why}");
         }
     }
 }

@@ -20,6 +20,7 @@ use schema::violation::{Rule, Violation, rules};
 
 use super::definitions::with_definitions;
 use super::files::{self, OnDisk, SourceFolder};
+use crate::git::content::ContentError;
 use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, PassedOver};
 use crate::gitops::load::{self, Manifests};
 
@@ -152,7 +153,9 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
         let (manifests, passed_over) = parse(vec![below.clone()], &root);
         // What a file by itself will lie beside is unknown.
         let in_repository = repository_around(at.parent().unwrap_or(&at)).is_some();
-        let manifests = if in_repository { with_files(&root, &below, manifests) } else { manifests };
+        let (manifests, unresolved) =
+            if in_repository { with_files(&root, &below, manifests) } else { (manifests, Vec::new()) };
+        let passed_over = [passed_over, unresolved].concat();
         return Ok(Folder { root, manifests, passed_over, named: vec![below] });
     }
     if !kind.is_dir() {
@@ -174,8 +177,9 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
     let files = files.into_iter().filter(|file| !ignored.ignores(file)).collect();
     passed_over.retain(|violation| !ignored.ignores(&violation.file));
     let (manifests, unreadable) = parse(files, &root);
-    let manifests = with_files(&root, &below, manifests);
+    let (manifests, unresolved) = with_files(&root, &below, manifests);
     passed_over.extend(unreadable);
+    passed_over.extend(unresolved);
     passed_over.sort();
     Ok(Folder { root, manifests, passed_over, named: Vec::new() })
 }
@@ -183,14 +187,31 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
 /// With violations of manifests that name files or secrets which a commit would not hold. `below` is
 /// what was asked for: anything from a single file to the whole repository, so secrets are looked for in
 /// every folder that may be the source's.
-fn with_files(root: &Path, below: &str, manifests: Manifests) -> Manifests {
+fn with_files(root: &Path, below: &str, manifests: Manifests) -> (Manifests, Vec<Violation>) {
     let kept_out = KeptOut::of(root, below);
     let is_kept_out =
         |path: &str| kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, root.join(path).is_dir()));
     let mut lookup = OnDisk { root, is_kept_out };
-    // Nothing of the disk ends it: what can't be read is reported at the field that names it.
-    let manifests = with_definitions(&manifests, &mut lookup).unwrap_or(manifests);
-    files::resolve(&manifests, "", SourceFolder::AroundManifest, &mut lookup).unwrap_or(manifests)
+    let (manifests, without) = or_noted(with_definitions(&manifests, &mut lookup), manifests, below);
+    let resolved = files::resolve(&manifests, "", SourceFolder::AroundManifest, &mut lookup);
+    let (manifests, unresolved) = or_noted(resolved, manifests, below);
+    (manifests, without.into_iter().chain(unresolved).collect())
+}
+
+/// What of a file can't be read is reported at the field that names it. Whatever ends all is reported, too: manifests
+/// without what they name are not valid because nobody looked.
+fn or_noted(
+    resolved: Result<Manifests, ContentError>,
+    manifests: Manifests,
+    below: &str,
+) -> (Manifests, Option<Violation>) {
+    match resolved {
+        Ok(resolved) => (resolved, None),
+        Err(error) => {
+            let message = format!("what the manifests name can't be read: {error}");
+            (manifests, Some(Violation::of(&rules::UNREADABLE, below, (0, 0), message)))
+        }
+    }
 }
 
 /// The text of one of the folder's files, for excerpts; none when it can't be read any more.

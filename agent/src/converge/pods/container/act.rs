@@ -114,8 +114,9 @@ impl Worker {
                 read.insert(of, entries);
             }
             let keys = read.iter().map(|(of, entries)| (of.clone(), entries.keys().cloned().collect()));
-            let told = render::told(spec, pod, place, &keys.collect()).map_err(SecretError::NoContent)?;
-            (new.env, new.command, new.args, values) = (told.env, told.command, told.args, told.values);
+            let inputs = render::inputs(spec, pod, place, &keys.collect()).map_err(SecretError::NoContent)?;
+            (new.env, new.command, new.args, values) =
+                (inputs.env, inputs.command, inputs.args, inputs.values);
         }
         for KeyedValue { marker, of, key } in &values {
             if !read.contains_key(of) {

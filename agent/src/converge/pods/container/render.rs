@@ -6,7 +6,7 @@ use schema::kinds::pod::{Container, PodSpec, PullPolicy, SecurityContext};
 use schema::records::PodInstance;
 
 use super::env::{FieldContext, SecretKeys, expand, variables};
-use super::rendered::{PlaceFields, Rendered, Told};
+use super::rendered::{ContainerInputs, PlaceFields, Rendered};
 use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::converge::pods::probe;
@@ -27,16 +27,16 @@ pub fn container(
         host_ip: at.node.node_ip.to_string(),
         pod_ip: at.address.map_or_else(|| at.node.node_ip.to_string(), |a| a.addr().to_string()),
     };
-    let told = told(spec, pod, &place, &SecretKeys::new())?;
+    let inputs = inputs(spec, pod, &place, &SecretKeys::new())?;
     let takes_all = spec.env_from.iter().any(|from| from.secret_ref.is_some());
     let (mounts, sub_paths) = mounts(at, spec, attempt)?;
     let mut new = NewContainer {
         name: names::container_name(&at.node.instance, &spec.name, &pod.reference(), &pod.uid, attempt),
         image: spec.image.clone(),
         labels: at.labels(&spec.name, attempt, backoff),
-        command: told.command,
-        args: told.args,
-        env: told.env,
+        command: inputs.command,
+        args: inputs.args,
+        env: inputs.env,
         working_dir: spec.working_dir.clone(),
         mounts,
         namespaces: Namespaces::Join {
@@ -66,24 +66,24 @@ pub fn container(
         check_non_root: user.check_non_root,
         group_of_image_user: user.group_only,
         never_pull: spec.effective_pull_policy() == PullPolicy::Never,
-        values: told.values,
+        values: inputs.values,
         of_secrets: takes_all.then(|| Box::new((spec.clone(), place))),
     })
 }
 
 /// A container's variables, and its command with what these put into it.
-pub(crate) fn told(
+pub(crate) fn inputs(
     spec: &Container,
     pod: &PodInstance,
     place: &PlaceFields,
     secret_keys: &SecretKeys,
-) -> Result<Told, String> {
+) -> Result<ContainerInputs, String> {
     let (env, values) = variables(spec, &FieldContext { pod, place, secret_keys })?;
     let known: BTreeMap<String, String> = env.iter().cloned().collect();
     let expanded = |list: &[String]| list.iter().map(|text| expand(text, &known)).collect();
     let (command, args) = (expanded(&spec.command), expanded(&spec.args));
     let env = env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
-    Ok(Told { env, command, args, values })
+    Ok(ContainerInputs { env, command, args, values })
 }
 
 /// Requests become shares (1024 a core), limits become quota and memory, by the kubelet's arithmetic

@@ -48,9 +48,9 @@ pub struct PlaceFields {
     pub pod_ip: String,
 }
 
-/// What a container is told: `NAME=value`, command and arguments, and the values that their markers stand for.
+/// What a container starts with: `NAME=value`, command and arguments, and the values that their markers stand for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ContainerInputs {
     pub env: Vec<String>,
     pub command: Vec<String>,
     pub args: Vec<String>,

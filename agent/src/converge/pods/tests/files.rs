@@ -207,11 +207,11 @@ fn all_keys_of_a_secret_are_variables_once_they_are_known() {
     assert_eq!(rendered.new.args, ["$(DB_USER) own"]);
     let (spec, place) = *rendered.of_secrets.clone().unwrap();
     let keys = [(ContentRef::Secret("db".to_owned()), ["USER", "a b"].map(str::to_owned).to_vec())].into();
-    let told = render::told(&spec, &binding.pod, &place, &keys).unwrap();
+    let inputs = render::inputs(&spec, &binding.pod, &place, &keys).unwrap();
     let marker = "\0secret db\0USER\0";
-    assert!(told.env.contains(&format!("DB_USER={marker}")), "{:?}", told.env);
-    assert_eq!((told.env.len(), told.args), (rendered.new.env.len() + 1, vec![format!("{marker} own")]));
-    assert!(told.values.iter().any(|value| value.marker == marker && value.key == "USER"));
+    assert!(inputs.env.contains(&format!("DB_USER={marker}")), "{:?}", inputs.env);
+    assert_eq!((inputs.env.len(), inputs.args), (rendered.new.env.len() + 1, vec![format!("{marker} own")]));
+    assert!(inputs.values.iter().any(|value| value.marker == marker && value.key == "USER"));
 }
 
 /// Red with the mode of the volume for all, and with the group without its bit.
