@@ -140,7 +140,6 @@ fn code_of_a_function_that_python_cannot_parse_is_an_error_with_its_line() {
     let repo = repository();
     let dir = repo.path();
     let write = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
-    std::fs::create_dir(dir.join("hello")).unwrap();
     let function =
         "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: hello}\nspec: {source: hello}\n";
     for (branch, code) in [
@@ -148,11 +147,11 @@ fn code_of_a_function_that_python_cannot_parse_is_an_error_with_its_line() {
         ("typo", "import os\n\ndef main(params:\n    return {}\n"),
     ] {
         git(dir, &["checkout", "-q", "-B", branch, "main"]);
+        std::fs::create_dir_all(dir.join("hello")).unwrap();
         write("hello.yaml", function);
         write("hello/main.py", code);
         git(dir, &["add", "-A"]);
         git(dir, &["commit", "-q", "-m", "x"]);
-        std::fs::create_dir_all(dir.join("hello")).unwrap();
     }
     check(&plan(dir, &["--base", "main", "--head", "good"]), 2, "Function/default/hello");
     for form in ["text", "markdown"] {

@@ -122,7 +122,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         &["backoffLimit", "backoffLimitPerIndex", "maxFailedIndexes", "suspend", "managedBy"],
         REMOVE,
     ),
-    ("JobSpec", &["ttlSecondsAfterFinished"], "a job stays until its manifest is removed; remove it"),
     ("ServiceSpec", &["clusterIPs", "ipFamilies", "ipFamilyPolicy"], ONE_ADDRESS),
     (
         "ServiceSpec",
