@@ -153,7 +153,7 @@ fn code_of_a_function_that_python_cannot_parse_is_an_error_with_its_line() {
         git(dir, &["add", "-A"]);
         git(dir, &["commit", "-q", "-m", "x"]);
     }
-    check(&plan(dir, &["--base", "main", "--head", "good"]), 2, "Function/default/hello");
+    check(&plan(dir, &["--base", "main", "--head", "good"]), 2, "Function default/hello");
     for form in ["text", "markdown"] {
         let text = check(&plan(dir, &["--base", "main", "--head", "typo", "-o", form]), 1, "SyntaxError");
         assert!(text.contains("hello/main.py:3"), "{text}");
