@@ -27,7 +27,7 @@ pub struct Room {
 }
 
 impl Budget {
-    /// So many bytes.
+    /// A budget of this many bytes.
     pub fn new(bytes: u64) -> Self {
         let all = usize::try_from(bytes / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self { free: Arc::new(Semaphore::new(all)), all }

@@ -118,7 +118,7 @@ impl BuildsLoop {
         is_any_gone
     }
 
-    /// Whether it is gone, from the registry first: without its names here nobody knows any more that it is there.
+    /// Whether it is gone, from the registry first: only its local names say that a copy is there.
     async fn remove(&mut self, removal: Removal) -> bool {
         for (repository, digest) in &removal.pushed {
             match self.deps.registry.delete(repository, digest).await {

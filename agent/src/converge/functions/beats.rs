@@ -1,7 +1,7 @@
 //! Signs of life of calls under way: `POST /_/heartbeats/<token>` of a call that its caller gave this token.
 //!
-//! The caller, a reconciler, makes the token up, and only the replica that runs the call is told of it. How many came
-//! of each travels in `demand/<node>`. Pure; [`Beats`] is its lock.
+//! The caller, a reconciler, draws a random token, and only the replica that runs the call receives it. The count of
+//! heartbeats for each token travels in `demand/<node>`. Pure; [`Beats`] is its lock.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use super::answer::{Answered, Refused, json_answer};
 use crate::http::body::Answer;
 
-/// What the caller gives the call: 32 hex digits that nobody guesses.
+/// Header of the caller: a random token of 32 hex digits.
 pub(super) const TOKEN: &str = "x-heartbeat-token";
-/// What the replica is told.
+/// Header to the replica: the address that takes its heartbeats.
 pub(super) const URL: &str = "x-heartbeat-url";
 /// Where beats are sent to. No function is called so: a namespace begins with a letter or digit.
 const PATH: &str = "/_/heartbeats/";
@@ -99,7 +99,7 @@ impl Beats {
             lock(&self.by_token).get_mut(token).map(|beats| *beats = beats.saturating_add(1)).is_some();
         if !is_known {
             let message =
-                "no call of this token is under way here: it has ended, or nobody waits for it any more";
+                "no call with this token is under way here: it has ended, or its caller has gone";
             return Some(Refused::new(StatusCode::NOT_FOUND, "NoSuchCall", message).answer(activation));
         }
         self.changed.send_replace(());

@@ -52,7 +52,7 @@ pub struct Functions {
     tokens: Tokens,
     rates: Rates,
     budget: Budget,
-    /// Where the gateway listens; none if nobody hears of beats.
+    /// Where the gateway listens; none if heartbeats are not reported.
     listen: Option<SocketAddr>,
     /// Waiting calls are reported, so that a replica may be started, and `known` is kept up to date.
     follows: bool,

@@ -21,7 +21,7 @@ async fn uploaded(site: &Site) -> (JobRecord, PathBuf) {
     (record, folder)
 }
 
-/// Leaves a lock as a submission does whose holder last showed itself so many seconds ago.
+/// Leaves the lock of a submission whose holder last touched it this many seconds ago.
 fn lock(folder: &std::path::Path, host: &str, pid: u32, age: u32) {
     let lock = folder.join(".minik8s/lock");
     fs::create_dir_all(&lock).unwrap();

@@ -258,7 +258,7 @@ impl Ssh for RealSsh {
     }
 }
 
-/// What stands behind the mark, at most so many bytes of it; none where the mark is not there.
+/// The output after the mark, cut at the limit in bytes; none without the mark.
 fn behind_mark(mut bytes: Vec<u8>, max: u64) -> Option<Vec<u8>> {
     let mark = format!("\n{BEGIN}\n");
     let at = bytes.windows(mark.len()).position(|part| part == mark.as_bytes())?;

@@ -19,7 +19,7 @@ pub(super) const BUILD_LABEL: &str = "minik8s.io/build";
 
 /// A build that failed so often at a node is given to another one, too: it may be the node's fault.
 const ATTEMPTS_MAX: u32 = 3;
-/// So many nodes try a build that fails. Then it is the function's fault, and they try it every few minutes.
+/// Most nodes that try a failing build. After that the function is at fault, and they try again every few minutes.
 const BUILDERS_MAX: usize = 3;
 
 /// What is to become of an image.

@@ -236,7 +236,7 @@ impl Planner<'_> {
         of_job.map(|(_, report)| &report.value).filter(move |report| report.uid == uid)
     }
 
-    /// Something of it may be on a login host; where nothing was reported nobody knows.
+    /// Something of it may be on a login host; assumed where no node has reported.
     fn may_have_reached(&self, id: &NamespacedName, order: &JobOrder) -> bool {
         let mut reports = self.reports(id, &order.uid).peekable();
         order.reached || reports.peek().is_none() || reports.any(|report| report.reached)

@@ -44,7 +44,7 @@ pub struct OnCommit {
     pub paths: Vec<String>,
 }
 
-/// Calls of whoever knows a token.
+/// HTTP calls that carry the token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
