@@ -98,8 +98,7 @@ impl Beats {
         let is_known =
             lock(&self.by_token).get_mut(token).map(|beats| *beats = beats.saturating_add(1)).is_some();
         if !is_known {
-            let message =
-                "no call with this token is under way here: it has ended, or its caller has gone";
+            let message = "no call with this token is under way here: it has ended, or its caller has gone";
             return Some(Refused::new(StatusCode::NOT_FOUND, "NoSuchCall", message).answer(activation));
         }
         self.changed.send_replace(());
