@@ -9,6 +9,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use schema::control::lock;
 use tokio::time::Instant;
 
+use super::client::Driven;
 use super::room::Room;
 
 /// For whom a request waits.
@@ -22,7 +23,7 @@ pub(crate) enum WaitsFor {
 
 /// The body of a request on its way to an endpoint. Unread, it gives itself back for another endpoint.
 #[derive(Debug)]
-pub(crate) struct Upload {
+pub struct Upload {
     body: Option<Incoming>,
     read: bool,
     progress: Progress,
@@ -111,7 +112,7 @@ impl Drop for Upload {
 /// What a client gets: an endpoint's body as it comes, or one that is here whole.
 #[derive(Debug)]
 pub enum Answer {
-    Endpoint(Incoming),
+    Endpoint(Driven),
     Whole { rest: Bytes, room: Room },
 }
 

@@ -2,6 +2,8 @@
 //! (`converge/functions`).
 
 pub mod body;
+pub mod client;
+pub mod cores;
 pub mod limits;
 mod patience;
 pub mod room;

@@ -15,12 +15,14 @@ use hyper_util::rt::TokioIo;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::body::{Answer, Holding};
+use super::cores::Cores;
 use super::limits::Limits;
 use super::patience::Patient;
 use crate::converge::clients::{Clients, Held};
@@ -41,6 +43,8 @@ pub struct Caller {
     pub is_node: bool,
     /// The connection's place among all that there may be; a tunnel keeps it.
     pub place: Arc<Place>,
+    /// The core that serves the connection, below [`super::cores::count`].
+    pub core: usize,
 }
 
 /// A connection's place among all, and among those of its client.
@@ -100,6 +104,9 @@ pub fn affordable(connections: usize) -> usize {
     connections.min(affordable).max(1)
 }
 
+/// A connection, who made it, and its place among all.
+type Accepted = (TcpStream, SocketAddr, OwnedSemaphorePermit);
+
 /// The server.
 #[derive(Debug)]
 pub struct Server<H> {
@@ -123,6 +130,13 @@ impl<H: Handler> Server<H> {
     /// Connections of a former listener go on.
     pub async fn run(self, mut listeners: mpsc::Receiver<TcpListener>, shutdown: CancellationToken) {
         let mut listener = None;
+        let cores = match Cores::start() {
+            Ok(cores) => cores,
+            Err(error) => {
+                tracing::error!(%error, "cannot start threads for connections");
+                return;
+            }
+        };
         loop {
             tokio::select! {
                 biased;
@@ -132,9 +146,7 @@ impl<H: Handler> Server<H> {
                 Some(newest) = listeners.recv() => listener = Some(newest),
                 // Cancel-safe: a connection that is not returned stays in the kernel's queue, and a place
                 // that is not used is free again.
-                (stream, address, place) = self.next(listener.as_ref()) => {
-                    self.start(stream, address, place, shutdown.clone());
-                }
+                accepted = self.next(listener.as_ref()) => self.start(accepted, cores.next(), shutdown.clone()),
             }
         }
         drop(listener);
@@ -147,7 +159,7 @@ impl<H: Handler> Server<H> {
     }
 
     /// The next connection, once there is a place for it.
-    async fn next(&self, listener: Option<&TcpListener>) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+    async fn next(&self, listener: Option<&TcpListener>) -> Accepted {
         let Some(listener) = listener else { return std::future::pending().await };
         // It is never closed.
         let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
@@ -166,9 +178,8 @@ impl<H: Handler> Server<H> {
 
     fn start(
         &self,
-        stream: TcpStream,
-        address: SocketAddr,
-        place: OwnedSemaphorePermit,
+        (stream, address, place): Accepted,
+        (core, runtime): (usize, Handle),
         shutdown: CancellationToken,
     ) {
         // To an address of its own the node speaks from that address.
@@ -182,13 +193,17 @@ impl<H: Handler> Server<H> {
             },
         };
         let place = Arc::new(Place::new(place, held));
-        let caller = Caller { address: address.ip(), is_node, place };
+        let caller = Caller { address: address.ip(), is_node, place, core };
         let (handler, limits, cut) = (Arc::clone(&self.handler), self.limits.clone(), self.cut.clone());
-        self.connections.spawn(async move {
+        // The core's runtime is to wait for its packets.
+        let Ok(stream) = stream.into_std() else { return };
+        let connection = async move {
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
             // Cancel-safe: a connection that is cut is closed.
             let _: Option<()> =
                 cut.run_until_cancelled(serve(handler, &limits, stream, caller, shutdown)).await;
-        });
+        };
+        self.connections.spawn_on(connection, &runtime);
     }
 }
 

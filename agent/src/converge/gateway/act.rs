@@ -29,7 +29,7 @@ impl GatewayLoop {
             let (endpoints, turns) = (table.endpoints(), table.turns());
             // Requests that have begun keep the table that they began with.
             self.table.send_replace(table);
-            self.balancer.retain(&endpoints);
+            self.proxy.retain(&endpoints);
             self.turns.retain(&turns);
             self.routed = Some(Arc::clone(&observed.catalog));
         }

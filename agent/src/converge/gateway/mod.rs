@@ -29,7 +29,6 @@ mod tests;
 
 pub use act::Outcome;
 
-use self::balance::Balancer;
 use self::handler::Router;
 use self::plan::{GatewayPlan, Observed};
 use self::proxy::Proxy;
@@ -64,7 +63,7 @@ pub struct GatewayLoop {
     subnet: watch::Receiver<Option<Subnet>>,
     catalog: watch::Receiver<Arc<Catalog>>,
     table: watch::Sender<Arc<Table>>,
-    balancer: Balancer,
+    proxy: Proxy,
     turns: Turns,
     listeners: mpsc::Sender<TcpListener>,
     listens: Option<SocketAddr>,
@@ -85,24 +84,12 @@ impl GatewayLoop {
         let (listeners, opened) = mpsc::channel(1);
         // A tunnel does not end by itself: shutdown does not wait for one.
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
-        let balancer = proxy.balancer().clone();
         let turns = Turns::default();
-        let router = Router { table: newest, proxy, turns: turns.clone(), functions };
+        let router = Router { table: newest, proxy: proxy.clone(), turns: turns.clone(), functions };
         let server = Server::new(router, limits, connections, cut);
         let (listens, routed) = (None, None);
-        let the_loop = Self {
-            node,
-            port,
-            subnet,
-            catalog,
-            table,
-            balancer,
-            turns,
-            listeners,
-            listens,
-            routed,
-            handover,
-        };
+        let the_loop =
+            Self { node, port, subnet, catalog, table, proxy, turns, listeners, listens, routed, handover };
         (the_loop, server.run(opened, shutdown))
     }
 }

@@ -3,18 +3,19 @@
 //! An endpoint that loses the connection before it answers is replaced by another one, once, if that can't make
 //! the request happen twice. `TCP_USER_TIMEOUT` and keepalive find out that a machine is gone.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request;
+use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{self, Client, ResponseFuture};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use schema::control::{causes, error_chain};
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,8 @@ use tokio_util::task::TaskTracker;
 use super::balance::{Balancer, InFlight};
 use super::headers;
 use crate::http::body::{Answer, Holding, Progress, Upload, WaitsFor};
+use crate::http::client::{Driven, Options, Pool, SendError};
+use crate::http::cores;
 use crate::http::limits::Limits;
 use crate::http::server::Caller;
 
@@ -71,19 +74,23 @@ impl Refusal {
 
 /// Why an attempt came to nothing.
 enum Failed {
-    Connection(legacy::Error),
+    Connection(SendError),
     Rested(WaitsFor),
 }
 
 impl Failed {
     /// The endpoint, or the way to it, seems to be gone.
     fn is_unreachable(&self) -> bool {
-        matches!(self, Failed::Connection(error) if error.is_connect() || is_gone(error))
+        match self {
+            Failed::Connection(SendError::Connect(_)) => true,
+            Failed::Connection(SendError::Exchange(error)) => is_gone(error),
+            Failed::Rested(_) => false,
+        }
     }
 }
 
 /// The kernel gave the connection up because nothing came back any more.
-fn is_gone(error: &legacy::Error) -> bool {
+fn is_gone(error: &hyper::Error) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     for error in causes(error) {
         // A broken connection of the client comes as an error of the body.
@@ -97,13 +104,20 @@ fn is_gone(error: &legacy::Error) -> bool {
     false
 }
 
+/// Connections to endpoints.
+#[derive(Debug)]
+struct Pools {
+    /// They are given up soon when nothing comes back.
+    watched: Pool,
+    /// For large bodies and tunnels.
+    patient: Pool,
+}
+
 /// Passes requests on.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    /// Its connections are given up soon when nothing comes back.
-    watched: Client<HttpConnector, Upload>,
-    /// For large bodies and tunnels.
-    patient: Client<HttpConnector, Upload>,
+    /// Of each core.
+    pools: Arc<[Pools]>,
     balancer: Balancer,
     limits: Limits,
     tunnels: TaskTracker,
@@ -113,13 +127,18 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy whose tunnels are counted in `tunnels` and end at once when `cut` is cancelled.
     pub fn new(limits: Limits, tunnels: TaskTracker, cut: CancellationToken) -> Self {
-        let (watched, patient) = (client(&limits, Some(limits.gone)), client(&limits, None));
-        Self { watched, patient, balancer: Balancer::default(), limits, tunnels, cut }
+        let pools = || Pools { watched: pool(&limits, Some(limits.gone)), patient: pool(&limits, None) };
+        let pools = (0..cores::count()).map(|_| pools()).collect();
+        Self { pools, balancer: Balancer::default(), limits, tunnels, cut }
     }
 
-    /// What is known of the endpoints.
-    pub fn balancer(&self) -> &Balancer {
-        &self.balancer
+    /// Forgets endpoints that no table has, and closes idle connections to them.
+    pub fn retain(&self, wanted: &BTreeSet<SocketAddr>) {
+        self.balancer.retain(wanted);
+        for pools in &*self.pools {
+            pools.watched.retain(wanted);
+            pools.patient.retain(wanted);
+        }
     }
 
     /// Sends the request to one of the endpoints of `target`, and to another if that is of use.
@@ -137,10 +156,13 @@ impl Proxy {
         let (mut head, body) = request.into_parts();
         let who = headers::Client { address: caller.address, is_node: caller.is_node };
         headers::to_endpoint(&mut head.headers, target.host, &who);
-        let query = head.uri.query();
-        let path = path_and_query(target.path.unwrap_or(head.uri.path()), query);
+        let path = match (target.path, head.uri.path_and_query()) {
+            (None, Some(own)) => own.clone(),
+            (path, _) => path_and_query(path.unwrap_or("/"), head.uri.query())?,
+        };
         let is_small = body.size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BODY);
-        let client = if is_small && upgrade.is_none() { &self.watched } else { &self.patient };
+        let pools = &self.pools[caller.core];
+        let pool = if is_small && upgrade.is_none() { &pools.watched } else { &pools.patient };
         let (upload, progress) = Upload::new(body);
         let (mut upload, mut except) = (upload, None);
         loop {
@@ -148,7 +170,7 @@ impl Proxy {
                 return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "there is no endpoint"));
             };
             let address = place.address();
-            let sent = client.request(request_to(address, &path, &head, upload)?);
+            let sent = pin!(pool.send(address, request_to(&path, &head, upload)));
             let failed = match self.answer(sent, &progress).await {
                 Ok(response) => return self.pass_back(response, upgrade, place, caller),
                 Err(failed) => failed,
@@ -169,9 +191,9 @@ impl Proxy {
     /// Waits for the head of the answer as long as anything moves.
     async fn answer(
         &self,
-        mut sent: ResponseFuture,
+        mut sent: Pin<&mut impl Future<Output = Result<Response<Driven>, SendError>>>,
         progress: &Progress,
-    ) -> Result<Response<Incoming>, Failed> {
+    ) -> Result<Response<Driven>, Failed> {
         loop {
             let (since, _) = progress.resting();
             match timeout_at(since + self.limits.answer, &mut sent).await {
@@ -184,7 +206,7 @@ impl Proxy {
 
     fn pass_back(
         &self,
-        mut response: Response<Incoming>,
+        mut response: Response<Driven>,
         upgrade: Option<OnUpgrade>,
         place: InFlight,
         caller: &Caller,
@@ -199,11 +221,17 @@ impl Proxy {
             let why = format!("{} switches protocols without a request to", place.address());
             return Err(Refusal::new(StatusCode::BAD_GATEWAY, why));
         };
-        let endpoint = hyper::upgrade::on(&mut response);
+        let (endpoint, driver) = (hyper::upgrade::on(&mut response), response.body_mut().take_driver());
         let (cut, held) = (self.cut.clone(), (place, Arc::clone(&caller.place)));
         self.tunnels.spawn(async move {
+            let tunnel = async {
+                if let Some(driver) = driver {
+                    driver.await?;
+                }
+                tunnel(client, endpoint).await
+            };
             // Cancel-safe: a tunnel that is cut is closed on both sides.
-            if let Some(Err(error)) = cut.run_until_cancelled(tunnel(client, endpoint)).await {
+            if let Some(Err(error)) = cut.run_until_cancelled(tunnel).await {
                 tracing::debug!(%error, "a tunnel broke");
             }
             drop(held);
@@ -218,27 +246,18 @@ fn may_go_to_another(failed: &Failed, method: &Method, target: Target<'_>) -> bo
     let Failed::Connection(error) = failed else { return false };
     // One that had only closed a connection that was kept for the next request will do again.
     let can_be_reached = !failed.is_unreachable() || target.endpoints.len() > 1;
-    can_be_reached && (error.is_connect() || method.is_idempotent())
+    can_be_reached && (matches!(error, SendError::Connect(_)) || method.is_idempotent())
 }
 
 /// Connections to endpoints; given up after `gone` without a sign of the other side.
-fn client(limits: &Limits, gone: Option<Duration>) -> Client<HttpConnector, Upload> {
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(limits.connect));
-    connector.set_nodelay(true);
-    // An endpoint whose node is gone says nothing for ever; the kernel asks whether it is there.
-    connector.set_keepalive(Some(gone.map_or(limits.idle, |gone| gone * 2 / 5)));
-    if let Some(gone) = gone {
-        // More than one question within the time: one may be lost.
-        connector.set_keepalive_interval(Some(gone / 5));
-        connector.set_tcp_user_timeout(Some(gone));
-    }
-    Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(limits.spare_for)
-        .pool_max_idle_per_host(limits.spare)
-        .set_host(false)
-        .build(connector)
+fn pool(limits: &Limits, gone: Option<Duration>) -> Pool {
+    Pool::new(Options {
+        connect: limits.connect,
+        keepalive: gone.map_or(limits.idle, |gone| gone * 2 / 5),
+        gone,
+        spare: limits.spare,
+        spare_for: limits.spare_for,
+    })
 }
 
 /// Passes bytes both ways until both sides have ended.
@@ -251,33 +270,28 @@ async fn tunnel(
     Ok(())
 }
 
-fn path_and_query(path: &str, query: Option<&str>) -> String {
-    match query {
-        Some(query) => format!("{path}?{query}"),
-        None => path.to_owned(),
-    }
+/// What is asked for: the path, and the query if there is one.
+fn path_and_query(path: &str, query: Option<&str>) -> Result<PathAndQuery, Refusal> {
+    let asked = match query {
+        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
+        None => PathAndQuery::try_from(path),
+    };
+    asked.map_err(|error| {
+        Refusal::new(StatusCode::BAD_REQUEST, format!("the path {path:?} can't be asked for: {error}"))
+    })
 }
 
-fn request_to(
-    address: SocketAddr,
-    path: &str,
-    head: &request::Parts,
-    body: Upload,
-) -> Result<Request<Upload>, Refusal> {
-    let uri = Uri::builder().scheme("http").authority(address.to_string()).path_and_query(path).build();
-    let uri = uri.map_err(|error| {
-        Refusal::new(StatusCode::BAD_REQUEST, format!("the path {path:?} can't be asked for: {error}"))
-    })?;
+fn request_to(path: &PathAndQuery, head: &request::Parts, body: Upload) -> Request<Upload> {
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
-    *request.uri_mut() = uri;
+    *request.uri_mut() = Uri::from(path.clone());
     *request.headers_mut() = head.headers.clone();
-    Ok(request)
+    request
 }
 
 fn refusal(failed: &Failed, address: SocketAddr) -> Refusal {
     match failed {
-        Failed::Connection(error) if error.is_connect() => {
+        Failed::Connection(error @ SendError::Connect(_)) => {
             let why = format!("cannot connect to {address}: {}", error_chain(error));
             Refusal::new(StatusCode::BAD_GATEWAY, why)
         }

@@ -1,0 +1,286 @@
+//! Connections to endpoints, kept for the next request.
+//!
+//! The task of a request drives the connection that it uses, so no other task is woken for it; in a proxy these
+//! wake-ups cost more than the parsing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use std::{fmt, io};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use schema::control::lock;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::body::Upload;
+
+/// How connections are made and kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Time for a connection.
+    pub connect: Duration,
+    /// Time without a packet after which the kernel asks whether the endpoint's machine is there.
+    pub keepalive: Duration,
+    /// Time without an acknowledgement after which the connection is given up; none: the kernel's, which is long.
+    pub gone: Option<Duration>,
+    /// Idle connections that are kept for each endpoint.
+    pub spare: usize,
+    /// How long they are kept.
+    pub spare_for: Duration,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    /// Nothing was sent.
+    #[error(transparent)]
+    Connect(io::Error),
+    /// The request may have reached the endpoint.
+    #[error(transparent)]
+    Exchange(hyper::Error),
+}
+
+/// A connection, as the future that reads and writes; over when the connection is.
+pub(crate) type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
+
+/// A connection and how requests get into it.
+struct Link {
+    to: SocketAddr,
+    sender: SendRequest<Upload>,
+    /// None when the connection is over.
+    driver: Option<Driver>,
+    idle_since: Instant,
+}
+
+impl Link {
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        if self.driver.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready()) {
+            self.driver = None;
+        }
+    }
+
+    /// Sends the request and waits for the head of its answer.
+    async fn exchange(
+        &mut self,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
+        let mut answer = pin!(self.sender.try_send_request(request));
+        std::future::poll_fn(|cx| {
+            self.drive(cx);
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+}
+
+/// The idle connections to all endpoints.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    idle: Mutex<Idle>,
+}
+
+struct Idle {
+    /// The one used last comes last, and is used first.
+    links: HashMap<SocketAddr, Vec<Link>>,
+    /// When those that were idle for too long were last closed.
+    swept_at: Instant,
+}
+
+impl Pool {
+    /// A pool without connections.
+    pub(crate) fn new(options: Options) -> Self {
+        let idle = Mutex::new(Idle { links: HashMap::new(), swept_at: Instant::now() });
+        Self(Arc::new(Shared { options, idle }))
+    }
+
+    /// Closes idle connections to other endpoints than these.
+    pub(crate) fn retain(&self, wanted: &BTreeSet<SocketAddr>) {
+        self.0.idle().links.retain(|to, _| wanted.contains(to));
+    }
+
+    /// Sends a request, whose URI is a path, and waits for the head of its answer. A request that did not leave a kept
+    /// connection, because the endpoint had closed it, is sent by another one.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub(crate) async fn send(
+        &self,
+        to: SocketAddr,
+        mut request: Request<Upload>,
+    ) -> Result<Response<Driven>, SendError> {
+        loop {
+            let kept = self.0.take(to);
+            let was_kept = kept.is_some();
+            let mut link = match kept {
+                Some(link) => link,
+                None => self.0.connect(to).await.map_err(SendError::Connect)?,
+            };
+            match link.exchange(request).await {
+                Ok(answer) => return Ok(answer.map(|body| Driven::new(body, link, Arc::downgrade(&self.0)))),
+                Err(mut unsent) => match unsent.take_message() {
+                    Some(same) if was_kept => request = same,
+                    _ => return Err(SendError::Exchange(unsent.into_error())),
+                },
+            }
+        }
+    }
+}
+
+impl Shared {
+    async fn connect(&self, to: SocketAddr) -> io::Result<Link> {
+        let Options { connect, keepalive, gone, .. } = &self.options;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {connect:?}"));
+        let stream = timeout(*connect, TcpStream::connect(to)).await.map_err(late)??;
+        // Without these it works, too, only slower, or it takes longer to see that the endpoint's machine is gone.
+        let _ = stream.set_nodelay(true);
+        let socket = SockRef::from(&stream);
+        let mut asks = TcpKeepalive::new().with_time(*keepalive);
+        if let Some(gone) = gone {
+            // More than one question within the time: one may be lost.
+            asks = asks.with_interval(*gone / 5);
+            let _ = socket.set_tcp_user_timeout(Some(*gone));
+        }
+        let _ = socket.set_tcp_keepalive(&asks);
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let driver: Driver = Box::pin(connection.with_upgrades());
+        Ok(Link { to, sender, driver: Some(driver), idle_since: Instant::now() })
+    }
+
+    fn take(&self, to: SocketAddr) -> Option<Link> {
+        let link = self.idle().links.get_mut(&to)?.pop()?;
+        (link.idle_since.elapsed() < self.options.spare_for).then_some(link)
+    }
+
+    fn keep(&self, mut link: Link) {
+        link.idle_since = Instant::now();
+        let (spare, spare_for) = (self.options.spare, self.options.spare_for);
+        let mut idle = self.idle();
+        if idle.swept_at.elapsed() >= spare_for {
+            idle.sweep(spare_for);
+        }
+        let links = idle.links.entry(link.to).or_default();
+        if links.len() < spare {
+            links.push(link);
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        // Each change is whole before anything can panic.
+        lock(&self.idle)
+    }
+}
+
+impl Idle {
+    fn sweep(&mut self, spare_for: Duration) {
+        self.links.retain(|_, links| {
+            links.retain(|link| link.idle_since.elapsed() < spare_for);
+            !links.is_empty()
+        });
+        self.swept_at = Instant::now();
+    }
+}
+
+/// The body of an answer, which drives its connection and gives it back when it has passed.
+pub struct Driven {
+    body: Incoming,
+    link: Option<Link>,
+    pool: Weak<Shared>,
+    /// The last poll gave a frame.
+    gave: bool,
+    /// Comes with the next poll.
+    broke: Option<hyper::Error>,
+}
+
+impl Driven {
+    fn new(body: Incoming, link: Link, pool: Weak<Shared>) -> Self {
+        Self { body, link: Some(link), pool, gave: false, broke: None }
+    }
+
+    /// The connection, for an answer that switches protocols: it is to be driven until it is over.
+    pub(crate) fn take_driver(&mut self) -> Option<Driver> {
+        self.link.take()?.driver
+    }
+}
+
+impl Body for Driven {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        if let Some(error) = this.broke.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        let mut polled = Pin::new(&mut this.body).poll_frame(cx);
+        if polled.is_pending()
+            && let Some(link) = &mut this.link
+        {
+            link.drive(cx);
+            polled = Pin::new(&mut this.body).poll_frame(cx);
+        }
+        match polled {
+            // hyper drops what it has not sent of the last frame if an error comes at once.
+            Poll::Ready(Some(Err(error))) if this.gave => {
+                this.broke = Some(error);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            polled => {
+                this.gave = matches!(polled, Poll::Ready(Some(Ok(_))));
+                polled
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.broke.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        let Some(mut link) = self.link.take() else { return };
+        // It notices that the answer has passed. Nobody waits for it from here to the next request.
+        link.drive(&mut Context::from_waker(Waker::noop()));
+        if link.driver.is_some()
+            && link.sender.is_ready()
+            && let Some(pool) = self.pool.upgrade()
+        {
+            pool.keep(link);
+        }
+    }
+}
+
+impl fmt::Debug for Idle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.links.iter().map(|(to, links)| (to, links.len()));
+        f.debug_map().entries(counts).finish()
+    }
+}
+
+impl fmt::Debug for Driven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driven").field("body", &self.body).finish_non_exhaustive()
+    }
+}
