@@ -8,6 +8,7 @@ use std::time::Duration;
 use harness::{
     Change, Cluster, ClusterOptions, Context, Daemon, Result, ensure, eventually, outcome, secs, vip,
 };
+use nix::sys::signal::Signal;
 use schema::keys::Key;
 use schema::meta::NamespacedName;
 use schema::records::{RouteRecord, Subnet};
@@ -86,7 +87,7 @@ fn manifests(address: Ipv4Addr, port: u16) -> String {
 }
 
 /// An nginx with one server and as many workers as there are cores.
-fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Daemon> {
+fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Nginx> {
     let dir = cluster.dir(&format!("nginx-{name}"));
     std::fs::create_dir_all(&dir)?;
     let path = dir.to_string_lossy().into_owned();
@@ -103,7 +104,18 @@ fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Daemon> {
     let command = ["nginx", "-p", &path, "-c", &file.to_string_lossy()].map(str::to_owned);
     let mut daemon = Daemon::new(format!("nginx-{name}"), &cluster.dir(""), command.to_vec());
     daemon.start()?;
-    Ok(daemon)
+    Ok(Nginx(daemon))
+}
+
+/// It is asked to end: killed, it would leave its workers behind.
+struct Nginx(Daemon);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.end(Signal::SIGTERM, secs(10)) {
+            eprintln!("nginx: {error:#}");
+        }
+    }
 }
 
 /// What wrk measured of one target.
