@@ -78,8 +78,11 @@ pub(super) struct Patient {
     phase: Phase,
     head: Duration,
     idle: Duration,
-    /// What `over` is set for.
+    /// The phase that ends at `due`, if it is a head or idle.
     seen: u8,
+    due: Instant,
+    /// Ends at `due` or before. It is set anew only when it ends, or if it would end too late: hardly ever, where setting
+    /// it for each request would show.
     over: Pin<Box<Sleep>>,
     /// Longest time in which a client reads nothing of a held answer.
     unread: Duration,
@@ -92,7 +95,8 @@ impl Patient {
     /// `unread`.
     pub(super) fn new(stream: TcpStream, head: Duration, idle: Duration, unread: Duration) -> Self {
         let (phase, over) = (Phase::default(), Box::pin(sleep(head)));
-        Self { stream, phase, head, idle, seen: HEAD, over, unread, stuck: None }
+        let due = over.deadline();
+        Self { stream, phase, head, idle, seen: HEAD, due, over, unread, stuck: None }
     }
 
     /// Where it is.
@@ -103,7 +107,21 @@ impl Patient {
     fn enter(&mut self, phase: u8) {
         self.seen = phase;
         let time = if phase == HEAD { self.head } else { self.idle };
-        self.over.as_mut().reset(Instant::now() + time);
+        self.due = Instant::now() + time;
+        if self.due < self.over.deadline() {
+            self.over.as_mut().reset(self.due);
+        }
+    }
+
+    /// Whether `due` has passed; if not, the task is woken then.
+    fn is_due(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.over.as_mut().poll(cx).is_ready() {
+            if self.over.deadline() >= self.due {
+                return true;
+            }
+            self.over.as_mut().reset(self.due);
+        }
+        false
     }
 
     /// Nothing to read: is that in order?
@@ -114,7 +132,7 @@ impl Patient {
         if phase != self.seen {
             self.enter(phase);
         }
-        match ![REQUEST, HELD].contains(&phase) && self.over.as_mut().poll(cx).is_ready() {
+        match ![REQUEST, HELD].contains(&phase) && self.is_due(cx) {
             true => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             false => Poll::Pending,
         }

@@ -28,6 +28,7 @@ use crate::http::limits::Limits;
 use crate::http::server::{self, Server};
 
 mod bounds;
+mod kept;
 mod looping;
 mod passing;
 mod routing;
@@ -80,6 +81,7 @@ fn table(endpoints: &[SocketAddr]) -> Table {
 struct Bed {
     address: SocketAddr,
     tables: watch::Sender<Arc<Table>>,
+    proxy: Proxy,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
 }
@@ -95,13 +97,13 @@ impl Bed {
         let (tables, newest) = watch::channel(Arc::new(table));
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
         let functions = functions();
-        let router = Router { table: newest, proxy, turns: Turns::default(), functions };
+        let router = Router { table: newest, proxy: proxy.clone(), turns: Turns::default(), functions };
         let address = listener.local_addr().unwrap();
         let (listeners, opened) = mpsc::channel(1);
         listeners.send(listener).await.unwrap();
         let server = Server::new(router, limits, connections, cut);
         let serving = tokio::spawn(server.run(opened, shutdown.clone()));
-        Self { address, tables, shutdown, serving }
+        Self { address, tables, proxy, shutdown, serving }
     }
 
     /// With the usual limits and `/` of `shop.example` to these endpoints.
