@@ -9,10 +9,25 @@ use schema::violation::OwnedStep;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::MockError;
 use crate::simulate::trace::{read_json, seconds};
 
 const HELP: &str = "write {\"return\": …} or {\"error\": \"Name\", \"cause\": \"…\"}";
+
+/// A run that can't be simulated with these mocks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}; {help}")]
+pub struct MockError {
+    /// Where in the mocks it is; empty if something is missing there.
+    pub at: Vec<OwnedStep>,
+    message: String,
+    help: String,
+}
+
+impl MockError {
+    pub(super) fn new(at: Vec<OwnedStep>, message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { at, message: message.into(), help: help.into() }
+    }
+}
 
 /// What functions answer, by name of the function or by the Resource that names it.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::workflow::WorkflowSpec;
-use schema::violation::OwnedStep;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -20,26 +19,10 @@ mod tests;
 
 pub use limits::FunctionLimits;
 use mocks::Answer;
-pub use mocks::{Mocks, UnknownMock};
+pub use mocks::{MockError, Mocks, UnknownMock};
 
 /// When each run begins: always at the same time, so that the same input gives the same history.
 pub const BEGIN: Timestamp = Timestamp::constant(1_767_225_600, 0);
-
-/// A run that can't be simulated with these mocks.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}; {help}")]
-pub struct MockError {
-    /// Where in the mocks it is; empty if something is missing there.
-    pub at: Vec<OwnedStep>,
-    message: String,
-    help: String,
-}
-
-impl MockError {
-    fn new(at: Vec<OwnedStep>, message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { at, message: message.into(), help: help.into() }
-    }
-}
 
 /// What came of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
