@@ -82,7 +82,8 @@ pub enum Command {
     Get(GetArgs),
     /// One pod, node or object in full, with why it is as it is
     #[command(
-        after_help = "Examples: minik8s describe pod/web\n          minik8s describe workflow order -o mermaid"
+        after_help = "Examples: minik8s describe pod/web\n          minik8s describe run/order/ID\n          \
+                            minik8s describe trigger nightly\n          minik8s describe workflow order -o mermaid"
     )]
     Describe(DescribeArgs),
     /// The commits that were applied, the newest first
@@ -93,7 +94,8 @@ pub enum Command {
     Events(EventsArgs),
     /// What a container wrote
     #[command(after_help = "Examples: minik8s logs -f --tail 20 pod/web -c app\n          \
-                            minik8s logs --previous --since 10m --timestamps web")]
+                            minik8s logs --previous --since 10m --timestamps web\n          \
+                            minik8s logs run/order/ID")]
     Logs(LogsArgs),
     /// What pods or nodes use, beside what they asked for
     #[command(
@@ -368,7 +370,8 @@ pub struct EventsArgs {
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// The pod: NAME or pod/NAME; or function/NAME for all of its replicas, or job/NAME
+    /// The pod: NAME or pod/NAME; function/NAME for all of its replicas; job/NAME; or run/WORKFLOW/ID for the functions of
+    /// a run
     #[arg(value_name = "POD", required_unless_present = "selector", conflicts_with = "selector")]
     pub pod: Option<String>,
     /// All pods with these labels, each line with its pod: key=value,…

@@ -271,12 +271,24 @@ fn a_workflow_that_cannot_be_used_ends_with_2() {
         r#"{"QueryLanguage": "JSONata", "StartAt": "a", "States": {"a": {"Type": "Succeed"}}}"#,
     );
     let bad = write("bad.json", "{\"price\": 1}");
+    let cases = write("order.tests.yaml", "cases: [{output: {}}]");
     for (arguments, says) in [
         (vec![ORDER], "state price: function price has no mock; add a mock"),
         (vec![ORDER, "--input", "{"], "--input: EOF while parsing"),
         (vec!["hpa.yaml"], "holds no Workflow"),
         (vec![&jsonata], "a.asl:1:2: error[workflow-unsupported]"),
-        (vec![ORDER, "--mocks", &bad], "bad.json: price: invalid type: integer `1`"),
+        (
+            vec![ORDER, "--mocks", &bad],
+            "bad.json: line 1, column 11: mock price: an answer is an object, found 1; write",
+        ),
+        (
+            vec![ORDER, "--mocks", &jsonata],
+            "a.asl: line 1, column 19: mock QueryLanguage: an answer is an object, found \"JSONata\"",
+        ),
+        (
+            vec![&cases],
+            "order.tests.yaml holds test cases of the workflow `order`, not a workflow; 'minik8s validate ",
+        ),
         (vec!["gone.yaml"], "gone.yaml: No such file"),
     ] {
         let output = run("workflow", &arguments);
@@ -308,4 +320,81 @@ fn a_bare_definition_is_validated_as_a_workflow() {
     assert!(!said.contains("older-spelling"), "the language's own spelling is none: {said}");
     assert!(said.contains("a.asl.json:7:73") && said.contains("did you mean `Done`?"), "{said}");
     assert_eq!(validate("gone.json").status.code(), Some(2));
+}
+
+/// A repository with a workflow, two functions and the machine of another workflow.
+fn repository() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let function = |name: &str| {
+        format!(
+            "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {{name: {name}}}\nspec: {{source: f, timeoutSeconds: 5}}\n"
+        )
+    };
+    let flow = |name: &str, spec: &str| {
+        format!("apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n")
+    };
+    let machine = r#"{"StartAt": "a", "States": {"a": {"Type": "Task", "Resource": "function:default/price", "End": true}}}"#;
+    for (path, text) in [
+        ("functions/price.yaml", function("price")),
+        ("flows/order.asl.json", machine.to_owned()),
+        ("flows/order.yaml", flow("order", "definitionPath: flows/order.asl.json")),
+        ("flows/gone.yaml", flow("gone", "definitionPath: flows/gone.asl.json")),
+        (
+            "one.yaml",
+            flow("one", "startAt: a, states: {a: {type: Task, function: pay, end: true}}")
+                + "---\n"
+                + &function("pay"),
+        ),
+    ] {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    fs::create_dir(dir.path().join(".git")).unwrap();
+    dir
+}
+
+fn simulated(dir: &Path, file: &str, mocks: &str) -> (Option<i32>, String, String) {
+    fs::write(dir.join("mocks.json"), mocks).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s"));
+    let command = command.args(["simulate", "workflow", file, "--mocks", "mocks.json"]);
+    let output = command.current_dir(dir).output().unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_definition_in_a_file_of_its_own_is_followed() {
+    let dir = repository();
+    let (code, said, errors) =
+        simulated(dir.path(), "flows/order.yaml", r#"{"price": {"return": {"total": 7}}}"#);
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{said}");
+    assert!(said.contains("SUCCEEDED {\"total\":7}"), "{said}");
+    let (code, _, errors) = simulated(dir.path(), "flows/gone.yaml", "{}");
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("there is no flows/gone.asl.json in the repository"), "{errors}");
+}
+
+#[test]
+fn the_time_limit_of_a_function_counts_where_its_manifest_is_at_hand() {
+    let dir = repository();
+    let late = r#"{"price": {"return": {}, "afterSeconds": 6}, "pay": {"return": {}, "afterSeconds": 6}}"#;
+    // In the repository, beside the workflow in its file.
+    for file in ["flows/order.yaml", "flows/order.asl.json", "one.yaml"] {
+        let (code, said, errors) = simulated(dir.path(), file, late);
+        assert_eq!(code, Some(1), "{file}: {errors}");
+        let cause = "FAILED States.Timeout: the call was ended after 5 s, the function's timeoutSeconds";
+        assert!(said.contains(cause), "{file}: {said}");
+    }
+    fs::remove_file(dir.path().join("functions/price.yaml")).unwrap();
+    assert_eq!(simulated(dir.path(), "flows/order.yaml", late).0, Some(0), "nothing is known of it");
+}
+
+#[test]
+fn mocks_that_are_not_used_are_said_beside_the_run() {
+    let dir = repository();
+    let mocks = r#"{"price": {"return": {}}, "prices": {"return": {}}}"#;
+    let (code, _, errors) = simulated(dir.path(), "flows/order.yaml", mocks);
+    assert_eq!(code, Some(0));
+    let wanted = "mock `prices`: no Task of the workflow calls such a function; did you mean `price`?\n";
+    assert_eq!(errors, wanted);
 }

@@ -230,3 +230,82 @@ fn a_reader_that_goes_away_is_no_failure_of_its_own() {
         .unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
+
+const FLOW: &str = "apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {name: order}\nspec:\n  startAt: a\n  states:\n    \
+                    a: {type: Task, function: price, end: true}\n";
+const FUNCTION: &str = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: price}\nspec: {image: \"i:1\", timeoutSeconds: 5}\n";
+
+#[test]
+fn cases_beside_workflows_are_run_counted_and_shown_at_their_line() {
+    let good =
+        "cases:\n- {mocks: {price: {return: 1}}, output: 1}\n- {mocks: {price: {return: 2}}, output: 2}\n";
+    let dir = folder(&[
+        ("order.yaml", FLOW.as_bytes()),
+        ("f.yaml", FUNCTION.as_bytes()),
+        ("order.tests.yaml", good.as_bytes()),
+    ]);
+    let output = minik8s(dir.path(), &["validate"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let summary = "no errors, no warnings; 2 objects in 2 files; 2 workflow test cases passed\n";
+    assert_eq!(text(&output.stdout), summary);
+    let one = minik8s(dir.path(), &["validate", "order.yaml"]);
+    assert!(text(&one.stdout).contains("; 2 workflow test cases passed"), "{}", text(&one.stdout));
+    let tests = minik8s(dir.path(), &["validate", "order.tests.yaml"]);
+    let said = text(&tests.stderr);
+    assert!(
+        said.contains(
+            "it holds test cases; to run them, validate the folder or file of the workflow `order`"
+        ),
+        "{said}"
+    );
+
+    let bad =
+        good.to_owned() + "- mocks: {price: {return: 1, afterSeconds: 6}}\n- mocks:\n    pric: {return: 1}\n";
+    fs::write(dir.path().join("order.tests.yaml"), bad).unwrap();
+    let report = report(dir.path(), 1);
+    assert_eq!(report["workflowTests"], json!({"passed": 2, "failed": 2}));
+    let told: Vec<String> = report["violations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| format!("{}:{} {} {} ({})", v["line"], v["column"], v["rule"], v["message"], v["help"]))
+        .collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    4:3 "workflow-test" "case 3: SUCCEEDED is expected, found FAILED States.Timeout: the call was ended after 5 s, the function's timeoutSeconds" ("")
+    5:3 "workflow-test" "case 4: state a: function price has no mock; add a mock: {\"price\": {\"return\": {}}}" ("")
+    6:5 "workflow-test-unused" "case 4: mock `pric`: no Task of the workflow calls such a function" ("did you mean `price`?")
+    "#);
+}
+
+#[test]
+fn cases_that_no_workflow_runs_are_warned_of() {
+    let cases = b"cases: [{output: {}}]".as_slice();
+    let dir = folder(&[
+        ("order.yaml", FLOW.as_bytes()),
+        ("f.yaml", FUNCTION.as_bytes()),
+        ("ordre.tests.yaml", cases),
+        ("order.tests.yml", cases),
+    ]);
+    let output = minik8s(dir.path(), &["validate"]);
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!(text(&output.stdout), @r"
+    warning[workflow-test-unused]: none of its cases is run: cases are read from `*.tests.yaml`
+    --> order.tests.yml
+     = help: rename it to `order.tests.yaml`
+
+    warning[workflow-test-unused]: none of its cases is run: no workflow of this folder is called `ordre`
+    --> ordre.tests.yaml
+     = help: rename it to `order.tests.yaml` if it tests the workflow `order`
+
+    2 warnings in 2 files; 2 objects
+    ");
+}
+
+#[test]
+fn a_line_about_a_pass_is_shown() {
+    let flow = "apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {name: order}\nspec:\n  startAt: Pass\n  states:\n    \
+                Pass: {type: Pass, ned: true}\n";
+    let dir = folder(&[("order.yaml", flow.as_bytes())]);
+    let said = text(&minik8s(dir.path(), &["validate"]).stdout);
+    assert!(said.contains("Pass: {type: Pass, ned: true}") && !said.contains("(hidden)"), "{said}");
+}

@@ -278,12 +278,27 @@ pub fn is_wordy_field(name: &str) -> bool {
 
 /// Any text at this place may be a secret: by a field on the way, or by its own name.
 pub fn is_secret_place(path: &Path<'_>) -> bool {
-    path.any_field(is_secret_field)
+    path.any_field(
+        |name, is_mapping| if is_mapping { is_secret_mapping(name) } else { is_secret_field(name) },
+    )
 }
 
 /// Any text below a field of this name may be a secret.
 pub fn is_secret_field(name: &str) -> bool {
     SECRET_PLACES.contains(&name) || is_secret_name(name)
+}
+
+/// Any text below a field of this name, whose value is a mapping, may be a secret. States of workflows are often called
+/// after their type, as `Pass` or `PassState`.
+pub fn is_secret_mapping(name: &str) -> bool {
+    is_secret_field(name) && !is_called_pass(name)
+}
+
+/// A name that begins with `Pass` and is otherwise none of a secret: of a state, or its type.
+pub fn is_called_pass(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("Pass") else { return false };
+    let whole = plain(name);
+    !SECRET_PARTS.iter().any(|part| whole.contains(part)) && !is_secret_name(&format!("x{rest}"))
 }
 
 #[cfg(test)]

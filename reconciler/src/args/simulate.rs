@@ -86,6 +86,14 @@ Resource that names it. A list is answered in its order, one for each call and a
    "arn:aws:lambda:eu-west-1:123456789012:function:notify": {"return": null, "afterSeconds": 30}}
 
 Time is virtual: waits, retries and limits pass at once. A run begins at 2026-01-01T00:00:00Z.
+An answer after the timeoutSeconds of the Function, if its manifest is in FILE or in the Git
+repository around it, is the error States.Timeout, as in a real run. A mock that no Task uses, or
+that the run did not need, is said on stderr.
+
+The status is SUCCEEDED, FAILED, TIMED_OUT or ABORTED, as Step Functions has it; the phase of a real
+run says the same as Succeeded, Failed, TimedOut or Aborted.
+
+'minik8s validate' runs test cases, which a file beside the manifest holds: WORKFLOW.tests.yaml.
 
 Exit code: 0 when the run succeeded, 1 when not, 2 when FILE, JSON or MOCKS can't be used or a
 function has no mock."#;
@@ -93,7 +101,7 @@ function has no mock."#;
 /// How a simulation is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SimulateFormat {
-    /// For people: a chart of load and pods, or a table.
+    /// For people: a chart of load and pods, or a line for each event of a run.
     Text,
     /// For programs.
     Json,
@@ -127,7 +135,7 @@ pub struct SimulateFunctionArgs {
 
 #[derive(Debug, Args)]
 pub struct SimulateWorkflowArgs {
-    /// The workflow
+    /// The workflow: a manifest, or a state machine alone
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// What it is run with; by default its params, else {}

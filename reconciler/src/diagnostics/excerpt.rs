@@ -197,6 +197,14 @@ mod tests {
         const CANARY: &str = "canary";
         for text in [
             "spec:\n  password: canary12345678",
+            "spec:\n  pass: canary12345678",
+            "spec:\n  Pass: canary12345678",
+            "spec:\n  passwd: canary12345678",
+            "spec:\n  DB_PASS: canary12345678",
+            "spec:\n  Passphrase:\n    canary12345678",
+            "spec:\n  pass:\n    canary12345678",
+            "spec:\n  run: login --pass canary12345678",
+            "spec:\n  run: login pass canary12345678",
             "spec:\n  sshKey: |\n    canary12345678",
             "spec:\n  env:\n  - name: A\n    vlaue: canary12345678",
             "spec:\n  env:\n    - {name: DB_PASSWORD, value: canary12345678}",
@@ -229,6 +237,15 @@ mod tests {
             "spec:\n  env:\n  - nmae:",
             "spec:\n  ports: [{port: 80}]",
             "  imagee: nginx # later",
+            "spec:\n  states:\n    a: {type: Pass, end: yes}",
+            "spec:\n  startAt: Pass",
+            "  \"Type\": \"Pass\",",
+            "{\"StartAt\":\"a\",\"States\":{\"a\":{\"Type\":\"Pass\",\"End\":true}}}",
+            "{\"States\": {\n  \"Pass\": {\"Type\": \"Pass\"},\n  \"PassState\": {\n    \"Nxt\": \"Pass State\"",
+            "spec:\n  states:\n    Pass:\n      type: Pass\n      nxt: b",
+            "  comment: Pass it on",
+            "  errorEquals: [States.Passed]",
+            "  passed: \"passed\"",
         ] {
             let last = u32::try_from(text.lines().count()).unwrap();
             let line = Lines::of(text).excerpt(last, 3).map(|excerpt| excerpt.line);

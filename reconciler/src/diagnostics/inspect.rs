@@ -1,5 +1,6 @@
 //! Checks folders and files of the disk as a push of them would be checked, without a cluster.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use schema::kinds::Resource;
@@ -8,11 +9,12 @@ use schema::snapshot::Table;
 use schema::violation::{Violation, rules};
 
 use super::Report;
+use super::report::CaseCounts;
 use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
 use crate::gitops::load::contents::with_contents;
 use crate::gitops::load::folder::{self, Folder, FolderError};
 use crate::gitops::load::python;
-use crate::simulate::workflow::cases::{self, CaseResult};
+use crate::simulate::workflow::{FunctionLimits, cases, stray};
 
 /// A report, and where its files are.
 #[derive(Debug)]
@@ -30,23 +32,36 @@ impl Inspection {
 }
 
 /// Runs the cases beside each workflow, in `<workflow>.tests.yaml` of the same folder.
-fn workflow_tests(folder: &Folder) -> Vec<Violation> {
-    let mut violations = Vec::new();
+fn workflow_tests(folder: &Folder) -> (Vec<Violation>, CaseCounts) {
+    let (mut violations, mut counts) = (Vec::new(), CaseCounts::default());
+    let limits = FunctionLimits::of(folder.manifests.values().flat_map(|file| &file.documents));
+    let of_repository = OnceCell::new();
     for (file, loaded) in &folder.manifests {
         for document in &loaded.documents {
             let Resource::Workflow(spec) = &document.object.resource else { continue };
             let reference = &document.reference;
-            let tests = cases::file_beside(file, &reference.name);
+            let tests = stray::file_beside(file, &reference.name);
             let Some(text) = folder::text(&folder.root, &tests) else { continue };
-            let failed = cases::check(&text, (&reference.namespace, &reference.name), spec);
-            let failed = failed.iter().filter_map(CaseResult::failed);
-            violations.extend(failed.map(|message| Violation {
-                object: Some(reference.to_string()),
-                ..Violation::of(&rules::WORKFLOW_TEST, tests.as_str(), (0, 0), message)
-            }));
+            let is_enough = !text.contains("afterSeconds") || limits.know_all(spec, &reference.namespace);
+            let limits = match is_enough {
+                true => &limits,
+                false => of_repository.get_or_init(|| limits_around(&folder.root).unwrap_or_default()),
+            };
+            for case in cases::check(&text, reference, spec, limits) {
+                if case.is_case() {
+                    counts.add(case.failure.is_none());
+                }
+                violations.extend(case.violations(&tests, reference));
+            }
         }
     }
-    violations
+    (violations, counts)
+}
+
+/// How long the functions may take whose manifests are in the repository around a file or folder.
+pub fn limits_around(path: &Path) -> Option<FunctionLimits> {
+    let folder = folder::read_all(&[folder::repository_around(&path.canonicalize().ok()?)?]).ok()?;
+    Some(FunctionLimits::of(folder.manifests.values().flat_map(|file| &file.documents)))
 }
 
 /// The file read once more with what lies beside it in its repository, if a workflow of it names its definition.
@@ -107,12 +122,17 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let is_known = |violation: &&Violation| !only_files || !of_others(violation);
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);
     let addresses = warn_of_addresses(&folder.manifests, None);
-    let tests = workflow_tests(&folder);
+    let (tests, cases) = workflow_tests(&folder);
+    let files = folder.manifests.iter().map(|(file, loaded)| (&**file, &**loaded));
+    let strays = match only_files {
+        true => Vec::new(),
+        false => stray::unused(files, |file| folder::text(&folder.root, file)),
+    };
     let code = python::check(&folder.manifests, |file| regular_text(&folder.root, file));
-    let beside = addresses.iter().chain(&tests).chain(&code).chain(&folder.passed_over);
+    let beside = addresses.iter().chain(&tests).chain(&strays).chain(&code).chain(&folder.passed_over);
     let violations = own.chain(across).chain(beside).cloned();
     let objects = folder.manifests.values().map(|file| file.documents.len()).sum();
-    let report = Report::new(violations, objects, documents.manifest_files);
+    let report = Report { cases, ..Report::new(violations, objects, documents.manifest_files) };
     let Folder { root, manifests, named, .. } = folder;
     let is_none = |file: &String| {
         manifests.get(file.as_str()).is_some_and(|file| !file.is_manifest && file.violations.is_empty())

@@ -1,14 +1,19 @@
-//! The report for programs. Every key is always there. Pure.
+//! The report for programs. Every key of a violation is always there. Pure.
 
 use schema::violation::{Severity, Violation};
 use serde::Serialize;
 
 use super::Report;
+use super::report::CaseCounts;
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct JsonReport<'a> {
     pub ok: bool,
     pub objects: usize,
+    /// Left out where no case beside a workflow was run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_tests: Option<CaseCounts>,
     pub violations: Vec<JsonViolation<'a>>,
 }
 
@@ -30,7 +35,8 @@ pub struct JsonViolation<'a> {
 impl<'a> From<&'a Report> for JsonReport<'a> {
     fn from(report: &'a Report) -> Self {
         let violations = report.violations.iter().map(JsonViolation::from).collect();
-        Self { ok: report.is_ok(), objects: report.objects, violations }
+        let workflow_tests = Some(report.cases).filter(|cases| *cases != CaseCounts::default());
+        Self { ok: report.is_ok(), objects: report.objects, workflow_tests, violations }
     }
 }
 

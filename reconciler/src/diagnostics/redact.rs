@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use schema::secrets::{is_secret_field, is_secret_name, is_secret_text};
+use schema::secrets::{is_called_pass, is_secret_field, is_secret_mapping, is_secret_name, is_secret_text};
 
 const HIDDEN: &str = "(hidden)";
 /// So far up is looked; what is deeper in a list is hidden.
@@ -16,8 +16,8 @@ const HEAD_BYTES: usize = 400;
 pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
     let line = lines[index];
     let is_secret = is_secret_text(line)
-        || words(line).any(is_secret_name)
-        || keys(line).any(is_secret_field)
+        || words(line).any(|word| is_secret_name(word) && !is_called_pass(word))
+        || keys(line).any(is_secret_key)
         || is_below_secret(lines, index);
     if is_secret { keys_only(line) } else { Cow::Borrowed(line) }
 }
@@ -32,7 +32,7 @@ fn is_below_secret(lines: &[&str], index: usize) -> bool {
         if line.trim().is_empty() || line.trim_start().starts_with('#') || !is_above {
             continue;
         }
-        if far >= LINES_UP_MAX || keys(head(line)).any(is_secret_field) {
+        if far >= LINES_UP_MAX || keys(head(line)).any(is_secret_key) {
             return true;
         }
         (indent, is_item) = (at, item);
@@ -61,10 +61,25 @@ fn head(line: &str) -> &str {
     &line[..end.unwrap_or(0)]
 }
 
-/// All words that a colon follows.
-fn keys(line: &str) -> impl Iterator<Item = &str> {
-    let parts = line.split([' ', '\t', '{', '}', '[', ']', ',']);
-    parts.filter_map(|part| part.split_once(':').map(|(key, _)| key.trim_matches(['"', '\''])))
+/// All words that a colon follows, and the rest of the line behind each.
+fn keys(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut from = 0;
+    line.split([' ', '\t', '{', '}', '[', ']', ',']).filter_map(move |part| {
+        let begin = from;
+        // All of these are one byte.
+        from += part.len() + 1;
+        let (key, _) = part.split_once(':')?;
+        Some((key.trim_matches(['"', '\'']), &line[begin + key.len() + 1..]))
+    })
+}
+
+/// What stands behind the key may be a secret.
+fn is_secret_key((key, behind): (&str, &str)) -> bool {
+    match behind.trim_start() {
+        "" => is_secret_mapping(key),
+        value if value.starts_with('{') => is_secret_mapping(key),
+        _ => is_secret_field(key),
+    }
 }
 
 /// The line up to the end of its first key; a name is shown with what it names.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use schema::violation::{Severity, Violation, rules};
+use serde::Serialize;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
@@ -10,13 +11,40 @@ pub struct Report {
     pub objects: usize,
     /// Files that mean to be manifests.
     pub files: usize,
+    /// Cases beside workflows that were run.
+    pub cases: CaseCounts,
+}
+
+/// How many cases beside workflows hold, and how many do not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct CaseCounts {
+    pub passed: usize,
+    pub failed: usize,
+}
+
+impl CaseCounts {
+    /// One more.
+    pub fn add(&mut self, holds: bool) {
+        let count = if holds { &mut self.passed } else { &mut self.failed };
+        *count += 1;
+    }
+
+    /// `3 workflow test cases passed`; nothing without any.
+    fn summary(self) -> Option<String> {
+        let all = plural(self.passed + self.failed, "workflow test case");
+        match self {
+            Self { passed: 0, failed: 0 } => None,
+            Self { failed: 0, .. } => Some(format!("{all} passed")),
+            Self { passed, .. } => Some(format!("{passed} of {all} passed")),
+        }
+    }
 }
 
 impl Report {
     /// A report of these violations, without duplicates.
     pub fn new(violations: impl IntoIterator<Item = Violation>, objects: usize, files: usize) -> Self {
         let violations: BTreeSet<Violation> = violations.into_iter().collect();
-        Self { violations: violations.into_iter().collect(), objects, files }
+        Self { violations: violations.into_iter().collect(), objects, files, cases: CaseCounts::default() }
     }
 
     pub fn count(&self, severity: Severity) -> usize {
@@ -30,6 +58,11 @@ impl Report {
 
     /// `3 errors, 1 warning in 2 files; 14 objects`. Where a file has more than are shown: `at least 3 errors`.
     pub fn summary(&self) -> String {
+        let cases = self.cases.summary().map(|cases| format!("; {cases}"));
+        self.without_cases() + &cases.unwrap_or_default()
+    }
+
+    fn without_cases(&self) -> String {
         let total = format!("{} in {}", plural(self.objects, "object"), plural(self.files, "file"));
         if self.violations.is_empty() {
             return format!("no errors, no warnings; {total}");
@@ -93,6 +126,18 @@ mod tests {
         let order: Vec<_> = report.violations.iter().map(|v| (v.file.as_str(), v.line)).collect();
         assert_eq!(order, [("a.yaml", 2), ("a.yaml", 9), ("b.yaml", 1)], "in order, and each once");
         assert!(!report.is_ok());
+    }
+
+    #[test]
+    fn the_summary_says_how_many_cases_of_workflows_passed() {
+        let with = |passed, failed| {
+            Report { cases: CaseCounts { passed, failed }, ..Report::new([], 1, 1) }.summary()
+        };
+        assert_eq!(with(3, 0), "no errors, no warnings; 1 object in 1 file; 3 workflow test cases passed");
+        assert_eq!(
+            with(2, 1),
+            "no errors, no warnings; 1 object in 1 file; 2 of 3 workflow test cases passed"
+        );
     }
 
     #[test]

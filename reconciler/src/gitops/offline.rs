@@ -28,7 +28,7 @@ use super::review::{Frame, Review, Room, WorkflowTests, review};
 use super::status::short;
 use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
-use crate::simulate::workflow::cases;
+use crate::simulate::workflow::{FunctionLimits, cases, stray};
 
 /// Files in which the lines of fields are looked up, in bytes; further fields have no line.
 const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -221,13 +221,13 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let mut review = review(&situation, &decided, &frame);
     review.violations.extend(after.listing.notes.iter().cloned());
     review.violations.extend(python_errors(&repository, effective, &after.manifests));
+    review.workflow_tests = workflow_tests(&repository, effective, &after.manifests, &mut review.violations);
     review.violations.sort();
     // A name that can't be read is among the quarantined files as well.
     review.violations.dedup();
     if let Some(base) = base {
         review.name_files(|folder| changed_files(&repository, (base, effective), folder));
     }
-    review.workflow_tests = workflow_tests(&repository, effective, &after.manifests);
     locate(&repository, after, &mut review);
     Ok(review)
 }
@@ -245,18 +245,33 @@ fn refused(files: usize) -> String {
     format!("the source is strict and {files} file(s) can't be applied, so none of it would be applied")
 }
 
-/// What the cases beside each workflow come to.
-fn workflow_tests(repository: &Repository, commit: Oid, manifests: &Manifests) -> Vec<WorkflowTests> {
+/// What the cases beside each workflow come to. Cases and mocks that are not used are warned of.
+fn workflow_tests(
+    repository: &Repository,
+    commit: Oid,
+    manifests: &Manifests,
+    violations: &mut Vec<Violation>,
+) -> Vec<WorkflowTests> {
+    let text = |file: &str| {
+        let blob = git::blob_at(repository, &commit.to_string(), file)?;
+        let bytes = git::blob(repository, blob).ok()??;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let limits = FunctionLimits::of(manifests.values().flat_map(|file| &file.documents));
+    violations.extend(stray::unused(manifests.iter().map(|(file, loaded)| (&**file, &**loaded)), text));
     let mut all = Vec::new();
     for (manifest, loaded) in manifests.iter().filter(|(_, loaded)| !loaded.has_errors()) {
         for document in &loaded.documents {
-            let Resource::Workflow(spec) = &document.object.resource else { continue };
-            let ObjectRef { namespace, name, .. } = &document.reference;
-            let file = cases::file_beside(manifest, name);
-            let blob = git::blob_at(repository, &commit.to_string(), &file);
-            let Some(Ok(Some(bytes))) = blob.map(|id| git::blob(repository, id)) else { continue };
-            let cases = cases::check(&String::from_utf8_lossy(&bytes), (namespace, name), spec);
-            all.push(WorkflowTests { workflow: document.reference.to_string(), file, cases });
+            let (Resource::Workflow(spec), reference) = (&document.object.resource, &document.reference)
+            else {
+                continue;
+            };
+            let file = stray::file_beside(manifest, &reference.name);
+            let Some(text) = text(&file) else { continue };
+            let cases = cases::check(&text, reference, spec, &limits);
+            let told = cases.iter().flat_map(|case| case.violations(&file, reference));
+            violations.extend(told.filter(|violation| !violation.is_error()));
+            all.push(WorkflowTests { workflow: reference.to_string(), file, cases });
         }
     }
     all

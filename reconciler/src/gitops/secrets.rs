@@ -5,8 +5,8 @@
 //! of a password needs to know that it changes, not to what.
 
 use schema::secrets::{
-    holds_secret, is_plain_text, is_plain_value, is_secret_flag, is_secret_name, is_secret_text,
-    is_wordy_field,
+    holds_secret, is_called_pass, is_plain_text, is_plain_value, is_secret_flag, is_secret_name,
+    is_secret_text, is_wordy_field,
 };
 use serde_json::{Map, Value};
 
@@ -34,6 +34,8 @@ impl Place {
             ("value", Some(name), Some(text)) => holds_secret(name, text) || !is_plain_value(text),
             ("value", Some(name), None) => is_secret_name(name),
             (_, _, Some(text)) => holds_secret(key, text),
+            // The name of a state.
+            _ if is_called_pass(key) && map.get(key).is_some_and(Value::is_object) => false,
             _ => is_secret_name(key),
         };
         match is_secret {
@@ -133,6 +135,13 @@ mod tests {
             let env = json!({"env": [{"name": name, "value": value}]});
             assert_eq!(Place::Open.shown(&env), env);
         }
+    }
+
+    #[test]
+    fn a_state_that_is_called_after_its_type_is_shown() {
+        let states = json!({"states": {"Pass": {"type": "Pass", "end": true}}});
+        assert_eq!(Place::Open.shown(&states), states);
+        assert_eq!(Place::Open.shown(&json!({"Pass": "Canary"})), json!({"Pass": HIDDEN}));
     }
 
     #[test]

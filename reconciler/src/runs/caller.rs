@@ -10,8 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::beats::{self, Beats};
-use super::machine::limits::DEPTH_MAX;
-use super::machine::{Call, Event, errors, is_deeper_than};
+use super::machine::{Call, Event};
 use super::records::{PAYLOAD_MAX_BYTES, RunId};
 
 /// Longest time to connect to a node.
@@ -67,14 +66,8 @@ impl Caller {
     /// Makes the call until it is answered. Who waits bounds the time, by dropping it. Its id goes to `beats` for as long
     /// as the function says that it is alive.
     pub(super) async fn call(&self, run: &RunId, call: &Call, beats: mpsc::Sender<u64>) -> Answer {
-        if !call.payload.is_object() {
-            let cause = format!(
-                "function {} takes a JSON object, and is given {}; make one with parameters or itemSelector, such as \
-                 {{\"value.$\": \"$\"}}",
-                call.function,
-                kind_of(&call.payload)
-            );
-            return failed(call, errors::RUNTIME, &cause).into();
+        if let Some(refused) = call.refused() {
+            return refused.into();
         }
         if call.heartbeat_seconds.is_none() {
             return self.until_answered(run, call, None).await;
@@ -173,11 +166,7 @@ async fn answered(call: &Call, response: Response) -> Attempt {
             return Attempt::Ended(failed(call, "States.DataLimitExceeded", &cause));
         }
         return Attempt::Ended(match serde_json::from_str(&text) {
-            Ok(output) if is_deeper_than(&output, DEPTH_MAX) => {
-                let cause = format!("the answer is nested more than {DEPTH_MAX} levels deep");
-                failed(call, "Function.InvalidResult", &cause)
-            }
-            Ok(output) => Event::Returned { call: call.id, output },
+            Ok(output) => call.returned(output),
             Err(error) => {
                 failed(call, "Function.InvalidResult", &format!("the answer is not valid JSON: {error}"))
             }
@@ -207,18 +196,7 @@ async fn answered(call: &Call, response: Response) -> Attempt {
 }
 
 fn failed(call: &Call, error: &str, cause: &str) -> Event {
-    let cause = cause.chars().take(CAUSE_MAX_CHARS).collect();
+    let cause: String = cause.chars().take(CAUSE_MAX_CHARS).collect();
     let error: String = error.chars().take(ERROR_MAX_CHARS).collect();
-    Event::Failed { call: call.id, error, cause }
-}
-
-fn kind_of(value: &Json) -> &'static str {
-    match value {
-        Json::Null => "null",
-        Json::Bool(_) => "true or false",
-        Json::Number(_) => "a number",
-        Json::String(_) => "a text",
-        Json::Array(_) => "a list",
-        Json::Object(_) => "an object",
-    }
+    call.failed(&error, cause)
 }

@@ -28,12 +28,18 @@ impl TraceError {
 
 /// Reads a trace; `command` has a help that names its fields.
 pub(super) fn read<T: DeserializeOwned>(text: &str, command: &str) -> Result<T, TraceError> {
+    read_json(text).map_err(|(place, why)| {
+        TraceError::at(place, why, format!("see 'minik8s {command} --help' for the fields of a trace"))
+    })
+}
+
+/// The value that a text is. An error is its place and what is wrong.
+pub(super) fn read_json<T: DeserializeOwned>(text: &str) -> Result<T, (String, String)> {
     serde_json::from_str(text).map_err(|error| {
         let whole = error.to_string();
         // Its place goes to the front, as that of every other error.
         let why = whole.rsplit_once(" at line ").map_or(whole.as_str(), |(why, _)| why).to_owned();
-        let place = format!("line {}, column {}", error.line(), error.column());
-        TraceError::at(place, why, format!("see 'minik8s {command} --help' for the fields of a trace"))
+        (format!("line {}, column {}", error.line(), error.column()), why)
     })
 }
 

@@ -13,6 +13,7 @@ pub use page::manifests_page;
 use serde_json::Value as Json;
 
 use crate::kinds::Kind;
+use crate::kinds::workflow::{SPELLINGS, Spelling};
 use crate::manifest::json_schema;
 use crate::manifest::nearest::{list, nearest};
 use fields::{Field, SchemaView};
@@ -141,7 +142,18 @@ fn page_of(
         let _ = writeln!(text, "  {} <{}>{required}{default}", field.name, field.shape.type_name());
         text.push_str(&wrapped(&described(&field), "      "));
     }
+    for Spelling { title, what, example } in spellings(kind).iter().filter(|_| at.is_none()) {
+        let _ = write!(text, "\nOTHER SPELLING: {title}\n{}\n", wrapped(what, "  "));
+        example.lines().for_each(|line| {
+            let _ = writeln!(text, "    {line}");
+        });
+    }
     text
+}
+
+/// The other ways to write a kind that are shown.
+fn spellings(kind: Kind) -> &'static [Spelling] {
+    if kind == Kind::Workflow { SPELLINGS } else { &[] }
 }
 
 /// The field's description, with the words that it may be.

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::described;
 use super::fields::SchemaView;
+use super::{described, spellings};
 use crate::kinds::Kind;
+use crate::kinds::workflow::Spelling;
 use crate::manifest::json_schema;
 
 const HEAD: &str = "# Manifests
@@ -67,6 +68,9 @@ pub fn manifests_page() -> String {
         };
         let _ = write!(page, "\n## {kind}\n\n{}\n\n", json_schema::description(kind));
         page.push_str(&table(&any, spec));
+        for Spelling { title, what, example } in spellings(kind) {
+            let _ = write!(page, "\n### {title}\n\n{what}\n\n```yaml\n{example}```\n");
+        }
         told.insert(name);
     }
     page.push_str("\n## Types\n");

@@ -114,3 +114,18 @@ fn every_field_of_every_kind_can_be_asked_for() {
     }
     assert!(asked > 300, "{asked}");
 }
+
+#[test]
+fn a_kind_is_shown_in_its_other_spellings_with_an_example_each() {
+    let text = explain("workflow", false).unwrap();
+    for words in [
+        "OTHER SPELLING: Amazon States Language",
+        "definitionPath: flows/order.asl.json",
+        "entryNodeName: price",
+        "nodes:\n",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!explain("workflow.spec.triggers", false).unwrap().contains("OTHER SPELLING"));
+    assert!(!explain("pod", false).unwrap().contains("OTHER SPELLING"));
+}

@@ -5,10 +5,17 @@ use crate::violation::{Findings, Path, rules};
 /// Longest path, as Linux' PATH_MAX.
 const PATH_MAX_BYTES: usize = 4096;
 
-/// Checks a path that starts at the root of the repository and stays in it.
+/// What to do about the path of a folder.
+const FOLDER: &str =
+    "put the folder into this repository and write its path from the root, for example `functions/hello`";
+
+/// Checks the path of a folder that starts at the root of the repository and stays in it.
 pub(super) fn check(path: &str, at: &Path<'_>, findings: &mut Findings) {
-    const HELP: &str =
-        "put the folder into this repository and write its path from the root, for example `functions/hello`";
+    check_with(path, FOLDER, at, findings);
+}
+
+/// The same of another sort of file; `help` says what to do.
+pub(super) fn check_with(path: &str, help: &str, at: &Path<'_>, findings: &mut Findings) {
     let why = if path.is_empty() {
         "Required value: the path is empty".to_owned()
     } else if path.len() > PATH_MAX_BYTES {
@@ -24,7 +31,7 @@ pub(super) fn check(path: &str, at: &Path<'_>, findings: &mut Findings) {
     } else {
         return;
     };
-    findings.add(&rules::INVALID_PATH, at, why).help(HELP);
+    findings.add(&rules::INVALID_PATH, at, why).help(help);
 }
 
 /// One spelling for equal paths: `./a//b/` is `a/b`, the whole repository is `.`.

@@ -274,17 +274,33 @@ fn typed<T: DeserializeOwned>(
 /// Whether a finding is only the echo of a mistake that was reported already: it speaks of the same value,
 /// of one around or inside it, or misses a name, or a way to it, that may have been mistyped.
 fn follows_from(faults: &Faults, finding: &Finding) -> bool {
-    let misses = [&rules::NOT_FOUND, &rules::UNREACHABLE_STATE, &rules::NO_END].contains(&finding.rule);
-    faults.are_near(&finding.at) || (misses && faults.any(may_declare))
+    let misses_name = finding.rule == &rules::NOT_FOUND;
+    let misses_way = [&rules::UNREACHABLE_STATE, &rules::NO_END].contains(&finding.rule);
+    faults.are_near(&finding.at)
+        || misses_name && faults.any(may_declare)
+        || misses_way
+            && faults.any(|fault| may_declare(fault) || fault.iter().any(|step| is_one_of(step, &MACHINES)))
 }
 
-/// The mistake may be in a list that gives names, or be a mistyped name of such a list.
+/// Lists whose items have names, and mappings that have them as keys.
+const LISTS: [&str; 2] = ["volumes", "ports"];
+const MACHINES: [&str; 2] = ["states", "nodes"];
+
+/// The mistake may be in a list that gives names, or be a mistyped name of what gives some. The names of states stay
+/// whatever is wrong with one of them.
 fn may_declare(fault: &[OwnedStep]) -> bool {
-    const LISTS: [&str; 4] = ["volumes", "ports", "states", "nodes"];
-    fault.iter().any(|step| match step {
-        OwnedStep::Field(name) => LISTS.contains(&name.as_str()) || nearest(name, LISTS).is_some(),
+    fault.iter().any(|step| is_one_of(step, &LISTS))
+        || fault.last().is_some_and(|step| is_one_of(step, &MACHINES))
+        || fault.len() <= 1
+}
+
+fn is_one_of(step: &OwnedStep, names: &[&str]) -> bool {
+    match step {
+        OwnedStep::Field(name) => {
+            names.contains(&name.as_str()) || nearest(name, names.iter().copied()).is_some()
+        }
         OwnedStep::Index(_) => false,
-    }) || fault.len() <= 1
+    }
 }
 
 /// A finding by path as a problem by line.

@@ -41,4 +41,9 @@ impl Layout {
         let Mark { line, column } = node.locate(field, false);
         Some((line, column))
     }
+
+    /// The same of a file of one document.
+    pub fn place(&self, field: &[OwnedStep]) -> Option<(u32, u32)> {
+        self.find(self.documents.first()?.0, field)
+    }
 }

@@ -23,6 +23,7 @@ pub use definition::{BARE_NAME, define, load_definition};
 pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
 pub use foreign::kind_help as foreign_kind;
 pub use layout::Layout;
+pub use nearest::{nearest, suggestion};
 pub use parse::limits;
 pub use values::values_of;
 

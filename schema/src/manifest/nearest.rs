@@ -1,7 +1,7 @@
 //! The nearest known word to one that is unknown.
 
 /// The candidate that a person most likely meant, if any is near enough.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     // A third of the word may be wrong: `conatiners` is `containers`, `foo` is nothing.
     let allowed = (word.chars().count() / 3).clamp(1, 4);
@@ -17,7 +17,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// `did you mean `x`?`, else what there is.
-pub(crate) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> String {
+pub fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> String {
     match nearest(word, candidates.clone()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
         None => format!("known: {}", list(candidates)),

@@ -26,6 +26,19 @@ const OTHER_NAMES: &Table = &[
 /// The records of workflows: the tables above speak of no others.
 const RECORDS: &[&str] = &["WorkflowSpec", "Machine", "Rule", "Retrier", "Catcher"];
 
+/// What to write where the field `name` of the record is missing.
+pub(crate) fn missing(record: &str, name: &str) -> Option<&'static str> {
+    match (record, name) {
+        ("TaskState", "function") => Some(
+            "write `function: NAME` with the name of a Function, or `Resource: function:NAME` in the Amazon States Language",
+        ),
+        ("MapState", "itemProcessor") => {
+            Some("write `itemProcessor: {startAt: …, states: {…}}`, the states that each item goes through")
+        }
+        _ => None,
+    }
+}
+
 type Table = [(&'static [&'static str], &'static [&'static str], &'static str)];
 
 /// What to do instead of the field `name` of the record, if it is a part of the language that is not here.

@@ -98,6 +98,20 @@ fn names_of_secrets_are_told_from_names_of_their_places() {
 }
 
 #[test]
+fn a_state_that_is_called_after_its_type_is_no_password() {
+    for name in ["Pass", "PassState", "Pass2", "Pass the order on", "Pass-on"] {
+        assert!(is_called_pass(name), "{name}");
+    }
+    for name in ["pass", "PASS", "dbPass", "PassKey", "Passphrase", "PassWord", "Pass-token", "DB_PASS"] {
+        assert!(!is_called_pass(name), "{name}");
+    }
+    let states = Path::ROOT.field("states");
+    assert!(!is_secret_place(&states.field("Pass").field("end")));
+    assert!(is_secret_place(&states.field("Pass")), "it may be its value");
+    assert!(is_secret_place(&states.field("pass").field("end")));
+}
+
+#[test]
 fn a_name_of_a_place_hides_what_is_no_place() {
     for value in ["/run/secrets/db", "db-login", "./keys/Main.pem"] {
         assert!(!holds_secret("DB_PASSWORD_FILE", value), "{value}");

@@ -42,10 +42,15 @@ impl<'a> Path<'a> {
         Path { above: Some(self), step: Step::Index(index) }
     }
 
-    /// Whether the name of any field on the way here passes `test`.
-    pub fn any_field(&self, test: fn(&str) -> bool) -> bool {
-        matches!(self.step, Step::Field(name) if test(name))
-            || self.above.is_some_and(|above| above.any_field(test))
+    /// Whether any field on the way here passes `test`, by its name and whether its value is known to be a mapping.
+    pub fn any_field(&self, test: fn(&str, bool) -> bool) -> bool {
+        self.any(test, false)
+    }
+
+    fn any(&self, test: fn(&str, bool) -> bool, is_mapping: bool) -> bool {
+        let is_field = matches!(self.step, Step::Field(_));
+        matches!(self.step, Step::Field(name) if test(name, is_mapping))
+            || self.above.is_some_and(|above| above.any(test, is_field))
     }
 
     /// The steps from the root.

@@ -116,6 +116,7 @@ rules! {
     TIMEOUT "timeout" Error "The time limits of a state contradict each other."
     SCHEDULE "schedule" Error "A cron expression or time zone can't be used as it is written."
     WORKFLOW_TEST "workflow-test" Error "A case beside a workflow, in `<workflow>.tests.yaml`, does not hold."
+    WORKFLOW_TEST_UNUSED "workflow-test-unused" Warning "Test cases that are not run, since no workflow beside their file has its name; or a mock that no Task uses."
     PYTHON_SYNTAX "python-syntax" Error "Code of a Python function that Python can't parse."
     PYTHON_UNCHECKED "python-unchecked" Note "Code of Python functions that was not checked, because this machine has no Python."
     // The disk.

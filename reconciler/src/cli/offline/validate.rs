@@ -13,6 +13,7 @@ use crate::diagnostics::json::JsonReport;
 use crate::diagnostics::report::is_more;
 use crate::diagnostics::text::Style;
 use crate::diagnostics::{github, inspect, text, visible};
+use crate::simulate::workflow::stray;
 
 /// 0 without errors, 1 with, 2 when a path can't be read.
 pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
@@ -28,7 +29,16 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
         }
     };
     for file in &inspection.not_manifests {
-        note(&format!("{}: no document in it has a `kind`; it is no manifest and is ignored", visible(file)));
+        let text = inspection.text(file).unwrap_or_default();
+        let why = match stray::workflow_of(file, &text) {
+            Some(workflow) => {
+                format!(
+                    "it holds test cases; to run them, validate the folder or file of the workflow `{workflow}`"
+                )
+            }
+            None => "no document in it has a `kind`; it is no manifest and is ignored".to_owned(),
+        };
+        note(&visible(&format!("{file}: {why}")));
     }
     // Messages are written one by one: all of them as one text could be large.
     let mut out = BufWriter::new(io::stdout().lock());

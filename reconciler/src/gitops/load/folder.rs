@@ -227,7 +227,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, FolderError> {
 }
 
 /// The nearest folder from `at` up that is a Git work tree.
-fn repository_around(at: &Path) -> Option<PathBuf> {
+pub fn repository_around(at: &Path) -> Option<PathBuf> {
     at.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok()).map(Path::to_owned)
 }
 

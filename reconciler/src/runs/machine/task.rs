@@ -5,12 +5,47 @@ use schema::kinds::workflow::{COUNT_MAX, State, TaskState};
 use serde_json::Value as Json;
 
 use super::context::Context;
-use super::data::{fill, lookup, place, select, sized};
+use super::data::{fill, is_deeper_than, lookup, place, select, sized};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
+use super::limits::DEPTH_MAX;
 use super::strand::{Phase, Strand};
 use super::transition::{Position, Progress, Transition};
 use super::{Call, Event, Timer};
+
+impl Call {
+    /// The end of a call that is not made because no function takes its payload. Real and simulated runs ask here.
+    pub fn refused(&self) -> Option<Event> {
+        let found = match &self.payload {
+            Json::Object(_) => return None,
+            Json::Null => "null",
+            Json::Bool(_) => "true or false",
+            Json::Number(_) => "a number",
+            Json::String(_) => "a text",
+            Json::Array(_) => "a list",
+        };
+        let cause = format!(
+            "function {} takes a JSON object, and is given {found}; make one with parameters or itemSelector, such as \
+             {{\"value.$\": \"$\"}}",
+            self.function
+        );
+        Some(self.failed(errors::RUNTIME, cause))
+    }
+
+    /// What becomes of the run when the function answers this. Real and simulated runs ask here.
+    pub fn returned(&self, output: Json) -> Event {
+        if is_deeper_than(&output, DEPTH_MAX) {
+            let cause = format!("the answer is nested more than {DEPTH_MAX} levels deep");
+            return self.failed("Function.InvalidResult", cause);
+        }
+        Event::Returned { call: self.id, output }
+    }
+
+    /// It failed.
+    pub fn failed(&self, error: &str, cause: impl Into<String>) -> Event {
+        Event::Failed { call: self.id, error: error.to_owned(), cause: cause.into() }
+    }
+}
 
 /// What a call needs of the state's data.
 struct Prepared {

@@ -1,13 +1,15 @@
 //! Cases beside a workflow, in `<workflow>.tests.yaml`: what a run with these mocks must come to.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use schema::kinds::workflow::WorkflowSpec;
+use schema::manifest::Layout;
+use schema::meta::ObjectRef;
+use schema::violation::{OwnedStep, Violation, rules};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::{BEGIN, Mocks, Report, RunContext, Status, run};
+use super::{BEGIN, FunctionLimits, Mocks, Report, RunContext, Status, UnknownMock, run};
 
 /// Most cases of a file: each may be a run of 25,000 states.
 const CASES_MAX: usize = 1000;
@@ -45,92 +47,142 @@ pub struct CaseResult {
     /// What is expected and what was found, if it does not hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// Line and column of the case, or of what of it does not hold; both 0 if that is not known.
+    #[serde(skip)]
+    place: (u32, u32),
+    /// Mocks that no Task uses, with their places.
+    #[serde(skip)]
+    unknown: Vec<(UnknownMock, (u32, u32))>,
 }
 
+/// Stands for a case if the file has none that can be run.
+const THE_FILE: &str = "the file";
+
 impl CaseResult {
-    fn of_file(failure: String) -> Vec<Self> {
-        vec![Self { case: "the file".to_owned(), failure: Some(failure) }]
+    fn of_file(failure: String, place: (u32, u32)) -> Vec<Self> {
+        vec![Self { case: THE_FILE.to_owned(), failure: Some(failure), place, unknown: Vec::new() }]
+    }
+
+    /// It is a case that was run, and not the file.
+    pub fn is_case(&self) -> bool {
+        self.case != THE_FILE
     }
 
     /// What does not hold, in a sentence.
     pub fn failed(&self) -> Option<String> {
         self.failure.as_ref().map(|failure| format!("{}: {failure}", self.case))
     }
+
+    /// What does not hold, and what of the case is not used.
+    pub fn violations(&self, file: &str, workflow: &ObjectRef) -> Vec<Violation> {
+        let failed =
+            self.failed().map(|message| Violation::of(&rules::WORKFLOW_TEST, file, self.place, message));
+        let unknown = self.unknown.iter().map(|(UnknownMock { name, help }, place)| {
+            let message =
+                format!("{}: mock `{name}`: no Task of the workflow calls such a function", self.case);
+            Violation::of(&rules::WORKFLOW_TEST_UNUSED, file, *place, message).with_help(help)
+        });
+        failed.into_iter().chain(unknown).map(|violation| violation.about(workflow)).collect()
+    }
 }
 
-/// The file with the cases of a workflow, beside that of its manifest.
-pub fn file_beside(manifest: &str, workflow: &str) -> String {
-    Path::new(manifest).with_file_name(format!("{workflow}.tests.yaml")).to_string_lossy().into_owned()
-}
-
-/// Runs the cases of a file for the workflow of this namespace and name.
-pub fn check(text: &str, (namespace, name): (&str, &str), spec: &WorkflowSpec) -> Vec<CaseResult> {
+/// Runs the cases of a file for a workflow.
+pub fn check(
+    text: &str,
+    workflow: &ObjectRef,
+    spec: &WorkflowSpec,
+    limits: &FunctionLimits,
+) -> Vec<CaseResult> {
     let file: File = match serde_yaml::from_str(text) {
         Ok(file) => file,
-        Err(error) => return CaseResult::of_file(format!("it can't be read: {error}")),
+        Err(error) => {
+            let whole = error.to_string();
+            let why = whole.rsplit_once(" at line ").map_or(whole.as_str(), |(why, _)| why);
+            let number = |number: usize| u32::try_from(number).unwrap_or_default();
+            let place = error.location().map(|at| (number(at.line()), number(at.column())));
+            let help = "write `cases:` and a list, each with `input`, `mocks`, and `output`, `error`, `status` or `path`";
+            return CaseResult::of_file(format!("{why}; {help}"), place.unwrap_or_default());
+        }
     };
     if file.cases.len() > CASES_MAX {
-        return CaseResult::of_file(format!("{} cases; at most {CASES_MAX} are run", file.cases.len()));
+        let why = format!("{} cases; at most {CASES_MAX} are run", file.cases.len());
+        return CaseResult::of_file(why, (0, 0));
     }
-    let mut results = Vec::new();
-    for (index, mut case) in file.cases.into_iter().enumerate() {
-        let shown = case.name.take().unwrap_or_else(|| (index + 1).to_string());
-        let params = || spec.params.clone().unwrap_or_else(|| Json::Object(Map::new()));
-        let context = RunContext {
-            namespace: namespace.to_owned(),
-            workflow: name.to_owned(),
-            id: format!("case-{}", index + 1),
-            input: case.input.take().unwrap_or_else(params),
-            started_at: BEGIN,
-        };
-        let mocks = Mocks::of_values(std::mem::take(&mut case.mocks));
-        let failure = match mocks.and_then(|mocks| run(context, spec, &mocks)) {
-            Err(error) => Some(error.to_string()),
-            Ok(report) => case.differs(&report),
-        };
-        results.push(CaseResult { case: format!("case {shown}"), failure });
-    }
-    results
+    let layout = Layout::read("tests.yaml", text.as_bytes());
+    let tested = Tested { workflow, spec, limits, layout };
+    file.cases.into_iter().enumerate().map(|(index, case)| case.result(index, &tested)).collect()
+}
+
+/// What all cases of a file have in common.
+struct Tested<'a> {
+    workflow: &'a ObjectRef,
+    spec: &'a WorkflowSpec,
+    limits: &'a FunctionLimits,
+    layout: Layout,
 }
 
 impl Case {
-    /// The first thing that is not as expected.
-    fn differs(&self, report: &Report) -> Option<String> {
+    fn result(mut self, index: usize, tested: &Tested<'_>) -> CaseResult {
+        let Tested { workflow, spec, limits, layout } = tested;
+        let place = |field: &str, below: &[OwnedStep]| {
+            let mut at = vec![OwnedStep::Field("cases".to_owned()), OwnedStep::Index(index)];
+            at.extend((!field.is_empty()).then(|| OwnedStep::Field(field.to_owned())));
+            at.extend_from_slice(below);
+            layout.place(&at).unwrap_or_default()
+        };
+        let shown = self.name.take().unwrap_or_else(|| (index + 1).to_string());
+        let params = || spec.params.clone().unwrap_or_else(|| Json::Object(Map::new()));
+        let context = RunContext {
+            namespace: workflow.namespace.clone(),
+            workflow: workflow.name.clone(),
+            id: format!("case-{}", index + 1),
+            input: self.input.take().unwrap_or_else(params),
+            started_at: BEGIN,
+        };
+        let mocks = Mocks::of_values(std::mem::take(&mut self.mocks));
+        let unknown = mocks.as_ref().map_or(Vec::new(), |mocks| mocks.unknown(spec, &workflow.namespace));
+        let unknown = unknown.into_iter().map(|mock| {
+            let at = place("mocks", &[OwnedStep::Field(mock.name.clone())]);
+            (mock, at)
+        });
+        let unknown = unknown.collect();
+        let (failure, place) = match mocks.and_then(|mocks| run(context, spec, &mocks, limits)) {
+            Err(error) => (Some(error.to_string()), place("mocks", &error.at)),
+            Ok(report) => match self.differs(&report) {
+                Some((field, why)) => (Some(why), place(field, &[])),
+                None => (None, place("", &[])),
+            },
+        };
+        CaseResult { case: format!("case {shown}"), failure, place, unknown }
+    }
+
+    /// The first thing that is not as expected, by its field.
+    fn differs(&self, report: &Report) -> Option<(&'static str, String)> {
         let said = || {
             let said = [report.error.as_deref(), report.cause.as_deref()];
             said.into_iter().flatten().filter(|said| !said.is_empty()).collect::<Vec<_>>().join(": ")
         };
+        let status = report.status.as_str();
         if let Some(error) = &self.error
             && report.error.as_ref() != Some(error)
         {
-            return Some(
-                format!("error {error} is expected, found {} {}", report.status.as_str(), said())
-                    .trim_end()
-                    .to_owned(),
-            );
+            let why = format!("error {error} is expected, found {status} {}", said());
+            return Some(("error", why.trim_end().to_owned()));
         }
-        let status = self.status.or(self.error.is_none().then_some(Status::Succeeded));
-        if let Some(status) = status.filter(|status| *status != report.status) {
-            return Some(format!(
-                "{} is expected, found {} {}",
-                status.as_str(),
-                report.status.as_str(),
-                said()
-            ));
+        let wanted = self.status.or(self.error.is_none().then_some(Status::Succeeded));
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != report.status) {
+            let why = format!("{} is expected, found {status} {}", wanted.as_str(), said());
+            return Some(("status", why.trim_end().to_owned()));
         }
         if let (Some(wanted), Some(found)) = (&self.output, &report.output)
             && wanted != found
         {
-            return Some(format!("output {wanted} is expected, found {found}"));
+            return Some(("output", format!("output {wanted} is expected, found {found}")));
         }
         let entered = report.history.iter().filter(|event| event.kind.ends_with("StateEntered"));
         let path: Vec<&str> = entered.filter_map(|event| event.state.as_deref()).collect();
-        match &self.path {
-            Some(wanted) if *wanted != path => {
-                Some(format!("path {} is expected, found {}", wanted.join(", "), path.join(", ")))
-            }
-            _ => None,
-        }
+        let wanted = self.path.as_ref().filter(|wanted| **wanted != path)?;
+        Some(("path", format!("path {} is expected, found {}", wanted.join(", "), path.join(", "))))
     }
 }
 
@@ -150,10 +202,15 @@ states:
   bad: {type: Fail, error: Low, cause: too low}
 ";
 
-    fn checked(cases: &str) -> Vec<String> {
+    fn checked(cases: &str) -> Vec<CaseResult> {
         let loaded = load_definition("a.yaml", FLOW.as_bytes());
-        let Resource::Workflow(spec) = &loaded.documents[0].object.resource else { panic!() };
-        check(cases, ("default", "flow"), spec).iter().filter_map(CaseResult::failed).collect()
+        let document = &loaded.documents[0];
+        let Resource::Workflow(spec) = &document.object.resource else { panic!() };
+        check(cases, &document.reference, spec, &FunctionLimits::default())
+    }
+
+    fn failed(cases: &str) -> Vec<String> {
+        checked(cases).iter().filter_map(CaseResult::failed).collect()
     }
 
     #[test]
@@ -163,7 +220,7 @@ states:
 - {mocks: {f: {return: {n: 0}}}, error: Low, path: [a, c, bad]}
 - {mocks: {f: {error: Down}}, status: FAILED}
 ";
-        assert_eq!(checked(cases), Vec::<String>::new());
+        assert_eq!(failed(cases), Vec::<String>::new());
     }
 
     #[test]
@@ -176,7 +233,7 @@ states:
 - {input: {}}
 ";
         assert_eq!(
-            checked(cases),
+            failed(cases),
             [
                 r#"case high: output {"n":2} is expected, found {"n":1}"#,
                 "case 2: SUCCEEDED is expected, found FAILED Low: too low",
@@ -185,6 +242,54 @@ states:
                 r#"case 5: state a: function f has no mock; add a mock: {"f": {"return": {}}}"#,
             ]
         );
-        assert!(checked("cases: 7")[0].starts_with("the file: it can't be read: "));
+    }
+
+    /// `line:column rule message` of all that is said.
+    fn told(cases: &str) -> Vec<String> {
+        let workflow = ObjectRef {
+            kind: schema::kinds::Kind::Workflow,
+            namespace: "default".to_owned(),
+            name: "flow".to_owned(),
+        };
+        let violations =
+            checked(cases).into_iter().flat_map(|case| case.violations("flow.tests.yaml", &workflow));
+        violations.map(|v| format!("{}:{} {} {} ({})", v.line, v.column, v.rule, v.message, v.help)).collect()
+    }
+
+    #[test]
+    fn mistakes_are_told_at_their_line() {
+        let cases = "cases:
+- name: high
+  mocks: {f: {return: {n: 1}}}
+  output: {n: 2}
+- mocks:
+    f: [{return: {n: 1}}, {returns: 1}]
+- mocks:
+    f: {return: {n: 0}}
+- mocks: {f: {return: {n: 1}}}
+  path:
+  - a
+  - e
+- mocks:
+    f: {return: {n: 1}}
+    ff: {return: {}}
+";
+        insta::assert_snapshot!(told(cases).join("\n"), @r#"
+    4:3 workflow-test case high: output {"n":2} is expected, found {"n":1} ()
+    6:27 workflow-test case 2: mock f[1]: unknown field `returns`, expected one of `return`, `error`, `cause`, `afterSeconds`; write {"return": …} or {"error": "Name", "cause": "…"} ()
+    7:3 workflow-test case 3: SUCCEEDED is expected, found FAILED Low: too low ()
+    10:3 workflow-test case 4: path a, e is expected, found a, c, e ()
+    15:5 workflow-test-unused case 5: mock `ff`: no Task of the workflow calls such a function (did you mean `f`?)
+    "#);
+        for (text, wanted) in [
+            ("cases: 7", "1:8 workflow-test the file: cases: invalid type: integer `7`"),
+            (
+                "cases:\n- name: a\n  inputs: {}",
+                "3:3 workflow-test the file: cases[0]: unknown field `inputs`",
+            ),
+        ] {
+            let found = told(text);
+            assert!(found.len() == 1 && found[0].starts_with(wanted), "{found:?}");
+        }
     }
 }

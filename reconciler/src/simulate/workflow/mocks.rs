@@ -1,18 +1,46 @@
-//! The file of `--mocks`: what functions answer in a simulation.
+//! The file of `--mocks`, and the mocks of a test case: what functions answer in a simulation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
-use schema::kinds::workflow::function_of_resource;
+use schema::kinds::workflow::{WorkflowSpec, function_of_resource};
+use schema::manifest::{Layout, suggestion};
+use schema::violation::OwnedStep;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use crate::simulate::TraceError;
-use crate::simulate::trace::{read, seconds};
+use crate::simulate::trace::{read_json, seconds};
+
+const HELP: &str = "write {\"return\": …} or {\"error\": \"Name\", \"cause\": \"…\"}";
+
+/// A run that can't be simulated with these mocks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}; {help}")]
+pub struct MockError {
+    /// Where in the mocks it is; empty if something is missing there.
+    pub at: Vec<OwnedStep>,
+    message: String,
+    help: String,
+}
+
+impl MockError {
+    pub(super) fn new(at: Vec<OwnedStep>, message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { at, message: message.into(), help: help.into() }
+    }
+}
 
 /// What functions answer, by name of the function or by the Resource that names it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mocks(BTreeMap<String, Answers>);
+
+/// A mock that no Task of the workflow uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownMock {
+    /// The name that it is under.
+    pub name: String,
+    /// The function that may be meant, or all that there are.
+    pub help: String,
+}
 
 /// What one function answers.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,59 +70,113 @@ struct WrittenAnswer {
 }
 
 impl Mocks {
-    /// Reads the file's text, which is JSON.
-    pub fn read(text: &str) -> Result<Self, TraceError> {
-        Self::of_values(read(text, "simulate workflow")?)
+    /// Reads the file's text, which is JSON. An error begins with line and column.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let help = "see 'minik8s simulate workflow --help' for what MOCKS says";
+        let values = read_json(text).map_err(|(place, why)| format!("{place}: {why}; {help}"))?;
+        Self::of_values(values).map_err(|error| {
+            let place = Layout::read("mocks.json", text.as_bytes()).place(&error.at);
+            let place = place.map(|(line, column)| format!("line {line}, column {column}: "));
+            format!("{}{error}", place.unwrap_or_default())
+        })
     }
 
     /// Mocks as values: each an answer, or a list of them.
-    pub(super) fn of_values(values: BTreeMap<String, Json>) -> Result<Self, TraceError> {
+    pub(super) fn of_values(values: BTreeMap<String, Json>) -> Result<Self, MockError> {
         let mut mocks = BTreeMap::new();
         for (name, value) in values {
+            let mut at = vec![OwnedStep::Field(name.clone())];
             let (all, is_list) = match value {
                 Json::Array(all) => (all, true),
                 one => (vec![one], false),
             };
-            let place = |index: usize| if is_list { format!("{name}[{index}]") } else { name.clone() };
-            let all = all.into_iter().enumerate().map(|(index, one)| answer(one, &place(index)));
-            let all = all.collect::<Result<_, _>>()?;
-            mocks.insert(name, Answers { all, is_list });
+            let mut answers = Vec::new();
+            for (index, one) in all.into_iter().enumerate() {
+                at.truncate(1);
+                at.extend(is_list.then_some(OwnedStep::Index(index)));
+                let shown = if is_list { format!("{name}[{index}]") } else { name.clone() };
+                answers.push(answer(one, &shown, &at)?);
+            }
+            mocks.insert(name, Answers { all: answers, is_list });
         }
         Ok(Self(mocks))
     }
 
     /// The answers of a function, and the name that they are under.
     pub(super) fn of(&self, function: &str, namespace: &str) -> Option<(&str, &Answers)> {
-        let own = format!("{namespace}/{function}");
-        let bare = function.rsplit('/').next();
-        let is_meant = |name: &str| {
-            let named = function_of_resource(name, "").unwrap_or_else(|| name.to_owned());
-            named == function || named == own || Some(named.as_str()) == bare
-        };
         let exact = self.0.get_key_value(function);
-        let found = exact.or_else(|| self.0.iter().find(|(name, _)| is_meant(name)));
+        let found = exact.or_else(|| self.0.iter().find(|(name, _)| is_meant(name, function, namespace)));
         found.map(|(name, answers)| (name.as_str(), answers))
     }
+
+    /// Those that no Task of the workflow uses.
+    pub fn unknown(&self, spec: &WorkflowSpec, namespace: &str) -> Vec<UnknownMock> {
+        let functions = spec.functions();
+        let functions: BTreeSet<&str> = functions.iter().map(|(_, function)| *function).collect();
+        let is_unknown =
+            |name: &&String| !functions.iter().any(|function| is_meant(name, function, namespace));
+        let unknown = self.0.keys().filter(is_unknown).map(|name| UnknownMock {
+            name: name.clone(),
+            help: match functions.is_empty() {
+                true => "the workflow has no Task".to_owned(),
+                false => suggestion(name, functions.iter().copied()),
+            },
+        });
+        unknown.collect()
+    }
+
+    /// An answer comes later than its call.
+    pub fn take_time(&self) -> bool {
+        self.0.values().flat_map(|answers| &answers.all).any(|answer| answer.after.is_positive())
+    }
+
+    /// What is left of the mocks of functions, by how many calls each answered.
+    pub(super) fn unused(
+        &self,
+        used: &BTreeMap<String, usize>,
+        spec: &WorkflowSpec,
+        namespace: &str,
+    ) -> Vec<String> {
+        let unknown = self.unknown(spec, namespace);
+        let known = self.0.iter().filter(|(name, _)| !unknown.iter().any(|unknown| unknown.name == **name));
+        let unused = known.filter_map(|(name, answers)| {
+            let (count, used) = (answers.all.len(), used.get(name).copied().unwrap_or_default());
+            if used == 0 {
+                return Some(format!("mock `{name}` was not used by this run"));
+            }
+            (answers.is_list && used < count)
+                .then(|| format!("mock `{name}`: this run used {used} of its {count} answers"))
+        });
+        unused.collect()
+    }
+}
+
+/// A mock of this name is for the function that a Task of this namespace names.
+fn is_meant(name: &str, function: &str, namespace: &str) -> bool {
+    let named = function_of_resource(name, "").unwrap_or_else(|| name.to_owned());
+    named == function
+        || named == format!("{namespace}/{function}")
+        || Some(named.as_str()) == function.rsplit('/').next()
 }
 
 impl Answers {
     /// The answer to the call of this number, from 0. One that is no list answers all calls.
     pub(super) fn get(&self, call: usize) -> Option<&Answer> {
-        self.all.get(call)
-    }
-
-    pub(super) fn is_same_for_all(&self) -> bool {
-        !self.is_list
+        self.all.get(if self.is_list { call } else { 0 })
     }
 }
 
-fn answer(written: Json, place: &str) -> Result<Answer, TraceError> {
-    let help = "write {\"return\": …} or {\"error\": \"Name\", \"cause\": \"…\"}";
-    let read: WrittenAnswer =
-        serde_json::from_value(written).map_err(|error| TraceError::at(place, error.to_string(), help))?;
-    if read.returned.is_some() == (read.error.is_some() || read.cause.is_some()) {
-        return Err(TraceError::at(place, "exactly one of `return` and `error` is wanted", help));
+fn answer(written: Json, shown: &str, at: &[OwnedStep]) -> Result<Answer, MockError> {
+    let error = |why: &str, help: &str| MockError::new(at.to_vec(), format!("mock {shown}: {why}"), help);
+    if !written.is_object() {
+        return Err(error(&format!("an answer is an object, found {written}"), HELP));
     }
-    let after = seconds(read.after_seconds, &format!("{place}.afterSeconds"), 0.0)?;
+    let read: WrittenAnswer =
+        serde_json::from_value(written).map_err(|failed| error(&failed.to_string(), HELP))?;
+    if read.returned.is_some() == (read.error.is_some() || read.cause.is_some()) {
+        return Err(error("exactly one of `return` and `error` is wanted", HELP));
+    }
+    let after = seconds(read.after_seconds, "afterSeconds", 0.0)
+        .map_err(|failed| error(&format!("{}: {}", failed.place, failed.why), &failed.help))?;
     Ok(Answer { returned: read.returned, error: read.error, cause: read.cause.unwrap_or_default(), after })
 }

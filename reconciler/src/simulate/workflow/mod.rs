@@ -8,16 +8,18 @@ use schema::kinds::workflow::WorkflowSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::TraceError;
 use crate::runs::machine::{Call, Event, HistoryEvent, Outcome, Pending, Run, RunContext, errors};
 
 pub mod cases;
+mod limits;
 mod mocks;
+pub mod stray;
 #[cfg(test)]
 mod tests;
 
+pub use limits::FunctionLimits;
 use mocks::Answer;
-pub use mocks::Mocks;
+pub use mocks::{MockError, Mocks, UnknownMock};
 
 /// When each run begins: always at the same time, so that the same input gives the same history.
 pub const BEGIN: Timestamp = Timestamp::constant(1_767_225_600, 0);
@@ -39,9 +41,12 @@ pub struct Report {
     pub cause: Option<String>,
     /// All that happened.
     pub history: Vec<HistoryEvent>,
+    /// Mocks of functions that the run did not call, or not as often as they have answers: a sentence each.
+    #[serde(skip)]
+    pub unused: Vec<String>,
 }
 
-/// How a run ended, in the words of Step Functions.
+/// How a run ended, in the words of Step Functions. A real run has the same as its phase: `Succeeded`, `TimedOut`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
@@ -68,11 +73,16 @@ impl Status {
 }
 
 /// Runs the workflow from its beginning to its end. An error says which mock is missing.
-pub fn run(context: RunContext, spec: &WorkflowSpec, mocks: &Mocks) -> Result<Report, TraceError> {
+pub fn run(
+    context: RunContext,
+    spec: &WorkflowSpec,
+    mocks: &Mocks,
+    limits: &FunctionLimits,
+) -> Result<Report, MockError> {
     let namespace = context.namespace.clone();
     let mut now = context.started_at;
     let (mut run, mut history) = Run::begin(context, spec);
-    let mut answers = Answers { mocks, namespace, given: BTreeMap::new(), open: BTreeMap::new() };
+    let mut answers = Answers { mocks, limits, namespace, given: BTreeMap::new(), open: BTreeMap::new() };
     while run.outcome().is_none() {
         let pending = run.pending();
         let event = if pending.continues {
@@ -85,12 +95,14 @@ pub fn run(context: RunContext, spec: &WorkflowSpec, mocks: &Mocks) -> Result<Re
         };
         history.extend(run.step(spec, now, &event).unwrap_or_default());
     }
-    Ok(report(run.outcome(), history))
+    let unused = mocks.unused(&answers.given, spec, &answers.namespace);
+    Ok(Report { unused, ..report(run.outcome(), history) })
 }
 
 /// What the mocks answer, and when.
 struct Answers<'a> {
     mocks: &'a Mocks,
+    limits: &'a FunctionLimits,
     namespace: String,
     /// How many answers were given, by mock.
     given: BTreeMap<String, usize>,
@@ -100,7 +112,7 @@ struct Answers<'a> {
 
 impl Answers<'_> {
     /// Prepares answers for calls that are new, and forgets those of calls that are gone.
-    fn take_up(&mut self, pending: &Pending<'_>, now: Timestamp) -> Result<(), TraceError> {
+    fn take_up(&mut self, pending: &Pending<'_>, now: Timestamp) -> Result<(), MockError> {
         self.open.retain(|id, _| pending.calls.iter().any(|call| call.id == *id));
         for call in &pending.calls {
             if !self.open.contains_key(&call.id) {
@@ -111,33 +123,35 @@ impl Answers<'_> {
         Ok(())
     }
 
-    fn answer(&mut self, call: &Call) -> Result<(SignedDuration, Event), TraceError> {
-        let missing = |why: String| {
-            let place = format!("state {}", call.state);
-            let help = format!(
-                "add a mock: {{\"{}\": {{\"return\": {{}}}}}}",
-                call.function.replace(['"', '\\'], "")
-            );
-            TraceError::at(place, why, help)
+    fn answer(&mut self, call: &Call) -> Result<(SignedDuration, Event), MockError> {
+        if let Some(refused) = call.refused() {
+            return Ok((SignedDuration::ZERO, refused));
+        }
+        let function = &call.function;
+        let missing = |why: &str| {
+            let message = format!("state {}: function {function} has no mock{why}", call.state);
+            let help =
+                format!("add a mock: {{\"{}\": {{\"return\": {{}}}}}}", function.replace(['"', '\\'], ""));
+            MockError::new(Vec::new(), message, help)
         };
-        let Some((name, answers)) = self.mocks.of(&call.function, &self.namespace) else {
-            return Err(missing(format!("function {} has no mock", call.function)));
+        let Some((name, answers)) = self.mocks.of(function, &self.namespace) else {
+            return Err(missing(""));
         };
         let given = self.given.entry(name.to_owned()).or_default();
-        let Some(Answer { returned, error, cause, after }) = answers.get(*given) else {
-            let number = *given + 1;
-            return Err(missing(format!("function {} has no mock for its call {number}", call.function)));
+        *given += 1;
+        let Some(Answer { returned, error, cause, after }) = answers.get(*given - 1) else {
+            return Err(missing(&format!(" for its call {given}")));
         };
-        if !answers.is_same_for_all() {
-            *given += 1;
+        // As the node's gateway ends it.
+        if let Some(seconds) = self.limits.seconds(function, &self.namespace)
+            && *after > SignedDuration::from_secs(seconds.into())
+        {
+            let cause = format!("the call was ended after {seconds} s, the function's timeoutSeconds");
+            return Ok((SignedDuration::from_secs(seconds.into()), call.failed(errors::TIMEOUT, cause)));
         }
         let event = match (returned, error) {
-            (Some(output), _) => Event::Returned { call: call.id, output: output.clone() },
-            (None, error) => Event::Failed {
-                call: call.id,
-                error: error.clone().unwrap_or_else(|| errors::TASK_FAILED.to_owned()),
-                cause: cause.clone(),
-            },
+            (Some(output), _) => call.returned(output.clone()),
+            (None, error) => call.failed(error.as_deref().unwrap_or(errors::TASK_FAILED), cause),
         };
         Ok((*after, event))
     }
@@ -169,5 +183,5 @@ fn report(outcome: Option<&Outcome>, history: Vec<HistoryEvent>) -> Report {
         Some(Outcome::Aborted { cause }) => (Status::Aborted, None, None, Some(cause)),
         None => (Status::Aborted, None, None, None),
     };
-    Report { status, output, error, cause, history }
+    Report { status, output, error, cause, history, unused: Vec::new() }
 }

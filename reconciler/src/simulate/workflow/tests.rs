@@ -7,8 +7,7 @@ use schema::kinds::workflow::WorkflowSpec;
 use schema::manifest::load_definition;
 use serde_json::{Value as Json, json};
 
-use super::{BEGIN, Mocks, Report, RunContext, Status, run};
-use crate::simulate::TraceError;
+use super::{BEGIN, FunctionLimits, Mocks, Report, RunContext, Status, run};
 
 fn spec(text: &str) -> WorkflowSpec {
     let loaded = load_definition("flow.asl", text.as_bytes());
@@ -19,7 +18,16 @@ fn spec(text: &str) -> WorkflowSpec {
     }
 }
 
-fn simulate(definition: &str, input: Json, mocks: &str) -> Result<Report, TraceError> {
+fn simulate(definition: &str, input: Json, mocks: &str) -> Result<Report, String> {
+    simulate_with(definition, input, mocks, &FunctionLimits::default())
+}
+
+fn simulate_with(
+    definition: &str,
+    input: Json,
+    mocks: &str,
+    limits: &FunctionLimits,
+) -> Result<Report, String> {
     let context = RunContext {
         namespace: "shop".to_owned(),
         workflow: "flow".to_owned(),
@@ -27,7 +35,7 @@ fn simulate(definition: &str, input: Json, mocks: &str) -> Result<Report, TraceE
         input,
         started_at: BEGIN,
     };
-    run(context, &spec(definition), &Mocks::read(mocks)?)
+    run(context, &spec(definition), &Mocks::read(mocks)?, limits).map_err(|error| error.to_string())
 }
 
 const RETRIED: &str = r#"{"StartAt": "Charge", "States": {
@@ -55,7 +63,7 @@ fn mocks_are_found_by_function_and_resource_and_lists_are_answered_in_order() {
 
 #[test]
 fn a_mock_that_takes_longer_than_the_limit_times_out() {
-    let mocks = r#"{"charge": {"return": 1, "afterSeconds": 31}, "tell": {"return": 2}}"#;
+    let mocks = r#"{"charge": {"return": {}, "afterSeconds": 31}, "tell": {"return": 2}}"#;
     let report = simulate(RETRIED, json!({}), mocks).unwrap();
     assert_eq!((report.status, report.error.as_deref()), (Status::Failed, Some("States.Timeout")));
     let in_time = simulate(RETRIED, json!({}), &mocks.replace("31", "30")).unwrap();
@@ -75,18 +83,78 @@ fn what_mocks_lack_is_told() {
         ),
         (
             r#"{"charge": [{"return": 1}, {"return": 1, "error": "E"}]}"#,
-            r#"charge[1]: exactly one of `return` and `error` is wanted; write {"return": …} or {"error": "Name", "cause": "…"}"#,
+            r#"line 1, column 28: mock charge[1]: exactly one of `return` and `error` is wanted; write {"return": …} or {"error": "Name", "cause": "…"}"#,
         ),
         (
             r#"{"charge": {"returns": 1}}"#,
-            r#"charge: unknown field `returns`, expected one of `return`, `error`, `cause`, `afterSeconds`; write {"return": …} or {"error": "Name", "cause": "…"}"#,
+            r#"line 1, column 2: mock charge: unknown field `returns`, expected one of `return`, `error`, `cause`, `afterSeconds`; write {"return": …} or {"error": "Name", "cause": "…"}"#,
         ),
     ] {
-        assert_eq!(
-            simulate(RETRIED, json!({}), mocks).map_err(|error| error.to_string()).unwrap_err(),
-            wanted
-        );
+        assert_eq!(simulate(RETRIED, json!({}), mocks).unwrap_err(), wanted);
     }
+    let broken = simulate(RETRIED, json!({}), "{\n\"charge\" 1}").unwrap_err();
+    assert_eq!(
+        broken,
+        "line 2, column 10: expected `:`; see 'minik8s simulate workflow --help' for what MOCKS says"
+    );
+}
+
+// Seen red without `Call::refused`.
+#[test]
+fn a_task_that_gives_its_function_no_object_ends_the_run_as_a_real_one_does() {
+    let each = "startAt: each\nstates:\n  each:\n    type: Map\n    end: true\n    itemProcessor: {startAt: one, states: \
+                {one: {type: Task, function: square, end: true, retry: [{errorEquals: [States.ALL]}]}}}";
+    let report = simulate(each, json!([1, 2]), r#"{"square": {"return": 1}}"#).unwrap();
+    assert_eq!((report.status, report.error.as_deref()), (Status::Failed, Some("States.Runtime")));
+    let cause = report.cause.unwrap();
+    assert!(cause.contains("function square takes a JSON object, and is given a number"), "{cause}");
+    let object = each
+        .replace("end: true\n    item", "end: true\n    itemSelector: {v.$: $$.Map.Item.Value}\n    item");
+    let report = simulate(&object, json!([1, 2]), r#"{"square": {"return": 1}}"#).unwrap();
+    assert_eq!(report.output, Some(json!([1, 1])));
+}
+
+// Seen red without the limits in `Answers::answer`.
+#[test]
+fn a_mock_that_takes_longer_than_its_function_may_is_a_timeout() {
+    let functions = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: tell, namespace: shop}\nspec: {source: f, \
+                     timeoutSeconds: 5}\n---\napiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: charge, \
+                     namespace: shop}\nspec: {source: f}\n---\napiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: \
+                     cluster}\nspec: {functions: {timeoutSeconds: 7}}\n";
+    let loaded = schema::manifest::load_file("f.yaml", functions.as_bytes());
+    assert!(!loaded.has_errors(), "{:#?}", loaded.violations);
+    let limits = FunctionLimits::of(loaded.documents.iter());
+    let ended = |charge: f64, tell: f64| {
+        let mocks = json!({
+            "charge": {"return": {}, "afterSeconds": charge},
+            "tell": {"return": 1, "afterSeconds": tell},
+        });
+        let report = simulate_with(RETRIED, json!({}), &mocks.to_string(), &limits).unwrap();
+        let seconds = report.history.last().unwrap().timestamp.duration_since(BEGIN).as_secs();
+        (report.status, report.error.unwrap_or_default(), report.cause.unwrap_or_default(), seconds)
+    };
+    let in_time = (Status::Succeeded, String::new(), String::new(), 12);
+    assert_eq!(ended(7.0, 5.0), in_time);
+    let late = |seconds: i64, after: i64| {
+        let cause = format!("the call was ended after {seconds} s, the function's timeoutSeconds");
+        (Status::Failed, "States.Timeout".to_owned(), cause, after)
+    };
+    assert_eq!(ended(1.0, 5.5), late(5, 6));
+    assert_eq!(ended(7.5, 0.0), late(7, 7), "by the Cluster's default, as the function names none");
+}
+
+#[test]
+fn mocks_that_the_run_does_not_use_are_told() {
+    let mocks =
+        r#"{"charge": [{"return": {}}, {"return": {}}], "tell": {"return": 1}, "shop/chrge": {"return": 1}}"#;
+    let report = simulate(RETRIED, json!({}), mocks).unwrap();
+    assert_eq!(report.unused, ["mock `charge`: this run used 1 of its 2 answers"]);
+    let unknown = Mocks::read(mocks).unwrap().unknown(&spec(RETRIED), "shop");
+    let told: Vec<_> = unknown.iter().map(|mock| (mock.name.as_str(), mock.help.as_str())).collect();
+    assert_eq!(told, [("shop/chrge", "did you mean `shop/charge`?")]);
+    let failing = r#"{"charge": {"error": "E"}, "tell": {"return": 1}}"#;
+    let report = simulate(RETRIED, json!({}), failing).unwrap();
+    assert_eq!(report.unused, ["mock `tell` was not used by this run"]);
 }
 
 #[test]

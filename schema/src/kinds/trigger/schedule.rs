@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Schedule {
-    /// A cron expression of five fields: minute, hour, day of the month, month, day of the week.
+    /// A cron expression of five fields: minute, hour, day of the month, month, day of the week. Or one of `@hourly`,
+    /// `@daily`, `@weekly`, `@monthly`, `@yearly`.
     pub cron: String,
     /// The time zone that the expression is of, for example `Europe/Berlin`; `UTC` when absent.
     #[serde(default = "utc", skip_serializing_if = "is_utc")]
@@ -51,8 +52,11 @@ pub enum Missed {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// There are not five fields.
-    #[error("has {0} fields, not 5")]
+    #[error("has {0} field{s}, not 5", s = if *.0 == 1 { "" } else { "s" })]
     Fields(usize),
+    /// It begins with `@`, and no schedule is called so.
+    #[error("there is no such name of a schedule")]
+    Name,
     /// The expression can't be read.
     #[error("{0}")]
     Expression(String),
@@ -76,14 +80,35 @@ pub struct Ticks {
     is_hourly: bool,
 }
 
+/// Names of schedules, as Vixie's cron has them, and their fields.
+pub(super) const NAMES: [(&str, &str); 7] = [
+    ("@hourly", "0 * * * *"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@monthly", "0 0 1 * *"),
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+];
+
 impl Schedule {
+    /// The five fields that its name stands for, or as they are written.
+    fn expression(&self) -> Result<&str, ScheduleError> {
+        let written = self.cron.trim();
+        match NAMES.iter().find(|(name, _)| *name == written) {
+            Some((_, fields)) => Ok(fields),
+            None if written.starts_with('@') => Err(ScheduleError::Name),
+            None => Ok(written),
+        }
+    }
+
     /// Reads it.
     ///
     /// # Errors
     /// It has no ticks, and why.
     pub fn ticks(&self) -> Result<Ticks, ScheduleError> {
         let zone = TimeZone::get(&self.time_zone).map_err(|_| ScheduleError::TimeZone)?;
-        let fields: Vec<&str> = self.cron.split_ascii_whitespace().collect();
+        let fields: Vec<&str> = self.expression()?.split_ascii_whitespace().collect();
         let [_, hours, ..] = fields[..] else { return Err(ScheduleError::Fields(fields.len())) };
         if fields.len() != 5 {
             return Err(ScheduleError::Fields(fields.len()));
@@ -163,6 +188,11 @@ mod tests {
                 "2026-10-31T00:00:00Z",
                 ["11-01 18:30 -05:00", "12-01 18:30 -05:00"],
             ),
+            ("@hourly", "UTC", "2026-11-23T16:05:00Z", ["11-23 17:00 +00:00", "11-23 18:00 +00:00"]),
+            ("@daily", "Europe/Berlin", "2026-11-23T16:05:00Z", ["11-24 00:00 +01:00", "11-25 00:00 +01:00"]),
+            ("@weekly", "UTC", "2026-11-23T16:05:00Z", ["11-29 00:00 +00:00", "12-06 00:00 +00:00"]),
+            ("@monthly", "UTC", "2026-11-23T16:05:00Z", ["12-01 00:00 +00:00", "01-01 00:00 +00:00"]),
+            ("@yearly", "UTC", "2026-11-23T16:05:00Z", ["01-01 00:00 +00:00", "01-01 00:00 +00:00"]),
             ("0 0 29 2 *", "UTC", "2026-01-01T00:00:00Z", ["02-29 00:00 +00:00", "02-29 00:00 +00:00"]),
         ] {
             assert_eq!(ticks(cron, zone, from, 2), wanted, "{cron} {zone}");
@@ -194,12 +224,15 @@ mod tests {
         for (cron, zone, error) in [
             ("* * * *", "UTC", ScheduleError::Fields(4)),
             ("0 * * * * *", "UTC", ScheduleError::Fields(6)),
-            ("@daily", "UTC", ScheduleError::Fields(1)),
+            ("daily", "UTC", ScheduleError::Fields(1)),
+            ("@dayly", "UTC", ScheduleError::Name),
+            ("@reboot", "UTC", ScheduleError::Name),
             ("0 0 30 2 *", "UTC", ScheduleError::Never),
             ("0 0 * * *", "Mars/Olympus", ScheduleError::TimeZone),
         ] {
             assert_eq!(schedule(cron, zone).ticks().unwrap_err(), error, "{cron}");
         }
+        assert_eq!(ScheduleError::Fields(1).to_string(), "has 1 field, not 5");
         assert!(matches!(schedule("61 * * * *", "UTC").ticks(), Err(ScheduleError::Expression(_))));
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::schedule::NAMES;
 use super::{OnCall, OnCommit, Schedule, ScheduleError, Trigger};
 use crate::kinds::names;
+use crate::manifest::nearest::suggestion;
 use crate::violation::{Findings, Path, rules};
 
 /// Longest name: the ids of runs have a time or a commit behind it.
@@ -71,13 +73,15 @@ fn what_starts_it(trigger: &Trigger, here: &Path<'_>, findings: &mut Findings) {
 
 fn schedule(schedule: &Schedule, at: &Path<'_>, findings: &mut Findings) {
     let Err(error) = schedule.ticks() else { return };
+    let fields = "write minute, hour, day of the month, month and day of the week, as `30 2 * * MON-FRI`";
     let (field, value, help) = match error {
-        ScheduleError::TimeZone => ("timeZone", &schedule.time_zone, "write one as `Europe/Berlin` or `UTC`"),
-        _ => (
-            "cron",
-            &schedule.cron,
-            "write minute, hour, day of the month, month and day of the week, as `30 2 * * MON-FRI`",
-        ),
+        ScheduleError::TimeZone => {
+            ("timeZone", &schedule.time_zone, "write one as `Europe/Berlin` or `UTC`".to_owned())
+        }
+        ScheduleError::Name => {
+            ("cron", &schedule.cron, suggestion(&schedule.cron, NAMES.map(|(name, _)| name)))
+        }
+        _ => ("cron", &schedule.cron, fields.to_owned()),
     };
     let message = format!("Invalid value: `{}`: {error}", value.escape_debug());
     findings.add(&rules::SCHEDULE, &at.field(field), message).help(help);

@@ -26,8 +26,8 @@ mod state;
 mod status;
 mod validate;
 
-pub(crate) use dialect::STATES_LANGUAGE_KEYS;
 pub use dialect::function_of_resource;
+pub(crate) use dialect::{SPELLINGS, STATES_LANGUAGE_KEYS, Spelling};
 pub use handler::{Catcher, JitterStrategy, Retrier};
 pub use intrinsic::{
     Argument, Expression, ExpressionError, INTRINSIC_NESTING_MAX, Intrinsic, IntrinsicCall, unescaped,
@@ -75,7 +75,7 @@ pub struct WorkflowSpec {
     /// when absent.
     #[serde(default, deserialize_with = "path::written", skip_serializing_if = "Option::is_none")]
     pub params: Option<Json>,
-    /// Seconds after which a run fails with `States.Timeout`; no limit when absent.
+    /// Seconds after which a run ends as `TimedOut`, with the error `States.Timeout`; 24 hours when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub timeout_seconds: Option<u32>,

@@ -29,6 +29,11 @@ impl<'a> Notes<'a> {
         self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
     }
 
+    /// How something that other systems write, found at `mark`, is read.
+    pub(crate) fn remark(&mut self, mark: Mark, message: &str) {
+        self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
+    }
+
     /// `old`, found at `mark`, says nothing today: `why`.
     pub(crate) fn dropped(&mut self, mark: Mark, old: &str, why: &str) {
         let message = format!("`{old}` has no effect here and is left out: {why}");

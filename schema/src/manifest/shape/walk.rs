@@ -144,7 +144,8 @@ impl Walk<'_> {
         let why = if null.is_some() { "the field has no value" } else { "the field is missing" };
         let mark = null.map_or(here.mark, |entry| entry.mark);
         let message = format!("{path}: Required value: {why}");
-        self.fault(&path, Problem::new(mark, &rules::MISSING_FIELD, message));
+        let help = states_language::missing(&record.name, name).unwrap_or_default();
+        self.fault(&path, Problem::new(mark, &rules::MISSING_FIELD, message).help(help));
     }
 
     fn unknown_field(&mut self, record: &Record, entry: &Entry, at: &Path<'_>) {

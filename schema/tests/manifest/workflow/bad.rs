@@ -263,3 +263,56 @@ fn machines_and_rules_lie_in_each_other_only_so_deep() {
     let found = rules(&load(&rule(&deep.replacen('{', "{next: b, ", 1))));
     assert_eq!(found.iter().filter(|told| told.starts_with("too-deep")).count(), 1, "{found:?}");
 }
+
+/// What is said of a machine in the Amazon States Language, with what to do.
+fn said(states: &str) -> Vec<String> {
+    let text = format!("{{\"StartAt\": \"b\",\n \"States\": {states}}}");
+    let loaded = schema::manifest::load_definition("flow.asl.json", text.as_bytes());
+    let told = loaded.violations.iter();
+    told.map(|v| format!("{}:{} {} {} ({})", v.line, v.column, v.rule, v.message, v.help)).collect()
+}
+
+// Seen red with every mistake below `states` as one that may have mistyped a name.
+#[test]
+fn a_mistake_in_a_field_hides_no_state_that_is_not_there() {
+    let found = said(r#"{"a": {"Type": "Task", "Resource": "f", "Retrys": [], "Next": "c"}}"#);
+    insta::assert_snapshot!(found.join("\n"), @r"
+    1:13 not-found spec.startAt: no state of this machine is called `b` (did you mean `a`?)
+    2:52 unknown-field spec.states.a.Retrys: unknown field `Retrys` (did you mean `retry`?)
+    2:74 not-found spec.states.a.next: no state of this machine is called `c` (did you mean `a`?)
+    ");
+    // Where the mistake is in what names the states, what is not found would only follow from it.
+    let loaded = load(&workflow("startAt: a\nstats: {a: {type: Succeed}}"));
+    assert_eq!(rules(&loaded), ["unknown-field 7:3"]);
+}
+
+#[test]
+fn a_task_without_a_function_is_told_how_to_name_one() {
+    let mut found = said(r#"{"b": {"Type": "Task", "End": true}}"#);
+    found.extend(said(r#"{"b": {"Type": "Task", "Resource": null, "End": true}}"#));
+    let blank = load(&states("a: {type: Task, resource: , end: true}"));
+    found.extend(blank.violations.iter().map(ToString::to_string));
+    insta::assert_snapshot!(found.join("\n"), @r"
+    2:13 missing-field spec.states.b.function: Required value: the field is missing (write `function: NAME` with the name of a Function, or `Resource: function:NAME` in the Amazon States Language)
+    2:47 missing-field resource: Required value: the field has no value (write the name of a Function, as `function: price` or `Resource: function:shop/price`)
+    apps/web.yaml:8:21: error[missing-field]: resource: Required value: the field has no value (write the name of a Function, as `function: price` or `Resource: function:shop/price`)
+    ");
+}
+
+#[test]
+fn a_path_of_a_definition_and_a_name_of_a_schedule_are_told_how_to_be_written() {
+    let path = load(&workflow("definitionPath: /flows/order.asl.json"));
+    let mut found: Vec<String> = path.violations.iter().map(ToString::to_string).collect();
+    found.extend(
+        load(&triggers("{name: t, schedule: {cron: '@dayly'}}")).violations.iter().map(ToString::to_string),
+    );
+    found.extend(
+        load(&triggers("{name: t, schedule: {cron: daily}}")).violations.iter().map(ToString::to_string),
+    );
+    assert!(load(&triggers("{name: t, schedule: {cron: '@daily'}}")).violations.is_empty());
+    insta::assert_snapshot!(found.join("\n"), @r"
+    apps/web.yaml:6:19: error[invalid-path]: spec.definitionPath: Invalid value: `/flows/order.asl.json`: must be a path within the repository (put the file into this repository and write its path from the root, for example `flows/order.asl.json`)
+    apps/web.yaml:10:32: error[schedule]: spec.triggers[0].schedule.cron: Invalid value: `@dayly`: there is no such name of a schedule (did you mean `@daily`?)
+    apps/web.yaml:10:32: error[schedule]: spec.triggers[0].schedule.cron: Invalid value: `daily`: has 1 field, not 5 (write minute, hour, day of the month, month and day of the week, as `30 2 * * MON-FRI`)
+    ");
+}

@@ -95,7 +95,8 @@ pub(super) fn print<T: Serialize>(
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(path: &Path) -> Result<String, CliError> {
+/// The text of a file.
+pub(super) fn read(path: &Path) -> Result<String, CliError> {
     let usage = |why: String| CliError::Usage(format!("{}: {why}", path.display()));
     let unreadable = |error: std::io::Error| usage(format!("{error}; name a file that can be read"));
     let file = File::open(path).map_err(unreadable)?;

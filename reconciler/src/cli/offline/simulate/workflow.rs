@@ -1,6 +1,8 @@
 //! `minik8s simulate workflow`: one run of a workflow, with mocks for functions.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -8,13 +10,16 @@ use schema::kinds::Resource;
 use schema::manifest::load_definition;
 use serde_json::{Map, Value as Json};
 
-use super::shared::{Asked, object, print, trace};
+use super::shared::{Asked, object, print, read};
 use crate::args::SimulateWorkflowArgs;
 use crate::cli::error::CliError;
-use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
-use crate::diagnostics::inspect::with_definitions;
+use crate::cli::print::output::{Layout, Screen, column, cuttable, note, plain};
+use crate::diagnostics::inspect::{limits_around, with_definitions};
+use crate::diagnostics::visible;
 use crate::runs::machine::{HistoryEvent, RunContext};
-use crate::simulate::workflow::{BEGIN, Mocks, Report, Status, run as simulate};
+use crate::simulate::workflow::{
+    BEGIN, FunctionLimits, Mocks, Report, Status, UnknownMock, run as simulate, stray,
+};
 use crate::view::human_duration;
 
 /// What is asked of FILE.
@@ -22,7 +27,13 @@ const WORKFLOW: Asked = Asked { kind: "Workflow", several: "workflows", explain:
 
 /// 0 when the run succeeded, 1 when not, 2 for wrong usage.
 pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
-    let load = |path: &str, bytes: &[u8]| with_definitions(&args.file, load_definition(path, bytes));
+    refuse_cases(&args.file)?;
+    let beside = RefCell::new(FunctionLimits::default());
+    let load = |path: &str, bytes: &[u8]| {
+        let loaded = with_definitions(&args.file, load_definition(path, bytes));
+        *beside.borrow_mut() = FunctionLimits::of(loaded.documents.iter());
+        loaded
+    };
     let found = object(&args.file, &WORKFLOW, load, |resource| match resource {
         Resource::Workflow(spec) => Some(Arc::clone(spec)),
         _ => None,
@@ -39,9 +50,17 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
         None => spec.params.clone().unwrap_or_else(|| Json::Object(Map::new())),
     };
     let mocks = match &args.mocks {
-        Some(file) => trace(file, Mocks::read)?,
+        Some(file) => Mocks::read(&read(file)?)
+            .map_err(|error| CliError::Usage(format!("{}: {error}", file.display())))?,
         None => Mocks::default(),
     };
+    for UnknownMock { name, help } in mocks.unknown(&spec, &reference.namespace) {
+        note(&visible(&format!("mock `{name}`: no Task of the workflow calls such a function; {help}")));
+    }
+    let mut limits = beside.into_inner();
+    if mocks.take_time() && !limits.know_all(&spec, &reference.namespace) {
+        limits = limits_around(&args.file).unwrap_or(limits);
+    }
     let context = RunContext {
         namespace: reference.namespace,
         workflow: reference.name,
@@ -49,9 +68,22 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
         input,
         started_at: BEGIN,
     };
-    let report = simulate(context, &spec, &mocks).map_err(|error| CliError::Usage(error.to_string()))?;
+    let report =
+        simulate(context, &spec, &mocks, &limits).map_err(|error| CliError::Usage(error.to_string()))?;
+    report.unused.iter().for_each(|unused| note(&visible(unused)));
     print(args.output, &report, |report| text(report, Screen::stdout()))?;
     Ok(if report.status == Status::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A file of cases is no workflow: `validate` runs it.
+fn refuse_cases(file: &Path) -> Result<(), CliError> {
+    let shown = file.display().to_string();
+    let Some(workflow) = stray::workflow_of(&shown, &read(file)?) else { return Ok(()) };
+    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    Err(CliError::Usage(format!(
+        "{shown} holds test cases of the workflow `{workflow}`, not a workflow; 'minik8s validate {}' runs them",
+        folder.display()
+    )))
 }
 
 /// A line per event, and what came of the run.

@@ -8,16 +8,15 @@ use crate::manifest::parse::budget::Budget;
 use crate::manifest::parse::{json, yaml};
 use crate::violation::rules;
 
-/// Puts the fields of the definition in its place.
-pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
+/// Puts the fields of the definition in its place. False if there is none.
+pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) -> bool {
     if let Some(elsewhere) = spec.entry("definitionPath").map(|entry| entry.mark) {
         // What is written beside it stays, and is reported.
         merge(emptied(nothing_yet(elsewhere)), spec);
     }
-    if spec.entry("definition").is_none() && spec.entry("Definition").is_none() {
-        return;
-    }
-    let Some(definition) = take(spec, "definition").or_else(|| take(spec, "Definition")) else { return };
+    let Some(definition) = take(spec, "definition").or_else(|| take(spec, "Definition")) else {
+        return false;
+    };
     let key = definition.key.clone();
     let machine = match &definition.value.value {
         Value::Scalar { text, .. } => {
@@ -36,7 +35,7 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
     let Some(machine) = machine.filter(|machine| machine.entries().is_some()) else {
         // In place of what was not read, so that its lack is not reported as well.
         merge(emptied(nothing_yet(definition.mark)), spec);
-        return;
+        return true;
     };
     notes.older(definition.mark, &key, "its fields in spec");
     let twice = merge(emptied(machine), spec);
@@ -45,6 +44,7 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
         let (mark, twice) = (first.mark, Node { mark: first.mark, value: Value::Mapping(twice) });
         put(spec, entry(&key, mark, twice));
     }
+    true
 }
 
 /// A machine without states, so that their lack is not reported.

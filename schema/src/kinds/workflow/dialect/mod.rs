@@ -11,9 +11,11 @@ mod choices;
 mod definition;
 mod nodes;
 mod parts;
+mod spellings;
 mod states_language;
 mod top_level;
 
+pub(crate) use spellings::{SPELLINGS, Spelling};
 pub(crate) use states_language::STATES_LANGUAGE_KEYS;
 pub use states_language::function_of_resource;
 
@@ -22,9 +24,9 @@ pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     top_level::move_down(node, notes);
     let namespace = namespace(node);
     let Some(spec) = below(node, &["spec"]) else { return };
-    definition::splice(spec, notes);
+    let is_definition = definition::splice(spec, notes);
     nodes::convert(spec, &namespace, notes);
-    states_language::respell(spec, &namespace, notes);
+    states_language::respell(spec, &namespace, is_definition, notes);
     choices::not_equals(spec, notes);
 }
 

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use super::parts::each_state;
 use crate::kinds::{Kind, names};
 use crate::manifest::dialects::tree::{below, entries_mut, entry, put, rename, take, text};
-use crate::manifest::dialects::{Mark, Node, Notes, Value};
+use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 use crate::manifest::shape::{Record, Shape, Shapes, shapes};
 use crate::manifest::states_language::{other_name, unsupported};
 use crate::violation::rules;
@@ -16,25 +16,75 @@ use crate::violation::rules;
 /// What notes call the keys of the language.
 pub(crate) const STATES_LANGUAGE_KEYS: &str = "StartAt, States, Type and so on";
 
-/// Rewrites the spec.
-pub(super) fn respell(spec: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
+/// Rewrites the spec. In a definition, the names of the language are not worth a note.
+pub(super) fn respell(spec: &mut Node, namespace: &str, is_definition: bool, notes: &mut Notes<'_>) {
     let shapes = shapes::of(Kind::Workflow);
     let mut first = None;
     lower_keys(spec, shapes, shapes.root, &mut first);
-    if let Some(mark) = first {
+    if let Some(mark) = first.filter(|_| !is_definition) {
         notes.older(mark, STATES_LANGUAGE_KEYS, "startAt, states, type and so on");
     }
     leave_out(spec);
+    let mut resources =
+        Resources { namespace, is_of_language: is_definition || first.is_some(), by_arn: None };
     each_state(spec, &mut |_, state| {
         // Innermost machines are reached through today's name, so the outer state comes first.
         let kind = state.entry("type").and_then(|entry| entry.value.text()).unwrap_or_default().to_owned();
         leave_out(state);
         match kind.as_str() {
-            "Task" => resource(state, namespace, notes),
+            "Task" => resources.replace(state, notes),
             "Map" => map(state, notes),
             _ => {}
         }
     });
+    if let Some((mark, functions)) = resources.by_arn {
+        let functions = functions.join("`, `");
+        notes
+            .remark(mark, &format!("an ARN is read as the Function that its last part names: `{functions}`"));
+    }
+}
+
+/// `resource` becomes `function`, if it names one.
+struct Resources<'a> {
+    namespace: &'a str,
+    /// `Resource` is a name of the language, and needs no note.
+    is_of_language: bool,
+    /// Where the first ARN is, and the functions of all.
+    by_arn: Option<(Mark, Vec<String>)>,
+}
+
+impl Resources<'_> {
+    fn replace(&mut self, state: &mut Node, notes: &mut Notes<'_>) {
+        if state.entry("function").is_some() {
+            return;
+        }
+        let Some(written) = take(state, "resource") else { return };
+        let mark = if written.value.is_blank() { written.mark } else { written.value.mark };
+        let function = match named(&written, self.namespace) {
+            Ok(function) => {
+                self.told(&written, mark, &function, notes);
+                function
+            }
+            Err((rule, message)) => {
+                let help =
+                    "write the name of a Function, as `function: price` or `Resource: function:shop/price`";
+                notes.mistake(mark, rule, format!("resource: {message}"), help);
+                "not-named".to_owned()
+            }
+        };
+        put(state, entry("function", written.mark, text(mark, &function)));
+    }
+
+    fn told(&mut self, written: &Entry, mark: Mark, function: &str, notes: &mut Notes<'_>) {
+        if written.value.text().is_some_and(|text| text.starts_with("arn:")) {
+            let (_, functions) = self.by_arn.get_or_insert((mark, Vec::new()));
+            if !functions.iter().any(|known| known == function) {
+                functions.push(function.to_owned());
+            }
+        } else if !self.is_of_language {
+            notes.older(mark, "resource", &format!("function: {function}"));
+        }
+    }
 }
 
 /// Writes each name of the language as ours; `first` is the first that was another.
@@ -128,30 +178,12 @@ fn map(state: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
-/// `resource` is `function`, if it names one.
-fn resource(state: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
-    if state.entry("function").is_some() {
-        return;
-    }
-    let Some(written) = take(state, "resource") else { return };
-    let mark = if written.value.is_blank() { written.mark } else { written.value.mark };
-    let function = match named(&written.value, namespace) {
-        Ok(function) => {
-            notes.older(mark, "resource", &format!("function: {function}"));
-            function
-        }
-        Err((rule, message)) => {
-            let help = "write `function: name`, the name of a Function";
-            notes.mistake(mark, rule, format!("resource: {message}"), help);
-            "not-named".to_owned()
-        }
-    };
-    put(state, entry("function", written.mark, text(mark, &function)));
-}
-
 /// The function that a resource names: by its name, `function:name`, `function:namespace/name`, or a name of AWS.
-fn named(resource: &Node, namespace: &str) -> Result<String, (&'static crate::violation::Rule, String)> {
-    let Some(text) = resource.text() else {
+fn named(resource: &Entry, namespace: &str) -> Result<String, (&'static crate::violation::Rule, String)> {
+    if resource.value.is_null() {
+        return Err((&rules::MISSING_FIELD, "Required value: the field has no value".to_owned()));
+    }
+    let Some(text) = resource.value.text() else {
         let message = "references of CloudFormation are not supported".to_owned();
         return Err((&rules::WORKFLOW_UNSUPPORTED, message));
     };

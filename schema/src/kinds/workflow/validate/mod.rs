@@ -25,7 +25,8 @@ pub(super) fn workflow(spec: &WorkflowSpec, at: &Path<'_>, findings: &mut Findin
 
 fn definition_path(path: &str, spec: &WorkflowSpec, at: &Path<'_>, findings: &mut Findings) {
     let here = at.field("definitionPath");
-    repo_path::check(path, &here, findings);
+    let help = "put the file into this repository and write its path from the root, for example `flows/order.asl.json`";
+    repo_path::check_with(path, help, &here, findings);
     if !spec.states.is_empty() {
         let message = "Forbidden: may not be set beside `states`";
         let help = "leave the state machine to the file, or write it here";
