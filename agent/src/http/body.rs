@@ -36,6 +36,8 @@ pub(crate) struct Progress(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     returned: Option<Incoming>,
+    /// Nothing reads it any more.
+    ended: bool,
     moved_at: Instant,
     waits_for: WaitsFor,
 }
@@ -43,7 +45,8 @@ struct State {
 impl Upload {
     /// `body`, and its progress.
     pub(crate) fn new(body: Incoming) -> (Self, Progress) {
-        let state = State { returned: None, moved_at: Instant::now(), waits_for: WaitsFor::Endpoint };
+        let state =
+            State { returned: None, ended: false, moved_at: Instant::now(), waits_for: WaitsFor::Endpoint };
         let progress = Progress(Arc::new(Mutex::new(state)));
         (Self { body: Some(body), read: false, progress: progress.clone() }, progress)
     }
@@ -56,9 +59,17 @@ impl Progress {
         (state.moved_at, state.waits_for)
     }
 
+    /// The body has been read to its end, or nobody reads it any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state().ended
+    }
+
     /// The body, if it has come back unread.
     pub(crate) fn take_back(&self) -> Option<Upload> {
-        let body = self.state().returned.take()?;
+        let mut state = self.state();
+        let body = state.returned.take()?;
+        state.ended = false;
+        drop(state);
         Some(Upload { body: Some(body), read: false, progress: self.clone() })
     }
 
@@ -103,8 +114,10 @@ impl Body for Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
+        let mut state = self.progress.state();
+        state.ended = true;
         if !self.read {
-            self.progress.state().returned = self.body.take();
+            state.returned = self.body.take();
         }
     }
 }

@@ -27,7 +27,7 @@ use super::body::Upload;
 /// How connections are made and kept.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// Time for a connection.
+    /// Connect timeout.
     pub connect: Duration,
     /// Time without a packet after which the kernel asks whether the endpoint's machine is there.
     pub keepalive: Duration,
@@ -50,7 +50,7 @@ pub(crate) enum SendError {
     Exchange(hyper::Error),
 }
 
-/// A connection, as the future that reads and writes; over when the connection is.
+/// A connection, as the future that reads and writes. It completes when the connection closes.
 pub(crate) type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 /// A connection and how requests get into it.
@@ -94,7 +94,7 @@ struct Shared {
 }
 
 struct Idle {
-    /// The one used last comes last, and is used first.
+    /// Most recently used last; taken from the end.
     links: HashMap<SocketAddr, Vec<Link>>,
     /// When those that were idle for too long were last closed.
     swept_at: Instant,
@@ -110,6 +110,11 @@ impl Pool {
     /// Closes idle connections to other endpoints than these.
     pub(crate) fn retain(&self, wanted: &BTreeSet<SocketAddr>) {
         self.0.idle().links.retain(|to, _| wanted.contains(to));
+    }
+
+    /// Closes connections that were idle for too long.
+    pub(crate) fn sweep(&self) {
+        self.0.idle().sweep(self.0.options.spare_for);
     }
 
     /// Sends a request, whose URI is a path, and waits for the head of its answer. A request that did not leave a kept
@@ -142,19 +147,20 @@ impl Pool {
 
 impl Shared {
     async fn connect(&self, to: SocketAddr) -> io::Result<Link> {
-        let Options { connect, keepalive, gone, .. } = &self.options;
+        let options = &self.options;
+        let connect = options.connect;
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {connect:?}"));
-        let stream = timeout(*connect, TcpStream::connect(to)).await.map_err(late)??;
+        let stream = timeout(connect, TcpStream::connect(to)).await.map_err(late)??;
         // Without these it works, too, only slower, or it takes longer to see that the endpoint's machine is gone.
         let _ = stream.set_nodelay(true);
         let socket = SockRef::from(&stream);
-        let mut asks = TcpKeepalive::new().with_time(*keepalive);
-        if let Some(gone) = gone {
+        let mut keepalive = TcpKeepalive::new().with_time(options.keepalive);
+        if let Some(gone) = options.gone {
             // More than one question within the time: one may be lost.
-            asks = asks.with_interval(*gone / 5);
-            let _ = socket.set_tcp_user_timeout(Some(*gone));
+            keepalive = keepalive.with_interval(gone / 5);
+            let _ = socket.set_tcp_user_timeout(Some(gone));
         }
-        let _ = socket.set_tcp_keepalive(&asks);
+        let _ = socket.set_tcp_keepalive(&keepalive);
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         let driver: Driver = Box::pin(connection.with_upgrades());
         Ok(Link { to, sender, driver: Some(driver), idle_since: Instant::now() })
@@ -194,23 +200,23 @@ impl Idle {
     }
 }
 
-/// The body of an answer, which drives its connection and gives it back when it has passed.
+/// The body of an answer, which drives its connection and returns it to the pool once it is read to its end.
 pub struct Driven {
     body: Incoming,
     link: Option<Link>,
     pool: Weak<Shared>,
     /// The last poll gave a frame.
-    gave: bool,
-    /// Comes with the next poll.
-    broke: Option<hyper::Error>,
+    gave_frame: bool,
+    /// Given with the next poll.
+    pending_error: Option<hyper::Error>,
 }
 
 impl Driven {
     fn new(body: Incoming, link: Link, pool: Weak<Shared>) -> Self {
-        Self { body, link: Some(link), pool, gave: false, broke: None }
+        Self { body, link: Some(link), pool, gave_frame: false, pending_error: None }
     }
 
-    /// The connection, for an answer that switches protocols: it is to be driven until it is over.
+    /// The connection, for another task to drive until it closes: it is not used again.
     pub(crate) fn take_driver(&mut self) -> Option<Driver> {
         self.link.take()?.driver
     }
@@ -225,7 +231,7 @@ impl Body for Driven {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
-        if let Some(error) = this.broke.take() {
+        if let Some(error) = this.pending_error.take() {
             return Poll::Ready(Some(Err(error)));
         }
         let mut polled = Pin::new(&mut this.body).poll_frame(cx);
@@ -237,20 +243,20 @@ impl Body for Driven {
         }
         match polled {
             // hyper drops what it has not sent of the last frame if an error comes at once.
-            Poll::Ready(Some(Err(error))) if this.gave => {
-                this.broke = Some(error);
+            Poll::Ready(Some(Err(error))) if this.gave_frame => {
+                this.pending_error = Some(error);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
             polled => {
-                this.gave = matches!(polled, Poll::Ready(Some(Ok(_))));
+                this.gave_frame = matches!(polled, Poll::Ready(Some(Ok(_))));
                 polled
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.broke.is_none() && self.body.is_end_stream()
+        self.pending_error.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

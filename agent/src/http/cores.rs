@@ -1,58 +1,59 @@
 //! A thread for each core, with a runtime of its own: a connection and the connections to endpoints that it uses stay on
-//! one core, so that requests wake no other thread.
+//! one core, so requests wake no other thread.
 
-use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::{future, io};
 
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// More threads than this would not make a proxy quicker.
-const MOST: usize = 8;
+/// Upper bound on threads, so that a large machine does not keep hundreds of idle connections per endpoint.
+const MAX_THREADS: usize = 8;
 
-/// How many threads [`Cores`] has at most.
+/// How many cores serve connections: the numbers of cores are below it.
 pub fn count() -> usize {
-    thread::available_parallelism().map_or(1, usize::from).min(MOST)
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS))
 }
 
-/// The threads; they end when this is dropped.
-#[derive(Debug)]
+/// The threads. All servers of the process share them, and they end with it: a client of one server may use a connection
+/// whose task runs where another server's connection opened it.
+#[derive(Debug, Default)]
 pub(super) struct Cores {
     runtimes: Vec<Handle>,
     next: AtomicUsize,
-    _ends: DropGuard,
 }
 
 impl Cores {
-    /// Starts the threads. None within a runtime of one thread, where there is nothing to spread and a test may hold the
-    /// clock.
-    ///
-    /// # Errors
-    /// The kernel's, if it gives no more threads or files.
-    pub(super) fn start() -> io::Result<Self> {
-        let end = CancellationToken::new();
-        let wanted = match Handle::current().runtime_flavor() {
-            RuntimeFlavor::CurrentThread => 0,
-            _ => count(),
-        };
-        let mut runtimes = Vec::new();
-        for number in 0..wanted {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            runtimes.push(runtime.handle().clone());
-            let end = end.clone();
-            let name = format!("connections-{number}");
-            thread::Builder::new().name(name).spawn(move || runtime.block_on(end.cancelled()))?;
-        }
-        Ok(Self { runtimes, next: AtomicUsize::new(0), _ends: end.drop_guard() })
+    /// The threads of this process. None in a current-thread runtime, where a test may pause the clock.
+    pub(super) fn of_process() -> Option<&'static Self> {
+        static CORES: OnceLock<Cores> = OnceLock::new();
+        (Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread)
+            .then(|| CORES.get_or_init(Self::start))
     }
 
-    /// The core for the next connection: its number, below [`count`], and its runtime.
-    pub(super) fn next(&self) -> (usize, Handle) {
-        if self.runtimes.is_empty() {
-            return (0, Handle::current());
-        }
-        let core = self.next.fetch_add(1, Ordering::Relaxed) % self.runtimes.len();
-        (core, self.runtimes[core].clone())
+    fn start() -> Self {
+        let started = (0..count()).map(start).filter_map(|started| {
+            started.inspect_err(|error| tracing::warn!(%error, "cannot start a thread for connections")).ok()
+        });
+        Self { runtimes: started.collect(), next: AtomicUsize::new(0) }
     }
+
+    /// The core for the next connection: its number and its runtime.
+    pub(super) fn next(&self) -> (usize, Handle) {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        match self.runtimes.len() {
+            0 => (0, Handle::current()),
+            threads => (turn % threads, self.runtimes[turn % threads].clone()),
+        }
+    }
+}
+
+fn start(number: usize) -> io::Result<Handle> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    let name = format!("connections-{number}");
+    thread::Builder::new().name(name).spawn(move || runtime.block_on(future::pending::<()>()))?;
+    Ok(handle)
 }

@@ -130,13 +130,8 @@ impl<H: Handler> Server<H> {
     /// Connections of a former listener go on.
     pub async fn run(self, mut listeners: mpsc::Receiver<TcpListener>, shutdown: CancellationToken) {
         let mut listener = None;
-        let cores = match Cores::start() {
-            Ok(cores) => cores,
-            Err(error) => {
-                tracing::error!(%error, "cannot start threads for connections");
-                return;
-            }
-        };
+        let cores = Cores::of_process();
+        let core = || cores.map_or_else(|| (0, Handle::current()), Cores::next);
         loop {
             tokio::select! {
                 biased;
@@ -146,7 +141,7 @@ impl<H: Handler> Server<H> {
                 Some(newest) = listeners.recv() => listener = Some(newest),
                 // Cancel-safe: a connection that is not returned stays in the kernel's queue, and a place
                 // that is not used is free again.
-                accepted = self.next(listener.as_ref()) => self.start(accepted, cores.next(), shutdown.clone()),
+                accepted = self.next(listener.as_ref()) => self.start(accepted, core(), shutdown.clone()),
             }
         }
         drop(listener);
@@ -195,7 +190,7 @@ impl<H: Handler> Server<H> {
         let place = Arc::new(Place::new(place, held));
         let caller = Caller { address: address.ip(), is_node, place, core };
         let (handler, limits, cut) = (Arc::clone(&self.handler), self.limits.clone(), self.cut.clone());
-        // The core's runtime is to wait for its packets.
+        // The core's runtime must poll the socket.
         let Ok(stream) = stream.into_std() else { return };
         let connection = async move {
             let Ok(stream) = TcpStream::from_std(stream) else { return };

@@ -21,6 +21,7 @@ pub struct Outcome {
 impl GatewayLoop {
     pub(super) async fn carry_out(&mut self, observed: &Observed, plan: GatewayPlan) -> Outcome {
         let mut outcome = Outcome::default();
+        self.proxy.sweep();
         if let Some(table) = plan.table {
             let (hosts, paths) = table.size();
             if self.table.borrow().size() != (hosts, paths) {

@@ -116,7 +116,7 @@ struct Pools {
 /// Passes requests on.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    /// Of each core.
+    /// One of each core, by `Caller::core`.
     pools: Arc<[Pools]>,
     balancer: Balancer,
     limits: Limits,
@@ -130,6 +130,14 @@ impl Proxy {
         let pools = || Pools { watched: pool(&limits, Some(limits.gone)), patient: pool(&limits, None) };
         let pools = (0..cores::count()).map(|_| pools()).collect();
         Self { pools, balancer: Balancer::default(), limits, tunnels, cut }
+    }
+
+    /// Closes connections to endpoints that were idle for too long.
+    pub fn sweep(&self) {
+        for pools in &*self.pools {
+            pools.watched.sweep();
+            pools.patient.sweep();
+        }
     }
 
     /// Forgets endpoints that no table has, and closes idle connections to them.
@@ -161,7 +169,7 @@ impl Proxy {
             (path, _) => path_and_query(path.unwrap_or("/"), head.uri.query())?,
         };
         let is_small = body.size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BODY);
-        let pools = &self.pools[caller.core];
+        let pools = &self.pools[caller.core % self.pools.len()];
         let pool = if is_small && upgrade.is_none() { &pools.watched } else { &pools.patient };
         let (upload, progress) = Upload::new(body);
         let (mut upload, mut except) = (upload, None);
@@ -172,7 +180,10 @@ impl Proxy {
             let address = place.address();
             let sent = pin!(pool.send(address, request_to(&path, &head, upload)));
             let failed = match self.answer(sent, &progress).await {
-                Ok(response) => return self.pass_back(response, upgrade, place, caller),
+                Ok(response) => {
+                    let is_sending = !progress.has_ended();
+                    return self.pass_back(response, is_sending, (upgrade, place), caller);
+                }
                 Err(failed) => failed,
             };
             if failed.is_unreachable() {
@@ -207,14 +218,20 @@ impl Proxy {
     fn pass_back(
         &self,
         mut response: Response<Driven>,
-        upgrade: Option<OnUpgrade>,
-        place: InFlight,
+        is_sending: bool,
+        (upgrade, place): (Option<OnUpgrade>, InFlight),
         caller: &Caller,
     ) -> Result<Answered, Refusal> {
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         headers::to_client(response.headers_mut(), switches);
         *response.version_mut() = Version::HTTP_11;
         if !switches {
+            // The endpoint answers while the client still sends: the rest must get there however the client reads, or a
+            // client that sends all before it reads would wait for ever or lose the answer.
+            if is_sending && let Some(driver) = response.body_mut().take_driver() {
+                let cut = self.cut.clone();
+                self.tunnels.spawn(async move { cut.run_until_cancelled(driver).await });
+            }
             return Ok(response.map(|body| Holding::new(Answer::Endpoint(body), Some(place))));
         }
         let Some(client) = upgrade else {
@@ -255,7 +272,7 @@ fn pool(limits: &Limits, gone: Option<Duration>) -> Pool {
         connect: limits.connect,
         keepalive: gone.map_or(limits.idle, |gone| gone * 2 / 5),
         gone,
-        spare: limits.spare,
+        spare: limits.spare.div_ceil(cores::count()),
         spare_for: limits.spare_for,
     })
 }

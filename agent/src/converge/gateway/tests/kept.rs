@@ -37,6 +37,48 @@ async fn one_connection_serves_requests_of_several_clients_one_after_the_other()
 }
 
 #[tokio::test]
+async fn a_kept_connection_that_the_endpoint_closed_loses_no_request_that_must_not_be_repeated() {
+    let (closed, mut closes) = mpsc::channel(1);
+    let at = endpoint(move |mut wire| {
+        let closed = closed.clone();
+        async move {
+            wire.message().await;
+            wire.send(&ok("hello")).await;
+            drop(wire);
+            closed.send(()).await.unwrap();
+        }
+    })
+    .await;
+    let bed = Bed::with(&[at]).await;
+    for _ in 0..20 {
+        let answer = bed.ask("POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 2\r\n\r\nhi").await;
+        assert!(answer.ends_with("hello"), "{answer}");
+        closes.recv().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_sends_all_before_it_reads_gets_an_answer_that_came_early_and_the_endpoint_gets_all() {
+    const LENGTH: usize = 8 << 20;
+    let (got, mut gets) = mpsc::channel(1);
+    let at = endpoint(move |mut wire| {
+        let got = got.clone();
+        async move {
+            wire.head().await;
+            wire.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno").await;
+            got.send(wire.exactly(LENGTH).await.len()).await.unwrap();
+        }
+    })
+    .await;
+    let bed = Bed::with(&[at]).await;
+    let mut client = bed.client().await;
+    client.send(&format!("POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {LENGTH}\r\n\r\n")).await;
+    client.send(&"x".repeat(LENGTH)).await;
+    assert!(client.message().await.ends_with("no"));
+    assert_eq!(timeout(PATIENCE, gets.recv()).await.unwrap(), Some(LENGTH));
+}
+
+#[tokio::test]
 async fn a_connection_that_was_idle_for_too_long_is_not_used() {
     let (at, mut ends) = counting().await;
     let bed = Bed::start(Limits { spare_for: Duration::ZERO, ..Limits::default() }, table(&[at])).await;
@@ -64,7 +106,7 @@ fn threads() -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_are_served_by_a_thread_per_core_until_the_end() {
+async fn clients_are_served_by_a_thread_per_core() {
     let (at, _ends) = counting().await;
     let mut bed = Bed::with(&[at]).await;
     let mut clients = Vec::new();
