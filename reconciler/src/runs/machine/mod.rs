@@ -23,10 +23,10 @@ mod run;
 mod strand;
 mod task;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod transition;
 
-pub use data::is_deeper_than;
+pub use data::{is_deeper_than, size};
 pub use failure::errors;
 pub use history::{HistoryDetail, HistoryEvent};
 pub use run::Run;

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::context::Context;
-use super::data::{place, sized};
+use super::data::{place, size, sized};
 use super::failure::{Failure, delay, errors};
 use super::history::{HistoryDetail, HistoryEvent};
-use super::limits::STEPS_MAX;
+use super::limits::{RUN_MAX_BYTES, STEPS_MAX};
 use super::random::Random;
-use super::strand::{Phase, Strand};
+use super::strand::{Load, Phase, Strand};
 use super::{Event, RunContext, Timer};
 
 /// What a run has counted; kept with it.
@@ -58,6 +58,8 @@ pub(super) struct Transition<'a> {
     pub(super) at: Timestamp,
     pub(super) counters: &'a mut Counters,
     pub(super) random: &'a Random<'a>,
+    /// All strands, as they were before it, and what it adds.
+    pub(super) load: Load,
     pub(super) history: Vec<HistoryEvent>,
     /// An error that ends the run, whatever is around.
     pub(super) fatal: Option<Failure>,
@@ -120,11 +122,16 @@ impl Transition<'_> {
         name.clone_into(&mut strand.state);
         strand.entered = self.at;
         strand.step = u64::from(self.counters.steps);
-        strand.input = input;
+        let bytes = size(&input) + strand.item.as_ref().map_or(0, |item| item.bytes);
+        self.load.bytes = (self.load.bytes + bytes).saturating_sub(strand.bytes);
+        (strand.input, strand.bytes) = (input, bytes);
         strand.phase = Phase::Ready;
+        self.bound_data();
         if self.counters.steps > STEPS_MAX {
             let cause = format!("the run entered more than {STEPS_MAX} states; the last was {name}");
             self.fatal.get_or_insert(Failure::new(errors::STEP_LIMIT, cause));
+        }
+        if self.fatal.is_some() {
             return;
         }
         let Some(state) = machine.states.get(name) else {
@@ -137,8 +144,21 @@ impl Transition<'_> {
         self.start(state, strand);
     }
 
+    /// Ends the run if its strands hold too much.
+    pub(super) fn bound_data(&mut self) {
+        if self.load.bytes > RUN_MAX_BYTES {
+            let cause = format!(
+                "the branches and items of the run hold more than {RUN_MAX_BYTES} bytes at the same time; keep large data \
+                 where functions fetch it, and pass its name on"
+            );
+            self.fatal.get_or_insert(Failure::new(errors::RUN_DATA_LIMIT, cause));
+        }
+    }
+
     /// Starts the work of the state that was entered, or is tried again.
     pub(super) fn start(&mut self, state: &State, strand: &mut Strand) {
+        #[cfg(test)]
+        assert!(strand.state != super::tests::PANICS, "as the test wants it");
         let started = match state {
             State::Task(task) => self.call(task, strand),
             State::Wait(wait) => self.wait(wait, strand),
