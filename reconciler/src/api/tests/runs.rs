@@ -62,7 +62,7 @@ async fn what_cannot_be_a_run_is_refused_and_leaves_nothing() {
     let input = |bytes: usize| json!({"input": "x".repeat(bytes)}).to_string();
     for (path, body, status, said) in [
         (RUNS, "{\"input\":".to_owned(), 400, "EOF"),
-        (RUNS, "[]".to_owned(), 400, "expected"),
+        (RUNS, "7".to_owned(), 400, "expected"),
         (RUNS, "{\"inputs\": {}}".to_owned(), 400, "unknown field"),
         (RUNS, with_id(""), 400, "not a name of a run"),
         (RUNS, with_id("a/b"), 400, "not a name of a run"),

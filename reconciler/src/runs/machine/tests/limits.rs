@@ -125,10 +125,11 @@ fn the_answers_of_a_run_have_a_bound_in_all() {
     assert_eq!(played.run.events() as usize, 2 * RUN_MAX_BYTES / PAYLOAD_MAX_BYTES + 1);
 }
 
-/// A Map over `items` of what is around it; `inner` is its state.
+/// A Map over `items` of what is around it; `inner` is its state, named by how deep it lies.
 fn map_of(items: &str, fields: &str, inner: &str) -> String {
+    let name = format!("s{}", inner.matches("itemProcessor").count());
     format!(
-        "{{type: Map, end: true, itemsPath: {items}, {fields}itemProcessor: {{startAt: i, states: {{i: {inner}}}}}}}"
+        "{{type: Map, end: true, itemsPath: {items}, {fields}itemProcessor: {{startAt: {name}, states: {{{name}: {inner}}}}}}}"
     )
 }
 
@@ -140,8 +141,8 @@ fn alone(state: &str) -> String {
 #[test]
 fn a_template_in_a_template_stops_growing_at_256_kib() {
     let copies = "parameters: {a.$: $, b.$: $, c.$: $, d.$: $}";
-    let nested = (0..6).fold("{type: Pass, result: 1, end: true}".to_owned(), |inner, _| {
-        format!("{{type: Parallel, end: true, {copies}, branches: [{{startAt: i, states: {{i: {inner}}}}}]}}")
+    let nested = (0..6).fold("{type: Pass, result: 1, end: true}".to_owned(), |inner, n| {
+        format!("{{type: Parallel, end: true, {copies}, branches: [{{startAt: s{n}, states: {{s{n}: {inner}}}}}]}}")
     });
     let played = play(&alone(&nested), json!({"text": "x".repeat(1024)}), |_| Ok(json!(null)));
     assert_eq!(played.outcome(), json!({"failed": "States.DataLimitExceeded"}));
@@ -163,11 +164,18 @@ fn all_that_the_branches_of_a_run_hold_has_a_bound() {
     let too_much = json!({"failed": "Minik8s.RunDataLimitExceeded"});
     let fits = RUN_MAX_BYTES / PAYLOAD_MAX_BYTES - 2;
     let branches = |count: usize| {
-        let branch = "{startAt: i, states: {i: {type: Wait, seconds: 1, next: j}, j: {type: Pass, result: 1, end: true}}}";
-        let all = vec![branch; count].join(", ");
+        let branch = |n: String| {
+            let states = format!(
+                "w{n}: {{type: Wait, seconds: 1, next: p{n}}}, p{n}: {{type: Pass, result: 1, end: true}}"
+            );
+            format!("{{startAt: w{n}, states: {{{states}}}}}")
+        };
         // Twice, so that what the first has given back counts no more.
-        let state = |next: &str| format!("{{type: Parallel, resultPath: null, {next}, branches: [{all}]}}");
-        format!("{{startAt: a, states: {{a: {}, b: {}}}}}", state("next: b"), state("end: true"))
+        let state = |name: &str, next: &str| {
+            let all: Vec<_> = (0..count).map(|n| branch(format!("{name}{n}"))).collect();
+            format!("{name}: {{type: Parallel, resultPath: null, {next}, branches: [{}]}}", all.join(", "))
+        };
+        format!("{{startAt: a, states: {{{}, {}}}}}", state("a", "next: b"), state("b", "end: true"))
     };
     assert_eq!(play(&branches(fits), large.clone(), |_| Ok(json!(null))).outcome(), large);
     let played = play(&branches(200), large.clone(), |_| Ok(json!(null)));
