@@ -94,6 +94,35 @@ spec:
     done: {type: Pass, parameters: {sum.$: $.sum, square.$: $.square, negated.$: $.negated, calls.$: $.shaky.calls, why.$: $.problem.Error}, end: true}
 ";
 
+/// One run through all kinds of states, which leaves what `describe` and `logs` show.
+fn every_kind_of_state(cluster: &Cluster) -> Result<()> {
+    let (ok, output) = run(cluster, "whole", r#"{"x": 2, "y": 3}"#, "w1")?;
+    let negated = [-5, -4].map(|x| serde_json::json!({ "x": x }));
+    let expected = serde_json::json!({"sum": 5, "square": 4, "negated": negated, "calls": 3, "why": "Moody"});
+    ensure!(ok && output == expected, "{output:#}");
+    ensure!(calls(cluster, "moody")?.len() == 3, "{:?}", calls(cluster, "moody")?);
+    let page = cluster.cli(&["describe", "run", "whole/w1"])?.ok()?;
+    println!("{page}");
+    ensure!(page.contains("risk (Task") && page.matches("3 attempts").count() == 2, "{page}");
+    ensure!(calls(cluster, "shaky")? == ["shaky 1", "shaky 2", "shaky 3"], "{:?}", calls(cluster, "shaky")?);
+    // Of this run alone: `add` was called by two others before.
+    let logs = cluster.cli(&["logs", "run/whole/w1"])?.ok()?;
+    println!("{logs}");
+    let lines = |state: &str| -> (BTreeSet<&str>, Vec<&str>) {
+        let of_state = format!("[{state}] [");
+        logs.lines().filter_map(|line| line.strip_prefix(&of_state)?.split_once("] called ")).unzip()
+    };
+    ensure!(lines("add").1 == ["add {'x': 2, 'y': 3}"], "{logs}");
+    let (activations, again) = lines("again");
+    ensure!(activations.len() == 3 && again == ["shaky 1", "shaky 2", "shaky 3"], "{logs}");
+    ensure!(lines("risk").1.len() == 3, "{logs}");
+
+    // The same id is the same run, and nothing is called again.
+    let (ok, again) = run(cluster, "whole", "{}", "w1")?;
+    ensure!(ok && again == expected && calls(cluster, "moody")?.len() == 3, "{again:#}");
+    Ok(())
+}
+
 // Seen red with a plan that starts a run of a push whose hash is the one before.
 #[test]
 fn pushes_start_one_run_each_and_more_are_asked_for() -> Result<()> {
@@ -117,35 +146,7 @@ fn pushes_start_one_run_each_and_more_are_asked_for() -> Result<()> {
         let adds = calls(cluster, "add")?;
         ensure!(adds.len() == 2, "each push ran once: {adds:?}");
 
-        let (ok, output) = run(cluster, "whole", r#"{"x": 2, "y": 3}"#, "w1")?;
-        let negated = [-5, -4].map(|x| serde_json::json!({ "x": x }));
-        let expected =
-            serde_json::json!({"sum": 5, "square": 4, "negated": negated, "calls": 3, "why": "Moody"});
-        ensure!(ok && output == expected, "{output:#}");
-        ensure!(calls(cluster, "moody")?.len() == 3, "{:?}", calls(cluster, "moody")?);
-        let page = cluster.cli(&["describe", "run", "whole/w1"])?.ok()?;
-        println!("{page}");
-        ensure!(page.contains("risk (Task") && page.matches("3 attempts").count() == 2, "{page}");
-        ensure!(
-            calls(cluster, "shaky")? == ["shaky 1", "shaky 2", "shaky 3"],
-            "{:?}",
-            calls(cluster, "shaky")?
-        );
-        // Of this run alone: `add` was called by two others before.
-        let logs = cluster.cli(&["logs", "run/whole/w1"])?.ok()?;
-        println!("{logs}");
-        let lines = |state: &str| -> (BTreeSet<&str>, Vec<&str>) {
-            let of_state = format!("[{state}] [");
-            logs.lines().filter_map(|line| line.strip_prefix(&of_state)?.split_once("] called ")).unzip()
-        };
-        ensure!(lines("add").1 == ["add {'x': 2, 'y': 3}"], "{logs}");
-        let (activations, again) = lines("again");
-        ensure!(activations.len() == 3 && again == ["shaky 1", "shaky 2", "shaky 3"], "{logs}");
-        ensure!(lines("risk").1.len() == 3, "{logs}");
-
-        // The same id is the same run, and nothing is called again.
-        let (ok, again) = run(cluster, "whole", "{}", "w1")?;
-        ensure!(ok && again == expected && calls(cluster, "moody")?.len() == 3, "{again:#}");
+        every_kind_of_state(cluster)?;
 
         // A push that changes nothing of the workflow starts none; one that does starts one.
         let changes = [Change::write("form-a.json", FORM_A.replace(r#""y": 4"#, r#""y": 5"#))];

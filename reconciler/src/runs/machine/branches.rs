@@ -3,18 +3,18 @@
 use std::borrow::Cow;
 use std::mem;
 
-use schema::kinds::workflow::{Machine, MachineRef, MapState, ParallelState, State};
+use schema::kinds::workflow::{MapState, ParallelState, State};
 use serde_json::{Value as Json, json};
 
 use super::Event;
 use super::context::Context;
-use super::data::{fill, lookup, place, select, size, sized};
+use super::data::{fill, lookup, place, select, sized};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
-use super::limits::{MAP_CONCURRENCY_MAX, STEPS_MAX, STRANDS_MAX};
+use super::limits::{MAP_CONCURRENCY_MAX, STEPS_MAX, STRANDS_MAX, size};
 use super::strand::{Bounds, Branch, Item, Phase, Strand};
 use super::task::count;
-use super::transition::{Position, Progress, Transition};
+use super::transition::{Position, Progress, Transition, inner_machine};
 
 impl Transition<'_> {
     /// Begins all branches of a Parallel.
@@ -296,15 +296,6 @@ impl Bounds {
             let cause = format!("{failed} of {} items failed, the last by {}", branches.len(), failure.error);
             Failure { of_task: failure.of_task, ..Failure::new(errors::TOLERATED_FAILURES, cause) }
         })
-    }
-}
-
-/// The machine of a branch.
-pub(super) fn inner_machine(state: &State, index: usize) -> Option<MachineRef<'_>> {
-    match state {
-        State::Parallel(parallel) => parallel.branches.get(index).map(Machine::as_ref),
-        State::Map(map) => Some(map.item_processor.as_ref()),
-        _ => None,
     }
 }
 

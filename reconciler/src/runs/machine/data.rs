@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::context::{Context, resolve};
 use super::failure::{Failure, errors};
 use super::intrinsic::{self, Refused};
-use super::limits::{DEPTH_MAX, PAYLOAD_MAX_BYTES};
+use super::limits::{DEPTH_MAX, PAYLOAD_MAX_BYTES, size};
 
 /// What the path written in a field leads to; an error where it leads to nothing.
 pub(super) fn lookup<'a>(
@@ -169,24 +169,5 @@ pub fn is_deeper_than(value: &Json, levels: usize) -> bool {
         Json::Array(items) => items.iter().any(|item| is_deeper_than(item, inside)),
         Json::Object(fields) => fields.values().any(|field| is_deeper_than(field, inside)),
         _ => false,
-    }
-}
-
-/// How many bytes a value has as JSON, without writing it anywhere.
-pub fn size(value: &Json) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    match serde_json::to_writer(&mut count, value) {
-        Ok(()) => count.0,
-        Err(_) => usize::MAX,
     }
 }

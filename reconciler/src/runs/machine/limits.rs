@@ -1,6 +1,7 @@
 //! The bounds of a run, and how each was chosen.
 
 use jiff::SignedDuration;
+use serde_json::Value as Json;
 
 /// Most states that a run enters, in all branches. Step Functions ends a run at 25,000 history events.
 pub const STEPS_MAX: u32 = 25_000;
@@ -33,3 +34,22 @@ pub const STRANDS_MAX: usize = 1_000;
 
 /// Longest run whose workflow has no `timeoutSeconds`.
 pub const RUN_MAX: SignedDuration = SignedDuration::from_hours(24);
+
+/// How many bytes a value has as JSON, without writing it anywhere.
+pub fn size(value: &Json) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    match serde_json::to_writer(&mut count, value) {
+        Ok(()) => count.0,
+        Err(_) => usize::MAX,
+    }
+}

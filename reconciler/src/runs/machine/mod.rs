@@ -23,13 +23,15 @@ mod run;
 mod strand;
 mod task;
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 mod transition;
 
-pub use data::{is_deeper_than, size};
+pub use data::is_deeper_than;
 pub use failure::errors;
 pub use history::{HistoryDetail, HistoryEvent};
 pub use run::Run;
+#[cfg(test)]
+pub(super) use transition::PANICS;
 
 /// What a run is begun with, kept with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

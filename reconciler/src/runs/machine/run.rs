@@ -5,10 +5,10 @@ use schema::kinds::workflow::WorkflowSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::data::{size, sized};
+use super::data::sized;
 use super::failure::{Failure, errors};
 use super::history::{HistoryDetail, HistoryEvent};
-use super::limits::{EVENTS_MAX, RUN_MAX, RUN_MAX_BYTES};
+use super::limits::{EVENTS_MAX, RUN_MAX, RUN_MAX_BYTES, size};
 use super::random::Random;
 use super::strand::{Load, Phase, Strand};
 use super::transition::{Counters, Progress, Transition};

@@ -4,14 +4,13 @@ use jiff::SignedDuration;
 use schema::kinds::workflow::{COUNT_MAX, MachineRef, State, TaskState};
 use serde_json::Value as Json;
 
-use super::branches::inner_machine;
 use super::context::Context;
 use super::data::{fill, lookup, place, select, sized};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
 use super::limits::CALLS_MAX;
 use super::strand::{Branch, Load, Phase, Strand};
-use super::transition::{Position, Progress, Transition};
+use super::transition::{Position, Progress, Transition, inner_machine};
 use super::{Call, Event, Timer};
 
 /// What a call needs of the state's data.

@@ -4,18 +4,22 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::workflow::{MachineRef, State};
+use schema::kinds::workflow::{Machine, MachineRef, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::context::Context;
-use super::data::{place, size, sized};
+use super::data::{place, sized};
 use super::failure::{Failure, delay, errors};
 use super::history::{HistoryDetail, HistoryEvent};
-use super::limits::{RUN_MAX_BYTES, STEPS_MAX};
+use super::limits::{RUN_MAX_BYTES, STEPS_MAX, size};
 use super::random::Random;
 use super::strand::{Load, Phase, Strand};
 use super::{Event, RunContext, Timer};
+
+/// The name of a state in which the machine panics, in tests alone.
+#[cfg(test)]
+pub(in crate::runs) const PANICS: &str = "panics-in-tests";
 
 /// What a run has counted; kept with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -158,7 +162,7 @@ impl Transition<'_> {
     /// Starts the work of the state that was entered, or is tried again.
     pub(super) fn start(&mut self, state: &State, strand: &mut Strand) {
         #[cfg(test)]
-        assert!(strand.state != super::tests::PANICS, "as the test wants it");
+        assert!(strand.state != PANICS, "as the test wants it");
         let started = match state {
             State::Task(task) => self.call(task, strand),
             State::Wait(wait) => self.wait(wait, strand),
@@ -291,5 +295,14 @@ impl Transition<'_> {
             Ok(output) => self.leave(position, strand, output, Some(&catcher.next)),
             Err(failure) => Progress::Ended(Err(failure)),
         }
+    }
+}
+
+/// The machine of a branch.
+pub(super) fn inner_machine(state: &State, index: usize) -> Option<MachineRef<'_>> {
+    match state {
+        State::Parallel(parallel) => parallel.branches.get(index).map(Machine::as_ref),
+        State::Map(map) => Some(map.item_processor.as_ref()),
+        _ => None,
     }
 }

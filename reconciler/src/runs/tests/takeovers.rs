@@ -13,8 +13,7 @@ use serde_json::json;
 use super::calls::{Functions, gateway, node, one_task};
 use super::kit::{COUNTS, Kit, count_to, id};
 use crate::runs::act::TRIES_MAX;
-use crate::runs::machine::errors;
-use crate::runs::machine::tests::PANICS;
+use crate::runs::machine::{PANICS, errors};
 use crate::runs::plan::KEPT_FOR;
 
 /// Until the loop has looked, and the tasks of runs have had their turn.
@@ -217,7 +216,7 @@ async fn a_long_history_has_only_the_newest_of_its_data() {
     let (head, spec, loaded) = crate::runs::kept_run(&kit.store, &run).await.unwrap().unwrap();
     let page = crate::view::run_detail(&run.workflow, "r1", (&head, spec), loaded, Timestamp::now());
     let data = page.history.iter().flat_map(|event| event.detail.input.iter().chain(&event.detail.output));
-    let bytes: usize = data.map(crate::runs::machine::size).sum();
+    let bytes: usize = data.map(crate::runs::machine::limits::size).sum();
     assert!((24 << 20..=32 << 20).contains(&bytes), "{bytes} bytes");
     // The beginning, 121 states entered and left, and the end.
     assert_eq!((page.history.len(), page.output), (1 + 2 * 121 + 1, Some(json!(60))));

@@ -12,7 +12,8 @@ use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use crate::runs::machine::{Event, HistoryEvent, Outcome, Run, RunContext, size};
+use crate::runs::machine::limits::size;
+use crate::runs::machine::{Event, HistoryEvent, Outcome, Run, RunContext};
 use crate::runs::{Entry, Loaded, RunHead};
 use crate::view::age::{AppliedAt, age};
 use crate::view::events::EventView;

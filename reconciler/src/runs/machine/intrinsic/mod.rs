@@ -6,7 +6,7 @@ use schema::kinds::workflow::{Argument, Intrinsic, IntrinsicCall, unescaped};
 use serde_json::{Map, Value as Json};
 
 use super::context::{Context, resolve};
-use super::data::size;
+use super::limits::size;
 
 mod lists;
 mod numbers;

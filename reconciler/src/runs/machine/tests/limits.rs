@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use super::super::data::size;
 use super::super::limits::{
-    CALLS_MAX, DEPTH_MAX, EVENTS_MAX, PAYLOAD_MAX_BYTES, RUN_MAX_BYTES, STEPS_MAX, STRANDS_MAX,
+    CALLS_MAX, DEPTH_MAX, EVENTS_MAX, PAYLOAD_MAX_BYTES, RUN_MAX_BYTES, STEPS_MAX, STRANDS_MAX, size,
 };
 use super::{Event, Outcome, Played, at, outcome, passed, play, spec};
 

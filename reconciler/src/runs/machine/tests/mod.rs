@@ -17,9 +17,6 @@ mod limits;
 mod properties;
 mod states;
 
-/// The name of a state in which the machine panics, in tests alone.
-pub(in crate::runs) const PANICS: &str = "panics-in-tests";
-
 /// What a call is answered with.
 type Answer = Result<Json, (&'static str, &'static str)>;
 
