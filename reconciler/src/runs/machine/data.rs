@@ -6,8 +6,8 @@ use schema::kinds::workflow::{Expression, JsonPath, NullablePath, Segment};
 use serde_json::{Map, Value as Json};
 
 use super::context::{Context, resolve};
-use super::failure::{Failure, errors};
-use super::intrinsic::{self, Refused};
+use super::failure::{Failure, Refused, errors};
+use super::intrinsic;
 use super::limits::{DEPTH_MAX, PAYLOAD_MAX_BYTES, size};
 
 /// What the path written in a field leads to; an error where it leads to nothing.

@@ -87,6 +87,20 @@ impl Failure {
     }
 }
 
+/// Why an intrinsic function gives nothing.
+pub(super) enum Refused {
+    /// In a part of a sentence.
+    Because(String),
+    /// It, or what its arguments give, is larger than it may be.
+    TooLarge,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Self::Because(why)
+    }
+}
+
 /// How long the retrier waits before its attempt `n`, from 1.
 pub(super) fn delay(retrier: &Retrier, n: u32, random: &Random<'_>) -> SignedDuration {
     let exponent = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);

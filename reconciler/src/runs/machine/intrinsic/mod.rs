@@ -6,25 +6,12 @@ use schema::kinds::workflow::{Argument, Intrinsic, IntrinsicCall, unescaped};
 use serde_json::{Map, Value as Json};
 
 use super::context::{Context, resolve};
+use super::failure::Refused;
 use super::limits::size;
 
 mod lists;
 mod numbers;
 mod texts;
-
-/// Why a call gives nothing.
-pub(super) enum Refused {
-    /// In a part of a sentence.
-    Because(String),
-    /// It, or what its arguments give, is larger than it may be.
-    TooLarge,
-}
-
-impl From<String> for Refused {
-    fn from(why: String) -> Self {
-        Self::Because(why)
-    }
-}
 
 /// What a call gives: at most so many bytes of JSON, as do its arguments in all.
 pub(super) fn evaluate(

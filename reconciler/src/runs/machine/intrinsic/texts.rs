@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use openssl::hash::MessageDigest;
 use serde_json::Value as Json;
 
-use super::{Refused, size};
+use crate::runs::machine::failure::Refused;
+use crate::runs::machine::limits::size;
 
 /// Longest text that is encoded, decoded or hashed, in characters: the language's own bound.
 const TEXT_MAX_CHARS: usize = 10_000;
