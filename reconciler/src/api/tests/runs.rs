@@ -113,7 +113,6 @@ async fn a_thousand_runs_wait_and_one_more_is_told_to_come_again() {
     follows.abort();
 }
 
-// Seen red without the bound: the 33rd waits for its body, too.
 #[tokio::test]
 async fn no_more_than_32_bodies_are_read_at_once() {
     let api = with_flow().await;
@@ -138,7 +137,6 @@ async fn no_more_than_32_bodies_are_read_at_once() {
     }
 }
 
-// Seen red with the calls merged after the API's own limits.
 #[tokio::test]
 async fn calls_of_triggers_are_under_the_limits_of_the_api() {
     let api = with_flow().await;
@@ -157,7 +155,6 @@ fn head_of(started: i64) -> Vec<u8> {
     head.to_string().into_bytes()
 }
 
-// Seen red with a list of all: 1,000 in one answer.
 #[tokio::test]
 async fn runs_come_in_pages_the_newest_first() {
     let api = with_flow().await;

@@ -25,7 +25,6 @@ async fn look_and_let_work(kit: &mut Kit) {
     }
 }
 
-// Seen red without the mark in the head: it is taken up for ever.
 #[tokio::test]
 async fn a_run_that_no_reconciler_can_work_out_ends_after_five_tries_and_disturbs_no_other() {
     let mut kit = Kit::new().await;
@@ -55,7 +54,6 @@ async fn a_run_that_no_reconciler_can_work_out_ends_after_five_tries_and_disturb
     assert!(waits.is_running() && waits.tries.is_none(), "{waits:?}");
 }
 
-// Seen red without the mark before the answer is taken in: while the call is waited for, all is well.
 #[tokio::test]
 async fn a_run_that_fails_with_each_answer_of_a_function_ends_after_five_tries() {
     let mut kit = Kit::new().await;
@@ -77,7 +75,6 @@ async fn a_run_that_fails_with_each_answer_of_a_function_ends_after_five_tries()
     assert_eq!((head.error.as_str(), called()), (errors::CRASHED, 1 + TRIES_MAX as usize));
 }
 
-// Seen red with a mark that stays while the run waits.
 #[tokio::test]
 async fn a_run_that_waits_is_taken_up_as_often_as_leaders_change() {
     let mut kit = Kit::new().await;
@@ -90,7 +87,6 @@ async fn a_run_that_waits_is_taken_up_as_often_as_leaders_change() {
     assert!(kit.head("flow", "r1").await.unwrap().is_running());
 }
 
-// Seen red with a plan that resumes it and cancels it the next time.
 #[tokio::test]
 async fn a_run_that_is_cancelled_while_nobody_leads_makes_no_call_any_more() {
     let mut kit = Kit::new().await;
@@ -113,7 +109,6 @@ async fn a_run_that_is_cancelled_while_nobody_leads_makes_no_call_any_more() {
     assert!(functions.lock().unwrap().is_empty(), "it was called");
 }
 
-// Seen red without the look at `spec.cancel` as a run begins.
 #[tokio::test]
 async fn a_run_that_its_workflow_cancels_in_advance_makes_no_call() {
     let spec = |cancel: &str| format!("\n  params: {{}}\n  cancel: [{cancel}]{}", one_task("f", ""));
@@ -138,7 +133,6 @@ async fn a_run_that_its_workflow_cancels_in_advance_makes_no_call() {
     assert!(functions.lock().unwrap().is_empty(), "it was called");
 }
 
-// Seen red without the yield after each transition.
 #[tokio::test]
 async fn a_run_that_goes_round_in_circles_keeps_499_others_not_waiting() {
     let mut kit = Kit::new().await;
@@ -196,7 +190,6 @@ async fn a_look_reads_no_inputs_of_runs_that_wait() {
     assert_eq!(loaded.input, input);
 }
 
-// Seen red without the bound: all that a run ever had, in one answer.
 #[tokio::test]
 async fn a_long_history_has_only_the_newest_of_its_data() {
     let mut kit = Kit::new().await;

@@ -108,7 +108,7 @@ async fn who_has_the_token_starts_a_run_and_the_same_id_is_the_same_run() {
     assert_ne!(without_id.1["id"], again.1["id"], "each is a run of its own");
 }
 
-// Seen red without the comparison of the token, and with one that takes no token for an empty one.
+// Seen red without the comparison of the token.
 #[tokio::test]
 async fn who_has_not_learns_nothing_and_starts_nothing() {
     let desk = Desk::new().await;
@@ -156,7 +156,6 @@ async fn what_cannot_be_an_input_or_an_id_is_refused() {
     assert_eq!(desk.asked().await, []);
 }
 
-// Seen red without the bound.
 #[tokio::test]
 async fn no_more_than_32_bodies_are_read_at_once_and_none_of_a_stranger() {
     let desk = Desk::new().await;

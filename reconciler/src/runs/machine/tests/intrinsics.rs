@@ -99,7 +99,6 @@ fn a_text_too_long_to_be_encoded_fails() {
     assert_eq!(value("States.Hash($.s, 'MD5')", long), json!({"failed": "States.IntrinsicFailure"}));
 }
 
-// Seen red without the bound of what arguments give: the output alone is small.
 #[test]
 fn no_function_makes_more_than_256_kib_also_for_another_one() {
     let half = json!({"half": "x".repeat(200 * 1024)});

@@ -136,7 +136,6 @@ fn alone(state: &str) -> String {
     format!("{{startAt: a, states: {{a: {state}}}}}")
 }
 
-// Seen red without the bound of `fill`: the innermost branches begin with 4^6 times the input.
 #[test]
 fn a_template_in_a_template_stops_growing_at_256_kib() {
     let copies = "parameters: {a.$: $, b.$: $, c.$: $, d.$: $}";
@@ -156,7 +155,6 @@ fn a_template_in_a_template_stops_growing_at_256_kib() {
     }
 }
 
-// Seen red without the bytes of branches that have ended.
 #[test]
 fn all_that_the_branches_of_a_run_hold_has_a_bound() {
     let large =
@@ -178,7 +176,7 @@ fn all_that_the_branches_of_a_run_hold_has_a_bound() {
         format!("{{startAt: a, states: {{{}, {}}}}}", state("a", "next: b"), state("b", "end: true"))
     };
     assert_eq!(play(&branches(fits), large.clone(), |_| Ok(json!(null))).outcome(), large);
-    let played = play(&branches(200), large.clone(), |_| Ok(json!(null)));
+    let played = play(&branches(70), large.clone(), |_| Ok(json!(null)));
     assert_eq!((played.outcome(), played.now), (too_much.clone(), at(0)), "none begins");
     assert!(played.run.steps() < 70, "{} states", played.run.steps());
     let item = "{type: Pass, parameters: {all.$: $$.Execution.Input.text}, end: true}";
@@ -189,7 +187,6 @@ fn all_that_the_branches_of_a_run_hold_has_a_bound() {
     }
 }
 
-// Seen red without `call_queued`, and with time limits that begin as the state is entered.
 #[test]
 fn a_run_makes_40_calls_at_once_however_its_maps_are_nested() {
     let task = "{type: Task, function: f, timeoutSeconds: 60, heartbeatSeconds: 9, end: true}";
@@ -222,7 +219,6 @@ fn a_run_makes_40_calls_at_once_however_its_maps_are_nested() {
     }
 }
 
-// Seen red without the bound of `fill_up`.
 #[test]
 fn maps_in_maps_begin_no_more_than_a_thousand_strands() {
     let wait = "{type: Wait, seconds: 1, end: true}";
@@ -248,7 +244,6 @@ fn maps_in_maps_begin_no_more_than_a_thousand_strands() {
     assert!((STRANDS_MAX / 2..=STRANDS_MAX).contains(&most), "{most} at once");
 }
 
-// Seen red without the bound of `open_map`: each of the inner Maps has 20,000 items in memory.
 #[test]
 fn a_map_over_more_items_than_the_run_can_enter_states_does_not_begin() {
     let inner = map_of("$$.Execution.Input.items", "", "{type: Wait, seconds: 1, end: true}");
