@@ -134,7 +134,7 @@ async fn a_run_that_its_workflow_cancels_in_advance_makes_no_call() {
 }
 
 #[tokio::test]
-async fn a_run_that_goes_round_in_circles_keeps_499_others_not_waiting() {
+async fn a_run_that_goes_round_in_circles_keeps_none_of_499_others_waiting() {
     let mut kit = Kit::new().await;
     kit.push("flow", 1, COUNTS).await;
     let three = "\n  startAt: a\n  states: {a: {type: Pass, next: b}, b: {type: Pass, next: c}, c: {type: Pass, end: true}}";
