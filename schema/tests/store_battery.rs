@@ -40,6 +40,7 @@ battery!(
     a_list_is_of_one_revision_whatever_happens_meanwhile,
     a_list_holds_only_its_prefix,
     a_list_of_nothing_has_a_revision,
+    the_newest_keys_come_in_pages,
     revisions_count_creation_and_writes,
     a_watch_sees_exactly_what_follows_the_list,
     a_watch_goes_back_to_an_old_revision,
@@ -106,6 +107,27 @@ async fn a_list_is_in_order_and_whole_beyond_a_page(backend: &impl Backend) {
     keys.sort();
     assert_eq!(listing.items.iter().map(|item| item.key.clone()).collect::<Vec<_>>(), keys);
     assert_eq!(listing.items.iter().map(|item| item.mod_revision).max(), Some(listing.revision));
+}
+
+async fn the_newest_keys_come_in_pages(backend: &impl Backend) {
+    let store = backend.store();
+    for key in ["/t/c", "/t/a", "/t/b", "/u/a", "/t/d"] {
+        put(&store, key, "first").await;
+    }
+    // A later write makes no key newer.
+    put(&store, "/t/a", "second").await;
+    let (mut before, mut pages) = (None, Vec::new());
+    loop {
+        let page = store.newest("/t/", 3, before).await.unwrap();
+        before = page.items.last().map(|last| last.create_revision);
+        pages.push(page.items.into_iter().map(|item| item.key).collect::<Vec<_>>());
+        if !page.has_more {
+            break;
+        }
+    }
+    assert_eq!(pages, [vec!["/t/d", "/t/b", "/t/a"], vec!["/t/c"]]);
+    assert!(!store.newest("/t/", 4, None).await.unwrap().has_more);
+    assert_eq!(store.newest("/t/", 4, Some(1)).await.unwrap().items, []);
 }
 
 async fn a_list_is_of_one_revision_whatever_happens_meanwhile(backend: &impl Backend) {

@@ -160,7 +160,7 @@ impl Http {
 
     /// The runs of a workflow, once so many have ended.
     fn ended(&mut self, workflow: &str, count: usize) -> Result<Vec<Value>> {
-        let path = format!("/v1/runs?namespace=default&workflow={workflow}");
+        let path = format!("/v1/runs?namespace=default&workflow={workflow}&limit=1000");
         eventually("the runs end", secs(1_200), || {
             let runs: Value = serde_json::from_str(&self.ask("GET", &path, "")?.1)?;
             let runs = runs["items"].as_array().context("no list")?;

@@ -34,6 +34,8 @@ pub(super) struct Shared {
     pub(super) blob_streams: Arc<Semaphore>,
     /// Simulations of changes; each takes a core as long as it lasts.
     pub(super) simulations: Arc<Semaphore>,
+    /// Requests for runs, whose bodies are read.
+    pub(super) starts: Semaphore,
 }
 
 pub(super) type App = axum::extract::State<Arc<Shared>>;

@@ -46,6 +46,9 @@ const LOG_STREAMS_MAX: usize = 256;
 /// Most archives being sent at once; an agent that is turned away tries again.
 const BLOB_STREAMS_MAX: usize = 64;
 
+/// Most requests for runs at once, each with a body of up to 512 KiB.
+const STARTS_MAX: usize = 32;
+
 pub fn router(deps: ApiDeps) -> Router {
     let calls = CallState::new(&deps.store, &deps.snapshot, &deps.identity, &deps.waiting_runs);
     let calls = calls::router(calls);
@@ -55,6 +58,7 @@ pub fn router(deps: ApiDeps) -> Router {
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
         blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
         simulations: Arc::new(Semaphore::new(1)),
+        starts: Semaphore::new(STARTS_MAX),
     };
     Router::new()
         .route("/v1/healthz", get(read::healthz))
@@ -100,12 +104,12 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/deliveries/{id}", get(sync::delivery))
         .route("/v1/sync", post(sync::sync))
         .route("/v1/placements", placements::route())
+        .merge(calls)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(no_such_route)
         .layer(from_fn(within_the_timeout))
         .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
         .with_state(Arc::new(shared))
-        .merge(calls)
 }
 
 async fn no_such_route(request: Request) -> ApiError {

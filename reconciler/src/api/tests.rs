@@ -25,30 +25,32 @@ use crate::webhooks::Intake;
 use crate::webhooks::SourceTarget;
 
 mod objects;
+mod runs;
 
 struct Api {
     address: SocketAddr,
     store: Arc<MemoryStore>,
     nudged: Nudged,
+    waiting: Waiting,
 }
 
 impl Api {
     async fn over(snapshot: Snapshot) -> Self {
         let store = Arc::new(MemoryStore::new());
         let (sync, nudged) = Nudge::new();
-        let snapshot = SnapshotReader::fixed(snapshot);
+        let (snapshot, waiting) = (SnapshotReader::fixed(snapshot), Waiting::default());
         let deps = ApiDeps {
             blobs: Blobs::new(std::path::Path::new("/nonexistent")),
             intake: intake(sync, &snapshot, &store),
             hooks: None,
-            waiting_runs: Waiting::default(),
+            waiting_runs: waiting.clone(),
             snapshot,
             store: Arc::clone(&store) as SharedStore,
             loops: LoopRuns::default(),
             identity: "host-1".to_owned(),
             version: "9.9.9".to_owned(),
         };
-        Self { address: bind_and_serve(router(deps)).await, store, nudged }
+        Self { address: bind_and_serve(router(deps)).await, store, nudged, waiting }
     }
 
     async fn answer(&self, method: reqwest::Method, path: &str) -> (u16, Value) {
@@ -433,20 +435,4 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         },
     ]});
     assert_eq!(page, expected);
-}
-
-#[tokio::test]
-async fn runs_are_asked_for_by_namespace_and_one_in_short() {
-    let api = Api::over(with_web()).await;
-    let (code, body) = api.get("/v1/runs?workflow=flow").await;
-    assert_eq!((code, &body["help"]), (400, &"add namespace=default&workflow=flow".into()));
-    let head = json!({
-        "definition": "ab", "origin": {"by": "push", "generation": 1}, "startedAt": at(0), "phase": "Failed",
-        "finishedAt": at(2), "state": "a", "error": "Moody",
-    });
-    let id = schema::meta::NamespacedName::new("default", "flow");
-    api.put(Key::RunHead(id, "r1".into()), head.to_string().into_bytes()).await;
-    let (code, row) = api.get("/v1/runs/default/flow/r1/summary").await;
-    assert_eq!((code, &row["phase"], &row["error"]), (200, &"Failed".into(), &"Moody".into()));
-    assert_eq!(api.get("/v1/runs/default/flow/r2/summary").await.0, 404);
 }

@@ -75,6 +75,14 @@ struct What<'a> {
     args: &'a GetArgs,
 }
 
+/// A list, and whether there is more of it.
+#[derive(serde::Deserialize)]
+struct Fetched<T> {
+    items: Vec<T>,
+    #[serde(default)]
+    next: Option<i64>,
+}
+
 impl What<'_> {
     /// The one name, if the page of one is asked for.
     fn only(&self) -> Option<&str> {
@@ -94,6 +102,16 @@ impl What<'_> {
         }
     }
 
+    /// The workflow whose runs are asked for, if a run is not named otherwise.
+    fn workflow(&self) -> Option<&str> {
+        match self.names.as_slice() {
+            [only] if self.args.resource.kind == ResourceKind::Run && !only.contains('/') => {
+                self.namespace.map(|_| *only)
+            }
+            _ => None,
+        }
+    }
+
     /// What the server is to choose by: always for events, of which it gives only the newest.
     fn query(&self) -> Vec<(&'static str, &str)> {
         let kind = self.args.resource.kind;
@@ -105,6 +123,7 @@ impl What<'_> {
         let selector = self.args.selector.as_ref().map(Selector::as_str);
         let all = [
             ("namespace", namespace),
+            ("workflow", self.workflow()),
             ("name", name),
             ("kind", self.about.as_deref()),
             ("selector", selector),
@@ -198,19 +217,31 @@ impl What<'_> {
         }
     }
 
-    async fn fetch<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<Vec<T>, CliError> {
-        let List { mut items } = self.client.get::<List<T>>(path, &self.query()).await?;
-        if !self.names.is_empty() {
-            items.retain(|item| self.names.iter().any(|name| item.is_named(name)));
+    async fn fetch<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<Fetched<T>, CliError> {
+        let mut query = self.query();
+        let mut fetched = self.client.get::<Fetched<T>>(path, &query).await?;
+        if fetched.items.is_empty() && self.workflow().is_some() {
+            // It may be the id of a run.
+            query.retain(|(key, _)| *key != "workflow");
+            fetched = self.client.get::<Fetched<T>>(path, &query).await?;
         }
-        Ok(items)
+        if !self.names.is_empty() {
+            fetched.items.retain(|item| self.names.iter().any(|name| item.is_named(name)));
+        }
+        Ok(fetched)
     }
 
     async fn list<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<(), CliError> {
         let kind = self.args.resource.kind;
-        let items = self.fetch::<T>(path).await?;
+        let Fetched { items, next } = self.fetch::<T>(path).await?;
         if self.args.watch {
             return self.watch(path, items).await;
+        }
+        if next.is_some() {
+            let plural = kind.plural();
+            note(&format!(
+                "there are older {plural}, which are not shown; 'minik8s get {plural} WORKFLOW' has those of one workflow"
+            ));
         }
         let missing: Vec<&str> =
             self.names.iter().copied().filter(|name| !items.iter().any(|item| item.is_named(name))).collect();
@@ -264,7 +295,7 @@ impl What<'_> {
                 }
             }
             tokio::time::sleep(WATCH_INTERVAL).await;
-            items = self.fetch::<T>(path).await?;
+            items = self.fetch::<T>(path).await?.items;
         }
     }
 }

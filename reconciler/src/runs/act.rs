@@ -14,17 +14,22 @@ use schema::store::election::Fence;
 use schema::store::{Guard, Op, StoreError, TXN_OPS_MAX, TxnOutcome};
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio::task::JoinError;
+use tokio::time::Instant;
 
 use super::book::{Carried, KeptHead, Progress};
-use super::journal::{self, Journal, JournalError};
-use super::machine::{Run, RunContext};
-use super::plan::{Begin, Step, TriggerWrite};
-use super::records::{JournalPart, RunId, Stored};
+use super::journal::{self, Journal, JournalError, Loaded};
+use super::machine::{Run, RunContext, errors};
+use super::plan::{Begin, Step, TriggerWrite, named_by};
+use super::records::{Entry, JournalPart, RunHead, RunId, Stored, Tries};
 use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
 
 /// Most steps at once: etcd answers many in the time of one.
 const AT_ONCE: usize = 32;
+
+/// A run ends once it was set to work on so often, each time without the next entry of its journal.
+pub(super) const TRIES_MAX: u32 = 5;
 
 /// Why a step was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +40,9 @@ enum StepError {
     Codec(#[from] CodecError),
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// It is taken up again after a pause, as one whose task ended.
+    #[error("the run can't be worked out: {0}")]
+    Panicked(JoinError),
 }
 
 /// What a step that was carried out means for the book.
@@ -46,6 +54,8 @@ enum Effect {
     Ended(RunId, Box<KeptHead>),
     /// It may have begun although the answer was lost; or there is such a run, and the book does not have it.
     Unsure(RunId),
+    /// It can't be worked out.
+    Stuck(RunId),
     Forgotten(RunId),
 }
 
@@ -56,6 +66,10 @@ struct Ready {
     spec: WorkflowSpec,
     run: Run,
     journal: Journal,
+    /// Why it is to end before it does anything more.
+    cancelled: Option<String>,
+    /// How often it was set to work on in vain before; none for a run that begins.
+    tried: Option<u32>,
 }
 
 impl WorkflowsLoop {
@@ -87,11 +101,16 @@ impl WorkflowsLoop {
         }
     }
 
-    /// What may be done at once. A definition goes with the last run that has it: not while others begin, and after all
-    /// others that end with it.
-    fn groups(&self, steps: Vec<Step>) -> [Vec<Step>; 3] {
+    /// What may be done at once. A run by which a reconciler may have ended is taken up alone, so that no other counts as
+    /// the one that did it. A definition goes with the last run that has it: not while others begin, and after all others
+    /// that end with it.
+    fn groups(&self, steps: Vec<Step>) -> Vec<Vec<Step>> {
         let (mut forgets, others): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|step| matches!(step, Step::Forget(_)));
+        let (alone, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|step| match step {
+            Step::Resume { id, .. } => self.book.heads.get(id).is_some_and(|kept| kept.head.tries.is_some()),
+            _ => false,
+        });
         let mut seen = BTreeSet::new();
         forgets.reverse();
         let (last, first) = forgets.into_iter().partition(|step| match step {
@@ -101,13 +120,14 @@ impl WorkflowsLoop {
             }
             _ => false,
         });
-        [others, first, last]
+        let alone = alone.into_iter().map(|step| vec![step]);
+        [others].into_iter().chain(alone).chain([first, last]).collect()
     }
 
     async fn perform(&self, fence: Fence, step: Step) -> (Option<RunId>, String, Result<Effect, StepError>) {
         let (id, what) = match &step {
             Step::Begin(begin) => (Some(begin.id.clone()), format!("beginning run {}", begin.id)),
-            Step::Resume(id) => (Some(id.clone()), format!("resuming run {id}")),
+            Step::Resume { id, .. } => (Some(id.clone()), format!("resuming run {id}")),
             Step::Cancel { id, .. } => (None, format!("ending run {id}")),
             Step::Dismiss { id, .. } => (None, format!("removing the request for run {id}")),
             Step::WriteStatus { workflow, .. } => {
@@ -120,7 +140,7 @@ impl WorkflowsLoop {
         };
         let done = match step {
             Step::Begin(begin) => self.begin(fence, *begin).await,
-            Step::Resume(id) => self.resume(fence, &id).await,
+            Step::Resume { id, cancelled } => self.resume(fence, &id, cancelled).await,
             Step::Cancel { id, cause } => {
                 if let Some(carried) = self.book.tasks.get(&id) {
                     carried.cancel.send_replace(Some(cause));
@@ -172,6 +192,9 @@ impl WorkflowsLoop {
             }
             Ok(Effect::Unsure(id)) => {
                 self.book.unsure.insert(id);
+            }
+            Ok(Effect::Stuck(id)) => {
+                self.book.stuck.insert(id, Instant::now());
             }
             Ok(Effect::Forgotten(id)) => self.book.remove(&id),
             Err(error @ (StepError::Store(_) | StepError::Journal(JournalError::Store(_)))) => {
@@ -234,26 +257,68 @@ impl WorkflowsLoop {
             ops.extend((0..asked_parts).map(|part| Op::delete(id.input(part))));
         }
         let Some(revision) = self.write(fence, guards, ops).await? else { return Ok(Effect::Unsure(id)) };
-        let (run, _) = Run::begin(context(&id, input, head.started_at), &spec);
         let kept = KeptHead { head, revision };
-        Ok(Effect::Began(Box::new(Ready { journal: Journal::of_begun(id.clone()), id, kept, spec, run })))
+        let cancelled = named_by(&spec, &id).map(str::to_owned);
+        let begun = context(&id, input, kept.head.started_at);
+        let (run, spec) = match worked_out(begun, spec, Vec::new()).await {
+            Ok(worked_out) => worked_out,
+            // It has begun, so it counts as one that is to be taken up.
+            Err(error) => {
+                tracing::error!(run = %id, %error, "the run is taken up again");
+                return Ok(Effect::Unsure(id));
+            }
+        };
+        let journal = Journal::of_begun(id.clone());
+        Ok(Effect::Began(Box::new(Ready { id, kept, spec, run, journal, cancelled, tried: None })))
     }
 
-    async fn resume(&self, fence: Fence, id: &RunId) -> Result<Effect, StepError> {
-        let Some(kept) = self.book.heads.get(id) else { return Ok(Effect::None) };
-        match self.read_back(id, kept).await {
-            Ok(ready) => Ok(Effect::Resumed(Box::new(ready))),
+    async fn resume(&self, fence: Fence, id: &RunId, cancelled: Option<String>) -> Result<Effect, StepError> {
+        // A task that failed may have written the head since.
+        let Some(found) = self.deps.store.get(&id.head().to_string()).await? else {
+            return Ok(Effect::Forgotten(id.clone()));
+        };
+        let kept = KeptHead { head: decode(&found.value)?, revision: found.mod_revision };
+        if !kept.head.is_running() {
+            return Ok(Effect::Ended(id.clone(), Box::new(kept)));
+        }
+        let (spec, loaded) = match self.read_back(id, &kept).await {
+            Ok(read) => read,
             Err(StepError::Journal(JournalError::Unreadable(why))) => {
                 tracing::warn!(run = %id, why, "the run ends, for its journal can't be read");
-                let ended = journal::end_unreadable(&self.deps.store, fence, id, kept, &why).await?;
-                Ok(Effect::Ended(id.clone(), Box::new(ended)))
+                let ended = journal::end_unreadable(&self.deps.store, fence, id, &kept, &why).await?;
+                return Ok(Effect::Ended(id.clone(), Box::new(ended)));
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
+        };
+        let Loaded { input, entries, journal } = loaded;
+        let entry = journal.next();
+        let tried = kept.head.tried(entry);
+        if tried >= TRIES_MAX {
+            let why = format!(
+                "reconcilers failed or ended {tried} times while they worked on the run, before entry {entry} of its journal"
+            );
+            tracing::warn!(run = %id, why, "the run ends");
+            let error = (errors::CRASHED, why.as_str());
+            let ended = journal::end_failed(&self.deps.store, fence, id, &kept, error).await?;
+            return Ok(Effect::Ended(id.clone(), Box::new(ended)));
+        }
+        let head = RunHead { tries: Some(Tries { entry, count: tried + 1 }), ..kept.head.clone() };
+        let kept = journal::write_head(&self.deps.store, fence, id, &kept, head).await?;
+        let begun = context(id, input, kept.head.started_at);
+        match worked_out(begun, spec, entries).await {
+            Ok((run, spec)) => {
+                let (id, tried) = (id.clone(), Some(tried));
+                Ok(Effect::Resumed(Box::new(Ready { id, kept, spec, run, journal, cancelled, tried })))
+            }
+            Err(error) => {
+                tracing::error!(run = %id, %error, "the run is taken up again after a pause");
+                Ok(Effect::Stuck(id.clone()))
+            }
         }
     }
 
-    /// The run as its journal has it.
-    async fn read_back(&self, id: &RunId, kept: &KeptHead) -> Result<Ready, StepError> {
+    /// The definition of a run, and its journal.
+    async fn read_back(&self, id: &RunId, kept: &KeptHead) -> Result<(WorkflowSpec, Loaded), StepError> {
         let missing = |what: &str| JournalError::Unreadable(format!("its {what} is gone"));
         let definition = (id.workflow.clone(), kept.head.definition.clone());
         let found = self.deps.store.get(&definition_key(&definition).to_string()).await?;
@@ -261,16 +326,12 @@ impl WorkflowsLoop {
         let unknown = |error: CodecError| JournalError::Unreadable(format!("its definition: {error}"));
         let spec: WorkflowSpec = decode(&found.value).map_err(unknown)?;
         let loaded = Journal::load(&self.deps.store, id).await?.ok_or_else(|| missing("journal"))?;
-        let (mut run, _) = Run::begin(context(id, loaded.input, kept.head.started_at), &spec);
-        for entry in &loaded.entries {
-            run.step(&spec, entry.at, &entry.event);
-        }
-        Ok(Ready { id: id.clone(), kept: kept.clone(), spec, run, journal: loaded.journal })
+        Ok((spec, loaded))
     }
 
     fn carry_on(&mut self, fence: Fence, ready: Ready) {
-        let Ready { id, kept, spec, run, journal } = ready;
-        let (cancel, cancelled) = watch::channel(None);
+        let Ready { id, kept, spec, run, journal, cancelled, tried } = ready;
+        let (cancel, cancelled) = watch::channel(cancelled);
         let progress =
             Arc::new(Mutex::new(Progress { state: run.state_name().to_owned(), steps: run.steps() }));
         let task = RunTask {
@@ -284,6 +345,8 @@ impl WorkflowsLoop {
             journal,
             cancelled,
             progress: Arc::clone(&progress),
+            is_marked: tried.is_some(),
+            tried,
         };
         let nudge = self.deps.nudge.clone();
         let task = tokio::spawn(async move {
@@ -326,6 +389,22 @@ impl WorkflowsLoop {
         let below = self.book.heads.range(first..).take_while(|(id, _)| id.workflow == *workflow);
         below.into_iter().any(|(id, kept)| id != except && kept.head.definition == *hash)
     }
+}
+
+/// The run as its journal has it. On a thread of its own: it may be long, and a run that can't be worked out ends no other.
+async fn worked_out(
+    begun: RunContext,
+    spec: WorkflowSpec,
+    entries: Vec<Entry>,
+) -> Result<(Run, WorkflowSpec), StepError> {
+    let working = tokio::task::spawn_blocking(move || {
+        let (mut run, _) = Run::begin(begun, &spec);
+        for entry in &entries {
+            run.step(&spec, entry.at, &entry.event);
+        }
+        (run, spec)
+    });
+    working.await.map_err(StepError::Panicked)
 }
 
 fn context(id: &RunId, input: serde_json::Value, started_at: jiff::Timestamp) -> RunContext {

@@ -118,15 +118,27 @@ pub(super) async fn end_unreadable(
     kept: &KeptHead,
     why: &str,
 ) -> Result<KeptHead, JournalError> {
+    end_failed(store, fence, id, kept, (errors::JOURNAL, why)).await
+}
+
+/// Ends a run with an error that its journal does not have; its end then.
+pub(super) async fn end_failed(
+    store: &SharedStore,
+    fence: Fence,
+    id: &RunId,
+    kept: &KeptHead,
+    (error, cause): (&str, &str),
+) -> Result<KeptHead, JournalError> {
     let mut head = kept.head.clone();
     head.phase = RunPhase::Failed;
     head.finished_at = Some(Timestamp::now().max(head.started_at));
-    head.set_error(errors::JOURNAL, why);
-    end(store, fence, id, kept, head).await
+    head.tries = None;
+    head.set_error(error, cause);
+    write_head(store, fence, id, kept, head).await
 }
 
-/// Ends a run without an entry of its journal.
-pub(super) async fn end(
+/// Writes the head of a run without an entry of its journal.
+pub(super) async fn write_head(
     store: &SharedStore,
     fence: Fence,
     id: &RunId,
@@ -136,8 +148,8 @@ pub(super) async fn end(
     let value = encode(&head).map_err(|error| JournalError::Unreadable(error.to_string()))?;
     let key = id.head().to_string();
     let guards = vec![fence.guard(), Guard::ModRevision(key.clone(), kept.revision)];
-    write(store, (&key, &value), guards, vec![Op::put(&key, value.clone())]).await?;
-    Ok(KeptHead { head, ..*kept })
+    let revision = write(store, (&key, &value), guards, vec![Op::put(&key, value.clone())]).await?;
+    Ok(KeptHead { head, revision })
 }
 
 /// All that lies at keys of this run.
@@ -149,6 +161,11 @@ impl Journal {
     /// That of a run whose beginning is written at 0.
     pub fn of_begun(id: RunId) -> Self {
         Self { id, next: 1, tail: Vec::new(), tail_bytes: 0 }
+    }
+
+    /// Number of the next entry.
+    pub(super) fn next(&self) -> u64 {
+        self.next
     }
 
     /// Reads a journal; none if there is none.
@@ -249,20 +266,20 @@ impl Journal {
     }
 }
 
-/// Does `ops`, of which one writes `value` at `key`, until it is done or can't be.
+/// Does `ops`, of which one writes `value` at `key`, until it is done or can't be; the revision at which it was.
 async fn write(
     store: &SharedStore,
     (key, value): (&str, &[u8]),
     guards: Vec<Guard>,
     ops: Vec<Op>,
-) -> Result<(), JournalError> {
+) -> Result<i64, JournalError> {
     let mut wait = RETRY_WAIT.0;
     loop {
         let error = match store.txn(guards.clone(), ops.clone()).await {
-            Ok(TxnOutcome::Committed(_)) => return Ok(()),
+            Ok(TxnOutcome::Committed(revision)) => return Ok(revision),
             // It may be the answer to the second time of what was done the first.
             Ok(TxnOutcome::Conflict) => match store.get(key).await {
-                Ok(Some(there)) if there.value == value => return Ok(()),
+                Ok(Some(there)) if there.value == value => return Ok(there.mod_revision),
                 Ok(_) => return Err(JournalError::Lost),
                 Err(error) => error,
             },

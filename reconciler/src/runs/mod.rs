@@ -21,7 +21,7 @@ mod triggers;
 mod workflows_loop;
 
 pub use journal::{JournalError, Loaded};
-pub use read::{kept_run, run_head, run_heads};
+pub use read::{kept_run, newest_runs, run_head};
 pub use records::{Entry, Origin, RunHead, RunId};
 pub use request::{Asked, RequestError, Waiting, ask};
 pub use workflows_loop::{WorkflowsDeps, WorkflowsLoop};

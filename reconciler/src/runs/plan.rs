@@ -91,7 +91,12 @@ pub(super) enum Step {
     /// Begins a run.
     Begin(Box<Begin>),
     /// Takes up a run where its journal ends.
-    Resume(RunId),
+    Resume {
+        /// Which.
+        id: RunId,
+        /// Why it is to end before it does anything more.
+        cancelled: Option<String>,
+    },
     /// Ends a run.
     Cancel {
         /// Which.
@@ -151,15 +156,15 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     let mut out = Steps::default();
     let runnables = runnables(seen);
     let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len());
-    out.steps.extend(seen.idle.iter().cloned().map(Step::Resume));
+    let resumed = seen.idle.iter().map(|id| Step::Resume {
+        id: id.clone(),
+        cancelled: why_cancelled(&runnables, id).map(str::to_owned),
+    });
+    out.steps.extend(resumed);
     for id in seen.carried.keys() {
-        let cause = match runnables.get(&id.workflow) {
-            None if RunId::function(&id.workflow).is_some() => "its function was removed",
-            None => "its workflow was removed",
-            Some(runnable) if runnable.spec.cancel.contains(&id.run) => "spec.cancel names it",
-            Some(_) => continue,
-        };
-        out.steps.push(Step::Cancel { id: id.clone(), cause: cause.to_owned() });
+        if let Some(cause) = why_cancelled(&runnables, id) {
+            out.steps.push(Step::Cancel { id: id.clone(), cause: cause.to_owned() });
+        }
     }
 
     let running = running(seen);
@@ -192,6 +197,20 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
         out.look_again(now + STATUS_INTERVAL);
     }
     out
+}
+
+/// Why a run is to end, if it is.
+fn why_cancelled(runnables: &Runnables<'_>, id: &RunId) -> Option<&'static str> {
+    match runnables.get(&id.workflow) {
+        None if RunId::function(&id.workflow).is_some() => Some("its function was removed"),
+        None => Some("its workflow was removed"),
+        Some(runnable) => named_by(&runnable.spec, id),
+    }
+}
+
+/// Why a run of this workflow is to end, if the workflow says so.
+pub(super) fn named_by(spec: &WorkflowSpec, id: &RunId) -> Option<&'static str> {
+    spec.cancel.contains(&id.run).then_some("spec.cancel names it")
 }
 
 /// Runs under way of each workflow.
@@ -267,7 +286,8 @@ type Runnables<'a> = BTreeMap<NamespacedName, Runnable<'a>>;
 /// All of it, by what runs are of.
 fn runnables(seen: &Observed) -> Runnables<'_> {
     let asked = seen.requests.iter().map(|(id, ..)| &id.workflow);
-    let in_use: BTreeSet<&NamespacedName> = seen.carried.keys().map(|id| &id.workflow).chain(asked).collect();
+    let under_way = seen.carried.keys().chain(&seen.idle).map(|id| &id.workflow);
+    let in_use: BTreeSet<&NamespacedName> = under_way.chain(asked).collect();
     let all = seen.snapshot.objects.iter();
     all.filter_map(|(id, found)| {
         let object = &found.value;

@@ -8,17 +8,25 @@ use schema::store::{SharedStore, StoreError};
 use super::journal::{Journal, JournalError, Loaded};
 use super::records::{RunHead, RunId};
 
-/// The heads of runs, of one namespace or workflow if `below` says so: `default/` or `default/sum/`.
+/// The heads of the newest runs, of one namespace or workflow if `below` says so: `default/` or `default/sum/`. At most
+/// `limit`, and only such as began before `before`; with what to give as `before` for the next ones, if there are more.
 ///
 /// # Errors
 /// Etcd does not answer.
-pub async fn run_heads(store: &SharedStore, below: &str) -> Result<Vec<(RunId, RunHead)>, StoreError> {
-    let listing = store.list(&format!("{}{below}", prefix::RUN_HEADS)).await?;
-    let heads = listing.items.into_iter().filter_map(|item| {
+pub async fn newest_runs(
+    store: &SharedStore,
+    below: &str,
+    limit: u16,
+    before: Option<i64>,
+) -> Result<(Vec<(RunId, RunHead)>, Option<i64>), StoreError> {
+    let page = store.newest(&format!("{}{below}", prefix::RUN_HEADS), limit, before).await?;
+    // Each run begins in a transaction of its own, so none is lost between two pages.
+    let next = page.items.last().filter(|_| page.has_more).map(|last| last.create_revision);
+    let heads = page.items.into_iter().filter_map(|item| {
         let Ok(Key::RunHead(workflow, run)) = item.key.parse() else { return None };
         Some((RunId { workflow, run }, decode(&item.value).ok()?))
     });
-    Ok(heads.collect())
+    Ok((heads.collect(), next))
 }
 
 /// The head of a run; none if there is none.

@@ -173,7 +173,17 @@ pub struct Parts {
     pub count: u64,
 }
 
-/// `heads/<ns>/<workflow>/<run>`: written when the run begins and when it ends.
+/// How often reconcilers set to work on a run, and may have ended by that, since it last got further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tries {
+    /// Number of the entry of its journal that was to be written next.
+    pub entry: u64,
+    /// How often.
+    pub count: u32,
+}
+
+/// `heads/<ns>/<workflow>/<run>`: written when the run begins and when it ends, and when it is taken up again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunHead {
@@ -199,6 +209,9 @@ pub struct RunHead {
     /// The error in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cause: String,
+    /// None while all is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tries: Option<Tries>,
 }
 
 impl RunHead {
@@ -214,7 +227,13 @@ impl RunHead {
             steps: 0,
             error: String::new(),
             cause: String::new(),
+            tries: None,
         }
+    }
+
+    /// How often it was set to work on in vain, if its journal goes on at this entry.
+    pub(super) fn tried(&self, entry: u64) -> u32 {
+        self.tries.filter(|tries| tries.entry == entry).map_or(0, |tries| tries.count)
     }
 
     /// The run in short, under this id.

@@ -17,10 +17,13 @@ use tokio::time::sleep;
 use super::journal::in_parts;
 use super::machine::is_deeper_than;
 use super::machine::limits::DEPTH_MAX;
-use super::records::{INLINE_MAX_BYTES, Origin, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
+use super::records::{Origin, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
 
 /// Most runs that are asked for and wait: with the largest inputs they take 256 MiB of etcd's 2 GiB.
 pub(super) const WAITING_MAX: usize = 1_000;
+/// Larger inputs lie in parts of their own until the run begins: the leader reads every request whenever it looks, and
+/// an input once, when its turn comes.
+const ASKED_INLINE_MAX_BYTES: usize = 1024;
 /// After a watch that broke.
 const REWATCH_WAIT: Duration = Duration::from_secs(1);
 
@@ -119,7 +122,7 @@ pub async fn ask(
         return Err(RequestError::TooLarge(text.len()));
     }
     let mut ops = Vec::new();
-    let input = if text.len() <= INLINE_MAX_BYTES {
+    let input = if text.len() <= ASKED_INLINE_MAX_BYTES {
         Stored::Inline(input)
     } else {
         let (parts, count) = in_parts(&text);

@@ -15,8 +15,9 @@ use super::beats;
 use super::book::{KeptHead, SharedProgress};
 use super::caller::{Answer, Caller};
 use super::journal::{self, Journal, JournalError};
+use super::machine::limits::CALLS_MAX;
 use super::machine::{Event, Outcome, Run, Timer};
-use super::records::{Entry, RunHead, RunId};
+use super::records::{Entry, RunHead, RunId, Tries};
 
 /// A run, and all that it needs to go on.
 pub(super) struct RunTask {
@@ -30,10 +31,11 @@ pub(super) struct RunTask {
     pub(super) journal: Journal,
     pub(super) cancelled: watch::Receiver<Option<String>>,
     pub(super) progress: SharedProgress,
+    /// How often it was set to work on in vain before; none once it has got further.
+    pub(super) tried: Option<u32>,
+    /// Its head says that this reconciler is at work on it.
+    pub(super) is_marked: bool,
 }
-
-/// Most calls of a run at once, as in Step Functions; the others follow.
-const CALLS_MAX: usize = 40;
 
 /// Calls under way.
 struct Calls {
@@ -65,16 +67,50 @@ impl RunTask {
                 // Its journal alone ends it: today's bounds are tighter than those it was written under, or it ended
                 // as it began.
                 let head = ended(&self.kept.head, outcome, &self.run, self.run.at());
-                return self.written(journal::end(&self.store, self.fence, &self.id, &self.kept, head).await);
+                let ended = journal::write_head(&self.store, self.fence, &self.id, &self.kept, head).await;
+                return self.written(ended);
             }
-            self.follow_up(&mut calls);
-            let answer = self.next_event(&mut calls).await;
-            // The clock may have been set back.
-            last = last.max(Timestamp::now());
-            if let Err(error) = self.take(answer, last).await {
-                return self.ended_by(error).await;
+            match self.go_on(&mut calls, last).await {
+                Ok(at) => last = at,
+                Err(error) => return self.ended_by(error).await,
             }
+            // A run that never waits for anything keeps no other waiting.
+            tokio::task::consume_budget().await;
         }
+    }
+
+    /// Waits for what happens next and takes it in; the time of it.
+    async fn go_on(&mut self, calls: &mut Calls, last: Timestamp) -> Result<Timestamp, JournalError> {
+        let cancelled = self.cancelled.borrow_and_update().clone();
+        let answer = match cancelled {
+            // Before any call is made.
+            Some(cause) => Event::Cancelled { cause }.into(),
+            None => {
+                self.follow_up(calls);
+                if !self.run.pending().continues {
+                    self.mark(false).await?;
+                }
+                self.next_event(calls).await
+            }
+        };
+        if !matches!(answer.event, Event::Beat { .. }) {
+            self.mark(true).await?;
+        }
+        // The clock may have been set back.
+        let at = last.max(Timestamp::now());
+        self.take(answer, at).await.map(|()| at)
+    }
+
+    /// Says in the head of a run that was taken up whether it is worked on or waits, until it gets further: if this process
+    /// ends meanwhile, the run counts as the cause only if it was worked on.
+    async fn mark(&mut self, is_at_work: bool) -> Result<(), JournalError> {
+        let Some(before) = self.tried.filter(|_| is_at_work != self.is_marked) else { return Ok(()) };
+        let count = before + u32::from(is_at_work);
+        let tries = (count > 0).then(|| Tries { entry: self.journal.next(), count });
+        let head = RunHead { tries, ..self.kept.head.clone() };
+        self.kept = journal::write_head(&self.store, self.fence, &self.id, &self.kept, head).await?;
+        self.is_marked = is_at_work;
+        Ok(())
     }
 
     /// A call that is made again after a change of leader has a new token, and as long for its first sign of life as the
@@ -112,9 +148,7 @@ impl RunTask {
             }
             is_wanted
         });
-        let mut first = pending.calls;
-        first.sort_by_key(|call| call.id);
-        for call in first.into_iter().take(CALLS_MAX) {
+        for call in pending.calls {
             if calls.by_id.contains_key(&call.id) {
                 continue;
             }
@@ -125,11 +159,8 @@ impl RunTask {
         }
     }
 
-    /// What happens next: the end of the run if it is asked for, an inner transition, an answer or the end of a wait.
+    /// What happens next: an inner transition, the end of the run if it is asked for, an answer or the end of a wait.
     async fn next_event(&mut self, calls: &mut Calls) -> Answer {
-        if let Some(cause) = self.cancelled.borrow_and_update().clone() {
-            return Event::Cancelled { cause }.into();
-        }
         let pending = self.run.pending();
         // A beat may be on its way when its time is over.
         let fires_at = |timer: &Timer| match pending.heartbeats.contains(&timer.id) {
@@ -186,6 +217,7 @@ impl RunTask {
         let ended = self.run.outcome().map(|outcome| ended(&self.kept.head, outcome, &self.run, at));
         let head = ended.as_ref().map(|head| (head, self.kept.revision));
         self.journal.append(&self.store, self.fence, entry, head).await?;
+        self.tried = None;
         if let Some(head) = ended {
             self.kept.head = head;
         }
@@ -202,6 +234,7 @@ fn ended(begun: &RunHead, outcome: &Outcome, run: &Run, at: Timestamp) -> RunHea
         finished_at: Some(at),
         state: run.state_name().to_owned(),
         steps: run.steps(),
+        tries: None,
         ..begun.clone()
     };
     head.phase = match outcome {

@@ -48,8 +48,8 @@ pub use status::{
 pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
 pub use workflows::{
-    RunAccepted, RunBody, RunCall, RunDetail, RunView, TriggerView, WorkflowDetail, WorkflowView, duration,
-    mermaid, run, run_detail, triggers, workflow, workflows,
+    RunAccepted, RunBody, RunCall, RunDetail, RunPage, RunView, TriggerView, WorkflowDetail, WorkflowView,
+    duration, mermaid, run, run_detail, triggers, workflow, workflows,
 };
 
 /// A list as the API sends it and `-o json` prints it.

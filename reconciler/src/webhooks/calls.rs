@@ -19,6 +19,7 @@ use schema::store::reflector::SnapshotReader;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::runs::{self, Asked, Origin, RequestError, RunId, Waiting};
@@ -27,6 +28,10 @@ use crate::view::{Problem, RunAccepted};
 /// Largest body; what a run takes as its input is less.
 const BODY_MAX_BYTES: usize = 512 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most calls at once whose bodies are read: with the largest ones, 16 MiB.
+const CALLS_MAX: usize = 32;
+/// `Retry-After` when there is no room.
+const RETRY_AFTER_S: u64 = 5;
 /// Longest id of a call: the run's has the trigger's name before it.
 const ID_MAX_CHARS: usize = 128;
 /// Names a call, so that the same one sent again is the same run.
@@ -38,6 +43,7 @@ pub struct CallState {
     snapshot: SnapshotReader,
     identity: String,
     waiting: Waiting,
+    room: Semaphore,
 }
 
 impl CallState {
@@ -45,12 +51,13 @@ impl CallState {
     /// that have not begun.
     pub fn new(store: &SharedStore, snapshot: &SnapshotReader, identity: &str, waiting: &Waiting) -> Self {
         let (store, snapshot) = (Arc::clone(store), snapshot.clone());
-        Self { store, snapshot, identity: identity.to_owned(), waiting: waiting.clone() }
+        let room = Semaphore::new(CALLS_MAX);
+        Self { store, snapshot, identity: identity.to_owned(), waiting: waiting.clone(), room }
     }
 }
 
 /// The route, for a listener.
-pub fn router(desk: CallState) -> Router {
+pub fn router<S: Clone + Send + Sync + 'static>(desk: CallState) -> Router<S> {
     Router::new()
         .route("/v1/calls/{kind}/{namespace}/{object}/{trigger}", post(call))
         .with_state(Arc::new(desk))
@@ -62,6 +69,7 @@ enum Refusal {
     NotReady,
     Unauthorized,
     WrongId,
+    Busy,
     Slow,
     TooLarge,
     TooDeep(String),
@@ -83,6 +91,7 @@ impl From<RequestError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
+        let is_busy = self == Refusal::Busy;
         let (status, error, help) = match self {
             Refusal::NotReady => (503, "not ready".to_owned(), "call again in a second"),
             Refusal::Unauthorized => (
@@ -96,6 +105,7 @@ impl IntoResponse for Refusal {
                 "the id of the call can't be part of a run's".to_owned(),
                 "write letters, digits, '-', '_' and '.', 128 at most",
             ),
+            Refusal::Busy => (503, "too many calls at once".to_owned(), "call again in a few seconds"),
             Refusal::Slow => (408, "timed out reading the body".to_owned(), "send it again"),
             Refusal::TooLarge => (
                 413,
@@ -110,7 +120,11 @@ impl IntoResponse for Refusal {
             Refusal::Unavailable(why) => (503, why, "call again; with an Idempotency-Key it is the same run"),
         };
         let status = StatusCode::from_u16(status).expect("each is an HTTP status");
-        (status, Json(Problem { error, help: help.to_owned() })).into_response()
+        let mut answer = (status, Json(Problem { error, help: help.to_owned() })).into_response();
+        if is_busy {
+            answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
+        }
+        answer
     }
 }
 
@@ -129,6 +143,7 @@ async fn call(
     // Before the body: only who may call has it read.
     let (object, trigger) = authorized(&snapshot, &names, &head.headers).ok_or(Refusal::Unauthorized)?;
     let id = call_id(&head.headers)?;
+    let _place = desk.room.try_acquire().map_err(|_| Refusal::Busy)?;
     let body = timeout(BODY_TIMEOUT, axum::body::to_bytes(body, BODY_MAX_BYTES)).await;
     let body = body.map_err(|_| Refusal::Slow)?.map_err(|_| Refusal::TooLarge)?;
     let input = input(trigger, &body)?;
@@ -161,15 +176,16 @@ fn authorized<'a>(
     });
     let wanted = found.as_ref().map_or([0; 32], |(.., wanted)| *wanted);
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-    let shown: [u8; 32] = Sha256::digest(shown.unwrap_or_default()).into();
-    let is_right = bool::from(shown.ct_eq(&wanted));
+    let digest: [u8; 32] = Sha256::digest(shown.unwrap_or_default()).into();
+    let is_right = bool::from(digest.ct_eq(&wanted)) & shown.is_some();
     found.filter(|_| is_right).map(|(id, known, _)| (id, known))
 }
 
+/// The token, if there is one: an empty one is none.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"Bearer ";
     let (scheme, token) = value.split_at_checked(SCHEME.len())?;
-    scheme.eq_ignore_ascii_case(SCHEME).then(|| token.trim_ascii())
+    Some(token.trim_ascii()).filter(|token| scheme.eq_ignore_ascii_case(SCHEME) && !token.is_empty())
 }
 
 /// The caller's own id of the call, if it has one.

@@ -49,6 +49,15 @@ pub struct Listing {
     pub revision: i64,
 }
 
+/// The newest keys below a prefix.
+#[derive(Debug, Clone, Default)]
+pub struct Newest {
+    /// The keys, the one that appeared last first.
+    pub items: Vec<KeyValue>,
+    /// There are older ones.
+    pub has_more: bool,
+}
+
 /// What must hold for a transaction to happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
@@ -177,6 +186,8 @@ pub trait Store: Send + Sync + 'static {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError>;
     /// All keys below `prefix`, paged within, as of one revision.
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
+    /// The keys below `prefix` that appeared last, or last before the revision `before`; at most `limit` of them.
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError>;
     /// Does `ops` if all `guards` hold: all of them at one revision, or none. At most
     /// [`TXN_OPS_MAX`] of each and [`TXN_MAX_BYTES`], one operation per key.
     ///

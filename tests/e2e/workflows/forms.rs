@@ -1,5 +1,7 @@
 //! Both older forms and our own, with real functions: the right numbers, each run once.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 const ADD: &str = "def main(params):\n    print('called add', params)\n    return {'x': params['x'] + params['y'], 'y': params['y']}\n";
@@ -9,6 +11,9 @@ const NEGATE: &str =
     "def main(params):\n    print('called negate', params)\n    return {'x': -params['x']}\n";
 /// Fails until its third call.
 const MOODY: &str = "import os\n\n\nclass Moody(Exception):\n    pass\n\n\ndef main(params):\n    count = params.get('attempt', 0)\n    print('called moody', count)\n    if count < params['until']:\n        raise Moody('not yet')\n    return {'mood': 'good'}\n";
+
+/// Fails twice, and is well at each third call: what it counts is in its memory.
+const SHAKY: &str = "COUNT = [0]\n\n\nclass Shaky(Exception):\n    pass\n\n\ndef main(params):\n    COUNT[0] += 1\n    print('called shaky', COUNT[0])\n    if COUNT[0] % 3:\n        raise Shaky('not yet')\n    return {'calls': COUNT[0]}\n";
 
 const FORM_A: &str = r#"{
   "apiVersion": "/api/v1", "kind": "Workflow",
@@ -47,7 +52,8 @@ spec:
     funcData: {funcName: negate}
 "#;
 
-/// Two branches at once, a list, a wait of 2 s, an error that is caught after two tries.
+/// Two branches at once, a list, a wait of 2 s, a function that is well at the third try, an error that is caught after
+/// three.
 const WHOLE: &str = r"
 apiVersion: minik8s.io/v1
 kind: Workflow
@@ -70,7 +76,14 @@ spec:
       itemProcessor: {startAt: one, states: {one: {type: Task, function: negate, end: true}}}
       resultPath: $.negated
       next: rest
-    rest: {type: Wait, seconds: 2, next: risk}
+    rest: {type: Wait, seconds: 2, next: again}
+    again:
+      type: Task
+      function: shaky
+      parameters: {}
+      resultPath: $.shaky
+      retry: [{errorEquals: [Shaky], intervalSeconds: 1, maxAttempts: 2, backoffRate: 1}]
+      next: risk
     risk:
       type: Task
       function: moody
@@ -78,15 +91,44 @@ spec:
       retry: [{errorEquals: [Moody], intervalSeconds: 1, maxAttempts: 2, backoffRate: 1}]
       catch: [{errorEquals: [Moody], resultPath: $.problem, next: done}]
       next: done
-    done: {type: Pass, parameters: {sum.$: $.sum, square.$: $.square, negated.$: $.negated, why.$: $.problem.Error}, end: true}
+    done: {type: Pass, parameters: {sum.$: $.sum, square.$: $.square, negated.$: $.negated, calls.$: $.shaky.calls, why.$: $.problem.Error}, end: true}
 ";
+
+/// One run through all kinds of states, which leaves what `describe` and `logs` show.
+fn every_kind_of_state(cluster: &Cluster) -> Result<()> {
+    let (ok, output) = run(cluster, "whole", r#"{"x": 2, "y": 3}"#, "w1")?;
+    let negated = [-5, -4].map(|x| serde_json::json!({ "x": x }));
+    let expected = serde_json::json!({"sum": 5, "square": 4, "negated": negated, "calls": 3, "why": "Moody"});
+    ensure!(ok && output == expected, "{output:#}");
+    ensure!(calls(cluster, "moody")?.len() == 3, "{:?}", calls(cluster, "moody")?);
+    let page = cluster.cli(&["describe", "run", "whole/w1"])?.ok()?;
+    println!("{page}");
+    ensure!(page.contains("risk (Task") && page.matches("3 attempts").count() == 2, "{page}");
+    ensure!(calls(cluster, "shaky")? == ["shaky 1", "shaky 2", "shaky 3"], "{:?}", calls(cluster, "shaky")?);
+    // Of this run alone: `add` was called by two others before.
+    let logs = cluster.cli(&["logs", "run/whole/w1"])?.ok()?;
+    println!("{logs}");
+    let lines = |state: &str| -> (BTreeSet<&str>, Vec<&str>) {
+        let of_state = format!("[{state}] [");
+        logs.lines().filter_map(|line| line.strip_prefix(&of_state)?.split_once("] called ")).unzip()
+    };
+    ensure!(lines("add").1 == ["add {'x': 2, 'y': 3}"], "{logs}");
+    let (activations, again) = lines("again");
+    ensure!(activations.len() == 3 && again == ["shaky 1", "shaky 2", "shaky 3"], "{logs}");
+    ensure!(lines("risk").1.len() == 3, "{logs}");
+
+    // The same id is the same run, and nothing is called again.
+    let (ok, again) = run(cluster, "whole", "{}", "w1")?;
+    ensure!(ok && again == expected && calls(cluster, "moody")?.len() == 3, "{again:#}");
+    Ok(())
+}
 
 // Seen red with a plan that starts a run of a push whose hash is the one before.
 #[test]
 fn pushes_start_one_run_each_and_more_are_asked_for() -> Result<()> {
     Cluster::run(one_node(), |cluster| {
         let mut changes: Vec<Change> =
-            [("add", ADD), ("square", SQUARE), ("negate", NEGATE), ("moody", MOODY)]
+            [("add", ADD), ("square", SQUARE), ("negate", NEGATE), ("moody", MOODY), ("shaky", SHAKY)]
                 .into_iter()
                 .flat_map(|(name, main)| function(name, main))
                 .collect();
@@ -104,18 +146,7 @@ fn pushes_start_one_run_each_and_more_are_asked_for() -> Result<()> {
         let adds = calls(cluster, "add")?;
         ensure!(adds.len() == 2, "each push ran once: {adds:?}");
 
-        let (ok, output) = run(cluster, "whole", r#"{"x": 2, "y": 3}"#, "w1")?;
-        let expected =
-            serde_json::json!({"sum": 5, "square": 4, "negated": [{"x": -5}, {"x": -4}], "why": "Moody"});
-        ensure!(ok && output == expected, "{output:#}");
-        ensure!(calls(cluster, "moody")?.len() == 3, "{:?}", calls(cluster, "moody")?);
-        let page = cluster.cli(&["describe", "run", "whole/w1"])?.ok()?;
-        println!("{page}");
-        ensure!(page.contains("risk (Task") && page.contains("3 attempts"), "{page}");
-
-        // The same id is the same run, and nothing is called again.
-        let (ok, again) = run(cluster, "whole", "{}", "w1")?;
-        ensure!(ok && again == expected && calls(cluster, "moody")?.len() == 3, "{again:#}");
+        every_kind_of_state(cluster)?;
 
         // A push that changes nothing of the workflow starts none; one that does starts one.
         let changes = [Change::write("form-a.json", FORM_A.replace(r#""y": 4"#, r#""y": 5"#))];

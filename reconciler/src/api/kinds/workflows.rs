@@ -1,16 +1,17 @@
 //! Workflows and their runs; a run may be asked for here, at any reconciler.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Path, Request, State};
 use axum::http::StatusCode;
 use axum::routing::{MethodRouter, get};
 use jiff::Timestamp;
 use schema::kinds::Kind;
 use schema::meta::{NamespacedName, ObjectRef};
 use serde::Deserialize;
+use tokio::time::timeout;
 
 use crate::api::app::{App, Shared};
 use crate::api::error::ApiError;
@@ -24,8 +25,11 @@ type Answer<T> = Result<Json<T>, ApiError>;
 
 /// Largest request: an input, and what is around it.
 const BODY_MAX_BYTES: usize = 512 * 1024;
-/// Most runs of an answer.
-const RUNS_MAX: usize = 5_000;
+/// Longest time to read it.
+const BODY_WAIT: Duration = Duration::from_secs(10);
+/// Runs of an answer, unless `limit` says otherwise; and the most that it may say.
+const RUNS_SHOWN: u16 = 500;
+const RUNS_MAX: u16 = 1_000;
 
 /// Which runs.
 #[derive(Debug, Deserialize)]
@@ -34,6 +38,10 @@ pub(in crate::api) struct Which {
     namespace: Option<String>,
     /// Of this workflow.
     workflow: Option<String>,
+    /// So many at most.
+    limit: Option<u16>,
+    /// Those that are older: the `next` of the answer before.
+    before: Option<i64>,
 }
 
 pub(in crate::api) async fn all(
@@ -67,8 +75,8 @@ pub(in crate::api) async fn triggers(
     Ok(Json(List { items: view::triggers(&*app.snapshot()?, namespace) }))
 }
 
-/// The newest runs first.
-pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) -> Answer<List<view::RunView>> {
+/// The newest runs first, a page at a time.
+pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) -> Answer<view::RunPage> {
     input::optional_name("namespace", query.namespace.as_deref())?;
     input::optional_name(
         "workflow",
@@ -83,13 +91,19 @@ pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) ->
             return Err(ApiError::bad_request(message, format!("add namespace=default&workflow={workflow}")));
         }
     };
-    let heads = runs::run_heads(&app.deps.store, &below).await.map_err(|error| unavailable(&error))?;
+    let limit = query.limit.unwrap_or(RUNS_SHOWN);
+    if !(1..=RUNS_MAX).contains(&limit) {
+        let message = format!("limit={limit}: an answer has 1 to {RUNS_MAX} runs");
+        return Err(ApiError::bad_request(
+            message,
+            "ask for the older ones with ?before= and `next` of the answer",
+        ));
+    }
+    let newest = runs::newest_runs(&app.deps.store, &below, limit, query.before).await;
+    let (heads, next) = newest.map_err(|error| unavailable(&error))?;
     let now = Timestamp::now();
-    let mut rows: Vec<_> =
-        heads.iter().map(|(id, head)| view::run(&id.workflow, &id.run, head, now)).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.started_at));
-    rows.truncate(RUNS_MAX);
-    Ok(Json(List { items: rows }))
+    let items = heads.iter().map(|(id, head)| view::run(&id.workflow, &id.run, head, now)).collect();
+    Ok(Json(view::RunPage { items, next }))
 }
 
 pub(in crate::api) async fn run(
@@ -146,11 +160,21 @@ async fn no_list() -> ApiError {
 async fn start(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
-    body: Result<Json<RunBody>, JsonRejection>,
+    request: Request,
 ) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
     let workflow = named(namespace, name)?;
-    let Json(asked) = body.map_err(|rejection| {
-        ApiError::bad_request(rejection.body_text(), "send {\"input\": {…}, \"id\": \"…\"}, both optional")
+    let busy = |_| ApiError::unavailable("too many runs are asked for at once", "try again in a few seconds");
+    let _place = app.starts.try_acquire().map_err(busy)?;
+    let asked = timeout(BODY_WAIT, Json::<RunBody>::from_request(request, &())).await;
+    let slow =
+        |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time", "send it again");
+    let Json(asked) = asked.map_err(slow)?.map_err(|rejection| {
+        let help = "send {\"input\": {…}, \"id\": \"…\"}, both optional, 512 KiB at most";
+        let status = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        ApiError::new(status, rejection.body_text(), help)
     })?;
     let at = Timestamp::now();
     let run = asked.id.unwrap_or_else(|| format!("r{:x}-{:08x}", at.as_millisecond(), rand::random::<u32>()));

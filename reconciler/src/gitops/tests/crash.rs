@@ -6,7 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use schema::store::memory::MemoryStore;
-use schema::store::{Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch};
+use schema::store::{
+    Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch,
+};
 
 /// The store behind a crash.
 #[derive(Debug, Clone)]
@@ -47,6 +49,11 @@ impl Store for CrashingStore {
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
         self.dead()?;
         self.inner.list(prefix).await
+    }
+
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
+        self.dead()?;
+        self.inner.newest(prefix, limit, before).await
     }
 
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {

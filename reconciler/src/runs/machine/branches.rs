@@ -1,19 +1,20 @@
 //! Parallel and Map: strands inside a strand.
 
+use std::borrow::Cow;
 use std::mem;
 
-use schema::kinds::workflow::{Machine, MachineRef, MapState, ParallelState, State};
+use schema::kinds::workflow::{MapState, ParallelState, State};
 use serde_json::{Value as Json, json};
 
 use super::Event;
 use super::context::Context;
-use super::data::{fill, lookup, place, select};
+use super::data::{fill, lookup, place, select, sized};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
-use super::limits::MAP_CONCURRENCY_MAX;
+use super::limits::{MAP_CONCURRENCY_MAX, STEPS_MAX, STRANDS_MAX, size};
 use super::strand::{Bounds, Branch, Item, Phase, Strand};
 use super::task::count;
-use super::transition::{Position, Progress, Transition};
+use super::transition::{Position, Progress, Transition, inner_machine};
 
 impl Transition<'_> {
     /// Begins all branches of a Parallel.
@@ -30,13 +31,20 @@ impl Transition<'_> {
                 None => input.into_owned(),
             }
         };
+        let input = sized("input of the branches", input)?;
         self.record(strand, "ParallelStateStarted", HistoryDetail::default());
-        let begun = parallel.branches.iter().map(|machine| {
+        let mut branches = Vec::with_capacity(parallel.branches.len());
+        for machine in &parallel.branches {
             let mut inner = Strand::new(self.at, strand.last_event, strand.item.clone());
+            self.load.strands += 1;
             self.enter(machine.as_ref(), &mut inner, &machine.start_at, input.clone());
-            Branch::Running { strand: Box::new(inner) }
-        });
-        Ok(Phase::Inside { branches: begun.collect(), bounds: Bounds::default() })
+            branches.push(Branch::Running { strand: Box::new(inner) });
+            // Nothing is begun for a run that has ended.
+            if self.fatal.is_some() {
+                break;
+            }
+        }
+        Ok(Phase::Inside { branches, bounds: Bounds::default() })
     }
 
     /// Begins as many items of a Map as may be under way at the same time.
@@ -46,6 +54,14 @@ impl Transition<'_> {
             let input = select("inputPath", map.input_path.as_ref(), &strand.input, &context)?;
             (items(map, &input, &context)?.len(), bounds(map, &input, &context)?)
         };
+        // Each item enters a state, also those of other Maps that have not begun: such a run can only end by its limit.
+        let left = (STEPS_MAX as usize).saturating_sub(self.counters.steps as usize + self.load.waiting);
+        if length > left {
+            let cause =
+                format!("the list has {length} items; of {STEPS_MAX} states, {left} are left to be entered");
+            return Err(Failure::new(errors::STEP_LIMIT, cause));
+        }
+        self.load.waiting += length;
         let detail = HistoryDetail { length: Some(length), ..HistoryDetail::default() };
         self.record(strand, "MapStateStarted", detail);
         let mut branches = vec![Branch::Waiting; length];
@@ -64,12 +80,17 @@ impl Transition<'_> {
         let running = branches.iter().filter(|branch| matches!(branch, Branch::Running { .. })).count();
         let waiting = branches.iter().enumerate().filter(|(_, branch)| **branch == Branch::Waiting);
         let room = usize::try_from(bounds.concurrency).unwrap_or(usize::MAX).saturating_sub(running);
+        // One at least: the end of another Map's item does not wake this one.
+        let room = room.min(STRANDS_MAX.saturating_sub(self.load.strands).max(usize::from(running == 0)));
         let begun: Vec<usize> = waiting.map(|(index, _)| index).take(room).collect();
         if begun.is_empty() {
             return Ok(());
         }
         for (index, value, input) in self.item_inputs(map, strand, &begun)? {
-            let mut inner = Strand::new(self.at, strand.last_event, Some(Item { index, value }));
+            let bytes = size(&value);
+            let mut inner = Strand::new(self.at, strand.last_event, Some(Item { index, value, bytes }));
+            self.load.strands += 1;
+            self.load.waiting = self.load.waiting.saturating_sub(1);
             inner.last_event = self.note(
                 strand.last_event,
                 "MapIterationStarted",
@@ -104,7 +125,7 @@ impl Transition<'_> {
                 None => value.clone(),
                 Some(template) => {
                     let of_item = Context { item: Some((*index, &value)), ..self.context(strand) };
-                    fill(template, &seen, &of_item)?
+                    sized("input of an item", fill(template, &seen, &of_item)?)?
                 }
             };
             Ok((*index, value, input))
@@ -169,7 +190,8 @@ impl Transition<'_> {
                 if is_map {
                     self.record(strand, "MapIterationSucceeded", HistoryDetail::index(index));
                 }
-                (Branch::Done { output }, None)
+                let bytes = size(&output);
+                (Branch::Done { output, bytes }, None)
             }
             Err(failure) => {
                 let failure = Failure { of_branch: !is_map, ..failure };
@@ -182,8 +204,11 @@ impl Transition<'_> {
             }
         };
         if let Some(branch) = branches.get_mut(index) {
+            self.load.remove(branch);
+            self.load.add(&ended);
             *branch = ended;
         }
+        self.bound_data();
         failed.and_then(|failure| bounds.exceeded(branches, failure))
     }
 
@@ -196,6 +221,7 @@ impl Transition<'_> {
         failure: Failure,
     ) -> Progress {
         let state = position.state;
+        branches.iter().for_each(|branch| self.load.remove(branch));
         self.abort(matches!(state, State::Map(_)).then_some(&strand.state), branches);
         let detail = HistoryDetail::error(&failure.error, &failure.cause);
         self.record(strand, format!("{}StateFailed", state.kind()), detail);
@@ -207,7 +233,7 @@ impl Transition<'_> {
         for (index, branch) in branches.iter_mut().enumerate() {
             let Branch::Running { strand: inner } = branch else { continue };
             let kind = match mem::replace(&mut inner.phase, Phase::Over) {
-                Phase::Calling { .. } => Some("TaskStateAborted"),
+                Phase::Calling { .. } | Phase::Queued => Some("TaskStateAborted"),
                 Phase::Waiting { .. } => Some("WaitStateAborted"),
                 Phase::Inside { branches: mut inside, bounds: Bounds { is_map, .. } } => {
                     self.abort(is_map.then_some(&inner.state), &mut inside);
@@ -229,8 +255,9 @@ impl Transition<'_> {
     fn join(&mut self, position: Position<'_>, strand: &mut Strand, branches: Vec<Branch>) -> Progress {
         let state = position.state;
         self.record(strand, format!("{}StateSucceeded", state.kind()), HistoryDetail::default());
+        branches.iter().for_each(|branch| self.load.remove(branch));
         let outputs = branches.into_iter().map(|branch| match branch {
-            Branch::Done { output } => output,
+            Branch::Done { output, .. } => output,
             Branch::Failed { failure } => json!({ "Error": failure.error, "Cause": failure.cause }),
             Branch::Waiting | Branch::Running { .. } => Json::Null,
         });
@@ -272,20 +299,12 @@ impl Bounds {
     }
 }
 
-/// The machine of a branch.
-fn inner_machine(state: &State, index: usize) -> Option<MachineRef<'_>> {
-    match state {
-        State::Parallel(parallel) => parallel.branches.get(index).map(Machine::as_ref),
-        State::Map(map) => Some(map.item_processor.as_ref()),
-        _ => None,
-    }
-}
-
 /// The items of a Map in what it sees.
-fn items(map: &MapState, seen: &Json, context: &Context<'_>) -> Result<Vec<Json>, Failure> {
+fn items<'a>(map: &MapState, seen: &'a Json, context: &'a Context<'_>) -> Result<Cow<'a, [Json]>, Failure> {
     let path = map.items_path.as_deref().unwrap_or("$");
-    match lookup("itemsPath", path, seen, context)?.into_owned() {
-        Json::Array(items) => Ok(items),
+    match lookup("itemsPath", path, seen, context)? {
+        Cow::Owned(Json::Array(items)) => Ok(Cow::Owned(items)),
+        Cow::Borrowed(Json::Array(items)) => Ok(Cow::Borrowed(items)),
         _ => Err(Failure::runtime(format!("itemsPath: there is no list at `{path}` of the data"))),
     }
 }

@@ -6,9 +6,9 @@ use schema::kinds::workflow::{Expression, JsonPath, NullablePath, Segment};
 use serde_json::{Map, Value as Json};
 
 use super::context::{Context, resolve};
-use super::failure::{Failure, errors};
+use super::failure::{Failure, Refused, errors};
 use super::intrinsic;
-use super::limits::{DEPTH_MAX, PAYLOAD_MAX_BYTES};
+use super::limits::{DEPTH_MAX, PAYLOAD_MAX_BYTES, size};
 
 /// What the path written in a field leads to; an error where it leads to nothing.
 pub(super) fn lookup<'a>(
@@ -37,45 +37,81 @@ pub(super) fn select<'a>(
     }
 }
 
-/// A payload template with its values.
+/// A payload template with its values. It is never larger than a state's data may be, also while it is made.
 pub(super) fn fill(template: &Json, data: &Json, context: &Context<'_>) -> Result<Json, Failure> {
+    let mut left = PAYLOAD_MAX_BYTES;
+    fill_within(template, data, context, &mut left)
+}
+
+fn fill_within(
+    template: &Json,
+    data: &Json,
+    context: &Context<'_>,
+    left: &mut usize,
+) -> Result<Json, Failure> {
     match template {
         Json::Array(items) => {
-            items.iter().map(|item| fill(item, data, context)).collect::<Result<_, _>>().map(Json::Array)
+            let filled = items.iter().map(|item| fill_within(item, data, context, left));
+            filled.collect::<Result<_, _>>().map(Json::Array)
         }
         Json::Object(fields) => {
             let mut filled = Map::new();
             for (name, value) in fields {
                 match (name.strip_suffix(".$"), value) {
                     (Some(plain), Json::String(text)) => {
-                        filled.insert(plain.to_owned(), expression(plain, text, data, context)?);
+                        spend(left, plain.len(), plain)?;
+                        filled.insert(plain.to_owned(), expression(plain, text, data, context, left)?);
                     }
                     _ => {
-                        filled.insert(name.clone(), fill(value, data, context)?);
+                        spend(left, name.len(), name)?;
+                        filled.insert(name.clone(), fill_within(value, data, context, left)?);
                     }
                 }
             }
             Ok(Json::Object(filled))
         }
-        plain => Ok(plain.clone()),
+        plain => {
+            spend(left, size(plain), "the template")?;
+            Ok(plain.clone())
+        }
     }
 }
 
-/// What a path or an intrinsic function gives, for the field `name`.
+/// Takes so much off what may still be made.
+fn spend(left: &mut usize, bytes: usize, name: &str) -> Result<(), Failure> {
+    *left = left.checked_sub(bytes).ok_or_else(|| too_large(name))?;
+    Ok(())
+}
+
+fn too_large(name: &str) -> Failure {
+    let cause = format!("with {name}, the data that is made has more than {PAYLOAD_MAX_BYTES} bytes as JSON");
+    Failure::new(errors::DATA_LIMIT, cause)
+}
+
+/// What a path or an intrinsic function gives, for the field `name`: not more than is `left`, which becomes less by it.
 pub(super) fn expression(
     name: &str,
     text: &str,
     data: &Json,
     context: &Context<'_>,
+    left: &mut usize,
 ) -> Result<Json, Failure> {
-    match Expression::parse(text) {
-        Ok(Expression::Path(path)) => resolve(&path, data, context).map(Cow::into_owned).ok_or_else(|| {
+    let value = match Expression::parse(text) {
+        Ok(Expression::Path(path)) => resolve(&path, data, context).ok_or_else(|| {
             Failure::new(errors::PARAMETER_PATH, format!("{name}: there is nothing at `{text}` of the data"))
-        }),
-        Ok(Expression::Call(call)) => intrinsic::evaluate(&call, data, context)
-            .map_err(|why| Failure::new(errors::INTRINSIC, format!("{name}: {text}: {why}"))),
-        Err(error) => Err(Failure::runtime(format!("{name}: `{text}`: {error}"))),
-    }
+        })?,
+        Ok(Expression::Call(call)) => {
+            let made = intrinsic::evaluate(&call, data, context, *left).map_err(|refused| match refused {
+                Refused::Because(why) => Failure::new(errors::INTRINSIC, format!("{name}: {text}: {why}")),
+                Refused::TooLarge => too_large(name),
+            });
+            Cow::Owned(made?)
+        }
+        Err(error) => return Err(Failure::runtime(format!("{name}: `{text}`: {error}"))),
+    };
+    // Before it is copied.
+    spend(left, size(&value), name)?;
+    Ok(value.into_owned())
 }
 
 /// `resultPath`: the result instead of the input when absent, the input alone when null, else the input with
@@ -133,24 +169,5 @@ pub fn is_deeper_than(value: &Json, levels: usize) -> bool {
         Json::Array(items) => items.iter().any(|item| is_deeper_than(item, inside)),
         Json::Object(fields) => fields.values().any(|field| is_deeper_than(field, inside)),
         _ => false,
-    }
-}
-
-/// How many bytes a value has as JSON, without writing it anywhere.
-pub(super) fn size(value: &Json) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    match serde_json::to_writer(&mut count, value) {
-        Ok(()) => count.0,
-        Err(_) => usize::MAX,
     }
 }

@@ -36,8 +36,10 @@ pub mod errors {
     pub const STEP_LIMIT: &str = "Minik8s.StepLimitExceeded";
     /// The journal has too many entries; nothing catches it. Not of the language.
     pub const EVENT_LIMIT: &str = "Minik8s.EventLimitExceeded";
-    /// The functions' answers have too many bytes in all; nothing catches it. Not of the language.
+    /// The functions' answers have too many bytes in all, or what its strands hold; nothing catches it. Not of the language.
     pub const RUN_DATA_LIMIT: &str = "Minik8s.RunDataLimitExceeded";
+    /// Reconcilers ended or failed while they worked on the run, again and again. Not of the language.
+    pub const CRASHED: &str = "Minik8s.RunCrashed";
     /// The journal can't be read, or not be written for another reason than that etcd is away. Not of the language.
     pub const JOURNAL: &str = "Minik8s.JournalUnreadable";
 }
@@ -66,7 +68,8 @@ impl Failure {
 
     /// Whether it ends the run, whatever the handlers say.
     pub(super) fn is_fatal(&self) -> bool {
-        [errors::RUNTIME, errors::STEP_LIMIT, errors::EVENT_LIMIT].contains(&self.error.as_str())
+        [errors::RUNTIME, errors::STEP_LIMIT, errors::EVENT_LIMIT, errors::RUN_DATA_LIMIT]
+            .contains(&self.error.as_str())
     }
 
     /// Whether the names of a handler fit it.
@@ -81,6 +84,20 @@ impl Failure {
             errors::BRANCH_FAILED if self.of_branch => true,
             name => name == self.error,
         })
+    }
+}
+
+/// Why an intrinsic function gives nothing.
+pub(super) enum Refused {
+    /// In a part of a sentence.
+    Because(String),
+    /// It, or what its arguments give, is larger than it may be.
+    TooLarge,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Self::Because(why)
     }
 }
 

@@ -30,6 +30,8 @@ pub use data::is_deeper_than;
 pub use failure::errors;
 pub use history::{HistoryDetail, HistoryEvent};
 pub use run::Run;
+#[cfg(test)]
+pub(super) use transition::PANICS;
 
 /// What a run is begun with, kept with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 
 use super::data::{expression, fill, lookup, place, select};
 use super::failure::Failure;
+use super::limits::PAYLOAD_MAX_BYTES;
 use super::strand::{Phase, Strand};
 use super::task::count;
 use super::transition::Transition;
@@ -42,7 +43,7 @@ impl Transition<'_> {
             (None, None) => Ok(String::new()),
             (None, Some(path)) => {
                 let value = if path.starts_with("States.") {
-                    expression(field, path, &strand.input, &context)?
+                    expression(field, path, &strand.input, &context, &mut PAYLOAD_MAX_BYTES.clone())?
                 } else {
                     lookup(field, path, &strand.input, &context)?.into_owned()
                 };

@@ -5,12 +5,12 @@ use schema::kinds::workflow::WorkflowSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::data::{size, sized};
+use super::data::sized;
 use super::failure::{Failure, errors};
 use super::history::{HistoryDetail, HistoryEvent};
-use super::limits::{EVENTS_MAX, RUN_MAX, RUN_MAX_BYTES};
+use super::limits::{EVENTS_MAX, RUN_MAX, RUN_MAX_BYTES, size};
 use super::random::Random;
-use super::strand::{Phase, Strand};
+use super::strand::{Load, Phase, Strand};
 use super::transition::{Counters, Progress, Transition};
 use super::{Event, Outcome, Pending, RunContext, Timer};
 
@@ -76,7 +76,13 @@ impl Run {
                 let detail = HistoryDetail::error(errors::TIMEOUT, "the run took too long");
                 Some(self.end(Outcome::TimedOut, "ExecutionTimedOut", detail))
             }
-            event => self.transition(|transition, root| transition.advance(spec.machine(), root, event)),
+            event => self.transition(|transition, root| {
+                let progress = transition.advance(spec.machine(), root, event);
+                if matches!(progress, Progress::Moved) && transition.fatal.is_none() {
+                    transition.call_queued(spec.machine(), root);
+                }
+                progress
+            }),
         };
         let Some(mut history) = history else {
             self.at = before;
@@ -153,6 +159,7 @@ impl Run {
                 at: self.at,
                 counters: &mut self.counters,
                 random: &random,
+                load: Load::of(&self.root),
                 history: Vec::new(),
                 fatal: None,
             };

@@ -20,6 +20,9 @@ pub(super) struct Strand {
     pub(super) step: u64,
     /// What the state was given, before `inputPath`.
     pub(super) input: Json,
+    /// Bytes of the input and of the item, as JSON.
+    #[serde(default)]
+    pub(super) bytes: usize,
     /// How often each retrier of the state was used in this visit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) retries: Vec<u32>,
@@ -36,6 +39,9 @@ pub(super) struct Strand {
 pub(super) struct Item {
     pub(super) index: usize,
     pub(super) value: Json,
+    /// Bytes of the value, as JSON.
+    #[serde(default)]
+    pub(super) bytes: usize,
 }
 
 /// How far the state is.
@@ -46,6 +52,8 @@ pub(super) enum Phase {
     Ready,
     /// Failed as it was entered, and waits for nothing outside.
     Broken { failure: Failure },
+    /// Waits for other calls of the run to end, to make its own.
+    Queued,
     /// Waits for a function.
     Calling { call: Call, timeout: Option<Timer>, heartbeat: Option<Timer> },
     /// Waits for a time.
@@ -79,9 +87,71 @@ pub(super) enum Branch {
     /// Under way.
     Running { strand: Box<Strand> },
     /// Ended well.
-    Done { output: Json },
+    Done {
+        output: Json,
+        /// Bytes of the output, as JSON.
+        #[serde(default)]
+        bytes: usize,
+    },
     /// Failed, and may.
     Failed { failure: Failure },
+}
+
+/// What is under way in strands, and what they hold.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Load {
+    /// Strands under way.
+    pub(super) strands: usize,
+    /// Items of Maps that have not begun.
+    pub(super) waiting: usize,
+    /// Calls under way.
+    pub(super) calls: usize,
+    /// Tasks that wait to make theirs.
+    pub(super) queued: usize,
+    /// Bytes of inputs, items, outputs and failures, as JSON. Payloads of calls are not among them: as few as there are,
+    /// they take less.
+    pub(super) bytes: usize,
+}
+
+impl Load {
+    /// That of a strand, and of all inside.
+    pub(super) fn of(strand: &Strand) -> Self {
+        let mut load = Self::default();
+        load.add_strand(strand);
+        load
+    }
+
+    fn add_strand(&mut self, strand: &Strand) {
+        self.strands += 1;
+        self.bytes += strand.bytes;
+        match &strand.phase {
+            Phase::Calling { .. } => self.calls += 1,
+            Phase::Queued => self.queued += 1,
+            Phase::Inside { branches, .. } => branches.iter().for_each(|branch| self.add(branch)),
+            _ => {}
+        }
+    }
+
+    /// With that of a branch.
+    pub(super) fn add(&mut self, branch: &Branch) {
+        match branch {
+            Branch::Waiting => self.waiting += 1,
+            Branch::Running { strand } => self.add_strand(strand),
+            Branch::Done { bytes, .. } => self.bytes += bytes,
+            Branch::Failed { failure } => self.bytes += failure.error.len() + failure.cause.len(),
+        }
+    }
+
+    /// Without that of a branch.
+    pub(super) fn remove(&mut self, branch: &Branch) {
+        let mut gone = Self::default();
+        gone.add(branch);
+        self.strands = self.strands.saturating_sub(gone.strands);
+        self.waiting = self.waiting.saturating_sub(gone.waiting);
+        self.calls = self.calls.saturating_sub(gone.calls);
+        self.queued = self.queued.saturating_sub(gone.queued);
+        self.bytes = self.bytes.saturating_sub(gone.bytes);
+    }
 }
 
 impl Strand {
@@ -92,6 +162,7 @@ impl Strand {
             entered: at,
             step: 0,
             input: Json::Null,
+            bytes: 0,
             retries: Vec::new(),
             phase: Phase::Ready,
             last_event,
@@ -122,7 +193,22 @@ impl Strand {
                     }
                 }
             }
-            Phase::Over => {}
+            Phase::Queued | Phase::Over => {}
+        }
+    }
+
+    /// Adds the steps of Tasks that wait to make their calls.
+    pub(super) fn queued(&self, steps: &mut Vec<u64>) {
+        match &self.phase {
+            Phase::Queued => steps.push(self.step),
+            Phase::Inside { branches, .. } => {
+                for branch in branches {
+                    if let Branch::Running { strand } = branch {
+                        strand.queued(steps);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 }

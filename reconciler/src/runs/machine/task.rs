@@ -1,16 +1,16 @@
 //! Task: a call of a function, its answer, its time limits.
 
 use jiff::SignedDuration;
-use schema::kinds::workflow::{COUNT_MAX, State, TaskState};
+use schema::kinds::workflow::{COUNT_MAX, MachineRef, State, TaskState};
 use serde_json::Value as Json;
 
 use super::context::Context;
 use super::data::{fill, is_deeper_than, lookup, place, select, sized};
 use super::failure::{Failure, errors};
 use super::history::HistoryDetail;
-use super::limits::DEPTH_MAX;
-use super::strand::{Phase, Strand};
-use super::transition::{Position, Progress, Transition};
+use super::limits::{CALLS_MAX, DEPTH_MAX};
+use super::strand::{Branch, Load, Phase, Strand};
+use super::transition::{Position, Progress, Transition, inner_machine};
 use super::{Call, Event, Timer};
 
 impl Call {
@@ -55,8 +55,12 @@ struct Prepared {
 }
 
 impl Transition<'_> {
-    /// Schedules the call that a Task is.
+    /// Schedules the call that a Task is; later, if the run has as many as it may.
     pub(super) fn call(&mut self, task: &TaskState, strand: &mut Strand) -> Result<Phase, Failure> {
+        if self.load.calls >= CALLS_MAX {
+            self.load.queued += 1;
+            return Ok(Phase::Queued);
+        }
         let Prepared { payload, timeout, heartbeat } = prepare(task, strand, &self.context(strand))?;
         let call = Call {
             id: self.id(),
@@ -82,7 +86,38 @@ impl Transition<'_> {
             seconds.map(|seconds| self.timer(SignedDuration::from_secs(i64::from(seconds))))
         };
         let (timeout, heartbeat) = (timer(timeout), timer(heartbeat));
+        self.load.calls += 1;
         Ok(Phase::Calling { call, timeout, heartbeat })
+    }
+
+    /// Makes calls that had to wait, as many as there is room for: those of the states that were entered first.
+    pub(super) fn call_queued(&mut self, machine: MachineRef<'_>, root: &mut Strand) {
+        if self.load.queued == 0 {
+            return;
+        }
+        self.load = Load::of(root);
+        let mut steps = Vec::new();
+        root.queued(&mut steps);
+        steps.sort_unstable();
+        steps.truncate(CALLS_MAX.saturating_sub(self.load.calls));
+        if !steps.is_empty() {
+            self.start_queued(machine, root, &steps);
+        }
+    }
+
+    fn start_queued(&mut self, machine: MachineRef<'_>, strand: &mut Strand, steps: &[u64]) {
+        let Some(state) = machine.states.get(&strand.state) else { return };
+        if strand.phase == Phase::Queued && steps.binary_search(&strand.step).is_ok() {
+            self.start(state, strand);
+        } else if let Phase::Inside { branches, .. } = &mut strand.phase {
+            for (index, branch) in branches.iter_mut().enumerate() {
+                if let (Branch::Running { strand: inner }, Some(machine)) =
+                    (branch, inner_machine(state, index))
+                {
+                    self.start_queued(machine, inner, steps);
+                }
+            }
+        }
     }
 
     /// Applies an event to a strand that waits for a function.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::workflow::{MachineRef, State};
+use schema::kinds::workflow::{Machine, MachineRef, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
@@ -12,10 +12,14 @@ use super::context::Context;
 use super::data::{place, sized};
 use super::failure::{Failure, delay, errors};
 use super::history::{HistoryDetail, HistoryEvent};
-use super::limits::STEPS_MAX;
+use super::limits::{RUN_MAX_BYTES, STEPS_MAX, size};
 use super::random::Random;
-use super::strand::{Phase, Strand};
+use super::strand::{Load, Phase, Strand};
 use super::{Event, RunContext, Timer};
+
+/// The name of a state in which the machine panics, in tests alone.
+#[cfg(test)]
+pub(in crate::runs) const PANICS: &str = "panics-in-tests";
 
 /// What a run has counted; kept with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -58,6 +62,8 @@ pub(super) struct Transition<'a> {
     pub(super) at: Timestamp,
     pub(super) counters: &'a mut Counters,
     pub(super) random: &'a Random<'a>,
+    /// All strands, as they were before it, and what it adds.
+    pub(super) load: Load,
     pub(super) history: Vec<HistoryEvent>,
     /// An error that ends the run, whatever is around.
     pub(super) fatal: Option<Failure>,
@@ -120,11 +126,16 @@ impl Transition<'_> {
         name.clone_into(&mut strand.state);
         strand.entered = self.at;
         strand.step = u64::from(self.counters.steps);
-        strand.input = input;
+        let bytes = size(&input) + strand.item.as_ref().map_or(0, |item| item.bytes);
+        self.load.bytes = (self.load.bytes + bytes).saturating_sub(strand.bytes);
+        (strand.input, strand.bytes) = (input, bytes);
         strand.phase = Phase::Ready;
+        self.bound_data();
         if self.counters.steps > STEPS_MAX {
             let cause = format!("the run entered more than {STEPS_MAX} states; the last was {name}");
             self.fatal.get_or_insert(Failure::new(errors::STEP_LIMIT, cause));
+        }
+        if self.fatal.is_some() {
             return;
         }
         let Some(state) = machine.states.get(name) else {
@@ -137,8 +148,21 @@ impl Transition<'_> {
         self.start(state, strand);
     }
 
+    /// Ends the run if its strands hold too much.
+    pub(super) fn bound_data(&mut self) {
+        if self.load.bytes > RUN_MAX_BYTES {
+            let cause = format!(
+                "the branches and items of the run hold more than {RUN_MAX_BYTES} bytes at the same time; keep large data \
+                 where functions fetch it, and pass its name on"
+            );
+            self.fatal.get_or_insert(Failure::new(errors::RUN_DATA_LIMIT, cause));
+        }
+    }
+
     /// Starts the work of the state that was entered, or is tried again.
     pub(super) fn start(&mut self, state: &State, strand: &mut Strand) {
+        #[cfg(test)]
+        assert!(strand.state != PANICS, "as the test wants it");
         let started = match state {
             State::Task(task) => self.call(task, strand),
             State::Wait(wait) => self.wait(wait, strand),
@@ -271,5 +295,14 @@ impl Transition<'_> {
             Ok(output) => self.leave(position, strand, output, Some(&catcher.next)),
             Err(failure) => Progress::Ended(Err(failure)),
         }
+    }
+}
+
+/// The machine of a branch.
+pub(super) fn inner_machine(state: &State, index: usize) -> Option<MachineRef<'_>> {
+    match state {
+        State::Parallel(parallel) => parallel.branches.get(index).map(Machine::as_ref),
+        State::Map(map) => Some(map.item_processor.as_ref()),
+        _ => None,
     }
 }

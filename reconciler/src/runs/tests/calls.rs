@@ -23,7 +23,7 @@ use crate::controllers::testing::node_record;
 type Case<'a> = (&'a str, Vec<(u16, &'a str)>, &'a str, &'a str);
 
 /// Which answers each function has left, and the keys that it was called with.
-type Functions = Arc<Mutex<BTreeMap<String, (Vec<(u16, &'static str)>, Vec<String>)>>>;
+pub(super) type Functions = Arc<Mutex<BTreeMap<String, (Vec<(u16, &'static str)>, Vec<String>)>>>;
 
 async fn answer(
     State(functions): State<Functions>,
@@ -38,13 +38,13 @@ async fn answer(
 }
 
 /// A node whose gateway has these functions.
-async fn gateway(kit: &Kit, functions: &Functions) {
+pub(super) async fn gateway(kit: &Kit, functions: &Functions) {
     let router = Router::new().route("/{namespace}/{name}", post(answer)).with_state(Arc::clone(functions));
     node(kit, router).await;
 }
 
 /// A node with this gateway.
-async fn node(kit: &Kit, router: Router) {
+pub(super) async fn node(kit: &Kit, router: Router) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let calls = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -54,7 +54,7 @@ async fn node(kit: &Kit, router: Router) {
     kit.put(&Key::Heartbeat("n1".into()), serde_json::to_vec(&beat).unwrap()).await;
 }
 
-fn one_task(function: &str, more: &str) -> String {
+pub(super) fn one_task(function: &str, more: &str) -> String {
     format!("\n  startAt: a\n  states: {{a: {{type: Task, function: {function}, {more}end: true}}}}")
 }
 

@@ -3,4 +3,5 @@
 mod calls;
 mod kit;
 mod running;
+mod takeovers;
 mod triggers;

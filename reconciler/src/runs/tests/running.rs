@@ -296,6 +296,7 @@ fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<KeptHead> {
         steps: 1,
         error: String::new(),
         cause: String::new(),
+        tries: None,
     };
     Arc::new(KeptHead { head, revision: 1 })
 }

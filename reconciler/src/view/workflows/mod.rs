@@ -12,6 +12,7 @@ use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use crate::runs::machine::limits::size;
 use crate::runs::machine::{Event, HistoryEvent, Outcome, Run, RunContext};
 use crate::runs::{Entry, Loaded, RunHead};
 use crate::view::age::{AppliedAt, age};
@@ -81,6 +82,15 @@ pub struct RunView {
     pub cause: String,
 }
 
+/// Some runs, the newest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunPage {
+    pub items: Vec<RunView>,
+    /// There are older ones: `before=` this has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunDetail {
@@ -97,7 +107,13 @@ pub struct RunDetail {
     pub calls: Vec<RunCall>,
     /// With the event names of Step Functions.
     pub history: Vec<HistoryEvent>,
+    /// So many events, from the first one on, are without their inputs and outputs: the history would be too large.
+    #[serde(default)]
+    pub without_data: usize,
 }
+
+/// Most bytes of inputs and outputs in a history. A run of 25,000 states may have had 256 KiB in each.
+const HISTORY_MAX_BYTES: usize = 32 * 1024 * 1024;
 
 /// A call that a run made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,10 +227,13 @@ pub fn run_detail(
         input: journal.input.clone(),
         started_at: head.started_at,
     };
-    let (mut gone_through, mut history) = Run::begin(context, &definition);
+    let (mut gone_through, begun) = Run::begin(context, &definition);
+    let mut history = History::default();
+    history.add(begun);
     for entry in &journal.entries {
-        history.extend(gone_through.step(&definition, entry.at, &entry.event).into_iter().flatten());
+        history.add(gone_through.step(&definition, entry.at, &entry.event).unwrap_or_default());
     }
+    let History { events: history, without_data, .. } = history;
     let output = match gone_through.outcome() {
         Some(Outcome::Succeeded { output }) => Some(output.clone()),
         _ => None,
@@ -226,7 +245,33 @@ pub fn run_detail(
         .collect();
     let calls = journal.entries.iter().filter_map(|entry| called(entry, &made)).collect();
     let row = RunView { state: gone_through.state_name().to_owned(), ..run(workflow, id, head, now) };
-    RunDetail { row, steps: gone_through.steps(), input: journal.input, output, definition, calls, history }
+    let steps = gone_through.steps();
+    RunDetail { row, steps, input: journal.input, output, definition, calls, history, without_data }
+}
+
+/// The events of a run, the newest of them with their data.
+#[derive(Default)]
+struct History {
+    events: Vec<HistoryEvent>,
+    bytes: usize,
+    without_data: usize,
+}
+
+impl History {
+    fn add(&mut self, events: Vec<HistoryEvent>) {
+        self.bytes += events.iter().map(data_of).sum::<usize>();
+        self.events.extend(events);
+        while self.bytes > HISTORY_MAX_BYTES {
+            let Some(oldest) = self.events.get_mut(self.without_data) else { break };
+            self.bytes = self.bytes.saturating_sub(data_of(oldest));
+            (oldest.detail.input, oldest.detail.output) = (None, None);
+            self.without_data += 1;
+        }
+    }
+}
+
+fn data_of(event: &HistoryEvent) -> usize {
+    event.detail.input.iter().chain(&event.detail.output).map(size).sum()
 }
 
 fn called(entry: &Entry, made: &BTreeMap<u64, &HistoryEvent>) -> Option<RunCall> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use schema::codec::decode;
 use schema::keys::{Key, prefix};
+use schema::kinds::Resource;
 use schema::manifest::load_file;
 use schema::object::Provenance;
 use schema::snapshot::Snapshot;
@@ -13,7 +14,8 @@ use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, Store as _};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::net::TcpListener;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::runs::Waiting;
 use crate::webhooks::calls::{CallState, router};
@@ -30,7 +32,7 @@ impl Desk {
         let digest = hex::encode_upper(Sha256::digest(TOKEN));
         let triggers = format!(
             "[{{name: paid, onCall: {{tokenSha256: {digest}}}}}, {{name: fixed, onCall: {{tokenSha256: {digest}}}, params: {{n: 7}}}}, \
-             {{name: nightly, schedule: {{cron: '0 3 * * *'}}}}]"
+             {{name: nightly, schedule: {{cron: '0 3 * * *'}}}}, {{name: careless, onCall: {{tokenSha256: {digest}}}}}]"
         );
         let manifests = format!(
             "kind: Workflow\napiVersion: minik8s.io/v1\nmetadata: {{name: order}}\nspec:\n  triggers: {triggers}\n  startAt: \
@@ -41,7 +43,14 @@ impl Desk {
         assert!(!loaded.has_errors(), "{:?}", loaded.violations);
         let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
         for document in loaded.documents {
-            let object = Arc::unwrap_or_clone(document.object).into_object(Provenance::default(), 1);
+            let mut object = Arc::unwrap_or_clone(document.object).into_object(Provenance::default(), 1);
+            // As an older reconciler took it in.
+            if let Resource::Workflow(spec) = &mut object.resource
+                && let Some(call) =
+                    Arc::make_mut(spec).triggers.last_mut().and_then(|trigger| trigger.on_call.as_mut())
+            {
+                call.token_sha256 = hex::encode(Sha256::digest(""));
+            }
             snapshot.put(&Key::Object(document.reference), &object, 1);
         }
         let store = MemoryStore::new();
@@ -114,12 +123,18 @@ async fn who_has_not_learns_nothing_and_starts_nothing() {
         ("workflow/default/order/nothing", &token),
         ("workflow/default/nothing/paid", &token),
         ("workflow/default/order/nightly", &token),
+        ("workflow/default/order/careless", &token),
+        ("workflow/default/order/careless", "Bearer "),
+        ("workflow/default/order/careless", "Bearer"),
+        ("workflow/default/order/careless", ""),
         ("pod/default/order/paid", &token),
         ("nothing/default/order/paid", &token),
     ] {
         answers.push(desk.call(path, &[(name, token)], "{}").await);
     }
-    answers.push(desk.call("workflow/default/order/paid", &[], "{}").await);
+    for trigger in ["paid", "careless"] {
+        answers.push(desk.call(&format!("workflow/default/order/{trigger}"), &[], "{}").await);
+    }
     assert!(answers.iter().all(|(status, _)| *status == 401), "{answers:?}");
     answers.dedup();
     assert_eq!(answers.len(), 1, "they differ: {answers:?}");
@@ -139,4 +154,35 @@ async fn what_cannot_be_an_input_or_an_id_is_refused() {
     let deep = format!("{}{}", "[".repeat(126), "]".repeat(126));
     assert_eq!(desk.call(path, &[(name, &token)], &deep).await.0, 400);
     assert_eq!(desk.asked().await, []);
+}
+
+#[tokio::test]
+async fn no_more_than_32_bodies_are_read_at_once_and_none_of_a_stranger() {
+    let desk = Desk::new().await;
+    let (_, token) = bearer();
+    let open = async |token: &str| {
+        let mut stream = TcpStream::connect(desk.address).await.unwrap();
+        let head = "POST /v1/calls/workflow/default/order/paid HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\nauthorization";
+        stream.write_all(format!("{head}: {token}\r\n\r\n{{").as_bytes()).await.unwrap();
+        stream
+    };
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        slow.push(open("Bearer of-no-use").await);
+    }
+    let call = async || desk.call("workflow/default/order/paid", &[("authorization", &token)], "{}").await;
+    assert_eq!(call().await.0, 202);
+    for _ in 0..32 {
+        slow.push(open(&token).await);
+    }
+    let mut tries = 0;
+    while call().await.0 != 503 {
+        tries += 1;
+        assert!(tries < 2_000, "it is still taken");
+    }
+    drop(slow);
+    while call().await.0 != 202 {
+        tries += 1;
+        assert!(tries < 4_000, "it is not taken any more");
+    }
 }

@@ -16,6 +16,8 @@ const COUNT_MAX: usize = 20;
 const PATTERNS_MAX: usize = 100;
 /// Digits of a SHA-256.
 const SHA256_DIGITS: usize = 64;
+/// The SHA-256 of no token at all: what `printf %s "$TOKEN" | sha256sum` prints where `TOKEN` is not set.
+const SHA256_OF_NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// Checks the field `triggers` of the spec at `at`.
 pub(in crate::kinds) fn validate(triggers: &[Trigger], at: &Path<'_>, findings: &mut Findings) {
@@ -115,6 +117,10 @@ fn token(call: &OnCall, at: &Path<'_>, findings: &mut Findings) {
         // It may be the token itself.
         let message = "Invalid value: must be a SHA-256, which is 64 hex digits";
         let help = "write what `printf %s \"$TOKEN\" | sha256sum` prints";
+        findings.add(&rules::WRONG_TYPE, &at.field("tokenSha256"), message).help(help);
+    } else if digits.eq_ignore_ascii_case(SHA256_OF_NOTHING) {
+        let message = "Invalid value: this is the SHA-256 of an empty token";
+        let help = "make a token, for example with `openssl rand -hex 32`, and write its SHA-256";
         findings.add(&rules::WRONG_TYPE, &at.field("tokenSha256"), message).help(help);
     }
 }

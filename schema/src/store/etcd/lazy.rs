@@ -16,7 +16,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{Access, EtcdStore};
-use crate::store::{Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch};
+use crate::store::{
+    Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch,
+};
 
 /// Longest wait of one call for a connection; the callers come again, with backoff.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -111,6 +113,12 @@ impl Store for LazyStore {
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
         let line = self.line();
         self.until_cut(&line, "a read", async { self.on(&line).await?.list(prefix).await }).await
+    }
+
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
+        let line = self.line();
+        let read = async { self.on(&line).await?.newest(prefix, limit, before).await };
+        self.until_cut(&line, "a read", read).await
     }
 
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {

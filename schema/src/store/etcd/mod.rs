@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{
     Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions,
-    Txn, TxnOp, WatchClient,
+    SortOrder, SortTarget, Txn, TxnOp, WatchClient,
 };
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -26,7 +26,7 @@ use self::errors::{
 };
 use self::watch::key_value;
 use super::{
-    Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
+    Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
 };
 use crate::keys::Key;
 
@@ -196,6 +196,21 @@ impl Store for EtcdStore {
             }
         }
         self.list_once(prefix).await.map_err(|error| error.into_store_error(0))
+    }
+
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
+        // A bound of 0 is none.
+        if before.is_some_and(|before| before <= 1) {
+            return Ok(Newest::default());
+        }
+        let options = GetOptions::new()
+            .with_range(prefix_end(prefix.as_bytes()))
+            .with_sort(SortTarget::Create, SortOrder::Descend)
+            .with_limit(i64::from(limit))
+            .with_max_create_revision(before.map_or(0, |before| before - 1));
+        let page = self.range(prefix.as_bytes(), options).await;
+        let mut page = page.map_err(|error| error.into_store_error(0))?;
+        Ok(Newest { has_more: page.more(), items: page.take_kvs().into_iter().map(key_value).collect() })
     }
 
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {

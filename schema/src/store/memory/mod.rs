@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::state::State;
 use super::{
-    Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
+    Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
 };
 
 /// The store in memory. Clones are the same store.
@@ -165,6 +165,15 @@ impl Store for MemoryStore {
 
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
         self.answer("a read", |inner| Ok(inner.state.list(prefix)))
+    }
+
+    async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
+        let mut items = self.list(prefix).await?.items;
+        items.retain(|item| before.is_none_or(|before| item.create_revision < before));
+        items.sort_by_key(|item| std::cmp::Reverse(item.create_revision));
+        let has_more = items.len() > usize::from(limit);
+        items.truncate(usize::from(limit));
+        Ok(Newest { items, has_more })
     }
 
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {

@@ -137,6 +137,12 @@ fn schedules() -> Vec<cases::Case> {
         ("invalid-path", triggers("{name: t, onCommit: {§paths: ['!*.md']}}")),
         ("wrong-type", triggers("{name: t, onCall: {tokenSha256: §my-token}}")),
         (
+            "wrong-type",
+            triggers(
+                "{name: t, onCall: {tokenSha256: §E3B0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855}}",
+            ),
+        ),
+        (
             "duplicate-name",
             triggers(
                 "{name: t, schedule: {cron: '* * * * *'}}\n  - {name: §t, schedule: {cron: '0 * * * *'}}",

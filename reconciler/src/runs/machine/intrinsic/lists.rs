@@ -1,5 +1,7 @@
 //! Functions on lists.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value as Json;
 
 /// Most items of a range: the language's own bound.
@@ -35,13 +37,14 @@ pub(super) fn range(first: i64, last: i64, step: i64) -> Result<Json, String> {
 
 /// Each value once, where it first stood.
 pub(super) fn unique(items: &[Json]) -> Json {
-    let mut kept: Vec<Json> = Vec::new();
-    for item in items {
-        if !kept.iter().any(|one| is_same(one, item)) {
-            kept.push(item.clone());
-        }
-    }
-    Json::Array(kept)
+    // Equal for what `is_same`: a comparison of each item with each other takes minutes for a list that may be.
+    let key = |item: &Json| match item.as_f64() {
+        // Zero has two signs.
+        Some(number) => format!("{:x}", (number + 0.0).to_bits()),
+        None => item.to_string(),
+    };
+    let mut seen = BTreeSet::new();
+    Json::Array(items.iter().filter(|item| seen.insert(key(item))).cloned().collect())
 }
 
 /// Equal, whether a number is written `1` or `1.0`.

@@ -6,66 +6,108 @@ use schema::kinds::workflow::{Argument, Intrinsic, IntrinsicCall, unescaped};
 use serde_json::{Map, Value as Json};
 
 use super::context::{Context, resolve};
+use super::failure::Refused;
+use super::limits::size;
 
 mod lists;
 mod numbers;
 mod texts;
 
-/// What a call gives, or why it gives nothing.
-pub(super) fn evaluate(call: &IntrinsicCall, data: &Json, context: &Context<'_>) -> Result<Json, String> {
-    use Intrinsic as I;
-    let mut values = Vec::with_capacity(call.arguments.len());
+/// What a call gives: at most so many bytes of JSON, as do its arguments in all.
+pub(super) fn evaluate(
+    call: &IntrinsicCall,
+    data: &Json,
+    context: &Context<'_>,
+    most: usize,
+) -> Result<Json, Refused> {
+    let (mut values, mut left) = (Vec::with_capacity(call.arguments.len()), most);
     for argument in &call.arguments {
-        values.push(value(argument, data, context)?);
+        let value = value(argument, data, context, left)?;
+        if let Cow::Owned(made) = &value {
+            left = left.checked_sub(size(made)).ok_or(Refused::TooLarge)?;
+        }
+        values.push(value);
     }
     let values: Vec<&Json> = values.iter().map(AsRef::as_ref).collect();
-    match (call.function, values.as_slice()) {
+    let made = apply(call, &values, context, most)?;
+    if size(&made) <= most { Ok(made) } else { Err(Refused::TooLarge) }
+}
+
+/// What a function makes of its arguments. Where they may come to many times their own size, that is found out before.
+fn apply(
+    call: &IntrinsicCall,
+    values: &[&Json],
+    context: &Context<'_>,
+    most: usize,
+) -> Result<Json, Refused> {
+    use Intrinsic as I;
+    Ok(match (call.function, values) {
         (I::Format, [template, rest @ ..]) => match call.arguments.first() {
-            Some(Argument::Text(raw)) => texts::format(raw, true, rest),
-            _ => texts::format(text(template)?, false, rest),
+            Some(Argument::Text(raw)) => texts::format(raw, true, rest, most)?,
+            _ => texts::format(text(template)?, false, rest, most)?,
         },
         (I::StringToJson, [text_]) => {
-            serde_json::from_str(text(text_)?).map_err(|error| format!("the text is no JSON: {error}"))
+            serde_json::from_str(text(text_)?).map_err(|error| format!("the text is no JSON: {error}"))?
         }
-        (I::JsonToString, [value]) => Ok(Json::String(value.to_string())),
-        (I::StringSplit, [whole, at]) => Ok(texts::split(text(whole)?, text(at)?)),
-        (I::Base64Encode, [plain]) => texts::encode(text(plain)?),
-        (I::Base64Decode, [encoded]) => texts::decode(text(encoded)?),
-        (I::Hash, [value, algorithm]) => texts::hash(value, text(algorithm)?),
-        (I::Uuid, []) => Ok(texts::uuid(context.random.bytes())),
-        (I::Array, items) => Ok(Json::Array(items.iter().map(|item| (*item).clone()).collect())),
-        (I::ArrayLength, [items]) => Ok(Json::from(list(items)?.len())),
+        (I::JsonToString, [value]) => {
+            fit([*value], most)?;
+            Json::String(value.to_string())
+        }
+        (I::StringSplit, [whole, at]) => texts::split(text(whole)?, text(at)?),
+        (I::Base64Encode, [plain]) => texts::encode(text(plain)?)?,
+        (I::Base64Decode, [encoded]) => texts::decode(text(encoded)?)?,
+        (I::Hash, [value, algorithm]) => texts::hash(value, text(algorithm)?)?,
+        (I::Uuid, []) => texts::uuid(context.random.bytes()),
+        (I::Array, items) => {
+            fit(items.iter().copied(), most)?;
+            Json::Array(items.iter().map(|item| (*item).clone()).collect())
+        }
+        (I::ArrayLength, [items]) => Json::from(list(items)?.len()),
         (I::ArrayContains, [items, item]) => {
-            Ok(Json::Bool(list(items)?.iter().any(|one| lists::is_same(one, item))))
+            Json::Bool(list(items)?.iter().any(|one| lists::is_same(one, item)))
         }
-        (I::ArrayGetItem, [items, index]) => lists::item(list(items)?, number(index)?),
-        (I::ArrayPartition, [items, size]) => lists::partition(list(items)?, number(size)?),
-        (I::ArrayRange, [first, last, step]) => lists::range(number(first)?, number(last)?, number(step)?),
-        (I::ArrayUnique, [items]) => Ok(lists::unique(list(items)?)),
-        (I::JsonMerge, [left, right, deep]) => merge(left, right, deep),
-        (I::MathAdd, [left, right]) => numbers::add(number(left)?, number(right)?),
+        (I::ArrayGetItem, [items, index]) => lists::item(list(items)?, number(index)?)?,
+        (I::ArrayPartition, [items, size]) => {
+            fit([*items], most)?;
+            lists::partition(list(items)?, number(size)?)?
+        }
+        (I::ArrayRange, [first, last, step]) => lists::range(number(first)?, number(last)?, number(step)?)?,
+        (I::ArrayUnique, [items]) => lists::unique(list(items)?),
+        (I::JsonMerge, [left, right, deep]) => merge(left, right, deep)?,
+        (I::MathAdd, [left, right]) => numbers::add(number(left)?, number(right)?)?,
         (I::MathRandom, [first, last]) => {
-            numbers::random(number(first)?, number(last)?, context.random.number())
+            numbers::random(number(first)?, number(last)?, context.random.number())?
         }
         (I::MathRandom, [first, last, seed]) => {
-            numbers::random(number(first)?, number(last)?, super::random::seeded(number(seed)?))
+            numbers::random(number(first)?, number(last)?, super::random::seeded(number(seed)?))?
         }
-        (function, values) => Err(format!("{function} does not take {} arguments", values.len())),
+        (function, values) => {
+            return Err(format!("{function} does not take {} arguments", values.len()).into());
+        }
+    })
+}
+
+/// Whether these are no larger in all.
+fn fit<'a>(values: impl IntoIterator<Item = &'a Json>, most: usize) -> Result<(), Refused> {
+    let mut left = most;
+    for value in values {
+        left = left.checked_sub(size(value)).ok_or(Refused::TooLarge)?;
     }
+    Ok(())
 }
 
 fn value<'a>(
     argument: &'a Argument,
     data: &'a Json,
     context: &'a Context<'_>,
-) -> Result<Cow<'a, Json>, String> {
+    most: usize,
+) -> Result<Cow<'a, Json>, Refused> {
     match argument {
         Argument::Text(raw) => Ok(Cow::Owned(Json::String(unescaped(raw)))),
         Argument::Literal(literal) => Ok(Cow::Borrowed(literal)),
-        Argument::Path(path) => {
-            resolve(path, data, context).ok_or_else(|| format!("there is nothing at `{path}` of the data"))
-        }
-        Argument::Call(call) => evaluate(call, data, context).map(Cow::Owned),
+        Argument::Path(path) => resolve(path, data, context)
+            .ok_or_else(|| format!("there is nothing at `{path}` of the data").into()),
+        Argument::Call(call) => evaluate(call, data, context, most).map(Cow::Owned),
     }
 }
 

@@ -7,11 +7,19 @@ use base64::engine::general_purpose::STANDARD;
 use openssl::hash::MessageDigest;
 use serde_json::Value as Json;
 
+use crate::runs::machine::failure::Refused;
+use crate::runs::machine::limits::size;
+
 /// Longest text that is encoded, decoded or hashed, in characters: the language's own bound.
 const TEXT_MAX_CHARS: usize = 10_000;
 
-/// The template with a value for each `{}`. In one that stands in the workflow, `\{` is a brace.
-pub(super) fn format(template: &str, has_escapes: bool, values: &[&Json]) -> Result<Json, String> {
+/// The template with a value for each `{}`, at most so many bytes. In one that stands in the workflow, `\{` is a brace.
+pub(super) fn format(
+    template: &str,
+    has_escapes: bool,
+    values: &[&Json],
+    most: usize,
+) -> Result<Json, Refused> {
     let mut formatted = String::new();
     let mut left = values.iter();
     let mut chars = template.chars().peekable();
@@ -20,7 +28,14 @@ pub(super) fn format(template: &str, has_escapes: bool, values: &[&Json]) -> Res
             '\\' if has_escapes => formatted.push(chars.next().unwrap_or(char)),
             '{' if chars.peek() == Some(&'}') => {
                 chars.next();
-                match left.next().ok_or("the template has more `{}` than there are values")? {
+                let value = left
+                    .next()
+                    .ok_or_else(|| "the template has more `{}` than there are values".to_owned())?;
+                // A text has its quotes for the rest of what is made.
+                if formatted.len() + size(value) > most + 2 {
+                    return Err(Refused::TooLarge);
+                }
+                match value {
                     Json::String(text) => formatted.push_str(text),
                     other => {
                         let _ = write!(formatted, "{other}");
@@ -32,7 +47,7 @@ pub(super) fn format(template: &str, has_escapes: bool, values: &[&Json]) -> Res
     }
     match left.len() {
         0 => Ok(Json::String(formatted)),
-        left => Err(format!("the template has {left} `{{}}` less than there are values")),
+        left => Err(format!("the template has {left} `{{}}` less than there are values").into()),
     }
 }
 

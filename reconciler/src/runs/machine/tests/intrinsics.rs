@@ -98,3 +98,41 @@ fn a_text_too_long_to_be_encoded_fails() {
     assert_eq!(value("States.Base64Encode($.s)", long.clone()), json!({"failed": "States.IntrinsicFailure"}));
     assert_eq!(value("States.Hash($.s, 'MD5')", long), json!({"failed": "States.IntrinsicFailure"}));
 }
+
+#[test]
+fn no_function_makes_more_than_256_kib_also_for_another_one() {
+    let half = json!({"half": "x".repeat(200 * 1024)});
+    let numbers = json!({"numbers": vec![1; 80_000]});
+    for (inside, data) in [
+        ("States.Array($.half, $.half)", &half),
+        ("States.Array(States.Format('{}{}', $.half, $.half))", &half),
+        ("States.Array(States.Format('{}{}{}', 1, $.numbers, $.numbers))", &numbers),
+        ("States.ArrayPartition($.numbers, 1)", &numbers),
+        (
+            "States.Array(States.JsonToString(States.JsonToString($.quotes)))",
+            &json!({"quotes": "\"\\".repeat(50_000)}),
+        ),
+        ("States.StringSplit($.commas, ',')", &json!({"commas": "a,".repeat(80_000)})),
+        (
+            "States.Array(States.ArrayLength(States.Array($.half)), States.ArrayLength(States.Array($.half, $.half)))",
+            &half,
+        ),
+    ] {
+        let made = value(&format!("States.ArrayLength({inside})"), data.clone());
+        assert_eq!(made, json!({"failed": "States.DataLimitExceeded"}), "{inside}");
+    }
+    assert_eq!(value("States.ArrayLength(States.Array($.half))", half.clone()), json!(1));
+    let twice =
+        "States.MathAdd(States.ArrayLength(States.Array($.half)), States.ArrayLength(States.Array($.half)))";
+    assert_eq!(value(twice, half), json!(2), "what a function has given back counts no more");
+}
+
+// Each with each other, they would be compared for minutes.
+#[test]
+fn a_long_list_has_its_values_once_each_soon() {
+    let numbers: Vec<u32> = (0..40_000).collect();
+    let unique = value("States.ArrayLength(States.ArrayUnique($.l))", json!({"l": numbers}));
+    assert_eq!(unique, json!(40_000));
+    let mixed = json!({"l": [0, -0.0, "0", [0], [0.0], [0], null, "null", true]});
+    assert_eq!(value("States.ArrayUnique($.l)", mixed), json!([0, "0", [0], [0.0], null, "null", true]));
+}
