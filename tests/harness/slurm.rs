@@ -24,6 +24,9 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("munged", "munge"),
 ];
 
+/// Where the first version of cgroups has those for memory.
+const MEMORY_CGROUPS: &str = "/sys/fs/cgroup/memory";
+
 /// A Slurm of one node with one partition, `debug`.
 #[derive(Debug)]
 pub struct Slurm {
@@ -51,6 +54,21 @@ struct Ports {
 impl Slurm {
     /// Starts it, with five ports from `port` on.
     pub fn start(dir: &Path, port: u16) -> Result<Self> {
+        Self::start_as(dir, port, false)
+    }
+
+    /// The same; it holds jobs to their memory if this machine has cgroups of the first version, which Slurm 22.05 can use
+    /// without systemd.
+    pub fn start_with_memory_limits(dir: &Path, port: u16) -> Result<Self> {
+        Self::start_as(dir, port, Path::new(MEMORY_CGROUPS).join("memory.limit_in_bytes").exists())
+    }
+
+    /// Whether jobs are held to their memory.
+    pub fn has_memory_limits(&self) -> bool {
+        self.dir.join("cgroup.conf").exists()
+    }
+
+    fn start_as(dir: &Path, port: u16, memory_limits: bool) -> Result<Self> {
         for (program, package) in PROGRAMS {
             let found = run("sh", &["-c", &format!("command -v {program}")]);
             ensure!(found.is_ok(), "there is no {program}; install it (Debian: 'apt-get install {package}')");
@@ -101,10 +119,11 @@ impl Slurm {
             daemon(name, &["/usr/sbin/sshd", "-D", "-e", "-f", &config, "-o", &listen(host)])
         };
         let (sshd, second_sshd) = (sshd("sshd", "127.0.0.1"), sshd("second_sshd", "127.0.0.2"));
-        let [slurmdbd, slurmctld, slurmd] =
-            ["slurmdbd", "slurmctld", "slurmd"].map(|name| daemon(name, &[name, "-D"]));
+        let [slurmdbd, slurmctld] = ["slurmdbd", "slurmctld"].map(|name| daemon(name, &[name, "-D"]));
+        // Of a name of its own: it names the cgroups, and several Slurms may run at once.
+        let slurmd = daemon("slurmd", &["slurmd", "-D", "-N", &format!("node{node}")]);
         let mut slurm = Self { dir, ports, munged, mariadbd, slurmdbd, slurmctld, slurmd, sshd, second_sshd };
-        slurm.write_settings()?;
+        slurm.write_settings(memory_limits)?;
         slurm.start_all()?;
         Ok(slurm)
     }
@@ -187,6 +206,13 @@ impl Slurm {
         &mut self.second_sshd
     }
 
+    /// Another login host of the same cluster, at an address of this machine; not started.
+    pub fn sshd_at(&self, host: &str) -> Daemon {
+        let (config, listen) = (self.dir.join("sshd_config"), format!("ListenAddress={host}"));
+        let command = ["/usr/sbin/sshd", "-D", "-e", "-f", &config.to_string_lossy(), "-o", &listen];
+        Daemon::new("sshd_at", &self.dir.join("log"), command.map(str::to_owned).to_vec())
+    }
+
     /// The port of the login hosts.
     pub fn ssh_port(&self) -> u16 {
         self.ports.ssh
@@ -240,7 +266,7 @@ impl Slurm {
         })
     }
 
-    fn write_settings(&self) -> Result<()> {
+    fn write_settings(&self, memory_limits: bool) -> Result<()> {
         let (dir, host) = (self.dir.display(), run("hostname", &["-s"])?);
         let (host, Ports { ssh, database, accounts, controller, node }) = (host.trim(), self.ports);
         // They listen where the machine's name leads to: on loopback alone if that is there, else everywhere.
@@ -263,19 +289,28 @@ impl Slurm {
             .as_bytes(),
         )?;
         fs::set_permissions(self.dir.join("slurmdbd.conf"), fs::Permissions::from_mode(0o600))?;
+        let (task, cores) = match memory_limits {
+            true => ("task/cgroup", "CR_Core_Memory\nDefMemPerCPU=10"),
+            false => ("task/none", "CR_Core"),
+        };
+        if memory_limits {
+            let text =
+                "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\nAllowedSwapSpace=0\n";
+            fs::write(self.dir.join("cgroup.conf"), text)?;
+        }
         let settings = format!(
             "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={controller}\nSlurmdPort={node}\n\
              AuthType=auth/munge\nAuthInfo=socket={dir}/munge/socket\nSlurmUser=root\nSlurmdUser=root\n\
              StateSaveLocation={dir}/state\nSlurmdSpoolDir={dir}/spool\n\
              SlurmctldPidFile={dir}/slurmctld.its-pid\nSlurmdPidFile={dir}/slurmd.its-pid\n\
              SlurmctldLogFile={dir}/log/slurmctld.txt\nSlurmdLogFile={dir}/log/slurmd.txt\n\
-             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/linux\n\
+             ProctrackType=proctrack/linuxproc\nTaskPlugin={task}\nJobAcctGatherType=jobacct_gather/linux\n\
              {loopback}\
-             SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nReturnToService=2\nKillWait=2\n\
+             SelectType=select/cons_tres\nSelectTypeParameters={cores}\nReturnToService=2\nKillWait=2\n\
              AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n\
              AccountingStoragePort={accounts}\nAccountingStoragePass={dir}/munge/socket\n\
              SchedulerParameters=batch_sched_delay=0,sched_interval=1\n\
-             NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000 State=UNKNOWN\n\
+             NodeName=node{node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000 State=UNKNOWN\n\
              PartitionName=debug Nodes=ALL Default=YES MaxTime=60 State=UP OverSubscribe=FORCE:4\n\
              SlurmdParameters=config_overrides\n"
         );
@@ -335,5 +370,10 @@ impl Drop for Slurm {
             Ok(())
         };
         let _ = eventually("no job is left", secs(15), none_left);
+        if self.has_memory_limits() {
+            let _ = self.slurmd.kill();
+            let own = format!("{MEMORY_CGROUPS}/slurm_node{}", self.ports.node);
+            let _ = run("find", &[&own, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";"]);
+        }
     }
 }

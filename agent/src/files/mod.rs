@@ -47,6 +47,8 @@ pub struct PodFiles {
     /// The source of the Cluster object; empty where there is none.
     home: Mutex<String>,
     swept: Mutex<Option<Instant>>,
+    /// Digests that jobs need until they are gone.
+    of_jobs: Mutex<BTreeSet<String>>,
 }
 
 /// A secret as a pod may use it: its values, as they are written.
@@ -59,7 +61,14 @@ impl PodFiles {
     /// Below `state_dir`, from `source`, decrypted with `keys`.
     pub fn new(state_dir: &Path, source: Arc<dyn BlobSource>, keys: Keys) -> Self {
         let cache = Arc::new(Cache::new(state_dir, source));
-        Self { cache, keys, cluster: ClusterKeys::new(), home: Mutex::default(), swept: Mutex::default() }
+        Self {
+            cache,
+            keys,
+            cluster: ClusterKeys::new(),
+            home: Mutex::default(),
+            swept: Mutex::default(),
+            of_jobs: Mutex::default(),
+        }
     }
 
     /// Whom to encrypt secrets for; none while this node has no identity.
@@ -200,6 +209,11 @@ impl PodFiles {
         plaintext::entries(format, &values).map_err(unreadable)
     }
 
+    /// What jobs need until they are gone: no sweep removes it.
+    pub fn hold_for_jobs(&self, digests: BTreeSet<String>) {
+        *lock(&self.of_jobs) = digests;
+    }
+
     /// Removes, now and then, what is not among the digests that pods name. Does not wait for it.
     pub fn sweep_when_due(&self, named: impl FnOnce() -> BTreeSet<String>) {
         let mut swept = lock(&self.swept);
@@ -207,12 +221,23 @@ impl PodFiles {
             return;
         }
         *swept = Some(Instant::now());
-        let (cache, mut named) = (Arc::clone(&self.cache), named());
+        tokio::task::spawn_blocking(self.sweep(named()));
+    }
+
+    fn sweep(&self, mut named: BTreeSet<String>) -> impl FnOnce() + Send + 'static {
         named.extend(self.cluster.wanted().map(|blob| blob.digest));
-        tokio::task::spawn_blocking(move || {
+        named.extend(lock(&self.of_jobs).iter().cloned());
+        let cache = Arc::clone(&self.cache);
+        move || {
             if let Err(error) = cache.sweep(&named) {
                 tracing::warn!(%error, "could not remove files that no pod needs");
             }
-        });
+        }
+    }
+
+    /// The same at once.
+    #[cfg(test)]
+    pub fn sweep_now(&self, named: BTreeSet<String>) {
+        self.sweep(named)();
     }
 }

@@ -32,7 +32,7 @@ mod tests;
 pub use app::ApiDeps;
 use app::Shared;
 pub use error::ApiError;
-use kinds::{autoscalers, functions, jobs, services, workflows};
+use kinds::{autoscalers, functions, jobs, results, services, workflows};
 
 /// Longest time until an answer begins; a log stream may go on after that.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -88,7 +88,8 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/jobs", get(jobs::all))
         .route("/v1/jobs/{namespace}/{name}", get(jobs::one))
         .route("/v1/jobs/{namespace}/{name}/output", get(jobs::output))
-        .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(jobs::result))
+        .route("/v1/jobs/{namespace}/{name}/results", get(results::all))
+        .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(results::one))
         .route("/v1/usage/pods", get(read::pod_usage))
         .route("/v1/usage/nodes", get(read::node_usage))
         .route("/v1/objects", get(objects::stored))

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::files::Files;
+use schema::records::JobOrder;
 use schema::snapshot::Snapshot;
 
 /// How long unreferenced content stays, for a push back to it and for slow agents.
@@ -23,7 +24,8 @@ impl schema::control::Plan for Sweep {
     }
 }
 
-/// Digests that objects, templates and pods refer to: a pod of a former revision may still wait for its files.
+/// Digests that objects, templates, pods and orders of jobs refer to: a pod of a former revision may still wait for its
+/// files, and a removed job needs its login to be cancelled.
 pub fn live(snapshot: &Snapshot) -> BTreeSet<&str> {
     all(snapshot).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
 }
@@ -31,7 +33,12 @@ pub fn live(snapshot: &Snapshot) -> BTreeSet<&str> {
 pub fn all(snapshot: &Snapshot) -> impl Iterator<Item = &Files> {
     let objects = snapshot.objects.values().map(|object| &object.value.files);
     let templates = snapshot.templates.values().map(|template| &template.value.files);
-    objects.chain(templates).chain(snapshot.pods.values().map(|pod| &pod.value.files))
+    let jobs = snapshot.jobs.values().flat_map(|order| of_job(&order.value));
+    objects.chain(templates).chain(snapshot.pods.values().map(|pod| &pod.value.files)).chain(jobs)
+}
+
+fn of_job(order: &JobOrder) -> impl Iterator<Item = &Files> {
+    std::iter::once(&order.files).chain(order.former.iter().map(|former| &former.files))
 }
 
 /// Decides about what is on disk: digests, and when each was last referred to.
@@ -50,6 +57,43 @@ pub fn plan(on_disk: &[(String, Timestamp)], live: &BTreeSet<&str>, now: Timesta
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Seen red without orders: the login of a removed job can't be fetched any more.
+    #[test]
+    fn what_an_order_names_is_live_without_its_object() {
+        use schema::codec::encode;
+        use schema::keys::Key;
+        use schema::meta::NamespacedName;
+        use schema::records::{FormerJob, JobDependencyState};
+        let files = |digest: &str| {
+            let blob = schema::files::BlobRef {
+                digest: digest.to_owned(),
+                size: 1,
+                kind: schema::files::BlobKind::Secret,
+                texts: Vec::new(),
+                source: String::new(),
+            };
+            Files::from([("secrets/slurm.age".to_owned(), blob)])
+        };
+        let mut order = JobOrder {
+            uid: "one".to_owned(),
+            hash: String::new(),
+            spec: schema::kinds::job::JobSpec::default(),
+            files: files("before"),
+            created_at: Timestamp::UNIX_EPOCH,
+            dependency: JobDependencyState::None,
+            reached: true,
+            former: Vec::new(),
+            deleting: true,
+        };
+        order.former = vec![FormerJob::of(&order)];
+        order.files = files("now");
+        let mut snapshot = Snapshot::default();
+        let key = Key::Job("n1".to_owned(), NamespacedName::new("default", "sum")).to_string();
+        let value = encode(&order).unwrap().into();
+        snapshot.apply(&schema::snapshot::Change::Put { key, value, create_revision: 1, mod_revision: 1 });
+        assert_eq!(live(&snapshot), BTreeSet::from(["before", "now"]));
+    }
 
     #[test]
     fn what_nothing_refers_to_goes_after_an_hour() {

@@ -160,6 +160,15 @@ pub struct JobReport {
     /// What was fetched at its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<ResultFile>,
+    /// What it left besides: more than is kept.
+    #[serde(default, skip_serializing_if = "UnfetchedFiles::is_empty")]
+    pub unfetched: UnfetchedFiles,
+    /// Its folder on the login host; below the user's home folder if it does not begin with `/`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub folder: String,
+    /// When its order was first given to a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
     /// Of an order to delete: it is done.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_gone: bool,
@@ -183,6 +192,24 @@ pub struct ResultFile {
     /// Why it could not be read.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unreadable: String,
+}
+
+/// Files that a job left and its node does not fetch, because there are too many or they are too large.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnfetchedFiles {
+    /// How many.
+    pub count: u64,
+    /// Paths of the first ones, below the job's folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
+}
+
+impl UnfetchedFiles {
+    /// Everything was fetched.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
 }
 
 /// What a file is that a job left.

@@ -24,7 +24,7 @@ pub use functions::{
     BuildOrder, CallLimits, CallToken, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
     NodeImageState, RegistryCopy, Replica, ReplicaStart, ScalerMemory, ScalerMode, ScalerPeak, Trouble,
 };
-pub use jobs::{FormerJob, JobDependencyState, JobOrder, JobReport, ResultFile, ResultKind};
+pub use jobs::{FormerJob, JobDependencyState, JobOrder, JobReport, ResultFile, ResultKind, UnfetchedFiles};
 pub use nodes::{
     DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,
     Subnet, Vtep, default_service_cidr, dns_address, gateway_address,

@@ -1,16 +1,16 @@
-//! How jobs end on a real Slurm, and what ends none. OUT_OF_MEMORY needs cgroups of its own for Slurm, which many machines
-//! that run tests do not give; what Slurm prints of it is in the tests of `parse.rs`.
+//! How jobs end on a real Slurm, and what ends none. OUT_OF_MEMORY needs cgroups of the first version, which newer machines
+//! lack; what Slurm prints of it is in the tests of `parse.rs`, too.
 
-use harness::{Context, Result, ensure, eventually, holds, secs};
+use harness::{Change, Context, Result, Slurm, ensure, eventually, holds, secs};
 use nix::sys::signal::Signal;
 use schema::kinds::job::{FailureClass, JobPhase};
 use schema::records::JobReport;
 
-use super::{Site, settings, with_slurm};
+use super::{Site, settings, with, with_slurm};
 
 #[test]
 fn every_end_of_a_job_is_told_from_the_others() -> Result<()> {
-    with_slurm(|site| {
+    with(Slurm::start_with_memory_limits, |site| {
         let job = |name: &str, command: &str, more: &str| {
             site.manifest(name, &format!("  runCommands:\n  - |\n    {command}\n{more}"))
         };
@@ -20,6 +20,7 @@ fn every_end_of_a_job_is_told_from_the_others() -> Result<()> {
             job("stuck", "sleep 600", ""),
             job("again", "[ ${SLURM_JOB_NAME##*.} = 2 ] || sleep 600", "  nodeFailureRetries: 1\n"),
             job("after-again", "true", "  dependency: {job: again}\n"),
+            job("large", "x=$(head -c 200000000 /dev/zero | tr '\\0' x); sleep 600", "  memory: 20Mi\n"),
         ];
         site.cluster.push(&pushed, "Jobs that end in their ways")?;
         let class = |report: &JobReport| report.status.class;
@@ -33,6 +34,14 @@ fn every_end_of_a_job_is_told_from_the_others() -> Result<()> {
         accounting_stopped(site)?;
         let late = site.reaches("late", JobPhase::Failed)?;
         ensure!(class(&late) == Some(FailureClass::Timeout), "{late:?}");
+        if site.slurm.has_memory_limits() {
+            let large = site.reaches("large", JobPhase::Failed)?;
+            ensure!(class(&large) == Some(FailureClass::OutOfMemory), "{large:?}");
+            ensure!(large.status.state == "OUT_OF_MEMORY", "{large:?}");
+        } else {
+            println!("OUT_OF_MEMORY is not seen: this machine has no cgroups for Slurm");
+            site.cluster.push(&[Change::remove("jobs/large.yaml")], "No limits of memory")?;
+        }
         node_lost(site)?;
         controller_stopped(site)
     })

@@ -1,5 +1,8 @@
 //! Slurm jobs from Git: a real Slurm with accounts, behind a real sshd.
 
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
 use harness::{
     Change, Cluster, ClusterOptions, Context, Result, Slurm, ensure, eventually, recipient, sealed, secs,
 };
@@ -21,8 +24,16 @@ struct Site<'c> {
 
 /// Tells a story of jobs.
 fn with_slurm(story: impl FnOnce(&mut Site<'_>) -> Result<()>) -> Result<()> {
+    with(Slurm::start, story)
+}
+
+/// The same with a Slurm that is started otherwise.
+fn with(
+    start: fn(&Path, u16) -> Result<Slurm>,
+    story: impl FnOnce(&mut Site<'_>) -> Result<()>,
+) -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
-        let slurm = Slurm::start(&cluster.dir(""), cluster.slot().port(14))?;
+        let slurm = start(&cluster.dir(""), cluster.slot().port(14))?;
         let key: String = slurm.key()?.lines().map(|line| format!("  {line}\n")).collect();
         let secret = sealed(&recipient(cluster)?, "*", "slurm", &format!("id: |\n{key}"))?;
         let settings = settings(&slurm.login(slurm.ssh_port())?);
@@ -52,13 +63,17 @@ impl Site<'_> {
     }
 
     fn report(&self, name: &str) -> Result<JobReport> {
-        let node = self.cluster.node().name.clone();
-        self.cluster.etcd.value(Key::JobReport(node, NamespacedName::new("default", name)))
+        self.of_nodes(|node| Key::JobReport(node, NamespacedName::new("default", name)))
     }
 
     fn order(&self, name: &str) -> Result<JobOrder> {
-        let node = self.cluster.node().name.clone();
-        self.cluster.etcd.value(Key::Job(node, NamespacedName::new("default", name)))
+        self.of_nodes(|node| Key::Job(node, NamespacedName::new("default", name)))
+    }
+
+    /// What etcd has at the key of whichever node has it.
+    fn of_nodes<T: serde::de::DeserializeOwned>(&self, key: impl Fn(String) -> Key) -> Result<T> {
+        let found = self.cluster.nodes.iter().map(|node| self.cluster.etcd.value(key(node.name.clone())));
+        found.reduce(Result::or).context("no node")?
     }
 
     /// Waits until a job is in a phase.
@@ -112,6 +127,19 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
         let refused = site.reaches("refused", JobPhase::Failed)?;
         ensure!(refused.status.class == Some(FailureClass::Submission), "{refused:?}");
         ensure!(refused.status.reason.contains("partition"), "{refused:?}");
+        let (head, page) = listing(site, "text/html")?;
+        ensure!(head.contains("text/html") && page.contains(">out/a.txt<"), "{head}{page}");
+        let (_, items) = listing(site, "application/json")?;
+        ensure!(items.contains("\"path\":\"out/a.txt\""), "{items}");
+        let href = page
+            .split("href=\"")
+            .filter_map(|part| part.split('"').next())
+            .find(|href| href.contains("a.txt"));
+        let (head, text) = fetched(site, href.context("no link")?, "*/*")?;
+        ensure!(text == "1\n2\n3\n", "{text}");
+        for part in ["attachment; filename*=UTF-8''a.txt", "nosniff", "default-src 'none'", "text/plain"] {
+            ensure!(head.contains(part), "no {part}: {head}");
+        }
         let table = cli(&["get", "jobs"])?;
         ensure!(table.contains("ExitCode: exit code 3") && table.contains("Succeeded"), "{table}");
         let page = cli(&["describe", "job/sum"])?;
@@ -119,6 +147,8 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
         for report in [&done, &failed] {
             ensure!(site.in_accounts(report)?.len() == 1, "{:?}", site.in_accounts(report)?);
         }
+        follow_over_a_restart(site)?;
+        let cli = |args: &[&str]| site.cluster.cli(args)?.ok();
         // Removed: the folder goes, and the order with it.
         let folder = site.slurm.jobs().join(&done.slurm_name);
         eventually("its files go from the login host, as the manifest says", secs(30), || {
@@ -134,14 +164,62 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
     })
 }
 
+/// Head and body of the listing of the results of `sum`, as this type.
+fn listing(site: &Site<'_>, kind: &str) -> Result<(String, String)> {
+    fetched(site, "results", kind)
+}
+
+fn fetched(site: &Site<'_>, below: &str, kind: &str) -> Result<(String, String)> {
+    let url = format!("http://{}/v1/jobs/default/sum/{below}", site.cluster.api(0));
+    let answer =
+        harness::run("curl", &["-sSi", "-H", &format!("Accept: {kind}"), &url])?.replace("\r\n", "\n");
+    let (head, body) = answer.split_once("\n\n").context("no head")?;
+    Ok((head.to_owned(), body.to_owned()))
+}
+
+/// Follows a job's output while the reconciler goes and comes back.
+fn follow_over_a_restart(site: &mut Site<'_>) -> Result<()> {
+    let counts =
+        site.manifest("counting", "  runCommands:\n  - for i in $(seq 12); do echo line $i; sleep 1; done\n");
+    site.cluster.push(&[counts], "One to follow")?;
+    site.reaches("counting", JobPhase::Running)?;
+    let mut follow = site.cluster.cli_command(&["logs", "job/counting", "-f"]);
+    let mut follow =
+        follow.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(follow.stdout.take().context("no output")?).lines();
+    let mut said = vec![lines.next().context("it ended")??];
+    site.cluster.reconcilers[0].kill()?;
+    // The CLI notices before it is back.
+    let mut notes = BufReader::new(follow.stderr.take().context("no notes")?).lines();
+    let lost = notes.by_ref().map_while(Result::ok).find(|note| note.contains("trying again"));
+    ensure!(lost.is_some(), "the connection was not lost");
+    site.cluster.reconcilers[0].start()?;
+    for line in lines {
+        said.push(line?);
+    }
+    let ended = follow.wait()?;
+    let wanted: Vec<String> = (1..=12).map(|number| format!("line {number}")).collect();
+    ensure!(ended.success() && said == wanted, "{ended}: {said:?}");
+    site.cluster.wait_reconciler(0)
+}
+
 #[test]
 fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well() -> Result<()> {
     with_slurm(|site| {
         let sleeps = |site: &Site<'_>, name: &str, spec: &str| {
             site.manifest(name, &format!("  runCommands: [\"echo begun; sleep 600\"]\n{spec}"))
         };
-        let pushed =
-            [sleeps(site, "long", ""), sleeps(site, "array", "  array: 0-2\n"), sleeps(site, "hit", "")];
+        // The array has a login of its own, which goes with it.
+        let login = site.slurm.login(site.slurm.ssh_port())?;
+        let own = format!("  array: 0-2\n  login: {{{login}, sshKey: {{name: own, key: id}}}}\n");
+        let key: String = site.slurm.key()?.lines().map(|line| format!("  {line}\n")).collect();
+        let secret = sealed(&recipient(site.cluster)?, "*", "own", &format!("id: |\n{key}"))?;
+        let pushed = [
+            sleeps(site, "long", ""),
+            sleeps(site, "array", &own),
+            sleeps(site, "hit", ""),
+            Change::write("secrets/own.age", secret),
+        ];
         let held = site.manifest("held", "  runCommands: [\"true\"]\n  extraOptions: [--hold]\n");
         let after =
             site.manifest("after", "  runCommands: [\"true\"]\n  dependency: {job: hit, type: afternotok}\n");
@@ -170,7 +248,10 @@ fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well()
         site.reaches("after", JobPhase::Succeeded)?;
         // Another spec: the former job is cancelled before the next is submitted.
         let other = site.manifest("long", "  runCommands: [\"echo again\"]\n");
-        site.cluster.push(&[other, Change::remove("jobs/array.yaml")], "Change one, remove one")?;
+        // The node has lost its copy of the login, and Git has it no longer.
+        std::fs::remove_dir_all(site.cluster.node().state_dir().join("agent/blobs"))?;
+        let removed = [Change::remove("jobs/array.yaml"), Change::remove("secrets/own.age")];
+        site.cluster.push(&[&[other], removed.as_slice()].concat(), "Change one, remove one")?;
         let again = site.reaches("long", JobPhase::Succeeded)?;
         ensure!(again.slurm_name != long.slurm_name);
         eventually("the former job is cancelled", secs(30), || {

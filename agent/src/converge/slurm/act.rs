@@ -1,6 +1,6 @@
 //! Carries steps out on login hosts, each in a task of its own: a host that does not answer holds up no other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::answers::{Sections, is_refused, looked, slurm_id};
 use super::book::JobBook;
-use super::commands::{self, EXIT_SLURM, Place};
+use super::commands::{self, EXIT_NO_FOLDER, EXIT_SLURM, Place};
 use super::machine::{Event, JobRecord, Step};
 use super::parse::Facts;
 use super::plan::login_hash;
@@ -42,8 +42,25 @@ pub(super) struct Worker {
     pub(super) book: JobBook,
     /// By login, which host of its pool answered last.
     pub(super) answering: Arc<Mutex<BTreeMap<String, usize>>>,
+    /// What was seen of pools, by login and folder.
+    pub(super) pools: Arc<Mutex<BTreeMap<(String, String), SeenPool>>>,
     /// Held by uploads and downloads, whose content is in memory.
     pub(super) transfers: Arc<Semaphore>,
+}
+
+/// Whether what was seen of a pool before counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    WhatWasSeen,
+    Nothing,
+}
+
+/// What was seen of a pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenPool {
+    pub(super) at: Timestamp,
+    /// All of its hosts answered, and share the folder.
+    pub(super) is_whole: bool,
 }
 
 /// A step could not be done.
@@ -79,7 +96,13 @@ impl Worker {
     /// With these worlds, and nothing known of any login host.
     pub(super) fn new(ssh: Arc<dyn Ssh>, files: Arc<PodFiles>, book: JobBook) -> Self {
         let transfers = Arc::new(Semaphore::new(TRANSFERS_MAX));
-        Self { ssh, files, book, answering: Arc::default(), transfers }
+        Self { ssh, files, book, answering: Arc::default(), pools: Arc::default(), transfers }
+    }
+
+    /// Remembers nothing of logins that no job has.
+    pub(super) fn forget_other_logins(&self, logins: &BTreeSet<String>) {
+        lock(&self.answering).retain(|login, _| logins.contains(login));
+        lock(&self.pools).retain(|(login, _), _| logins.contains(login));
     }
 
     /// One step of a job.
@@ -137,7 +160,7 @@ impl Worker {
     }
 
     /// The login host with what logs in, decrypted anew each time and kept nowhere.
-    async fn host(&self, record: &JobRecord) -> Result<LoginHost, Failed> {
+    pub(super) async fn host(&self, record: &JobRecord) -> Result<LoginHost, Failed> {
         let login = &record.order.spec.login;
         let missing = |what: &str| {
             format!(
@@ -203,6 +226,13 @@ impl Worker {
             let id = said.lines().find_map(|line| slurm_id(line.strip_prefix("id ")?));
             return Ok(id.map_or(Event::Busy, Event::Submitted));
         }
+        if output.code == EXIT_NO_FOLDER {
+            if self.check_pool(record, Trust::Nothing).await? {
+                return Ok(Event::FolderGone);
+            }
+            let why = "the job's folder is not on this login host, and not all hosts of loginPool answer";
+            return Err(Failed::from(why.to_owned()));
+        }
         if is_refused(&output.stderr) {
             // Its lock would keep a removal waiting for a moment, no more.
             let _ = self.ask(record, commands::unlock(&place), ASK_MAX).await;
@@ -230,12 +260,36 @@ impl Worker {
         }
     }
 
-    /// Asks a login host for all of these at once. A question that fails says nothing of any of them.
+    /// Asks a login host for all of these, in as few questions as will do.
     pub(super) async fn poll(&self, records: &[JobRecord]) -> Vec<(NamespacedName, String, Event)> {
+        let jobs: Vec<(String, u32)> =
+            records.iter().map(|record| (record.slurm_name(), record.task_count())).collect();
+        let (mut events, mut rest) = (Vec::new(), (records, jobs.as_slice()));
+        for count in commands::questions(&jobs) {
+            let (asked, others) = (rest.0.split_at(count), rest.1.split_at(count));
+            events.extend(self.poll_at_once(asked.0, others.0).await);
+            rest = (asked.1, others.1);
+        }
+        events
+    }
+
+    /// A question that fails says nothing of any of them.
+    async fn poll_at_once(
+        &self,
+        records: &[JobRecord],
+        jobs: &[(String, u32)],
+    ) -> Vec<(NamespacedName, String, Event)> {
         let Some(first) = records.first() else { return Vec::new() };
-        let names: Vec<String> = records.iter().map(JobRecord::slurm_name).collect();
+        let names: Vec<String> = jobs.iter().map(|(name, _)| name.clone()).collect();
         let ids: Vec<u64> = records.iter().map(|record| record.facts.id).collect();
-        let answered = self.ask(first, commands::poll(&names, &ids), ASK_MAX).await;
+        let planned: u64 = jobs.iter().map(|(name, tasks)| commands::answer_bytes(name, *tasks)).sum();
+        let max = ANSWER_MAX_BYTES.max(2 * planned);
+        let asked = self.run(first, commands::poll(&names, &ids), Bytes::new(), (ASK_MAX, max)).await;
+        let answered = asked.and_then(|output| match output.stdout.len() as u64 {
+            // Half an answer would look as if Slurm did not know the rest.
+            size if size >= max => Err(Failed::from(format!("Slurm's answer has more than {max} bytes"))),
+            _ => Ok(output),
+        });
         let sections = answered.map(|output| Sections::of(&String::from_utf8_lossy(&output.stdout)));
         let with = |record: &JobRecord, event| (record.id.clone(), record.order.uid.clone(), event);
         let (why, unreachable) = match sections {

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::job::JobPhase;
 use schema::records::ResultKind;
 
+use super::commands::LIST_MAX_BYTES;
 use super::machine::{Event, JobRecord};
 use super::parse::{Facts, Row, facts, sacct, squeue};
 
@@ -84,7 +85,7 @@ impl Sections {
 
     /// What they say of a job; none where that changes nothing.
     pub(super) fn polled(&self, record: &JobRecord, now: Timestamp) -> Option<Event> {
-        let found = facts(&record.slurm_name(), &self.squeue, &self.sacct);
+        let found = facts(&record.slurm_name(), &self.squeue, &self.sacct, &record.facts);
         // Only its end counts in accounts that nothing confirms, and only both together know that it is nowhere.
         let counts = match &found {
             Some(found) => self.squeue_ok || found.ended.is_some(),
@@ -99,7 +100,7 @@ pub(super) fn looked(names: &[String], answer: &str) -> Option<(u32, Facts)> {
     let sections = Sections::of(answer);
     names.iter().rev().find_map(|name| {
         let attempt = name.rsplit('.').next().and_then(|attempt| attempt.parse().ok()).unwrap_or(1);
-        if let Some(facts) = facts(name, &sections.squeue, &sections.sacct) {
+        if let Some(facts) = facts(name, &sections.squeue, &sections.sacct, &Facts::default()) {
             return Some((attempt, facts));
         }
         let of_name = |line: &str| line.strip_prefix(name.as_str())?.strip_prefix(' ').and_then(slurm_id);
@@ -113,8 +114,20 @@ pub(super) fn slurm_id(text: &str) -> Option<u64> {
     text.split(';').next()?.trim().parse().ok()
 }
 
-pub(super) fn listing(bytes: &[u8]) -> Vec<(ResultKind, u64, String)> {
-    let entries = bytes.split(|byte| *byte == 0).filter_map(|entry| {
+/// What there is to fetch, and how many more there are than the list has room for.
+pub(super) fn listing(bytes: &[u8]) -> (Vec<(ResultKind, u64, String)>, u64) {
+    let mut parts: Vec<&[u8]> = bytes.split(|byte| *byte == 0).filter(|part| !part.is_empty()).collect();
+    let count =
+        |part: &&[u8]| std::str::from_utf8(part).ok()?.strip_prefix("more ")?.trim().parse::<u64>().ok();
+    let more = parts.last().and_then(count);
+    parts.truncate(parts.len() - usize::from(more.is_some()));
+    let more = more.unwrap_or_default();
+    // With more than the list has room for, its last entry may be a part.
+    let is_cut = |part: &&[u8]| more > 0 && bytes[..LIST_MAX_BYTES.min(bytes.len())].ends_with(part);
+    if parts.last().is_some_and(is_cut) {
+        parts.pop();
+    }
+    let entries = parts.into_iter().filter_map(|entry| {
         let text = std::str::from_utf8(entry).ok()?;
         let mut parts = text.splitn(3, ' ');
         let kind = match parts.next()? {
@@ -127,7 +140,7 @@ pub(super) fn listing(bytes: &[u8]) -> Vec<(ResultKind, u64, String)> {
         let leads_out = path.is_empty() || path.split('/').any(|part| part == "..");
         (!leads_out).then(|| (kind, size, path.to_owned()))
     });
-    entries.collect()
+    (entries.collect(), more)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use schema::codec::hex;
 use schema::control::{DiskRecord, Fsync};
-use schema::files::is_digest;
+use schema::files::{BlobKind, Files, is_digest};
 use schema::meta::NamespacedName;
 use sha2::{Digest as _, Sha256};
 
@@ -93,6 +93,15 @@ impl JobBook {
             }
         }
     }
+}
+
+/// Digests of the secrets with which jobs log in. Git may have them no longer when a job is removed.
+pub(super) fn login_secrets<'r>(records: impl Iterator<Item = &'r JobRecord>) -> BTreeSet<String> {
+    let files = records.flat_map(|record| {
+        std::iter::once(&record.order.files).chain(record.order.former.iter().map(|former| &former.files))
+    });
+    let secrets = files.flat_map(Files::values).filter(|blob| blob.kind == BlobKind::Secret);
+    secrets.map(|blob| blob.digest.clone()).collect()
 }
 
 fn names(folder: &Path) -> Vec<String> {

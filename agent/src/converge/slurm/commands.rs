@@ -14,9 +14,16 @@ pub const EXIT_SLURM: i32 = 75;
 const SUBMISSION_GRACE_SECONDS: u32 = 15;
 /// The same where its end can't be seen, on another login host: sbatch tries for two minutes, and what a file system
 /// says of a file may be a minute old.
-const SUBMISSION_MAX_SECONDS: u32 = 240;
-/// More names than these do not fit a command line; squeue then shows all jobs of the user.
-const NAMES_MAX: usize = 1000;
+pub const SUBMISSION_MAX_SECONDS: u32 = 240;
+/// The folder of the job is not on the login host.
+pub const EXIT_NO_FOLDER: i32 = 66;
+/// Bytes of the names and numbers of one question: a word of a command line has at most 128 KiB, and the shell gets the
+/// whole command as one.
+const QUESTION_MAX_BYTES: usize = 96 * 1024;
+/// Bytes that the answer to one question is planned to have: less than what is read of it, 4 MiB.
+const ANSWER_PLANNED_BYTES: u64 = 3 << 20;
+/// Bytes of what squeue and sacct print of one task, besides its name.
+const ROW_BYTES: u64 = 220;
 
 /// Variables on the login host that are options of the programs: they would count more than the script.
 const NO_OPTIONS: &str = "unset $(env | sed -n -E 's/^((SBATCH|SQUEUE|SACCT|SCANCEL)_[A-Za-z0-9_]*)=.*/\\1/p') SLURM_TIME_FORMAT 2>/dev/null || :\n";
@@ -44,7 +51,7 @@ echo "$(uname -n) $$" > "$1/holder"
 }
 "#;
 /// Most bytes of a list of results.
-const LIST_MAX_BYTES: u64 = 256 * 1024;
+pub const LIST_MAX_BYTES: usize = 256 * 1024;
 
 /// A job on its login host.
 #[derive(Debug, Clone)]
@@ -79,6 +86,12 @@ fn pattern(text: &str) -> String {
     parts
 }
 
+/// The folder of a job with this name in Slurm.
+pub fn folder(spec: &JobSpec, name: &str) -> String {
+    let folder = spec.work_dir.as_deref().unwrap_or(WORK_DIR);
+    format!("{}/{name}", folder.trim_end_matches('/'))
+}
+
 fn work_dir(spec: &JobSpec) -> String {
     let folder = spec.work_dir.as_deref().unwrap_or(WORK_DIR);
     // Never an option.
@@ -87,10 +100,31 @@ fn work_dir(spec: &JobSpec) -> String {
 
 /// Without a limit to the list of an array's tasks, which would be cut off.
 fn squeue(names: &[String]) -> String {
-    let fits = names.len() <= NAMES_MAX;
-    let names = if fits { format!("--name={}", quoted(&names.join(","))) } else { String::new() };
-    let fields = quoted(SQUEUE_FIELDS);
-    format!("SLURM_BITSTR_LEN=0 squeue -h -t all --user=\"$(id -un)\" {names} -O {fields}")
+    let (names, fields) = (quoted(&names.join(",")), quoted(SQUEUE_FIELDS));
+    format!("SLURM_BITSTR_LEN=0 squeue -h -t all --user=\"$(id -un)\" --name={names} -O {fields}")
+}
+
+/// Bytes that both programs may print of a job with so many tasks.
+pub fn answer_bytes(name: &str, tasks: u32) -> u64 {
+    2 * u64::from(tasks) * (ROW_BYTES + name.len() as u64)
+}
+
+/// How many jobs go into each question: all into one, unless their names or the answer would be too long. Takes their
+/// names, and how many tasks each has.
+pub fn questions(jobs: &[(String, u32)]) -> Vec<usize> {
+    let mut questions = Vec::new();
+    let (mut count, mut asked, mut answered) = (0, 0, 0);
+    for (name, tasks) in jobs {
+        // A number of Slurm has at most ten digits.
+        let (asks, answers) = (name.len() + 12, answer_bytes(name, *tasks));
+        if count > 0 && (asked + asks > QUESTION_MAX_BYTES || answered + answers > ANSWER_PLANNED_BYTES) {
+            questions.push(count);
+            (count, asked, answered) = (0, 0, 0);
+        }
+        (count, asked, answered) = (count + 1, asked + asks, answered + answers);
+    }
+    questions.extend(Some(count).filter(|count| *count > 0));
+    questions
 }
 
 fn lock() -> String {
@@ -139,7 +173,8 @@ pub fn upload(place: &Place<'_>, digest: &str) -> String {
          tar -x -f {part}/.minik8s.tar -C {part}\nrm {part}/.minik8s.tar\n\
          # What the repository's folder has of these names says nothing of a submission.\n\
          rm -rf {part}/.minik8s/id {part}/.minik8s/lock\n\
-         sync -f {part} 2>/dev/null || sync\nmv {part} {name}\n"
+         # File by file: all of a file system that others write to may take long.\n\
+         find {part} ! -type l -exec sync {{}} + 2>/dev/null || sync\nmv {part} {name}\n"
     )
 }
 
@@ -149,7 +184,7 @@ pub fn submit(place: &Place<'_>, digest: &str) -> String {
     let (dir, name, digest) = (work_dir(place.spec), quoted(place.name), quoted(digest));
     let lock = lock();
     format!(
-        "{NO_OPTIONS}set -u\ntrap '' HUP PIPE\ncd {dir}/{name} || exit 66\nmkdir -p .minik8s || exit 66\n{lock}\
+        "{NO_OPTIONS}set -u\ntrap '' HUP PIPE\ncd {dir}/{name} || exit {EXIT_NO_FOLDER}\nmkdir -p .minik8s || exit 73\n{lock}\
          known() {{ for f in id id.part; do [ ! -s .minik8s/$f ] || {{ echo \"id $(cat .minik8s/$f)\"; exit 0; }}; done; }}\n\
          known\nbroken=no\ntake .minik8s/lock || {{ echo busy; exit 0; }}\nknown\n\
          cat > .minik8s/script.part\n\
@@ -209,7 +244,29 @@ pub fn clean(spec: &JobSpec, names: &[String]) -> String {
     )
 }
 
-/// Lists what is to be fetched: `KIND SIZE PATH`, each ended by NUL, with the kinds `o`, `e` and `f`.
+/// Leaves a file of this name in the folder with the jobs' folders.
+pub fn leave_marker(spec: &JobSpec, marker: &str) -> String {
+    let (dir, marker) = (work_dir(spec), quoted(marker));
+    format!(
+        "mkdir -p {dir} && : > {dir}/{marker} && sync -f {dir}/{marker} 2>/dev/null || [ -e {dir}/{marker} ]\n"
+    )
+}
+
+/// Ends with 0 if that file is there, after some seconds with 1 if not: file systems of several hosts may lag.
+pub fn find_marker(spec: &JobSpec, marker: &str) -> String {
+    let (dir, marker) = (work_dir(spec), quoted(marker));
+    format!(
+        "for i in 1 2 3 4; do ls -a {dir} > /dev/null 2>&1; [ ! -e {dir}/{marker} ] || exit 0; sleep 1; done; exit 1\n"
+    )
+}
+
+/// Removes it.
+pub fn remove_marker(spec: &JobSpec, marker: &str) -> String {
+    format!("rm -f {}/{}\n", work_dir(spec), quoted(marker))
+}
+
+/// Lists what is to be fetched: `KIND SIZE PATH`, each ended by NUL, with the kinds `o`, `e` and `f`. At the end stands
+/// `more COUNT`: how many the list has no room for, the one that is cut off among them.
 pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
     let spec = place.spec;
     let (dir, name) = (work_dir(spec), quoted(place.name));
@@ -227,7 +284,9 @@ pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
             ));
         }
     }
-    text.push_str(&format!("}} | head -c {LIST_MAX_BYTES}\n"));
+    text.push_str(&format!(
+        "}} | {{ head -c {LIST_MAX_BYTES}; printf '\\0more %s\\0' \"$(tr -cd '\\0' | wc -c)\"; }}\n"
+    ));
     text
 }
 
@@ -268,6 +327,26 @@ mod tests {
             .env("SQUEUE_STATES", "PD")
             .env("SLURM_CONF", "/x");
         assert_eq!(String::from_utf8(sh.output().unwrap().stdout).unwrap(), "none none /x\n");
+    }
+
+    // Seen red with one question for all.
+    #[test]
+    fn a_question_has_as_many_jobs_as_its_names_and_its_answer_allow() {
+        let jobs = |count: usize, bytes: usize, tasks: u32| vec![("n".repeat(bytes), tasks); count];
+        assert_eq!(questions(&jobs(200, 140, 1)), [200]);
+        assert!(questions(&[]).is_empty());
+        for (jobs, at_least) in [(jobs(3000, 140, 1), 4), (jobs(40, 60, 1001), 7), (jobs(2, 60, 100_000), 2)]
+        {
+            let questions = questions(&jobs);
+            assert_eq!(questions.iter().sum::<usize>(), jobs.len());
+            assert!(questions.len() >= at_least, "{questions:?}");
+            let (name, tasks) = &jobs[0];
+            for count in questions {
+                let names = vec![name.clone(); count];
+                assert!(poll(&names, &vec![u64::from(u32::MAX); count]).len() < 128 * 1024);
+                assert!(count == 1 || count as u64 * answer_bytes(name, *tasks) < 4 << 20);
+            }
+        }
     }
 
     #[test]

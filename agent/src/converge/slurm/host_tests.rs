@@ -1,10 +1,15 @@
 //! What happens on the login host itself: locks, folders, files that can't be read.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use schema::kinds::job::{DependencyType, FailureClass, JobDependency};
+use schema::records::{JobDependencyState, JobOrder};
+
+use super::commands::{self, LIST_MAX_BYTES};
 use super::machine::{JobRecord, State, Step};
 use super::parse::{Ended, Facts};
 use super::tests::{Site, at};
@@ -147,7 +152,8 @@ async fn the_next_host_of_a_pool_is_used_while_the_first_is_down() {
     site.step(&mut record, at(1), &[]).await;
     assert_eq!(
         *site.host.asked.lock().unwrap(),
-        ["login", "login2", "login2"],
+        // The pool was looked at, and then uploaded.
+        ["login", "login2", "login2", "login", "login2", "login2"],
         "the one that answered goes first"
     );
     // A submission that broke off there is looked for on whichever answers.
@@ -159,4 +165,187 @@ async fn the_next_host_of_a_pool_is_used_while_the_first_is_down() {
     site.step(&mut other, at(1), &[down(), down()]).await;
     let why = other.trouble.unwrap().why;
     assert!(why.contains("login2: no route") && why.contains("login: no route"), "{why}");
+}
+
+// Seen red without a look at the pool: login2 submits nothing, and says that there is no folder.
+#[tokio::test]
+async fn hosts_of_a_pool_that_share_no_folder_get_no_job() {
+    let site = Site::new();
+    let own = site.home().join("of-login2");
+    fs::create_dir(&own).unwrap();
+    site.host.homes.lock().unwrap().insert("login2".into(), own.clone());
+    let mut record = site.record();
+    record.order.spec.login.login_pool = vec!["login2".into()];
+    site.step(&mut record, at(1), &[]).await;
+    assert_eq!(site.step(&mut record, at(1), &[]).await, Step::Upload);
+    let why = record.report().status.reason;
+    assert!(why.contains("do not share") && why.contains("login2") && why.contains("workDir"), "{why}");
+    assert!(record.state == State::Uploading && site.submitted() == 0, "{record:?}");
+    let left = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
+    assert_eq!(
+        (left(site.home().join("minik8s-jobs")), left(own.join("minik8s-jobs"))),
+        (0, 0),
+        "a marker is left"
+    );
+    // They share one.
+    let shared = site.home().join("shared");
+    record.order.spec.work_dir = Some(shared.display().to_string());
+    for second in [100, 101] {
+        site.step(&mut record, at(second), &[]).await;
+    }
+    assert_eq!((record.state.clone(), site.submitted()), (State::Submitted, 1), "{record:?}");
+    // The other one was down at first, and is the only one when the job is submitted.
+    let mut late = site.record();
+    late.order.uid = "fedcba9876543210".into();
+    late.order.spec.login.login_pool = vec!["login2".into(), "login3".into()];
+    let down = || Some(SshError::Unreachable("no route".into()));
+    site.step(&mut late, at(1), &[]).await;
+    site.step(&mut late, at(1), &[None, down(), None, None, None]).await;
+    assert_eq!(late.state, State::Submitting, "{late:?}");
+    site.step(&mut late, at(1), &[down()]).await;
+    assert!(late.state == State::Submitting && late.trouble.is_some(), "{late:?}");
+    assert_eq!(site.submitted(), 1);
+}
+
+// Seen red while a folder that is gone was a failure like others: it never comes back.
+#[tokio::test]
+async fn a_folder_that_was_removed_before_the_submission_is_uploaded_again() {
+    let site = Site::new();
+    let (mut record, folder) = uploaded(&site).await;
+    fs::remove_dir_all(&folder).unwrap();
+    let mut steps = Vec::new();
+    while let Some(step) = record.step(at(2)) {
+        steps.push(step);
+        site.step(&mut record, at(2), &[]).await;
+    }
+    assert_eq!(steps, [Step::Submit, Step::Look, Step::Upload, Step::Submit], "{record:?}");
+    assert_eq!((record.state.clone(), site.submitted()), (State::Submitted, 1));
+    // A submission may be under way that nothing on the login host speaks of any more.
+    let site = Site::new();
+    let (mut record, folder) = uploaded(&site).await;
+    site.host.program("sbatch", "exit 1");
+    site.step(&mut record, at(2), &[]).await;
+    fs::remove_dir_all(&folder).unwrap();
+    site.step(&mut record, at(60), &[]).await;
+    assert_eq!((record.state.clone(), record.step(at(299))), (State::Looking, None), "{record:?}");
+    assert_eq!(record.step(at(300)), Some(Step::Look));
+}
+
+// Seen red with a failure that is forgotten while its lock is waited for: the waits stay at two seconds.
+#[tokio::test]
+async fn a_submission_that_is_turned_down_is_tried_less_and_less_often() {
+    let site = Site::new();
+    let (mut record, folder) = uploaded(&site).await;
+    site.host.program(
+        "sbatch",
+        "echo x >> $HOME/tried; echo 'sbatch: error: Job violates accounting/QOS policy' >&2; exit 1",
+    );
+    let tried = || fs::read_to_string(site.home().join("tried")).unwrap_or_default().lines().count();
+    let (mut now, mut since, mut waits) = (1, 1, Vec::new());
+    while waits.len() < 8 {
+        now += 1;
+        if record.step(at(now)).is_none() {
+            continue;
+        }
+        let before = tried();
+        // Time passes on the login host, too.
+        if folder.join(".minik8s/lock").exists() && now - since > 15 {
+            lock(&folder, &this_host(), dead(), 60);
+        }
+        site.step(&mut record, at(now), &[]).await;
+        assert!(record.report().status.reason.contains("QOS policy"), "{record:?}");
+        if tried() > before {
+            waits.push(now - since);
+            since = now;
+        }
+    }
+    assert!(waits[1..].is_sorted() && waits[7] >= 119, "{waits:?}");
+    assert_eq!(site.submitted(), 0);
+}
+
+// Seen red without the count: the status says nothing of what has no room.
+#[tokio::test]
+async fn results_that_have_no_room_are_named_and_stay_where_they_are() {
+    let site = Site::new();
+    let (mut record, folder) = uploaded(&site).await;
+    fs::create_dir(folder.join("out")).unwrap();
+    for number in 0..155 {
+        fs::write(folder.join(format!("out/{number:03}")), "x").unwrap();
+    }
+    record.facts = Facts { id: 1, ended: Some(Ended::Completed), ..Facts::default() };
+    record.state = State::Fetching;
+    site.step(&mut record, at(3), &[]).await;
+    let report = record.report();
+    assert_eq!((report.results.len(), report.unfetched.count, report.unfetched.paths.len()), (150, 5, 5));
+    assert!(report.unfetched.paths.iter().all(|path| folder.join(path).exists()), "{report:?}");
+    assert_eq!(report.folder, format!("minik8s-jobs/{}", record.slurm_name()));
+    // So many that their list has no room: none is half a name.
+    let long = "y".repeat(200);
+    for number in 0..1500 {
+        fs::write(folder.join(format!("out/{number:04}-{long}")), "").unwrap();
+    }
+    let name = record.slurm_name();
+    let text = commands::list(&super::act::place(&record, &name), 1);
+    let output = Command::new("sh").args(["-c", &text]).current_dir(site.home()).output().unwrap();
+    let (files, more) = super::answers::listing(&output.stdout);
+    assert!(output.stdout.len() > LIST_MAX_BYTES && more > 300, "{more}");
+    assert_eq!(files.len() as u64 + more, 1655);
+    assert!(files.iter().all(|(_, _, path)| folder.join(path).is_file()));
+}
+
+// Seen red with digests of pods alone.
+#[tokio::test]
+async fn the_login_of_a_job_stays_on_the_disk_until_it_is_gone() {
+    let site = Site::new();
+    let (record, _) = uploaded(&site).await;
+    let blobs = crate::converge::names::blobs_dir(site.home().parent().unwrap());
+    let kept = || fs::read_dir(&blobs).unwrap().flatten().count();
+    let age = || {
+        let then = std::time::SystemTime::now() - std::time::Duration::from_secs(7200);
+        for entry in fs::read_dir(&blobs).unwrap().flatten() {
+            fs::File::open(entry.path()).unwrap().set_modified(then).unwrap();
+        }
+    };
+    assert_eq!(kept(), 1);
+    age();
+    let files = &site.worker.files;
+    files.hold_for_jobs(super::book::login_secrets([&record].into_iter()));
+    files.sweep_now(BTreeSet::new());
+    assert_eq!(kept(), 1, "a job that is to be removed can't log in any more");
+    age();
+    files.hold_for_jobs(BTreeSet::new());
+    files.sweep_now(BTreeSet::new());
+    assert_eq!(kept(), 0);
+}
+
+#[tokio::test]
+async fn a_dependency_that_ends_and_is_forgotten_before_the_submission_holds_nothing_up() {
+    let site = Site::new();
+    let (mut record, folder) = uploaded(&site).await;
+    record.order.dependency = JobDependencyState::Submitted(41);
+    record.order.spec.dependency = Some(JobDependency { job: "first".into(), kind: DependencyType::AfterOk });
+    let sbatch = "if grep -q dependency= .minik8s/script.sh; then echo 'sbatch: error: Batch job submission failed: \
+                  Job dependency problem' >&2; exit 1; fi; echo '9|9|n|PENDING|None|0|2026-11-23T15:05:28|0:00||' >> $HOME/jobs; echo 9";
+    site.host.program("sbatch", sbatch);
+    site.step(&mut record, at(2), &[]).await;
+    assert!(record.report().status.reason.contains("dependency problem"), "{record:?}");
+    // Its end is known: as it should be, and otherwise.
+    let mut otherwise = record.clone();
+    let ordered = |dependency| JobOrder { dependency, ..record.order.clone() };
+    let (met, never) = (ordered(JobDependencyState::None), ordered(JobDependencyState::Never("no".into())));
+    otherwise.follow(Some(&never), at(60));
+    for second in [60, 61] {
+        if otherwise.step(at(second)).is_some() {
+            site.step(&mut otherwise, at(second), &[]).await;
+        }
+    }
+    assert_eq!(otherwise.report().status.class, Some(FailureClass::Dependency), "{otherwise:?}");
+    record.follow(Some(&met), at(60));
+    lock(&folder, &this_host(), dead(), 60);
+    site.step(&mut record, at(60), &[]).await;
+    assert_eq!(
+        (record.state.clone(), record.facts.id, site.submitted()),
+        (State::Submitted, 9, 1),
+        "{record:?}"
+    );
 }

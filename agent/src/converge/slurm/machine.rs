@@ -3,11 +3,13 @@
 //! Each state names the one step that leads on. What a step found is an [`Event`]; a step that failed changes no state.
 
 use jiff::{SignedDuration, Timestamp};
+use schema::kinds::job::slurm::array_tasks;
 use schema::kinds::job::{FailureClass, JobPhase, JobStatus};
 use schema::meta::NamespacedName;
-use schema::records::{JobDependencyState, JobOrder, JobReport, ResultFile};
+use schema::records::{JobDependencyState, JobOrder, JobReport, ResultFile, UnfetchedFiles};
 use serde::{Deserialize, Serialize};
 
+use super::commands::{SUBMISSION_MAX_SECONDS, folder};
 use super::parse::{Ended, Facts, failure_class};
 
 /// Between two tries of a step that failed: first, and at most.
@@ -46,6 +48,9 @@ pub struct JobRecord {
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
     pub results: Vec<ResultFile>,
+    /// What it left besides.
+    #[serde(default)]
+    pub unfetched: UnfetchedFiles,
     /// What keeps the next step from being done.
     pub trouble: Option<Trouble>,
 }
@@ -117,9 +122,11 @@ pub enum Event {
     Busy,
     /// Slurm refuses it for good.
     Refused(String),
+    /// What was uploaded is no longer on the login host.
+    FolderGone,
     /// What a poll said; none: Slurm does not know it.
     Polled(Option<Facts>),
-    Fetched(Vec<ResultFile>),
+    Fetched(Vec<ResultFile>, UnfetchedFiles),
     Cleaned,
     Deleted,
     /// The step could not be done, or what came of it is not known.
@@ -152,6 +159,7 @@ impl JobRecord {
             started_at: None,
             ended_at: None,
             results: Vec::new(),
+            unfetched: UnfetchedFiles::default(),
             trouble: None,
         }
     }
@@ -176,6 +184,11 @@ impl JobRecord {
     pub fn slurm_names(&self) -> Vec<String> {
         let most = self.order.spec.node_failure_retries.min(9) + 1;
         (1..=most.max(self.attempt)).map(|attempt| self.order.slurm_name(&self.id, attempt)).collect()
+    }
+
+    /// How many tasks Slurm may have of it.
+    pub fn task_count(&self) -> u32 {
+        self.order.spec.array.as_deref().and_then(array_tasks).unwrap_or(1)
     }
 
     /// What leads on, unless it has to wait.
@@ -279,10 +292,31 @@ impl JobRecord {
                 self.facts = Facts { id: number, phase: JobPhase::Queued, ..Facts::default() };
                 self.changed_at = now;
             }
-            (Event::Busy, State::Submitting | State::Deleting) => self.wait_for(BUSY, now),
+            (Event::Busy, State::Submitting) => {
+                // A submission that failed is waited for as well: its next failure is one more.
+                let failed =
+                    self.trouble.take().filter(|trouble| trouble.failures > 0 && !trouble.unreachable);
+                self.wait_for(BUSY, "waiting for a submission that has no outcome yet".to_owned(), now);
+                if let (Some(failed), Some(trouble)) = (failed, &mut self.trouble) {
+                    *trouble = Trouble { retry_at: trouble.retry_at, ..failed };
+                }
+            }
+            (Event::Busy, State::Deleting) => {
+                self.wait_for(BUSY, "waiting until Slurm has cancelled it".to_owned(), now);
+            }
             (Event::Refused(why), State::Submitting) => {
                 let class = Some(FailureClass::Submission);
                 self.end(FinalState { phase: JobPhase::Failed, class, why }, now);
+            }
+            (Event::FolderGone, State::Submitting) => {
+                let was_tried = !self.is_fresh;
+                self.enter(State::Looking, now);
+                if was_tried {
+                    // Nothing is left to say whether a submission is under way: it is given the time to end.
+                    let wait = SignedDuration::from_secs(SUBMISSION_MAX_SECONDS.into());
+                    let why = "its folder is gone from the login host; waiting until no submission can be under way";
+                    self.wait_for(wait, why.to_owned(), now);
+                }
             }
             (Event::Polled(found), State::Submitted | State::Lost) => match found {
                 Some(facts) => {
@@ -292,8 +326,8 @@ impl JobRecord {
                 // Without a word of Slurm it has neither failed nor ended.
                 None => self.enter(State::Lost, now),
             },
-            (Event::Fetched(results), State::Fetching) => {
-                self.results = results;
+            (Event::Fetched(results, unfetched), State::Fetching) => {
+                (self.results, self.unfetched) = (results, unfetched);
                 let ended = self.facts.ended.unwrap_or(Ended::Completed);
                 let class = failure_class(ended, self.facts.exit);
                 let phase = self.facts.phase;
@@ -309,15 +343,10 @@ impl JobRecord {
         }
     }
 
-    fn wait_for(&mut self, wait: SignedDuration, now: Timestamp) {
+    fn wait_for(&mut self, wait: SignedDuration, why: String, now: Timestamp) {
         let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
         let retry_at = now.checked_add(wait).unwrap_or(Timestamp::MAX);
         self.is_fresh = false;
-        let why = match self.state {
-            State::Deleting => "waiting until Slurm has cancelled it",
-            _ => "waiting for a submission that has no outcome yet",
-        };
-        let why = why.to_owned();
         self.trouble = Some(Trouble { why, since, failures: 0, retry_at, unreachable: false });
     }
 
@@ -406,6 +435,9 @@ impl JobRecord {
             unreachable_since: self.hindrance().filter(|it| it.unreachable).map(|trouble| trouble.since),
             reached: self.reached,
             results: self.results.clone(),
+            unfetched: self.unfetched.clone(),
+            folder: folder(&self.order.spec, &self.slurm_name()),
+            created_at: Some(self.order.created_at),
             is_gone: self.state == State::Gone,
         }
     }

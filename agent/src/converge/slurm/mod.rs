@@ -33,6 +33,7 @@ pub mod machine;
 mod observe;
 pub mod parse;
 pub mod plan;
+mod pool;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -72,6 +73,7 @@ pub struct SlurmLoop {
     records: BTreeMap<NamespacedName, JobRecord>,
     busy: BTreeSet<Slot>,
     polled_at: BTreeMap<String, Timestamp>,
+    unordered_since: BTreeMap<NamespacedName, Timestamp>,
     found: Arc<Mutex<Vec<Done>>>,
     /// End with the loop.
     tasks: JoinSet<()>,
@@ -83,13 +85,17 @@ impl SlurmLoop {
     pub fn new(deps: SlurmDeps, agent_dir: &Path, reports: watch::Sender<Option<Reported>>) -> Self {
         let book = JobBook::new(agent_dir);
         let worker = Worker::new(Arc::clone(&deps.ssh), Arc::clone(&deps.files), book.clone());
+        let records = book.read();
+        // Before the pods loop removes what it does not know.
+        deps.files.hold_for_jobs(book::login_secrets(records.values()));
         Self {
             deps,
             worker,
-            records: book.read(),
+            records,
             book,
             busy: BTreeSet::new(),
             polled_at: BTreeMap::new(),
+            unordered_since: BTreeMap::new(),
             found: Arc::default(),
             tasks: JoinSet::new(),
             reports,

@@ -1,11 +1,14 @@
 //! Sees what is ordered and what steps found, and keeps both on the disk before anything follows from it.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use schema::control::lock;
 
 use super::SlurmLoop;
+use super::book::login_secrets;
 use super::machine::JobRecord;
-use super::plan::{Observed, Slot};
+use super::plan::{Observed, Slot, login_hash};
 
 impl SlurmLoop {
     pub(super) fn look(&mut self, now: Timestamp) -> Observed {
@@ -41,9 +44,18 @@ impl SlurmLoop {
             }
         }
         let is_whole = snapshot.synced && snapshot.settled.contains_key(&self.deps.node);
+        for id in self.records.keys().filter(|id| is_whole && !orders.contains_key(id)) {
+            self.unordered_since.entry(id.clone()).or_insert(now);
+        }
+        self.unordered_since.retain(|id, _| self.records.contains_key(id) && !orders.contains_key(id));
+        let logins = self.records.values().map(|record| login_hash(&record.order.spec.login)).collect();
+        self.polled_at.retain(|login, _| BTreeSet::contains(&logins, login));
+        self.worker.forget_other_logins(&logins);
+        self.deps.files.hold_for_jobs(login_secrets(self.records.values()));
         Observed {
             orders,
             records: self.records.clone(),
+            unordered_since: self.unordered_since.clone(),
             is_whole,
             busy: self.busy.clone(),
             polled_at: self.polled_at.clone(),

@@ -188,11 +188,22 @@ pub struct Facts {
     pub phase: JobPhase,
     /// How it ended, once all of it has.
     pub ended: Option<Ended>,
+    /// Tasks that were seen to have ended, by their index: without accounts Slurm forgets them before the last one ends.
+    #[serde(default)]
+    pub ended_tasks: BTreeMap<u32, EndedTask>,
+}
+
+/// How a task of an array ended.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct EndedTask {
+    /// Slurm's word.
+    pub state: String,
+    pub exit: Option<(u32, u32)>,
 }
 
 /// What both programs say of a job by its name; none where neither has it. `squeue` counts while the job lives, for
-/// accounts come late; `sacct` counts for its end, since squeue forgets.
-pub fn facts(name: &str, squeue: &[Row], sacct: &[Row]) -> Option<Facts> {
+/// accounts come late; `sacct` counts for its end, since squeue forgets. What was seen of its tasks before stays.
+pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Option<Facts> {
     let of_name = |row: &&Row| row.name == name;
     // The newest, should the controller have lost its state and begun to count anew.
     let id = squeue.iter().chain(sacct).filter(of_name).max_by_key(|row| (row.submitted.clone(), row.id))?.id;
@@ -215,6 +226,12 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row]) -> Option<Facts> {
             None => {}
         }
     }
+    for (index, task) in before.ended_tasks.iter().filter(|_| before.id == id) {
+        let EndedTask { state, exit } = task.clone();
+        let (submitted, name) = (before.submitted.clone(), name.to_owned());
+        let row = Row { id, task: Some(index.to_string()), name, state, exit, submitted, ..Row::default() };
+        rows.entry(row.task.clone()).or_insert(row);
+    }
     let is_array = rows.keys().any(Option::is_some);
     let all: Vec<Row> = rows.into_values().collect();
     let mut tasks: BTreeMap<String, u32> = BTreeMap::new();
@@ -222,6 +239,11 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row]) -> Option<Facts> {
         let word = row.state.split_whitespace().next().unwrap_or_default();
         *tasks.entry(word.to_owned()).or_default() += task_count(row.task.as_deref());
     }
+    let ended_tasks = all.iter().filter(|row| is_over(row)).filter_map(|row| {
+        let index = row.task.as_ref()?.parse().ok()?;
+        Some((index, EndedTask { state: row.state.clone(), exit: row.exit }))
+    });
+    let ended_tasks = ended_tasks.collect();
     let told = all.iter().max_by_key(|row| weight(&row.state))?;
     let (phase, ended) = match meaning(&told.state) {
         Meaning::Queued => (JobPhase::Queued, None),
@@ -242,6 +264,7 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row]) -> Option<Facts> {
         tasks,
         phase,
         ended,
+        ended_tasks,
     })
 }
 
@@ -305,19 +328,20 @@ mod tests {
         for (queue, accounts) in
             [(squeue(SQUEUE), sacct(SACCT)), (squeue(SQUEUE), vec![]), (vec![], sacct(SACCT))]
         {
-            let facts = facts(name, &queue, &accounts).unwrap();
+            let facts = facts(name, &queue, &accounts, &Facts::default()).unwrap();
             assert_eq!((facts.id, facts.exit, facts.phase), (1, Some((3, 0)), JobPhase::Failed));
             assert_eq!((facts.ended, facts.elapsed_seconds), (Some(Ended::Failed), Some(1)));
             assert_eq!((facts.nodes.as_str(), facts.tasks.len()), ("vm", 0));
         }
-        assert_eq!(facts("default.x.abcdef12.2", &squeue(SQUEUE), &sacct(SACCT)), None);
+        let other = facts("default.x.abcdef12.2", &squeue(SQUEUE), &sacct(SACCT), &Facts::default());
+        assert_eq!(other, None);
     }
 
     #[test]
     fn a_job_without_memory_has_no_signal() {
         // As Slurm 22.05 printed it: 125 is none of the kernel's signals.
         let row = "2|2|n|OUT_OF_MEMORY|OutOfMemory|253|2026-11-23T20:03:56|0:01|vm|\n";
-        let facts = facts("n", &squeue(row), &[]).unwrap();
+        let facts = facts("n", &squeue(row), &[], &Facts::default()).unwrap();
         assert_eq!((facts.ended, facts.exit), (Some(Ended::OutOfMemory), Some((0, 125))));
         assert_eq!(failure_class(Ended::OutOfMemory, facts.exit), Some(FailureClass::OutOfMemory));
     }
@@ -331,7 +355,7 @@ mod tests {
             state: state.to_owned(),
             ..Row::default()
         };
-        let of = |rows: &[Row], accounts: &[Row]| facts("n", rows, accounts).unwrap();
+        let of = |rows: &[Row], accounts: &[Row]| facts("n", rows, accounts, &Facts::default()).unwrap();
         let waiting = of(&[row("0", "COMPLETED"), row("[2-9%2]", "PENDING"), row("1", "RUNNING")], &[]);
         assert_eq!((waiting.phase, waiting.ended), (JobPhase::Running, None));
         let tasks: Vec<(&str, u32)> =
@@ -344,10 +368,45 @@ mod tests {
         assert_eq!(cancelled.phase, JobPhase::Cancelled);
     }
 
+    // Seen red without what was seen before: the array ends as its last task.
+    #[test]
+    fn tasks_that_squeue_forgets_count_where_there_are_no_accounts() {
+        let row = |task: &str, state: &str, exit| Row {
+            id: 5,
+            task: Some(task.to_owned()),
+            name: "n".to_owned(),
+            state: state.to_owned(),
+            exit,
+            ..Row::default()
+        };
+        let one =
+            [row("0", "FAILED", Some((3, 0))), row("1", "RUNNING", None), row("[2-3]", "PENDING", None)];
+        let mut seen = facts("n", &one, &[], &Facts::default()).unwrap();
+        for two in [
+            [row("1", "COMPLETED", None), row("2", "RUNNING", None)],
+            [row("2", "COMPLETED", None), row("3", "RUNNING", None)],
+        ] {
+            seen = facts("n", &two, &[], &seen).unwrap();
+            assert_eq!((seen.phase, seen.tasks["FAILED"]), (JobPhase::Running, 1));
+        }
+        let over = facts("n", &[row("3", "COMPLETED", Some((0, 0)))], &[], &seen).unwrap();
+        assert_eq!((over.ended, over.exit), (Some(Ended::Failed), Some((3, 0))));
+        assert_eq!((over.tasks["FAILED"], over.tasks["COMPLETED"]), (1, 3));
+        // Another job that has the number by now.
+        assert_eq!(
+            facts("n", &[Row { id: 6, ..row("0", "RUNNING", None) }], &[], &seen).unwrap().tasks.len(),
+            1
+        );
+        // Nothing of it is there: what it became is not known.
+        assert_eq!(facts("n", &[], &[], &seen), None);
+    }
+
     #[test]
     fn accounts_that_are_late_make_nothing_end() {
         let row = |state: &str| Row { id: 5, name: "n".into(), state: state.into(), ..Row::default() };
-        let of = |queue: &str, accounts: &str| facts("n", &[row(queue)], &[row(accounts)]).unwrap().phase;
+        let of = |queue: &str, accounts: &str| {
+            facts("n", &[row(queue)], &[row(accounts)], &Facts::default()).unwrap().phase
+        };
         assert_eq!(of("RUNNING", "PENDING"), JobPhase::Running);
         // Requeued by an administrator: sacct still has the end of the run before.
         assert_eq!(of("PENDING", "NODE_FAIL"), JobPhase::Queued);

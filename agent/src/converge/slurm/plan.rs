@@ -17,6 +17,8 @@ const POLL: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(2), Si
 /// Steps under way at once: of one login, so that a host that does not answer holds up no other, and of all.
 const LOGIN_STEPS_MAX: usize = 6;
 const STEPS_MAX: usize = 60;
+/// How long a job without an order is still reported: a reconciler that begins anew learns from this who has it.
+const UNORDERED_MAX: SignedDuration = SignedDuration::from_secs(30);
 
 /// Jobs as they are reported.
 pub type Reported = BTreeMap<NamespacedName, Arc<JobReport>>;
@@ -35,6 +37,8 @@ pub struct Observed {
     pub orders: BTreeMap<NamespacedName, JobOrder>,
     /// Records as they follow from the orders and from what steps found.
     pub records: BTreeMap<NamespacedName, JobRecord>,
+    /// Since when a job has had no order although etcd is whole.
+    pub unordered_since: BTreeMap<NamespacedName, Timestamp>,
     /// Etcd holds all that this node is to see to: a job without an order is another node's, or over.
     pub is_whole: bool,
     pub busy: BTreeSet<Slot>,
@@ -76,8 +80,15 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
     for (id, record) in &observed.records {
         let is_busy = observed.busy.contains(&Slot::Job(id.clone()));
         if !observed.orders.contains_key(id) && observed.is_whole {
-            if !is_busy {
-                plan.forget.push(id.clone());
+            let since = observed.unordered_since.get(id).copied().unwrap_or(now);
+            let until = since.checked_add(UNORDERED_MAX).unwrap_or(now);
+            if record.state == State::Gone || until <= now {
+                if !is_busy {
+                    plan.forget.push(id.clone());
+                }
+            } else {
+                plan.reported.insert(id.clone(), Arc::new(record.report()));
+                plan.again_at = plan.again_at.into_iter().chain([until]).min();
             }
             continue;
         }

@@ -12,7 +12,7 @@ use schema::files::{BlobKind, BlobRef};
 use schema::kinds::job::{FailureClass, JobPhase, JobSpec, SlurmLogin};
 use schema::kinds::pod::SecretKeyRef;
 use schema::meta::NamespacedName;
-use schema::records::{FormerJob, JobDependencyState, JobOrder, ResultKind};
+use schema::records::{FormerJob, JobDependencyState, JobOrder, ResultKind, UnfetchedFiles};
 
 use super::act::Worker;
 use super::book::JobBook;
@@ -344,7 +344,7 @@ fn a_job_that_has_ended_is_cleaned_once_and_stays_as_it_ended() {
     let facts = Facts { ended: Some(Ended::Completed), phase: JobPhase::Succeeded, ..Facts::default() };
     let mut record = JobRecord { state: State::Submitted, ..JobRecord::new(id(), of_one, at(0)) };
     record.apply(Event::Polled(Some(facts)), at(10));
-    record.apply(Event::Fetched(Vec::new()), at(11));
+    record.apply(Event::Fetched(Vec::new(), UnfetchedFiles::default()), at(11));
     assert_eq!((record.step(at(69)), record.clean_at()), (None, Some(at(70))));
     assert_eq!(record.step(at(70)), Some(Step::Clean));
     record.apply(Event::Failed { why: "no route".into(), unreachable: true }, at(70));
@@ -366,7 +366,7 @@ fn a_failed_node_is_answered_with_another_attempt_as_often_as_the_manifest_says(
     record.state = State::Submitted;
     record.apply(Event::Polled(Some(failed())), at(2));
     assert_eq!(record.state, State::Fetching);
-    record.apply(Event::Fetched(Vec::new()), at(3));
+    record.apply(Event::Fetched(Vec::new(), UnfetchedFiles::default()), at(3));
     assert_eq!(record.report().status.class, Some(FailureClass::NodeFailure));
 }
 
@@ -394,7 +394,14 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
     assert!(plan(&observed, at(9000)).polls.is_empty());
     // No order, and etcd is whole: another node's, or over. Else nothing is known.
     observed.orders.clear();
-    assert_eq!(plan(&observed, at(9000)).forget.len(), 200);
+    observed.unordered_since = observed.records.keys().map(|id| (id.clone(), at(9000))).collect();
+    let fresh = plan(&observed, at(9029));
+    assert_eq!(
+        (fresh.forget.len(), fresh.reported.len(), fresh.again_at),
+        (0, 200, Some(at(9030))),
+        "someone may adopt them"
+    );
+    assert_eq!(plan(&observed, at(9030)).forget.len(), 200);
     let unsure = Observed { is_whole: false, ..observed };
     assert!(plan(&unsure, at(9000)).forget.is_empty() && plan(&unsure, at(9000)).reported.len() == 200);
 }

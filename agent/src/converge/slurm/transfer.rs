@@ -1,5 +1,6 @@
 //! Files to a login host and back.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use schema::codec::hex;
 use schema::files::{BlobKind, of_path};
-use schema::records::{ResultFile, ResultKind};
+use schema::records::{ResultFile, ResultKind, UnfetchedFiles};
 use sha2::{Digest as _, Sha256};
 
-use super::act::{ASK_MAX, Failed, Worker, place, shortened};
+use super::act::{ASK_MAX, Failed, Trust, Worker, place, shortened};
 use super::answers::listing;
 use super::commands::{self, Place};
 use super::machine::{Event, JobRecord};
@@ -22,9 +23,12 @@ const FETCH_MAX: Duration = Duration::from_secs(300);
 const RESULT_MAX_BYTES: u64 = 16 << 20;
 const RESULTS_MAX_BYTES: u64 = 256 << 20;
 const RESULTS_MAX: usize = 150;
+/// Names of results that are not fetched: a report lies in etcd, too.
+const UNFETCHED_MAX: usize = 20;
 
 impl Worker {
     pub(super) async fn upload(&self, record: &JobRecord) -> Result<Event, Failed> {
+        self.check_pool(record, Trust::WhatWasSeen).await?;
         let order = &record.order;
         let folder = match &order.spec.files {
             None => None,
@@ -52,8 +56,18 @@ impl Worker {
         // A folder that somebody removed has no results: the job has ended all the same.
         let mut results: Vec<ResultFile> = Vec::new();
         let mut left = RESULTS_MAX_BYTES;
-        for (kind, size, path) in listing(&listed.stdout) {
-            if results.len() == RESULTS_MAX || results.iter().any(|known| known.path == path) {
+        let (files, more) = listing(&listed.stdout);
+        let mut unfetched = UnfetchedFiles { count: more, paths: Vec::new() };
+        let mut named = BTreeSet::new();
+        for (kind, size, path) in files {
+            if !named.insert(path.clone()) {
+                continue;
+            }
+            if results.len() == RESULTS_MAX || left == 0 && size > 0 {
+                unfetched.count += 1;
+                if unfetched.paths.len() < UNFETCHED_MAX {
+                    unfetched.paths.push(path);
+                }
                 continue;
             }
             let max = RESULT_MAX_BYTES.min(left);
@@ -61,7 +75,7 @@ impl Worker {
             left -= result.size.min(max);
             results.push(result);
         }
-        Ok(Event::Fetched(results))
+        Ok(Event::Fetched(results, unfetched))
     }
 
     /// A file that can't be read is named, and keeps the job from nothing.

@@ -18,6 +18,8 @@ pub struct FakeLoginHost {
     /// What to answer in place of running the next commands: the command is carried out all the same when
     /// the connection broke off.
     pub faults: Mutex<Vec<Option<SshError>>>,
+    /// Hosts with a home folder of their own.
+    pub homes: Mutex<std::collections::BTreeMap<String, PathBuf>>,
     /// Names of the hosts that were asked.
     pub asked: Mutex<Vec<String>>,
 }
@@ -25,7 +27,12 @@ pub struct FakeLoginHost {
 impl FakeLoginHost {
     pub fn new(home: &Path) -> Self {
         std::fs::create_dir_all(home.join("bin")).unwrap();
-        Self { home: home.to_owned(), faults: Mutex::default(), asked: Mutex::default() }
+        Self {
+            home: home.to_owned(),
+            faults: Mutex::default(),
+            homes: Mutex::default(),
+            asked: Mutex::default(),
+        }
     }
 
     /// Puts a program there.
@@ -45,12 +52,14 @@ impl Ssh for FakeLoginHost {
         if let Some(error @ SshError::Unreachable(_)) = fault {
             return Err(error);
         }
+        let name = host.login.host.clone().unwrap_or_default();
+        let home = lock(&self.homes).get(&name).cloned().unwrap_or_else(|| self.home.clone());
         let path = format!("{}:{}", self.home.join("bin").display(), std::env::var("PATH").unwrap());
         let mut child = Command::new("sh")
             .args(["-c", &command.text])
-            .current_dir(&self.home)
+            .current_dir(&home)
             .env("PATH", path)
-            .env("HOME", &self.home)
+            .env("HOME", &home)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -4,6 +4,8 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -31,6 +33,11 @@ impl Server {
         Self::start_with("")
     }
 
+    /// One that lets in whoever has the password of a user, and nobody with a key.
+    fn with_passwords() -> Option<Self> {
+        Self::start_with("PasswordAuthentication yes\nPubkeyAuthentication no\n")
+    }
+
     /// With further settings, in which `DIR` is its folder.
     fn start_with(more: &str) -> Option<Self> {
         if !Path::new("/usr/sbin/sshd").exists() {
@@ -47,11 +54,12 @@ impl Server {
         fs::copy(at("user.pub"), at("authorized")).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let settings = format!(
-            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
-             StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n{}",
+            "{}ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
+             StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n",
+            // Of each setting, the first counts.
+            more.replace("DIR", &dir.path().display().to_string()),
             at("host"),
             at("authorized"),
-            more.replace("DIR", &dir.path().display().to_string())
         );
         fs::write(at("config"), settings).unwrap();
         let _ = fs::create_dir_all("/run/sshd");
@@ -242,32 +250,94 @@ async fn a_connection_that_broke_off_is_made_again() {
     assert_eq!(run(&ssh, &host, "echo again").await.unwrap().stdout, b"again\n");
 }
 
-/// Needs a user with a password: `MINIK8S_TEST_LOGIN=user:password:port:type:key`, the last two being the host's key.
+/// A user of this machine with a password, removed at the end.
+struct User {
+    name: String,
+    password: String,
+}
+
+impl User {
+    /// None where this test may make no user.
+    fn create() -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: only root makes users");
+            return None;
+        }
+        let user = Self {
+            name: format!("mk8s-test-{}", std::process::id()),
+            password: format!("canary-{}-{}", std::process::id(), Instant::now().elapsed().as_nanos()),
+        };
+        let made = Command::new("useradd").args(["-M", "-d", "/tmp", "-s", "/bin/sh", &user.name]).status();
+        assert!(made.unwrap().success(), "useradd");
+        let mut chpasswd = Command::new("chpasswd").stdin(Stdio::piped()).spawn().unwrap();
+        let line = format!("{}:{}\n", user.name, user.password);
+        std::io::Write::write_all(&mut chpasswd.stdin.take().unwrap(), line.as_bytes()).unwrap();
+        assert!(chpasswd.wait().unwrap().success(), "chpasswd");
+        Some(user)
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let _ = Command::new("userdel").args(["--force", &self.name]).stderr(Stdio::null()).status();
+    }
+}
+
+/// Command lines and environments of all processes but this one, as long as they were seen to have a word.
+fn processes_with(word: &str) -> Vec<String> {
+    let own = std::process::id().to_string();
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let name = process.file_name().to_string_lossy().into_owned();
+        if name == own || !name.bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        for file in ["cmdline", "environ"] {
+            let bytes = fs::read(process.path().join(file)).unwrap_or_default();
+            if bytes.windows(word.len()).any(|part| part == word.as_bytes()) {
+                found.push(format!("{name}/{file}: {}", String::from_utf8_lossy(&bytes)));
+            }
+        }
+    }
+    found
+}
+
+// Seen red with the password in the environment of ssh.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_is_given_to_ssh_alone() {
-    let Ok(given) = std::env::var("MINIK8S_TEST_LOGIN") else { return };
-    let parts: Vec<&str> = given.split(':').collect();
-    let [user, password, port, kind, key] = parts[..] else { panic!("user:password:port:type:key") };
-    let dir = tempfile::tempdir().unwrap();
-    let ssh = RealSsh::new(&dir.path().join("run"), dir.path());
+    let (Some(server), Some(gate)) = (Server::with_passwords(), Server::with_passwords()) else { return };
+    let Some(user) = User::create() else { return };
+    let ssh = server.ssh();
     let login = |host_jump: bool| SlurmLogin {
-        host: Some("127.0.0.1".into()),
-        port: Some(port.parse().unwrap()),
-        username: Some(user.to_owned()),
-        host_keys: vec![format!("{kind} {key}")],
+        username: Some(user.name.clone()),
         jump_host: host_jump.then(|| JumpHost {
             host: "127.0.0.1".into(),
-            port: Some(port.parse().unwrap()),
-            host_keys: vec![format!("{kind} {key}")],
+            port: Some(gate.port),
+            host_keys: vec![gate.text("host.pub")],
             ..JumpHost::default()
         }),
-        ..SlurmLogin::default()
+        ..server.login("host.pub", "user").login
     };
+    // All processes are looked at while it logs in and while commands run.
+    let (is_over, watched) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let watcher = std::thread::spawn({
+        let (is_over, watched, word) = (Arc::clone(&is_over), Arc::clone(&watched), user.password.clone());
+        move || {
+            let mut found = Vec::new();
+            while !is_over.load(Ordering::SeqCst) {
+                found.extend(processes_with(&word));
+                watched.fetch_add(1, Ordering::SeqCst);
+            }
+            found
+        }
+    });
     for jump in [false, true] {
-        let credential = Credential::Password(password.as_bytes().to_vec());
+        let credential = Credential::Password(user.password.clone().into_bytes());
         let host = LoginHost { login: login(jump), credential };
-        let said = run(&ssh, &host, "id -un").await.unwrap();
-        assert_eq!(String::from_utf8(said.stdout).unwrap().trim(), user);
+        let said = run(&ssh, &host, "id -un; sleep 0.3").await.unwrap();
+        assert_eq!(String::from_utf8(said.stdout).unwrap().trim(), user.name);
+        let left = Command::new("grep").args(["-r", "canary-"]).arg(server.dir.path()).output().unwrap();
+        assert!(left.stdout.is_empty(), "the password lies on the disk");
         let wrong = LoginHost { login: login(jump), credential: Credential::Password(b"wrong".to_vec()) };
         let refused = run(&ssh, &wrong, "true").await.unwrap_err().to_string();
         // ssh does not tell what its connection to a jump host was told.
@@ -276,6 +346,8 @@ async fn a_password_is_given_to_ssh_alone() {
             "{refused}"
         );
     }
-    let left = Command::new("grep").args(["-r", password]).arg(dir.path()).output().unwrap();
-    assert!(left.stdout.is_empty(), "the password lies on the disk");
+    is_over.store(true, Ordering::SeqCst);
+    let found = watcher.join().unwrap();
+    assert!(found.is_empty(), "{found:?}");
+    assert!(watched.load(Ordering::SeqCst) > 5, "nobody looked");
 }

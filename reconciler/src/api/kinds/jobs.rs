@@ -4,7 +4,6 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use jiff::Timestamp;
-use schema::files::is_digest;
 use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use serde::Deserialize;
@@ -61,21 +60,7 @@ pub(in crate::api) async fn output(
     of_job(&app, named(namespace, name)?, &format!("output?stderr={}{from}", wanted.stderr)).await
 }
 
-/// One file that the job left.
-pub(in crate::api) async fn result(
-    State(app): App,
-    Path((namespace, name, digest)): Path<(String, String, String)>,
-) -> Result<Response, ApiError> {
-    if !is_digest(&digest) {
-        return Err(ApiError::bad_request(
-            format!("{digest} is no digest"),
-            "give the 64 hex digits of a SHA-256",
-        ));
-    }
-    of_job(&app, named(namespace, name)?, &format!("results/{digest}")).await
-}
-
-async fn of_job(app: &Shared, id: NamespacedName, what: &str) -> Result<Response, ApiError> {
+pub(super) async fn of_job(app: &Shared, id: NamespacedName, what: &str) -> Result<Response, ApiError> {
     let snapshot = app.snapshot()?;
     let detail = view::job(&snapshot, &id, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| missing(&id))?;
     let Some(node) = detail.row.node else {
@@ -84,13 +69,13 @@ async fn of_job(app: &Shared, id: NamespacedName, what: &str) -> Result<Response
     logs::of_node(app, &snapshot, &node, &format!("/v1/jobs/{}/{}/{what}", id.namespace, id.name)).await
 }
 
-fn named(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
+pub(super) fn named(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
     input::name("namespace", &namespace)?;
     input::name("job", &name)?;
     Ok(NamespacedName::new(namespace, name))
 }
 
-fn missing(id: &NamespacedName) -> ApiError {
+pub(super) fn missing(id: &NamespacedName) -> ApiError {
     let NamespacedName { namespace, name } = id;
     let message = format!("there is no job {name} in namespace {namespace}");
     ApiError::not_found(message, "see 'minik8s get jobs -A'")

@@ -3,5 +3,6 @@
 pub(super) mod autoscalers;
 pub(super) mod functions;
 pub(super) mod jobs;
+pub(super) mod results;
 pub(super) mod services;
 pub(super) mod workflows;

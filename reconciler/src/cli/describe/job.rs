@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::page::{Page, pairs};
-use crate::cli::logs::results::line;
+use crate::cli::logs::results::{line, unfetched};
 use crate::cli::print::output::Screen;
 use crate::view::JobDetail;
 
@@ -29,7 +29,8 @@ pub(in crate::cli) fn job_page(job: &JobDetail, screen: Screen, now: Timestamp) 
         page.fields(0, "Tasks", status.tasks.iter().map(|(word, count)| format!("{count} {word}")));
         page.field(0, "Exit code", status.exit_code.as_deref().unwrap_or_default());
         page.field(0, "Of a step", status.derived_exit_code.as_deref().unwrap_or_default());
-        page.fields(0, "Results", report.results.iter().map(line));
+        page.fields(0, "Results", report.results.iter().map(line).chain(unfetched(report)));
+        page.field(0, "Folder", &report.folder);
     }
     page.field(0, "Age", &row.age);
     page.field(0, "Set by", &job.set_by);

@@ -1,6 +1,6 @@
 //! `minik8s logs job/NAME`: from the login host while it runs, and afterwards from the node that keeps it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 
@@ -13,6 +13,8 @@ use crate::view::JobDetail;
 
 /// Between two questions for more of what a job writes: each is a command on the login host.
 const FOLLOW_EVERY: Duration = Duration::from_secs(2);
+/// How long a connection that was lost is tried again: as long as a reconciler takes to start anew.
+const LOST_MAX: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
     if args.tail.is_some() || args.since.is_some() || args.timestamps || args.previous {
@@ -29,37 +31,77 @@ pub(super) async fn run(client: &Client, args: &LogsArgs, name: &str) -> Result<
     print_as_it_comes(client, answer).await
 }
 
-/// Asks for what came since, until the job has ended and all of it was printed.
+/// Asks for what came since, until the job has ended and all of it was printed. A connection that is lost on the way is
+/// made again, and goes on with the next byte.
 async fn follow(client: &Client, path: &[&str; 4], stderr: Option<(&str, &str)>) -> Result<(), CliError> {
-    let mut from: u64 = 0;
-    let mut told = String::new();
+    let mut shown = Shown::default();
+    let mut lost: Option<Instant> = None;
     loop {
-        // Before its output: what it wrote last is then in the answer.
-        let job: JobDetail = client.get(&path[..3], &[]).await?;
-        let has_ended = job.report.is_some_and(|report| report.status.phase.is_final());
-        let at = from.to_string();
-        let query: Vec<_> = stderr.into_iter().chain([("from", at.as_str())]).collect();
-        let before = from;
-        // Before a node has the job there is nothing to ask for.
-        if job.row.node.is_some() {
-            let mut chunks = client.stream(path, &query).await?.bytes_stream();
-            while let Some(chunk) = chunks.next().await {
-                let chunk = chunk.map_err(|error| broken_off(client, &error))?;
-                from += chunk.len() as u64;
-                write_bytes(&chunk)?;
+        let before = shown.from;
+        match follow_once(client, path, stderr, &mut shown).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => lost = None,
+            Err(error) if shown.is_begun && is_lost(&error) => {
+                if lost.is_none() {
+                    note(&format!("minik8s: {error}; trying again for {LOST_MAX:?}"));
+                }
+                if lost.get_or_insert_with(Instant::now).elapsed() > LOST_MAX {
+                    return Err(error);
+                }
             }
+            Err(error) => return Err(error),
         }
-        if has_ended {
-            note(&format!("minik8s: the job has ended: {}", job.row.phase));
-            return Ok(());
+        if shown.from == before {
+            tokio::time::sleep(FOLLOW_EVERY).await;
         }
-        if from > before {
-            continue;
+    }
+}
+
+/// How far the output is printed.
+#[derive(Default)]
+struct Shown {
+    from: u64,
+    /// The server has answered once.
+    is_begun: bool,
+    phase: String,
+}
+
+/// Prints what came since. Whether that was all.
+async fn follow_once(
+    client: &Client,
+    path: &[&str; 4],
+    stderr: Option<(&str, &str)>,
+    shown: &mut Shown,
+) -> Result<bool, CliError> {
+    // Before its output: what it wrote last is then in the answer.
+    let job: JobDetail = client.get(&path[..3], &[]).await?;
+    shown.is_begun = true;
+    let has_ended = job.report.is_some_and(|report| report.status.phase.is_final());
+    let at = shown.from.to_string();
+    let query: Vec<_> = stderr.into_iter().chain([("from", at.as_str())]).collect();
+    // Before a node has the job there is nothing to ask for.
+    if job.row.node.is_some() {
+        let mut chunks = client.stream(path, &query).await?.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|error| broken_off(client, &error))?;
+            shown.from += chunk.len() as u64;
+            write_bytes(&chunk)?;
         }
-        if from == 0 && told != job.row.phase {
-            note(&format!("minik8s: no output yet: the job is {}", job.row.phase));
-            told = job.row.phase;
-        }
-        tokio::time::sleep(FOLLOW_EVERY).await;
+    }
+    if has_ended {
+        note(&format!("minik8s: the job has ended: {}", job.row.phase));
+    } else if shown.from == 0 && shown.phase != job.row.phase {
+        note(&format!("minik8s: no output yet: the job is {}", job.row.phase));
+        shown.phase = job.row.phase;
+    }
+    Ok(has_ended)
+}
+
+/// Another try may do better: nobody answered, or somebody whom the next one behind does not answer.
+fn is_lost(error: &CliError) -> bool {
+    match error {
+        CliError::Reach { .. } | CliError::ReadAnswer { .. } => true,
+        CliError::Refused { status, .. } => *status >= 500,
+        _ => false,
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 use futures::StreamExt as _;
 use schema::kinds::Kind;
 use schema::quantity::Memory;
-use schema::records::ResultFile;
+use schema::records::{JobReport, ResultFile};
 
 use crate::args::{Resource, ResourceKind, ResultsArgs};
 use crate::cli::client::Client;
@@ -20,6 +20,9 @@ pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
     let name = job_name(&args.job)?;
     let path = ["jobs", args.namespace.as_str(), name.as_str()];
     let detail: JobDetail = client.get(&path, &[]).await?;
+    if let Some(left) = detail.report.as_ref().and_then(unfetched) {
+        note(&left);
+    }
     let results = detail.report.map(|report| report.results).unwrap_or_default();
     if results.is_empty() {
         note(&format!("no results: the job is {}", detail.row.phase));
@@ -31,6 +34,21 @@ pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
         save(&client, &path, result, dir).await?;
     }
     Ok(())
+}
+
+/// What is not among the results, and where it is.
+pub(in crate::cli) fn unfetched(report: &JobReport) -> Option<String> {
+    let JobReport { unfetched, login, folder, .. } = report;
+    let others = unfetched.count.saturating_sub(unfetched.paths.len() as u64);
+    let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+    (!unfetched.is_empty()).then(|| {
+        format!(
+            "{} files were not fetched, more than is kept of a job: {}{more}; they stay in {folder} of {login} until the job is \
+             removed or its ttlSecondsAfterFinished has passed",
+            unfetched.count,
+            unfetched.paths.join(", ")
+        )
+    })
 }
 
 /// One result as a line.

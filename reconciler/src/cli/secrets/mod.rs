@@ -144,34 +144,49 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
 fn rotate(folder: &Folder) -> anyhow::Result<String> {
     let listed = folder.listed()?;
     let former = folder.cluster_identities()?;
-    let new = Identity::generate();
-    let to = [new.to_public()];
-    let (mut sealed, mut others) = (Vec::new(), Vec::new());
-    let mut said = String::new();
+    let (newest, before) = former.split_first().context("there is no identity")?;
+    let (mut opened, mut left, mut others, mut sops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (_, _, path) in folder.secrets()? {
-        if is_sops(&path.to_string_lossy()) {
-            said += &format!(
-                "{} stays as it is: 'sops rotate -i --add-age {}' and --rm-age with the recipient before\n",
-                path.display(),
-                to[0]
-            );
-            continue;
-        }
-        let ciphertext = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let here = || path.display().to_string();
-        match crypt::decrypt(&ciphertext, &former).with_context(here)? {
-            Some(plain) => sealed.push((crypt::encrypt(&plain, &to)?, path)),
-            None => others.push(path),
+        if is_sops(&path.to_string_lossy()) {
+            sops.push((String::from_utf8_lossy(&file).into_owned(), path));
+        } else if let Some(plain) = crypt::decrypt(&file, std::slice::from_ref(newest)).with_context(here)? {
+            opened.push((plain, path));
+        } else if let Some(plain) = crypt::decrypt(&file, before).with_context(here)? {
+            left.push((plain, path));
+        } else {
+            others.push(path);
         }
     }
-    // The one before stays readable, for pods that start before their new secret is there. Written first: whatever
-    // interrupts the rest leaves secrets that it decrypts.
-    let identities = [Some(new), former.into_iter().next()].into_iter().flatten().collect::<Vec<_>>();
+    let is_finish = !left.is_empty();
+    let (new, sealed) = if is_finish { (newest.clone(), left) } else { (Identity::generate(), opened) };
+    // The one before stays readable, for pods that start before their new secret is there, and so does any that a file of
+    // SOPS needs. Written first: whatever interrupts the rest leaves secrets that it decrypts.
+    let is_kept = |(index, one): &(usize, &Identity)| {
+        let recipient = one.to_public().to_string();
+        is_finish || *index == 0 || sops.iter().any(|(text, _)| text.contains(&recipient))
+    };
+    let kept: Vec<Identity> = former.iter().enumerate().filter(is_kept).map(|(_, one)| one.clone()).collect();
+    let identities = if is_finish { kept } else { [vec![new.clone()], kept].concat() };
     folder.write_cluster(&identities, &listed)?;
-    for (ciphertext, path) in &sealed {
-        folder.replace(path, ciphertext)?;
+    let to = [new.to_public()];
+    for (plain, path) in &sealed {
+        folder.replace(path, &crypt::encrypt(plain, &to)?)?;
     }
-    said += &format!("encrypted {} secrets to a new identity of the cluster\n", sealed.len());
+    let what = if is_finish {
+        "the newest identity of the cluster: a rotation had been interrupted"
+    } else {
+        "a new identity of the cluster"
+    };
+    let mut said = format!("encrypted {} secrets to {what}\n", sealed.len());
+    for (_, path) in &sops {
+        said += &format!(
+            "{} stays as it is: 'sops rotate -i --add-age {}' and --rm-age with the recipient before\n",
+            path.display(),
+            to[0]
+        );
+    }
     for path in others {
         said += &format!("{} is encrypted to single recipients and stays as it is\n", path.display());
     }

@@ -45,6 +45,7 @@ impl WhichSecret {
 pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
     let which = &args.which;
     let path = folder.secret(which.namespace(), &which.name)?;
+    let there = if args.from.is_some() { replaced(folder, which, &path)? } else { None };
     let plain = match &args.from {
         None => {
             let (plain, to_cluster) = folder.open(&path)?;
@@ -75,13 +76,33 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
         let is_map = plaintext::entries(Format::Map, values).is_ok();
         if is_map { Format::Map } else { Format::Opaque }
     });
+    // New values of a secret that is there stay bound to its source.
+    let replaced = there.as_deref().and_then(|there| plaintext::split(there).ok()).map(|(header, _)| header);
+    let source = [former, replaced].into_iter().flatten().find_map(|header| header.source);
     let header = Header {
         namespace: which.namespace().unwrap_or(ANY).to_owned(),
         name: which.name.clone(),
-        source: args.source.clone().or_else(|| former.and_then(|former| former.source)),
+        source: args.source.clone().or(source),
         format,
     };
     put(folder, which, &header, values)
+}
+
+/// The plaintext of the secret whose values are replaced, as far as it is known. One that may have other recipients than the
+/// cluster gets no more of them by chance; the credentials of sources are for reconcilers anyway.
+fn replaced(folder: &Folder, which: &WhichSecret, path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let opened = folder.open(path);
+    if !which.to.is_empty() || which.namespace() == Some(SOURCES_NAMESPACE) {
+        return Ok(opened.ok().map(|(plain, _)| plain));
+    }
+    let (plain, to_cluster) = opened.context(
+        "a secret is there that you can't read, so who can is not known; name all recipients with --to, or remove the file first",
+    )?;
+    require_recipients(which, to_cluster, path)?;
+    Ok(Some(plain))
 }
 
 /// One that was not encrypted to the cluster must not come to be by chance.

@@ -170,6 +170,73 @@ fn a_secret_for_single_nodes_stays_theirs() {
     assert_eq!(fs::read(world.path("shop/only.age")).unwrap(), ciphertext);
 }
 
+// Seen red without a look at what is replaced: the cluster can read both.
+#[test]
+fn new_values_of_a_secret_get_no_more_readers_and_stay_bound_to_its_source() {
+    let world = World::new();
+    let (_, one_is) = node();
+    init(&world.folder, &[format!("node-1={one_is}")]).unwrap();
+    fs::write(world.dir.path().join("values"), "password: x\n").unwrap();
+    let own = world.folder.own().unwrap().unwrap()[0].to_public().to_string();
+    // One that only a node reads, and one that this person reads, too.
+    for (name, to) in [("only", vec!["node-1".to_owned()]), ("mine", vec!["node-1".to_owned(), own])] {
+        let from = Some(world.dir.path().join("values"));
+        let mut args = SealArgs { from, ..sealing(name) };
+        args.which.to = to;
+        seal(&world.folder, &args).unwrap();
+        let before = fs::read(world.path(&format!("shop/{name}.age"))).unwrap();
+        let why = format!("{:#}", world.seal(name, "password: y\n", None).unwrap_err());
+        assert!(why.contains("--to"), "{why}");
+        assert_eq!(fs::read(world.path(&format!("shop/{name}.age"))).unwrap(), before);
+        // Who says for whom it is may.
+        seal(&world.folder, &args).unwrap();
+    }
+    let from = Some(world.dir.path().join("values"));
+    seal(&world.folder, &SealArgs { from, source: Some("apps".to_owned()), ..sealing("db") }).unwrap();
+    world.seal("db", "password: y\n", None).unwrap();
+    let (plain, _) = world.folder.open(&world.path("shop/db.age")).unwrap();
+    assert_eq!(plain, b"namespace: shop\nname: db\nsource: apps\nformat: map\n---\npassword: y\n");
+}
+
+// Seen red with a new identity for each run: the secret that was left has no reader after the second.
+#[test]
+fn a_rotation_that_is_killed_between_files_is_finished_by_the_next() {
+    let world = World::new();
+    let (own, own_is) = node();
+    init(&world.folder, &[format!("node-1={own_is}")]).unwrap();
+    for name in ["a", "b", "c"] {
+        world.seal(name, &format!("password: {name}\n"), None).unwrap();
+    }
+    let before = world.files();
+    let recipient = world.text(".identity/cluster.pub");
+    rotate(&world.folder).unwrap();
+    let rotated = world.text(".identity/cluster.pub");
+    // It was killed: before the recipient was written, and after the first secret.
+    fs::write(world.path(".identity/cluster.pub"), &recipient).unwrap();
+    for name in ["b", "c"] {
+        fs::write(world.path(&format!("shop/{name}.age")), &before[name]).unwrap();
+    }
+    let is_readable = || {
+        for name in ["a", "b", "c"] {
+            let plain = world.as_node(&own, &format!("shop/{name}.age")).unwrap();
+            assert!(plain.ends_with(&format!("password: {name}\n")), "{plain}");
+        }
+    };
+    is_readable();
+    let said = rotate(&world.folder).unwrap();
+    assert!(said.contains("encrypted 2 secrets") && said.contains("interrupted"), "{said}");
+    assert_eq!(world.text(".identity/cluster.pub"), rotated, "the same identity");
+    is_readable();
+    let newest = &world.folder.cluster_identities().unwrap()[..1];
+    for name in ["a", "b", "c"] {
+        let file = fs::read(world.path(&format!("shop/{name}.age"))).unwrap();
+        assert!(crypt::decrypt(&file, newest).unwrap().is_some(), "{name} needs the former identity");
+    }
+    assert_eq!(world.problems(), [""; 0]);
+    assert!(rotate(&world.folder).unwrap().contains("encrypted 3 secrets to a new identity"));
+    is_readable();
+}
+
 #[test]
 fn what_nodes_report_is_compared_with_the_list() {
     let listed = |name: &str, recipient: &str| {

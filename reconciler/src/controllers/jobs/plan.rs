@@ -22,6 +22,11 @@ use crate::controllers::writes::{Expect, Writes};
 const JOBS_LABEL: &str = "minik8s.io/slurm";
 /// How long a node may fail to reach the login host before another one tries: longer than a reboot of the host.
 const UNREACHABLE_MAX: SignedDuration = SignedDuration::from_mins(3);
+/// How long the nodes of an etcd that begins anew have to report the jobs that they hold, from the first node on. The
+/// reconciler's disk may be lost as well, and then nobody else knows what was submitted.
+const REPORTS_DUE: SignedDuration = SignedDuration::from_secs(15);
+/// The same at least, where etcd is known to have been lost: a node whose link was down takes about 20 s to be back.
+const REPORTS_DUE_AFTER_LOSS: SignedDuration = SignedDuration::from_secs(60);
 
 pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let mut out = Writes::default();
@@ -79,6 +84,10 @@ impl Planner<'_> {
         let former = there.first().map(|(node, order)| ((*node).clone(), order.value.clone()));
         let former =
             former.or_else(|| self.last_known.job(id).map(|(node, order)| (node.to_owned(), order.clone())));
+        let former = former.or_else(|| self.held(object, spec, id));
+        if let Some(until) = self.reports_due().filter(|_| former.is_none()) {
+            return out.again_by(until);
+        }
         let mut order = self.order(object, spec, id, former.as_ref().map(|(_, order)| order));
         let node = match stays.or_else(|| self.after_loss(&there, former.as_ref())) {
             Some(node) => node,
@@ -218,6 +227,40 @@ impl Planner<'_> {
             former: former.map(|former| self.former(id, former, same.is_some())).unwrap_or_default(),
             deleting: false,
         }
+    }
+
+    /// What a node says that it has of a job without an order: neither etcd nor the reconciler's disk knows of it.
+    fn held(&self, object: &Object, spec: &JobSpec, id: &NamespacedName) -> Option<(String, JobOrder)> {
+        let of_job = self.snapshot.job_reports.iter().filter(|((_, of), _)| of == id);
+        let alive = of_job.filter(|(_, report)| report.value.status.phase != JobPhase::Deleting);
+        let ((node, _), report) = alive.max_by_key(|(_, report)| {
+            let JobReport { hash, status, since, .. } = &report.value;
+            (*hash == object.hash, status.slurm_id.is_some(), *since)
+        })?;
+        let report = &report.value;
+        let order = JobOrder {
+            uid: report.uid.clone(),
+            hash: report.hash.clone(),
+            spec: JobSpec { login: spec.login.or(&self.cluster.slurm.login), ..spec.clone() },
+            files: object.files.clone(),
+            created_at: report.created_at.unwrap_or(report.since),
+            dependency: JobDependencyState::None,
+            reached: report.reached,
+            former: Vec::new(),
+            deleting: false,
+        };
+        Some((node.clone(), order))
+    }
+
+    /// Until when nodes may still report what they hold; none once they had the time to. A job that is older than the first
+    /// node shows that etcd was lost: then nodes get as long to come back as silent ones get, and a minute at least.
+    fn reports_due(&self) -> Option<Timestamp> {
+        let first = self.snapshot.nodes.values().map(|node| node.value.registered_at).min()?.min(self.now);
+        let is_older = |report: &JobReport| report.created_at.is_some_and(|created_at| created_at < first);
+        let was_lost = self.snapshot.job_reports.values().any(|report| is_older(&report.value));
+        let patience = SignedDuration::from_secs(self.cluster.nodes.evict_after_seconds.into());
+        let wait = if was_lost { patience.max(REPORTS_DUE_AFTER_LOSS) } else { REPORTS_DUE };
+        first.checked_add(wait).ok().filter(|until| *until > self.now)
     }
 
     /// What is to be removed first: until a node reports the job itself, which it begins only then.

@@ -222,6 +222,52 @@ fn an_etcd_that_was_lost_gets_the_same_order_on_the_same_node() {
     assert!(next.writes.is_empty(), "{next}");
 }
 
+// Seen red without a look at the reports: it is submitted again.
+#[test]
+fn a_job_that_a_node_holds_is_adopted_when_etcd_and_the_disk_were_lost() {
+    let object = job("sum", "true");
+    let first = plan(&with(&object).snapshot, at(0));
+    let (_, order) = only(&first);
+    let young = |name: &str, since| schema::records::NodeRecord {
+        registered_at: at(since),
+        ..crate::controllers::testing::node_record(name)
+    };
+    let builder = SnapshotBuilder::new()
+        .node(&young("n1", 500), "10.244.0.0/24")
+        .put(&Key::Object(object.reference()), &object);
+    let waits = plan(&builder.snapshot, at(504));
+    assert_eq!((orders(&waits).len(), waits.again_at), (0, Some(at(515))), "n2 may hold it");
+    // The node that ended it comes back, and the job with it.
+    let ended =
+        JobReport { created_at: Some(at(0)), reached: true, ..report(&order, JobPhase::Succeeded, Some(7)) };
+    let back = builder
+        .clone()
+        .node(&young("n2", 510), "10.244.1.0/24")
+        .put(&Key::JobReport("n2".to_owned(), id("sum")), &ended);
+    let adopted = plan(&back.snapshot, at(511));
+    assert_eq!(only(&adopted), ("n2".to_owned(), JobOrder { reached: true, ..order.clone() }));
+    assert!(plan(&back.clone().after(&adopted).snapshot, at(600)).writes.is_empty());
+    // Its manifest changed meanwhile: another job, where the former is known.
+    let other = job("sum", "false");
+    let changed = back.clone().put(&Key::Object(other.reference()), &other);
+    let (node, next) = only(&plan(&changed.snapshot, at(511)));
+    assert!(node == "n2" && next.uid != order.uid && next.former[0].uid == order.uid, "{next:?}");
+    // Another job that nobody has yet waits as long as silent nodes are waited for: etcd was lost, it is not new.
+    let third = job("third", "true");
+    let more = back.clone().put(&Key::Object(third.reference()), &third);
+    let patience = 60;
+    let due = plan(&more.snapshot, at(520));
+    assert_eq!((orders(&due).len(), due.again_at), (1, Some(at(500 + patience))));
+    assert_eq!(orders(&plan(&more.snapshot, at(500 + patience))).len(), 2);
+    // One that is being removed is no longer it.
+    let deleting =
+        JobReport { status: JobStatus { phase: JobPhase::Deleting, ..JobStatus::default() }, ..ended };
+    let removed = back.put(&Key::JobReport("n2".to_owned(), id("sum")), &deleting);
+    assert!(only(&plan(&removed.snapshot, at(500 + patience))).1.uid != order.uid);
+    // Nobody has it.
+    assert_eq!(only(&plan(&builder.snapshot, at(515))).0, "n1");
+}
+
 #[test]
 fn what_a_job_waits_for_is_in_its_order() {
     let first = job("first", "true");

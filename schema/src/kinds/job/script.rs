@@ -1,7 +1,8 @@
 //! The batch script of a job. Pure: the agent submits what `describe` shows.
 //!
 //! Values of the manifest stand in `#SBATCH` lines, which `validate.rs` keeps to words without blanks and
-//! quotes; the commands stand as they are written, since they are a script of the user's own.
+//! quotes; the commands stand as they are written, since they are a script of the user's own. Each is read as a script of its
+//! own, so that a quote or a here-document that it leaves open swallows no other, and its exit code is checked.
 
 use super::JobSpec;
 
@@ -16,6 +17,16 @@ pub struct Submission<'a> {
     pub after: Option<u64>,
 }
 
+/// Ends the script with the exit code of the command before, if that failed.
+const CHECK: &str = "(exit $?) || exit $?";
+
+/// A line that a command does not have.
+fn end_mark(command: &str) -> String {
+    let marks = (1_u32..).map(|number| format!("END_OF_COMMAND_{number}"));
+    let mut free = marks.filter(|mark| command.lines().all(|line| line != mark));
+    free.next().unwrap_or_default()
+}
+
 /// The script of a job, after its defaults.
 pub fn script(spec: &JobSpec, submission: Submission<'_>) -> String {
     let mut text = String::from("#!/bin/bash\n");
@@ -27,6 +38,7 @@ pub fn script(spec: &JobSpec, submission: Submission<'_>) -> String {
         text.push_str(&format!("#SBATCH {option}\n"));
     }
     text.push_str(&format!("\n# Job {} of Minik8s, as its manifest says.\nset -e\n", submission.job));
+    text.push_str("# Each command is checked besides: set -e does not see that 'false && true' failed.\n");
     for (title, commands) in
         [("compileCommands", &spec.compile_commands), ("runCommands", &spec.run_commands)]
     {
@@ -34,10 +46,9 @@ pub fn script(spec: &JobSpec, submission: Submission<'_>) -> String {
             text.push_str(&format!("\n# {title}\n"));
         }
         for command in commands {
-            text.push_str(command);
-            if !command.ends_with('\n') {
-                text.push('\n');
-            }
+            let end = end_mark(command);
+            let newline = if command.ends_with('\n') { "" } else { "\n" };
+            text.push_str(&format!("eval \"$(cat <<'{end}'\n{command}{newline}{end}\n)\"\n{CHECK}\n"));
         }
     }
     text
@@ -148,13 +159,26 @@ mod tests {
 
 # Job default/matrix of Minik8s, as its manifest says.
 set -e
+# Each command is checked besides: set -e does not see that 'false && true' failed.
 
 # compileCommands
+eval \"$(cat <<'END_OF_COMMAND_1'
 make
+END_OF_COMMAND_1
+)\"
+(exit $?) || exit $?
 
 # runCommands
+eval \"$(cat <<'END_OF_COMMAND_1'
 echo \"$(hostname)\" 'a'
+END_OF_COMMAND_1
+)\"
+(exit $?) || exit $?
+eval \"$(cat <<'END_OF_COMMAND_1'
 exit 3
+END_OF_COMMAND_1
+)\"
+(exit $?) || exit $?
 ";
         assert_eq!(script(&spec, submission()), expected);
     }
@@ -163,8 +187,49 @@ exit 3
     fn what_a_job_does_not_say_is_left_to_slurm() {
         let spec = JobSpec { run_commands: vec!["true".into()], ..JobSpec::default() };
         let expected = "#!/bin/bash\n#SBATCH --job-name=default.matrix.0123abcd.1\n#SBATCH --no-requeue\n\n\
-                        # Job default/matrix of Minik8s, as its manifest says.\nset -e\n\n# runCommands\ntrue\n";
-        assert_eq!(script(&spec, submission()), expected);
+                        # Job default/matrix of Minik8s, as its manifest says.\nset -e\n";
+        let text = script(&spec, submission());
+        assert!(
+            text.starts_with(expected) && text.contains("'END_OF_COMMAND_1'\ntrue\nEND_OF_COMMAND_1\n"),
+            "{text}"
+        );
+    }
+
+    /// What bash prints of a job with these commands, and its exit code.
+    fn run(commands: &[&str]) -> (String, Option<i32>) {
+        let run_commands = commands.iter().map(|&command| command.to_owned()).collect();
+        let text = script(&JobSpec { run_commands, ..JobSpec::default() }, submission());
+        let output = std::process::Command::new("bash").args(["-c", &text]).output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), output.status.code())
+    }
+
+    // Seen red with `set -e` alone: what `false && true` left, and the last line of a here-document, were not checked.
+    #[test]
+    fn the_first_command_that_fails_ends_the_job_with_its_exit_code() {
+        let swallowed = "cat <<EOF\na\nEND_OF_COMMAND_1\nb";
+        for (commands, said, code) in [
+            (vec!["false && true", "echo next"], "", 1),
+            (vec!["(exit 7) && true", "echo next"], "", 7),
+            (vec!["f() { return 5; }", "f && echo ok", "echo next"], "", 5),
+            (vec!["if true; then (exit 9) && true; fi", "echo next"], "", 9),
+            (vec!["echo a; (exit 4)\necho b", "echo next"], "a\n", 4),
+            (vec!["set +e", "exit_with() { return 6; }; exit_with", "echo next"], "", 6),
+            (vec!["cat > /dev/null <<EOF && false\nx\nEOF", "echo next"], "", 1),
+            (vec!["echo 'open", "echo next"], "", 2),
+            (vec!["exit 3", "echo next"], "", 3),
+            (vec!["kill -9 $$", "echo next"], "", -1),
+            // What succeeds goes on, in one shell.
+            (vec!["cd / && v=1", "echo $PWD $v \\", "[ $v = 1 ] || false"], "/ 1 \\\n", 0),
+            (
+                vec!["false || true", "! false", "echo $(( 1 + 1 )) '$(no)' `echo x` \\$v"],
+                "2 $(no) x $v\n",
+                0,
+            ),
+            (vec![swallowed, "echo next"], "a\nEND_OF_COMMAND_1\nb\nnext\n", 0),
+        ] {
+            let (printed, ended) = run(&commands);
+            assert_eq!((printed.as_str(), ended.unwrap_or(-1)), (said, code), "{commands:?}");
+        }
     }
 
     #[test]

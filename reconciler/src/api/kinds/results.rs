@@ -1,0 +1,208 @@
+//! The files that Slurm jobs left: listed as JSON, or as a page with links for a browser, and one by one.
+//!
+//! Their names and contents are whatever a job made of them. Nothing of them is run: names are escaped, files are saved and
+//! not shown, and the browser is told to guess no type.
+
+use std::fmt::Write as _;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{Html, IntoResponse, Response};
+use jiff::Timestamp;
+use schema::files::is_digest;
+use schema::quantity::Memory;
+use schema::records::{JobReport, ResultFile};
+use serde::{Deserialize, Serialize};
+
+use super::jobs::{missing, named, of_job};
+use crate::api::app::App;
+use crate::api::error::ApiError;
+use crate::api::input::Asked;
+use crate::view;
+
+/// No script, no style, no frame, nothing from elsewhere.
+const POLICY: &str = "default-src 'none'; sandbox allow-downloads; frame-ancestors 'none'";
+
+/// Types by the end of a file's name; all else is bytes. None that a browser runs.
+const TYPES: [(&str, &str); 9] = [
+    ("txt", "text/plain; charset=utf-8"),
+    ("out", "text/plain; charset=utf-8"),
+    ("err", "text/plain; charset=utf-8"),
+    ("log", "text/plain; charset=utf-8"),
+    ("csv", "text/csv; charset=utf-8"),
+    ("json", "application/json"),
+    ("pdf", "application/pdf"),
+    ("png", "image/png"),
+    ("jpg", "image/jpeg"),
+];
+
+/// What a job left.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listing {
+    items: Vec<Listed>,
+    /// How many more there are, on the login host alone.
+    unfetched: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    file: ResultFile,
+    /// Where it is, from the listing on; empty where it could not be read.
+    href: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct WantedFile {
+    /// Which one, of several with the same content.
+    path: Option<String>,
+}
+
+pub(in crate::api) async fn all(
+    State(app): App,
+    Path((namespace, name)): Path<(String, String)>,
+    asked: HeaderMap,
+) -> Result<Response, ApiError> {
+    let id = named(namespace, name)?;
+    let detail =
+        view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now()).ok_or_else(|| missing(&id))?;
+    let JobReport { results, unfetched, .. } = detail.report.unwrap_or_default();
+    let listed = |file: ResultFile| Listed { href: href(&file), file };
+    let listing = Listing { items: results.into_iter().map(listed).collect(), unfetched: unfetched.count };
+    let accepts = asked.get(header::ACCEPT).and_then(|accepts| accepts.to_str().ok()).unwrap_or_default();
+    let answer = match accepts.contains("text/html") {
+        true => Html(page(&id.to_string(), &listing)).into_response(),
+        false => Json(listing).into_response(),
+    };
+    Ok(guarded(answer))
+}
+
+pub(in crate::api) async fn one(
+    State(app): App,
+    Path((namespace, name, digest)): Path<(String, String, String)>,
+    Asked(wanted): Asked<WantedFile>,
+) -> Result<Response, ApiError> {
+    if !is_digest(&digest) {
+        let help = "give the 64 hex digits of a SHA-256";
+        return Err(ApiError::bad_request(format!("{digest} is no digest"), help));
+    }
+    let id = named(namespace, name)?;
+    let detail =
+        view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now()).ok_or_else(|| missing(&id))?;
+    let results = detail.report.map(|report| report.results).unwrap_or_default();
+    let is_wanted = |file: &&ResultFile| {
+        file.digest == digest && wanted.path.as_ref().is_none_or(|path| *path == file.path)
+    };
+    let file = results.iter().find(is_wanted).ok_or_else(|| {
+        ApiError::not_found(format!("job {id} has no such result"), "see 'minik8s results job/NAME'")
+    })?;
+    let mut answer = of_job(&app, id, &format!("results/{digest}")).await?;
+    let ending = file.path.rsplit('.').next().unwrap_or_default();
+    let kind =
+        TYPES.iter().find(|(of, _)| *of == ending).map_or("application/octet-stream", |(_, kind)| kind);
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let name = file.path.rsplit('/').next().unwrap_or_default();
+    if let Ok(saved) = HeaderValue::try_from(format!("attachment; filename*=UTF-8''{}", encoded(name))) {
+        answer.headers_mut().insert(header::CONTENT_DISPOSITION, saved);
+    }
+    Ok(guarded(answer))
+}
+
+fn guarded(mut answer: Response) -> Response {
+    let headers = answer.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    answer
+}
+
+fn href(file: &ResultFile) -> String {
+    if file.digest.is_empty() {
+        return String::new();
+    }
+    format!("results/{}?path={}", file.digest, encoded(&file.path))
+}
+
+/// As a part of a URL: all but letters, digits and three signs as `%XX`.
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => out.push(char::from(byte)),
+            _ => _ = write!(out, "%{byte:02X}"),
+        }
+    }
+    out
+}
+
+fn escaped(text: &str) -> String {
+    let safe = |c: char| match c {
+        '&' | '<' | '>' | '"' | '\'' => format!("&#{};", u32::from(c)),
+        c if c.is_control() => c.escape_unicode().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(safe).collect()
+}
+
+fn page(job: &str, listing: &Listing) -> String {
+    let title = format!("Results of job {}", escaped(job));
+    let mut page = format!(
+        "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<h1>{title}</h1>\n<ul>\n"
+    );
+    for Listed { file, href } in &listing.items {
+        let (path, size) = (escaped(&file.path), Memory { bytes: file.size }.readable());
+        let cut = if file.is_truncated { ", only its beginning" } else { "" };
+        let line = match href.as_str() {
+            "" => format!("<bdi>{path}</bdi> (not fetched: {})", escaped(&file.unreadable)),
+            href => format!("<a href=\"{}\"><bdi>{path}</bdi></a> ({size}{cut})", escaped(href)),
+        };
+        page.push_str(&format!("<li>{line}</li>\n"));
+    }
+    page.push_str("</ul>\n");
+    if listing.unfetched > 0 {
+        page.push_str(&format!("<p>{} more files are on the login host alone.</p>\n", listing.unfetched));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Seen red with names as they are.
+    #[test]
+    fn no_name_leaves_its_place_on_the_page() {
+        let hostile = [
+            "<script>alert(1)</script>",
+            "\"><img src=x onerror=alert(1)>",
+            "a&b 'c' ?x=#y",
+            "\u{202e}\r\nX: y",
+        ];
+        let file = |path: &&str| ResultFile {
+            path: (*path).to_owned(),
+            size: 7,
+            digest: "a".repeat(64),
+            kind: schema::records::ResultKind::Output,
+            is_truncated: false,
+            unreadable: String::new(),
+        };
+        let listed = |path: &&str| Listed { href: href(&file(path)), file: file(path) };
+        let mut items: Vec<Listed> = hostile.iter().map(listed).collect();
+        let unreadable = "<b>denied</b>".to_owned();
+        let lost = ResultFile { digest: String::new(), unreadable, ..file(&"lost") };
+        items.push(Listed { href: href(&lost), file: lost });
+        let page = page("default/sum", &Listing { items, unfetched: 3 });
+        let tags: Vec<&str> =
+            page.split('<').skip(1).filter_map(|part| part.split(['>', ' ']).next()).collect();
+        let known = [
+            "!DOCTYPE", "meta", "title", "/title", "h1", "/h1", "ul", "/ul", "li", "/li", "a", "/a", "bdi",
+            "/bdi", "p", "/p",
+        ];
+        assert!(tags.iter().all(|tag| known.contains(tag)), "{tags:?}");
+        assert!(page.contains("href=\"results/aaaa") && page.contains("?path=%3Cscript%3E"), "{page}");
+        assert!(page.contains("3 more files") && page.contains("not fetched: &#60;b"), "{page}");
+        assert_eq!(encoded("a\r\n\"b/ü"), "a%0D%0A%22b%2F%C3%BC");
+    }
+}
