@@ -116,7 +116,7 @@ pub enum Command {
     #[command(after_help = "Examples: minik8s invoke hello -d '{\"name\": \"Ada\"}'\n          \
                             minik8s invoke shop/price -f order.json --gateway http://10.0.0.7:8081\n\n\
                             Exit code: 0 answered, 1 the function failed, 2 the call was refused, 3 it did not run: \
-                            nobody answered in time, or too many wait.")]
+                            no gateway or replica took it in time, or too many wait; 4 it may have run: the answer was lost.")]
     Invoke(InvokeArgs),
     /// Run a workflow once
     #[command(after_help = "Examples: minik8s run sum -d '{\"x\": 1, \"y\": 2}' --wait\n          \
