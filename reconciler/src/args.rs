@@ -95,10 +95,10 @@ pub enum Command {
     #[command(after_help = "Examples: minik8s logs -f --tail 20 pod/web -c app\n          \
                             minik8s logs --previous --since 10m --timestamps web")]
     Logs(LogsArgs),
-    /// What pods or nodes use, beside what they asked for
+    /// What pods or nodes use, beside what they asked for, and the calls of functions
     #[command(
         after_help = "Examples: minik8s top pods -A --sort-by cpu\n          minik8s top pods --containers\n          \
-                            minik8s top nodes\n\n\
+                            minik8s top nodes\n          minik8s top functions\n\n\
                             CPU is the mean of the last 15 seconds, memory the working set, as the kubelet counts it.\n\
                             CPU% and MEM% are shares of the node. -o wide shows what emptyDir volumes hold."
     )]

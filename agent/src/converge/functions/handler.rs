@@ -21,7 +21,7 @@ use super::answer::{Answered, Refused, TIMINGS, json_answer};
 use super::beats::{self, Expected};
 use super::book::Calls;
 use super::call::{self, CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
-use super::phases::Phases;
+use super::phases::{Phases, error_in};
 use super::rates::Rates;
 use super::token::Tokens;
 use super::who::Known;
@@ -248,6 +248,13 @@ impl Functions {
         let handled = called.as_ref().ok().and_then(|(answered, _)| answered.handled_micros);
         let phases = phases.ended(handled.map(Duration::from_micros), began.elapsed());
         self.calls.count(id, status, &phases);
+        if status.is_server_error() {
+            let (kind, message) = match &called {
+                Ok((answered, _)) => error_in(&answered.body),
+                Err(refused) => (refused.kind.to_owned(), refused.message.clone()),
+            };
+            self.calls.note_failure(id, (&kind, &message));
+        }
         let mut answer = match called {
             Ok((answered, _)) => json_answer(status, Answer::whole(answered.body, answered.room), activation),
             Err(refused) => refused.answer(activation),
