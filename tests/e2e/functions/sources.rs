@@ -34,7 +34,6 @@ fn dies_at_once(made: &str) -> [(&'static str, String); 2] {
 }
 
 /// Another label replaces the replicas of a function of a foreign image while it is called.
-// Seen red with a SIGTERM at once.
 fn a_rollout_loses_no_call(cluster: &Cluster, own: &str) -> Result<()> {
     let pods = || -> Result<Vec<String>> {
         let mut pods = Vec::new();

@@ -70,7 +70,6 @@ fn nameless<'i>(images: &'i [StoredImage], ids: &BTreeSet<String>) -> Vec<&'i st
 mod tests {
     use super::*;
 
-    // Seen red with images that have names.
     #[test]
     fn what_steps_made_and_nobody_named_goes_with_the_log() {
         let log = "Step 1/3 : FROM base AS packages\n ---> 0123456789ab\nStep 2/3 : RUN pip\n ---> Running in ffff\n\

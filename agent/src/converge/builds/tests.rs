@@ -165,7 +165,6 @@ fn an_instance_takes_an_image_from_no_other_one_and_what_it_pushed_from_the_regi
     assert_eq!(plan(&with(&[&other], false), at(0)).remove, []);
 }
 
-// Seen red with every base taken for this version's, and without the claims of others.
 #[test]
 fn a_base_of_another_version_goes_unless_an_instance_claims_it() {
     let current = own().packages;
@@ -195,7 +194,6 @@ fn a_base_of_another_version_goes_unless_an_instance_claims_it() {
     assert_eq!(plan(&kept, at(0)).remove, []);
 }
 
-// Seen red without the wait, and with the logs of failed builds.
 #[test]
 fn the_log_of_a_build_goes_when_neither_its_image_nor_its_order_is_there() {
     let with = |written: i64| Observed {

@@ -141,7 +141,6 @@ mod tests {
         Timestamp::from_millisecond(1_000_000 + millis).unwrap()
     }
 
-    // Seen red without the count of those before, and without `truncate`.
     #[test]
     fn failures_alike_are_one_and_the_newest_come_first() {
         let mut failures = Failures::default();

@@ -125,7 +125,6 @@ mod tests {
         start + Duration::from_millis(millis)
     }
 
-    // Seen red without `turn` in `rate`.
     #[tokio::test(start_paused = true)]
     async fn answers_are_counted_per_second_and_forgotten_after_the_window() {
         let start = Instant::now();

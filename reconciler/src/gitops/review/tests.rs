@@ -345,7 +345,6 @@ fn labels_are_changed_in_place() {
     assert_eq!(told, "update Pod default/a\n  changed in place, nothing restarts\n");
 }
 
-// Seen red with `changed in place, nothing restarts` for both.
 #[test]
 fn another_image_or_label_of_a_function_replaces_its_replicas() {
     let function = |image: &str, label: &str| {

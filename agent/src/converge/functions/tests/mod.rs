@@ -194,7 +194,6 @@ async fn says(head: &'static str) -> SocketAddr {
     address
 }
 
-// Seen red with what another function's replica says taken for the answer.
 #[tokio::test]
 async fn a_replica_of_another_function_at_an_old_address_costs_no_call() {
     let other = says(
@@ -229,7 +228,6 @@ async fn a_replica_of_another_function_at_an_old_address_costs_no_call() {
     serving.abort();
 }
 
-// Seen red with the catalog that the loop had looked at.
 #[tokio::test]
 async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_not_sent_away() {
     let (catalogs, catalog) =

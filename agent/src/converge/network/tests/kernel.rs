@@ -223,7 +223,6 @@ async fn no_pod_reaches_the_nodes_loopback() {
     assert!(secret.recv(&mut buffer).is_ok(), "the test's packet does not test anything");
 }
 
-// Seen red without the rule, and with one for all ports.
 #[tokio::test]
 async fn who_routes_to_the_pods_from_outside_does_not_reach_a_function_past_the_gateway() {
     let mut node = Node::new().await;

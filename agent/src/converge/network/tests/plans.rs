@@ -226,7 +226,6 @@ fn sandboxed(rig: &Rig) -> Vec<u8> {
     rig.network.deps.sandboxed.borrow().iter().map(|address| address.octets()[3]).collect()
 }
 
-// Seen red with the addresses published before the rules are written, and only if nothing at all failed.
 #[tokio::test]
 async fn a_functions_pod_is_named_once_its_rules_stand_whatever_else_fails() {
     let mut rig = rig();

@@ -138,7 +138,6 @@ async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
     assert_eq!(rig.look(102).await, None);
 }
 
-// Seen red without replicas among the endpoints, without the look at connections, and without the first second.
 #[tokio::test]
 async fn a_replica_of_a_function_goes_when_the_gateways_have_let_it_go_and_its_calls_have_ended() {
     let mut rig = rig();

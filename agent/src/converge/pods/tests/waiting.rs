@@ -57,7 +57,6 @@ fn a_retry_is_called_what_the_failure_was_called() {
     }
 }
 
-// Seen red without the wait, and with a table of the pods that run alone.
 #[tokio::test]
 async fn a_function_starts_only_when_the_rules_that_confine_it_stand() {
     let mut rig = Rig::new();
