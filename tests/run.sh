@@ -139,10 +139,12 @@ end_to_end() {
 	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=2
 }
 
-# What the node beside the tests is like after them.
+# What the node beside the tests is like after them; and a call of its function, which sleeps by then.
 still_healthy() {
 	[ -d "$beside" ] || return 0
-	"$(target_dir)/debug/minik8s" status | tee "$scratch/status" && grep -q '7/7 ready' "$scratch/status"
+	"$(target_dir)/debug/minik8s" status | tee "$scratch/status" && grep -q '7/7 ready' "$scratch/status" &&
+		"$(target_dir)/debug/minik8s" invoke hello -d '{"name": "Ada"}' | tee "$scratch/answer" &&
+		grep -q 'Ada' "$scratch/answer"
 }
 
 target_dir() { cargo metadata --format-version 1 --no-deps --offline | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'; }

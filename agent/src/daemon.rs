@@ -30,7 +30,7 @@ use crate::converge::control_plane::{self, ControlPlane};
 use crate::converge::image_book::ImageBook;
 use crate::converge::node::HEARTBEAT_INTERVAL;
 use crate::converge::node_dns::NodeDns;
-use crate::converge::pod_table::PodTable;
+use crate::converge::pod_table::{PodTable, SandboxedPods};
 use crate::converge::pods::{Statuses, publish_reported};
 use crate::converge::slurm::{JobFiles, JobReports};
 use crate::converge::usage;
@@ -147,6 +147,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     // The loops.
     let (programmed, rules_follow) = watch::channel(0);
     let (pod_tables, pod_table) = watch::channel(None);
+    let (sandboxes, sandboxed) = watch::channel(SandboxedPods::default());
     let (vteps, vtep) = watch::channel(None);
     let handover = Handover::of(&agent_dir);
     runtime.task("standby", standby::keep(handover.clone(), token.clone()));
@@ -174,7 +175,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let wake_services = row.nudge();
     runtime.drive(row, base.services(rules, programmed));
 
-    let reported = wire_pods(&mut runtime, &base, dns, pod_tables, rules_follow)?;
+    let reported = wire_pods(&mut runtime, &base, dns, pod_tables, (rules_follow, sandboxed))?;
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));
     wire_images(&mut runtime, &base);
@@ -189,7 +190,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let row = row.wake_on(pod_table.clone()).wake_on(base.control.clone());
     let row = wake_on_addresses(row, &base.netlink);
     let wakes = vec![wake_services.clone(), row.nudge()];
-    runtime.drive(row, base.network(pod_table, vteps, addresses, wake_services));
+    runtime.drive(row, base.network(pod_table, (vteps, sandboxes), addresses, wake_services));
     let watched = wake::on_change(Arc::clone(&base.iptables), wakes, token.clone());
     runtime.task("changes of packet rules", watched);
 
@@ -206,10 +207,10 @@ fn wire_pods(
     base: &Base<'_>,
     dns: watch::Receiver<NodeDns>,
     pod_tables: watch::Sender<PodTable>,
-    rules_follow: watch::Receiver<i64>,
+    rules: (watch::Receiver<i64>, watch::Receiver<SandboxedPods>),
 ) -> anyhow::Result<watch::Receiver<bool>> {
     let row = every(PODS_INTERVAL).wake_on(base.address.changes());
-    let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules_follow)?;
+    let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules)?;
     helpers.into_iter().for_each(|(name, helper)| runtime.task(name, helper));
     let reported = follow_reported(runtime, &base.config.node, pods.statuses(), &base.snapshot);
     runtime.drive(row, pods);

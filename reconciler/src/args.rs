@@ -97,10 +97,10 @@ pub enum Command {
                             minik8s logs --previous --since 10m --timestamps web\n          \
                             minik8s logs run/order/ID")]
     Logs(LogsArgs),
-    /// What pods or nodes use, beside what they asked for
+    /// What pods or nodes use, beside what they asked for, and the calls of functions
     #[command(
         after_help = "Examples: minik8s top pods -A --sort-by cpu\n          minik8s top pods --containers\n          \
-                            minik8s top nodes\n\n\
+                            minik8s top nodes\n          minik8s top functions\n\n\
                             CPU is the mean of the last 15 seconds, memory the working set, as the kubelet counts it.\n\
                             CPU% and MEM% are shares of the node. -o wide shows what emptyDir volumes hold."
     )]
@@ -118,7 +118,7 @@ pub enum Command {
     #[command(after_help = "Examples: minik8s invoke hello -d '{\"name\": \"Ada\"}'\n          \
                             minik8s invoke shop/price -f order.json --gateway http://10.0.0.7:8081\n\n\
                             Exit code: 0 answered, 1 the function failed, 2 the call was refused, 3 it did not run: \
-                            nobody answered in time, or too many wait.")]
+                            no gateway or replica took it in time, or too many wait; 4 it may have run: the answer was lost.")]
     Invoke(InvokeArgs),
     /// Run a workflow once
     #[command(after_help = "Examples: minik8s run sum -d '{\"x\": 1, \"y\": 2}' --wait\n          \

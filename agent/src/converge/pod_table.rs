@@ -1,13 +1,13 @@
-//! What the network loop must know of the pods that run: published after every complete listing.
+//! What the network loop must know of the pods that run or are about to: published after every complete listing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use schema::kinds::pod::HostPortStatus;
 use schema::meta::NamespacedName;
 
-/// The network of one running pod with an address of its own.
+/// The network of one pod with an address of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodNet {
     pub pod: NamespacedName,
@@ -19,5 +19,9 @@ pub struct PodNet {
     pub ports: Vec<HostPortStatus>,
 }
 
-/// Running pods by uid; none until Docker has been listed once, so that no rules go before.
+/// Addresses of functions' pods for which the rules stand that keep them from what governs the cluster. Their containers
+/// start only then.
+pub type SandboxedPods = Arc<BTreeSet<Ipv4Addr>>;
+
+/// Running pods by uid, and functions' pods that are about to run; none until Docker has been listed once, so that no rules go before.
 pub type PodTable = Option<Arc<BTreeMap<String, PodNet>>>;

@@ -21,7 +21,7 @@ use crate::converge::images::{ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{NodeDeps, NodeLoop};
 use crate::converge::node_dns::NodeDns;
-use crate::converge::pod_table::PodTable;
+use crate::converge::pod_table::{PodTable, SandboxedPods};
 use crate::converge::pods::{Helper, PauseImage, PodsDeps, PodsLoop};
 use crate::converge::services::{ServicesDeps, ServicesLoop};
 use crate::converge::slurm::{SlurmDeps, SlurmLoop};
@@ -97,7 +97,7 @@ impl Base<'_> {
         nudge: Nudge,
         dns: watch::Receiver<NodeDns>,
         pod_table: watch::Sender<PodTable>,
-        programmed: watch::Receiver<i64>,
+        (programmed, sandboxed): (watch::Receiver<i64>, watch::Receiver<SandboxedPods>),
     ) -> Result<(PodsLoop, Vec<Helper>), DiskError> {
         PodsLoop::new(PodsDeps {
             node: self.node_name(),
@@ -131,6 +131,7 @@ impl Base<'_> {
             files: Arc::clone(&self.files),
             catalog: self.catalog.clone(),
             programmed,
+            sandboxed,
         })
     }
 
@@ -213,7 +214,7 @@ impl Base<'_> {
     pub(super) fn network(
         &self,
         pods: watch::Receiver<PodTable>,
-        vtep: watch::Sender<Option<Vtep>>,
+        (vtep, sandboxed): (watch::Sender<Option<Vtep>>, watch::Sender<SandboxedPods>),
         address: watch::Sender<Option<std::net::IpAddr>>,
         rules_changed: Nudge,
     ) -> NetworkLoop {
@@ -226,6 +227,7 @@ impl Base<'_> {
             catalog: self.catalog.clone(),
             control: self.control.clone(),
             vtep,
+            sandboxed,
             address,
             rules_changed,
         };

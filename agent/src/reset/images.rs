@@ -3,12 +3,9 @@
 //! names of the same images are their owners'.
 
 use super::removed::Removed;
-use crate::converge::builds::plan::{of_functions, removal_of};
+use crate::converge::builds::plan::{base_removal_of, of_bases, of_functions, removal_of};
 use crate::worlds::docker::{Docker, DockerError};
 use crate::worlds::pause::IMAGE_REPOSITORY;
-
-/// What the names of the images begin with that Python functions are built on.
-const BASES: &str = "minik8s.local/python";
 
 fn is_ours(tag: &str) -> bool {
     tag.rsplit_once(':').is_some_and(|(name, _)| name == IMAGE_REPOSITORY)
@@ -27,6 +24,7 @@ pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Re
             result => removed.note(format!("image {tag}"), result.map(|()| true)),
         }
     }
+    let bases = of_bases(&images);
     let built = of_functions(images);
     let mut names = Vec::new();
     for removal in built.iter().filter_map(|(hash, image)| removal_of(instance, hash, image)) {
@@ -35,7 +33,8 @@ pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Re
         let stays = |(repository, digest)| format!("image {repository}@{digest} stays in the registry");
         removed.remarks.extend(removal.pushed.into_iter().map(stays));
     }
-    names.extend(tags.into_iter().filter(|tag| tag.starts_with(BASES)));
+    let bases = bases.iter().filter_map(|(name, image)| base_removal_of(instance, name, image));
+    names.extend(bases.flat_map(|removal| removal.names));
     for tag in names {
         match docker.remove_image(&tag).await {
             Err(DockerError::ImageInUse { .. }) => {}

@@ -157,6 +157,7 @@ impl Node {
             files: files(self.state.path()),
             catalog: watch::channel(Arc::default()).1,
             programmed: watch::channel(0).1,
+            sandboxed: watch::channel(Arc::default()).1,
         })
         .unwrap();
         helpers.into_iter().for_each(|(_, helper)| drop(tokio::spawn(helper)));

@@ -13,6 +13,9 @@ pub enum TopKind {
     /// Each node.
     #[value(alias = "node", alias = "no")]
     Nodes,
+    /// Each function: its calls.
+    #[value(alias = "function", alias = "fn")]
+    Functions,
 }
 
 /// What comes first.
@@ -26,7 +29,7 @@ pub enum SortBy {
 
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Of pods or of nodes
+    /// Of pods, of nodes, or of the calls of functions
     #[arg(value_name = "KIND")]
     pub kind: TopKind,
     /// The most first; by default in the order of their names

@@ -1,4 +1,4 @@
-//! `minik8s top`: what pods and nodes use.
+//! `minik8s top`: what pods and nodes use, and the calls of functions.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ use super::client::Client;
 use super::error::CliError;
 use super::print::output::{Listed, Row, Shape, print_list};
 use crate::args::{Format, SortBy, TopArgs, TopKind};
-use crate::view::{List, NodeUsageView, PodUsageView, Use};
+use crate::view::{FunctionView, List, NodeUsageView, PodUsageView, Use};
 
 pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
@@ -37,6 +37,39 @@ pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
             sort(&mut rows, args.sort_by, |row| &row.used);
             print_list(&rows, format, shape)
         }
+        TopKind::Functions => {
+            if args.containers || args.sort_by.is_some() {
+                let why = "functions are shown by their calls; leave out --containers and --sort-by";
+                return Err(CliError::Usage(why.to_owned()));
+            }
+            let namespace = args.namespace.selected();
+            let query: Vec<_> = namespace.map(|namespace| ("namespace", namespace)).into_iter().collect();
+            let List { items } = client.get::<List<CallsRow>>(&["functions"], &query).await?;
+            shape.namespaces = namespace.is_none();
+            print_list(&items, format, shape)
+        }
+    }
+}
+
+/// A function by its calls.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct CallsRow(FunctionView);
+
+impl Listed for CallsRow {
+    fn id(&self) -> String {
+        format!("function/{}", self.0.name)
+    }
+
+    fn row(&self, row: Row) -> Row {
+        let function = &self.0;
+        row.namespace(&function.namespace)
+            .col("NAME", &function.name)
+            .col("CALLS/S", format!("{:.1}", function.calls_per_second))
+            .col("MEAN", function.mean_millis.map(|millis| format!("{millis:.1}ms")).unwrap_or_default())
+            .col("IN FLIGHT", function.in_flight)
+            .col("WAITING", function.waiting)
+            .col("REPLICAS", format!("{}/{}", function.ready, function.wanted))
     }
 }
 

@@ -1,11 +1,15 @@
 //! Functions as a person sees them: their replicas, images and calls, and what is wrong with them.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use schema::kinds::function::{FunctionSpec, ImageState};
 use schema::kinds::{Kind, Resource};
-use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::meta::{NamespacedName, ObjectMeta, ObjectRef, StringMap};
 use schema::object::Object;
-use schema::records::{FunctionImage, FunctionRecord, Replica, RolloutStep};
+use schema::records::{
+    CallFailure, FunctionDemand, FunctionImage, FunctionRecord, Replica, Rollout, RolloutStep,
+};
 use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
@@ -28,6 +32,12 @@ pub struct FunctionView {
     pub waiting: u32,
     /// Calls at replicas.
     pub in_flight: u32,
+    /// Calls answered per second, the mean over the last minute.
+    #[serde(default)]
+    pub calls_per_second: f64,
+    /// Their mean time at the gateways in milliseconds; none without calls.
+    #[serde(default)]
+    pub mean_millis: Option<f64>,
     /// How far the image of the newest version is: Ready, Building, Waiting or Failed.
     pub image: String,
     /// Folder or image.
@@ -49,6 +59,12 @@ pub struct FunctionDetail {
     pub path: String,
     pub replicas: Vec<Replica>,
     pub images: Vec<FunctionImage>,
+    /// Versions that have pods, and the newest one.
+    #[serde(default)]
+    pub revisions: Vec<FunctionRevision>,
+    /// How calls failed lately, the newest first.
+    #[serde(default)]
+    pub failures: Vec<CallFailure>,
     /// What the rollout of the newest version did, and why.
     pub steps: Vec<RolloutStep>,
     /// Who set it: `apps/web.yaml:1 of source main`.
@@ -59,6 +75,19 @@ pub struct FunctionDetail {
     pub spec: FunctionSpec,
     pub triggers: Vec<TriggerView>,
     pub events: Vec<EventView>,
+}
+
+/// A version of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FunctionRevision {
+    /// As in the names of its pods; empty before its image is built.
+    pub version: String,
+    pub commit: String,
+    pub image: String,
+    pub pods: u32,
+    /// What it is: newest, failed, or one before that.
+    pub state: String,
 }
 
 pub fn functions(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<FunctionView> {
@@ -87,6 +116,8 @@ pub fn function(
     Some(FunctionDetail {
         row: row(snapshot, object, spec, (&AppliedAt::new(snapshot), now)),
         path: format!("/{}/{}", id.namespace, id.name),
+        revisions: revisions(snapshot, object, &record, rollout),
+        failures: failures(snapshot, id),
         replicas: record.replicas,
         images: record.images,
         steps: rollout.map(|rollout| rollout.steps.clone()).unwrap_or_default(),
@@ -97,6 +128,74 @@ pub fn function(
         triggers: trigger_rows(snapshot, object),
         events,
     })
+}
+
+/// Failures that several nodes report are one.
+fn failures(snapshot: &Snapshot, id: &NamespacedName) -> Vec<CallFailure> {
+    const SHOWN: usize = 5;
+    let mut all: Vec<CallFailure> = Vec::new();
+    let name = id.to_string();
+    for failure in snapshot.demand.values().flat_map(|demand| demand.value.failures.get(&name)).flatten() {
+        let is_alike =
+            |one: &&mut CallFailure| (&one.kind, &one.message) == (&failure.kind, &failure.message);
+        match all.iter_mut().find(is_alike) {
+            Some(known) => {
+                known.count += failure.count;
+                known.last = known.last.max(failure.last);
+            }
+            None => all.push(failure.clone()),
+        }
+    }
+    all.sort_by_key(|one| std::cmp::Reverse(one.last));
+    all.truncate(SHOWN);
+    all
+}
+
+fn revisions(
+    snapshot: &Snapshot,
+    object: &Object,
+    record: &FunctionRecord,
+    rollout: Option<&Rollout>,
+) -> Vec<FunctionRevision> {
+    let ObjectMeta { namespace, name, .. } = &object.metadata;
+    let is_newest = |hash: &str| rollout.is_some_and(|rollout| rollout.wanted == hash);
+    let failed = rollout.is_some_and(|rollout| rollout.failure.is_some());
+    let newest_state = if failed { "newest, given up" } else { "newest" };
+    let mut found: BTreeMap<String, FunctionRevision> = BTreeMap::new();
+    for pod in snapshot.pods.values().map(|pod| &pod.value) {
+        if (pod.owner.kind, &pod.owner.name, &pod.namespace) != (Kind::Function, name, namespace) {
+            continue;
+        }
+        let state = if is_newest(&pod.hash) { newest_state } else { "before" };
+        let revision = found.entry(pod.hash.clone()).or_insert_with(|| FunctionRevision {
+            version: Rollout::short(&pod.hash).to_owned(),
+            commit: pod.commit.clone(),
+            image: pod.spec.containers.first().map(|container| container.image.clone()).unwrap_or_default(),
+            pods: 0,
+            state: state.to_owned(),
+        });
+        revision.pods += 1;
+    }
+    let mut revisions: Vec<FunctionRevision> = found.into_values().collect();
+    if !revisions.iter().any(|one| one.state == newest_state)
+        && let Some(image) = record.image()
+    {
+        let state = match &image.state {
+            ImageState::Waiting => "newest, waits to be built",
+            ImageState::Building { .. } => "newest, is built",
+            ImageState::Failed { .. } => "newest, can't be built",
+            ImageState::Ready => newest_state,
+        };
+        revisions.push(FunctionRevision {
+            version: String::new(),
+            commit: object.provenance.commit.clone(),
+            image: image.reference.clone(),
+            pods: 0,
+            state: state.to_owned(),
+        });
+    }
+    revisions.sort_by_key(|one| !one.state.starts_with("newest"));
+    revisions
 }
 
 fn row(
@@ -111,9 +210,18 @@ fn row(
     let name = id.to_string();
     let living = snapshot.demand.iter().filter(|(node, _)| snapshot.node_is_ready(node));
     let calls = living.filter_map(|(_, demand)| demand.value.functions.get(&name));
-    let (waiting, in_flight) =
-        calls.fold((0, 0), |(waiting, flight), one| (waiting + one.waiting, flight + one.in_flight));
+    let mut sum = FunctionDemand::default();
+    let mut weighted = 0_u64;
+    for one in calls {
+        sum.waiting += one.waiting;
+        sum.in_flight += one.in_flight;
+        sum.answered_milli += one.answered_milli;
+        weighted = weighted.saturating_add(one.answered_milli.saturating_mul(one.mean_micros));
+    }
+    let FunctionDemand { waiting, in_flight, answered_milli, .. } = sum;
     FunctionView {
+        calls_per_second: thousandths(answered_milli),
+        mean_millis: weighted.checked_div(answered_milli).map(thousandths),
         ready: record.map_or(0, |record| record.status().ready),
         wanted: record.map_or(0, |record| record.wanted),
         waiting,
@@ -127,6 +235,11 @@ fn row(
         namespace: id.namespace,
         name: id.name,
     }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn thousandths(value: u64) -> f64 {
+    value as f64 / 1000.0
 }
 
 fn image_word(record: Option<&FunctionRecord>) -> &'static str {

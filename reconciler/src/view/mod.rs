@@ -27,7 +27,7 @@ pub use age::{age, human_duration};
 pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
 pub use deliveries::{DeliveryView, deliveries, delivery};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
-pub use functions::{FunctionDetail, FunctionView, function, functions};
+pub use functions::{FunctionDetail, FunctionRevision, FunctionView, function, functions};
 pub use jobs::{JobDetail, JobView, job, jobs};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
 pub use objects::{

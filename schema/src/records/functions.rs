@@ -322,6 +322,24 @@ pub struct NodeDemand {
     /// gave some.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub beats: BTreeMap<String, u32>,
+    /// The newest failures of calls, by function as `namespace/name`, the newest first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<String, Vec<CallFailure>>,
+}
+
+/// Calls of a function that failed alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallFailure {
+    /// The type of the error, such as `ValueError`, `Timeout` or `ReplicaLost`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What it says, or the beginning of that.
+    pub message: String,
+    /// How many there were since the gateway began.
+    pub count: u64,
+    /// When the last one was.
+    pub last: Timestamp,
 }
 
 /// The calls of one function through one node's gateway.
@@ -336,6 +354,12 @@ pub struct FunctionDemand {
     pub stable_milli: u64,
     /// The same over the last 6 s.
     pub panic_milli: u64,
+    /// Calls answered per second, in thousandths: the mean over the last 60 s.
+    #[serde(default)]
+    pub answered_milli: u64,
+    /// Mean time of these calls at the gateway, in microseconds.
+    #[serde(default)]
+    pub mean_micros: u64,
     /// When the last call ended; none while there are some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Timestamp>,

@@ -21,8 +21,9 @@ pub use deliveries::{
 };
 pub use events::{Event, EventType};
 pub use functions::{
-    BuildOrder, CallLimits, CallToken, FunctionDemand, FunctionImage, FunctionRecord, NodeDemand, NodeImage,
-    NodeImageState, RegistryCopy, Replica, ReplicaStart, ScalerMemory, ScalerMode, ScalerPeak, Trouble,
+    BuildOrder, CallFailure, CallLimits, CallToken, FunctionDemand, FunctionImage, FunctionRecord,
+    NodeDemand, NodeImage, NodeImageState, RegistryCopy, Replica, ReplicaStart, ScalerMemory, ScalerMode,
+    ScalerPeak, Trouble,
 };
 pub use jobs::{FormerJob, JobDependencyState, JobOrder, JobReport, ResultFile, ResultKind, UnfetchedFiles};
 pub use nodes::{

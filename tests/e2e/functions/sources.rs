@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,6 +22,68 @@ fn dockerfile(made: &str) -> [(&'static str, String); 2] {
         "FROM {IMAGE}\nCOPY answer /answer\nCMD [\"nc\", \"-ll\", \"-p\", \"8080\", \"-e\", \"sh\", \"/answer\"]\n"
     );
     [("Dockerfile", text), ("answer", ANSWER.replace("MADE", made))]
+}
+
+/// The same of a program that takes a while for each call, and drops all of them when it is told to end.
+fn dies_at_once(made: &str) -> [(&'static str, String); 2] {
+    let [(file, text), (answer, script)] = dockerfile(made);
+    let (from, _) = text.split_once("CMD").unwrap_or_default();
+    let command = "trap 'exit 0' TERM; nc -ll -p 8080 -e sh /answer & wait";
+    let text = format!("{from}CMD [\"sh\", \"-c\", \"{command}\"]\n");
+    [(file, text), (answer, script.replace("printf 'HTTP", "sleep 1; printf 'HTTP"))]
+}
+
+/// Another label replaces the replicas of a function of a foreign image while it is called.
+fn a_rollout_loses_no_call(cluster: &Cluster, own: &str) -> Result<()> {
+    let pods = || -> Result<Vec<String>> {
+        let mut pods = Vec::new();
+        for node in &cluster.nodes {
+            let all = node.docker.containers(&cluster.slot().instance())?;
+            let of_own = all.iter().filter(|one| one.running && one.label("pod").starts_with("own-"));
+            pods.extend(of_own.map(|one| one.label("pod").to_owned()));
+        }
+        Ok(pods)
+    };
+    let stop = AtomicBool::new(false);
+    let (replaced, called) = std::thread::scope(|threads| {
+        let caller = || -> Result<usize> {
+            let mut answered = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let answer = call(cluster.node(), "own", "{}")?;
+                ensure!(answer.status == 200, "after {answered} calls: {answer:?}");
+                answered += 1;
+            }
+            Ok(answered)
+        };
+        let callers: Vec<_> = (0..2).map(|_| threads.spawn(caller)).collect();
+        let replaced = (|| {
+            eventually("it is called", secs(60), || {
+                ensure!(!pods()?.is_empty(), "it sleeps");
+                Ok(())
+            })?;
+            let before = pods()?;
+            cluster.push(
+                &[Change::write("own.yaml", own.replace("{name: own}", "{name: own, labels: {a: b}}"))],
+                "Label",
+            )?;
+            eventually("other replicas answer alone", secs(120), || {
+                let now = pods()?;
+                ensure!(
+                    !now.is_empty() && !now.iter().any(|pod| before.contains(pod)),
+                    "{before:?}: {now:?}"
+                );
+                Ok(())
+            })
+        })();
+        stop.store(true, Ordering::Relaxed);
+        let called: Vec<_> = callers.into_iter().map(|one| one.join()).collect();
+        (replaced, called)
+    });
+    for answered in called {
+        let answered = answered.map_err(|_| harness::Error::msg("a caller panicked"))??;
+        ensure!(answered > 0, "nothing was called");
+    }
+    replaced
 }
 
 /// A wheel of one module, as `pip wheel` would make it.
@@ -56,7 +119,7 @@ fn functions_are_made_of_images_dockerfiles_and_wheels_on_nodes_that_build() -> 
         // An image of one's own, on each node.
         let folder = cluster.dir("own");
         std::fs::create_dir_all(&folder)?;
-        for (file, text) in dockerfile("by hand") {
+        for (file, text) in dies_at_once("by hand") {
             std::fs::write(folder.join(file), text)?;
         }
         for node in &cluster.nodes {
@@ -77,6 +140,7 @@ fn functions_are_made_of_images_dockerfiles_and_wheels_on_nodes_that_build() -> 
         says(cluster, "own", "by hand")?;
         says(cluster, "docked", "by its Dockerfile")?;
         says(cluster, "packed", "hello you")?;
+        a_rollout_loses_no_call(cluster, own)?;
         let built = cluster.etcd.list(&format!("/minik8s/status/{builder}/images/"))?;
         ensure!(built.len() == 2 && built.iter().all(|one| one.value.contains("\"ready\"")), "{built:?}");
         let log = cluster.cli(&["logs", "function/packed", "--build"])?;

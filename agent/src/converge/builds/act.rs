@@ -101,6 +101,9 @@ impl BuildsLoop {
         // Minutes have gone by after a build or a push: what nothing needed then may be needed now.
         if !outcome.again {
             outcome.again = self.remove_all(plan.remove).await;
+            if !plan.remove_logs.is_empty() {
+                self.remove_logs(&plan.remove_logs).await;
+            }
         }
         outcome
     }
@@ -141,7 +144,7 @@ impl BuildsLoop {
             }
         }
         self.unneeded_since.remove(&removal.hash);
-        let _ = fs::remove_file(self.log_path(&removal.hash));
+        self.remove_logs(&[removal.hash]).await;
         true
     }
 

@@ -1,7 +1,8 @@
 //! The builds loop: images of functions on this node.
 //!
 //! Reads `work/<node>/builds/`, Docker's images and the catalog; decides in `plan.rs`; builds one image at a time, pushes
-//! it to the cluster's registry if there is one, and removes those that no function needs, there too. What is here is
+//! it to the cluster's registry if there is one, and removes those that no function needs, there too, with the logs of their
+//! builds, the images in between that only these builds made, and bases of versions before. What is here is
 //! reported at `status/<node>/images/`; nodes that lack an image take it from the registry or from one that has it
 //! (`agent/src/worlds/peers.rs`).
 
@@ -24,6 +25,7 @@ mod act;
 pub mod base;
 mod context;
 mod disk;
+mod leftovers;
 mod observe;
 pub mod plan;
 mod python;
@@ -87,7 +89,11 @@ impl BuildsLoop {
 
 /// Where the log of a build is kept.
 pub fn log_path(state_dir: &Path, hash: &str) -> PathBuf {
-    state_dir.join("agent/builds").join(format!("{hash}.log"))
+    log_dir(state_dir).join(format!("{hash}.log"))
+}
+
+fn log_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent/builds")
 }
 
 #[async_trait]

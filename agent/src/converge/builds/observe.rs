@@ -7,7 +7,7 @@ use schema::kinds::function::image_hash;
 use schema::records::{FunctionImage, RegistryCopy};
 
 use super::BuildsLoop;
-use super::plan::{Observed, of_functions};
+use super::plan::{Observed, of_bases, of_functions};
 use crate::desired::Source;
 
 impl BuildsLoop {
@@ -42,6 +42,8 @@ impl BuildsLoop {
             to_push: to_push.map(str::to_owned).collect(),
             push_failed: self.push_failed.clone(),
             orders,
+            logs: self.logs(),
+            bases: of_bases(&images),
             images: of_functions(images),
             failed: self.failed.clone(),
             needed,

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::function::{image_hash, of_registry, registry_image};
 use schema::records::{BuildOrder, NodeImage, NodeImageState, RegistryCopy};
 
+use super::base::own;
 use crate::worlds::docker::StoredImage;
 
 /// Between two tries of a build or a push that failed: first, and at most.
@@ -14,6 +15,9 @@ const RETRY: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
 /// Begins a further name of an image, by which an instance says that it needs it: several on one machine share images.
 const CLAIM_PREFIX: &str = "minik8s.local/instance-";
+
+/// What the names of the images begin with that Python functions are built on.
+const BASE_PREFIX: &str = "minik8s.local/python";
 
 /// Images by the hash in their name, as they are reported.
 pub type Reported = BTreeMap<String, Arc<NodeImage>>;
@@ -45,6 +49,10 @@ pub struct Observed {
     pub orders: BTreeMap<String, BuildOrder>,
     /// Images of functions that are here, by hash.
     pub images: BTreeMap<String, StoredImage>,
+    /// Images here that Python functions are built on, of this version and of others, by name.
+    pub bases: BTreeMap<String, StoredImage>,
+    /// When the logs of builds were written last, by hash.
+    pub logs: BTreeMap<String, Timestamp>,
     pub failed: BTreeMap<String, Failure>,
     /// Address of the cluster's registry.
     pub registry: Option<String>,
@@ -76,6 +84,8 @@ pub struct BuildsPlan {
     /// Names of images, and the further ones that they get.
     pub claim: Vec<(String, String)>,
     pub remove: Vec<Removal>,
+    /// Hashes of builds whose logs go, with what else they left.
+    pub remove_logs: Vec<String>,
     pub reported: Reported,
     /// Since when images are not needed that are here.
     pub unneeded_since: BTreeMap<String, Timestamp>,
@@ -84,7 +94,8 @@ pub struct BuildsPlan {
 
 impl schema::control::Plan for BuildsPlan {
     fn is_empty(&self) -> bool {
-        self.build.is_none() && self.push.is_none() && self.claim.is_empty() && self.remove.is_empty()
+        let removes = !(self.remove.is_empty() && self.remove_logs.is_empty());
+        self.build.is_none() && self.push.is_none() && self.claim.is_empty() && !removes
     }
 }
 
@@ -92,6 +103,29 @@ impl schema::control::Plan for BuildsPlan {
 pub fn of_functions(images: Vec<StoredImage>) -> BTreeMap<String, StoredImage> {
     let named = |image: &StoredImage| image.tags.iter().find_map(|tag| image_hash(tag)).map(str::to_owned);
     images.into_iter().filter_map(|image| Some((named(&image)?, image))).collect()
+}
+
+/// The images that Python functions are built on among these.
+pub fn of_bases(images: &[StoredImage]) -> BTreeMap<String, StoredImage> {
+    let named = |image: &StoredImage| image.tags.iter().find(|tag| tag.starts_with(BASE_PREFIX)).cloned();
+    images.iter().filter_map(|image| Some((named(image)?, image.clone()))).collect()
+}
+
+/// What goes of an image that functions are built on: with the instance, or when it makes another one. While another
+/// instance needs it, only the claim goes.
+pub fn base_removal_of(instance: &str, name: &str, image: &StoredImage) -> Option<Removal> {
+    let own = claim_of_base(instance, name)?;
+    let mut names: Vec<String> = image.tags.iter().filter(|tag| **tag == own).cloned().collect();
+    if !image.tags.iter().any(|tag| tag.starts_with(CLAIM_PREFIX) && *tag != own) {
+        names.extend(image.tags.iter().filter(|tag| tag.starts_with(BASE_PREFIX)).cloned());
+    }
+    (!names.is_empty()).then(|| Removal { hash: name.to_owned(), pushed: Vec::new(), names })
+}
+
+/// `minik8s.local/python-pip:0123` is claimed as `…:python-pip-0123`.
+fn claim_of_base(instance: &str, name: &str) -> Option<String> {
+    let (_, kind) = name.split_once('/')?;
+    Some(claim(instance, &kind.replace(':', "-")))
 }
 
 /// What instances call an image that they need.
@@ -121,6 +155,8 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         }
     }
     let Some(needed) = &observed.needed else { return plan };
+    plan.of_bases(observed, now);
+    plan.of_logs(observed, needed, now);
     for (hash, image) in &observed.images {
         let own = claim(&observed.instance, hash);
         if needed.contains(hash) || observed.orders.contains_key(hash) {
@@ -132,14 +168,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
             continue;
         }
         let Some(removal) = removal(hash, image, &own) else { continue };
-        let since = observed.unneeded_since.get(hash).copied().unwrap_or(now);
-        plan.unneeded_since.insert(hash.clone(), since);
-        let goes_at = since.checked_add(observed.kept).unwrap_or(Timestamp::MAX);
-        if goes_at <= now {
-            plan.remove.push(removal);
-        } else {
-            plan.look_again(Some(goes_at));
-        }
+        plan.remove_in_time(observed, removal, now);
     }
     plan
 }
@@ -147,6 +176,51 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
 impl BuildsPlan {
     fn look_again(&mut self, at: Option<Timestamp>) {
         self.again_at = self.again_at.into_iter().chain(at).min();
+    }
+
+    /// An image goes once nothing has needed it for a while.
+    fn remove_in_time(&mut self, observed: &Observed, removal: Removal, now: Timestamp) {
+        let since = observed.unneeded_since.get(&removal.hash).copied().unwrap_or(now);
+        self.unneeded_since.insert(removal.hash.clone(), since);
+        if self.is_over(observed, since, now) {
+            self.remove.push(removal);
+        }
+    }
+
+    /// What is not needed since then is not kept any longer.
+    fn is_over(&mut self, observed: &Observed, since: Timestamp, now: Timestamp) -> bool {
+        let goes_at = since.checked_add(observed.kept).unwrap_or(Timestamp::MAX);
+        if goes_at > now {
+            self.look_again(Some(goes_at));
+        }
+        goes_at <= now
+    }
+
+    /// Claims the images that this version builds on, and lets those of others go.
+    fn of_bases(&mut self, observed: &Observed, now: Timestamp) {
+        let own = own();
+        for (name, image) in &observed.bases {
+            let Some(claimed) = claim_of_base(&observed.instance, name) else { continue };
+            if [&own.runtime, &own.packages].contains(&name) {
+                if !image.tags.contains(&claimed) {
+                    self.claim.push((name.clone(), claimed));
+                }
+            } else if let Some(removal) = base_removal_of(&observed.instance, name, image) {
+                self.remove_in_time(observed, removal, now);
+            }
+        }
+    }
+
+    /// The log of a build stays with its image, or while it is ordered, as one that failed.
+    fn of_logs(&mut self, observed: &Observed, needed: &BTreeSet<String>, now: Timestamp) {
+        let is_needed = |hash: &String| {
+            needed.contains(hash) || observed.orders.contains_key(hash) || observed.images.contains_key(hash)
+        };
+        for (hash, written) in observed.logs.iter().filter(|(hash, _)| !is_needed(hash)) {
+            if self.is_over(observed, *written, now) {
+                self.remove_logs.push(hash.clone());
+            }
+        }
     }
 
     /// Reports an image that is here, and pushes it if that is this node's part.

@@ -11,7 +11,8 @@ use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
 use sha2::{Digest as _, Sha256};
 
-use super::plan::{Failure, Observed, Removal, of_functions, plan};
+use super::base::own;
+use super::plan::{Failure, Observed, Removal, of_bases, of_functions, plan};
 use super::python::{BASE_SCRIPT, Bases, SHIM, dockerfile, netrc_word};
 use crate::worlds::docker::StoredImage;
 
@@ -165,6 +166,51 @@ fn an_instance_takes_an_image_from_no_other_one_and_what_it_pushed_from_the_regi
 }
 
 #[test]
+fn a_base_of_another_version_goes_unless_an_instance_claims_it() {
+    let current = own().packages;
+    let claim = |instance: &str, name: &str| {
+        format!("minik8s.local/instance-{instance}:{}", name.split_once('/').unwrap().1.replace(':', "-"))
+    };
+    let base = |name: &str, claims: &[&str]| {
+        let tags = std::iter::once(name.to_owned()).chain(claims.iter().map(|by| claim(by, name)));
+        StoredImage { tags: tags.collect(), ..stored() }
+    };
+    let former = "minik8s.local/python:0123456789ab";
+    let with = |images: &[StoredImage]| Observed {
+        instance: "mk8s".to_owned(),
+        bases: of_bases(images),
+        needed: Some(BTreeSet::new()),
+        ..Observed::default()
+    };
+    let first = plan(&with(&[base(&current, &[])]), at(0));
+    assert_eq!((first.claim, first.remove), (vec![(current.clone(), claim("mk8s", &current))], vec![]));
+    let known = plan(&with(&[base(&current, &["mk8s"]), base(former, &["mk8s"])]), at(0));
+    let names = vec![claim("mk8s", former), former.to_owned()];
+    assert_eq!((known.claim, known.remove[0].names.clone()), (vec![], names));
+    let others = plan(&with(&[base(former, &["mk8s", "two"])]), at(0));
+    assert_eq!(others.remove[0].names, [claim("mk8s", former)]);
+    assert_eq!(plan(&with(&[base(former, &["two"])]), at(0)).remove, []);
+    let kept = Observed { kept: SignedDuration::from_mins(10), ..with(&[base(former, &[])]) };
+    assert_eq!(plan(&kept, at(0)).remove, []);
+}
+
+#[test]
+fn the_log_of_a_build_goes_when_neither_its_image_nor_its_order_is_there() {
+    let with = |written: i64| Observed {
+        logs: [(HASH.to_owned(), at(written))].into(),
+        kept: SignedDuration::from_mins(10),
+        needed: Some(BTreeSet::new()),
+        ..Observed::default()
+    };
+    let removes = |observed: &Observed| plan(observed, at(0)).remove_logs.len();
+    assert_eq!((removes(&with(-600)), removes(&with(-599))), (1, 0));
+    assert_eq!(plan(&with(-599), at(0)).again_at, Some(at(1)));
+    assert_eq!(removes(&Observed { needed: None, ..with(-600) }), 0);
+    assert_eq!(removes(&Observed { orders: ordered().orders, ..with(-600) }), 0, "it may have failed");
+    assert_eq!(removes(&Observed { images: of_functions(vec![stored()]), ..with(-600) }), 0);
+}
+
+#[test]
 fn packages_come_from_wheels_first_then_from_the_named_index() {
     let bases = Bases { runtime: "base:1".to_owned(), packages: "pip:1".to_owned() };
     let dir = tempfile::tempdir().unwrap();
@@ -198,5 +244,5 @@ fn a_login_for_the_index_is_a_word_that_every_python_reads_alike() {
 #[test]
 fn the_program_in_each_image_has_its_version() {
     let digest = hex(&Sha256::digest(format!("{SHIM}{BASE_SCRIPT}")));
-    assert_eq!((RUNTIME_VERSION, &digest[..16]), (3, "e120f19dc9fb978f"));
+    assert_eq!((RUNTIME_VERSION, &digest[..16]), (4, "392c8b1bdc296f31"));
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use super::FunctionsLoop;
-use super::plan::{FunctionsPlan, Observed};
+use super::plan::FunctionsPlan;
 use crate::http::server;
 use crate::standby::{Role, copy};
 
@@ -18,14 +18,16 @@ pub struct Outcome {
 }
 
 impl FunctionsLoop {
-    pub(super) async fn carry_out(&mut self, observed: &Observed, plan: FunctionsPlan) -> Outcome {
+    pub(super) async fn carry_out(&mut self, plan: FunctionsPlan) -> Outcome {
         if let Some(known) = plan.known {
             self.known.send_replace(known);
         }
         if plan.follow {
-            let functions = observed.catalog.functions.iter();
-            self.calls.follow(functions.map(|(id, found)| (id, &found.value)));
-            self.followed = Some(Arc::clone(&observed.catalog));
+            // Not what was seen: a caller may have found a function since then that was not there, and waits for it. Nor
+            // does the catalog change meanwhile.
+            let newest = self.catalog.borrow();
+            self.calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
+            self.followed = Some(Arc::clone(&newest));
         }
         let mut outcome = Outcome::default();
         if let Some(at) = plan.listen {

@@ -2,6 +2,7 @@
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
+use schema::meta::NamespacedName;
 use serde_json::json;
 
 use crate::http::body::{Answer, Holding};
@@ -13,6 +14,9 @@ pub type Answered = Response<Holding<Answer, ()>>;
 pub const ACTIVATION_ID: HeaderName = HeaderName::from_static("x-activation-id");
 /// How long the phases of a call took, as browsers know it.
 pub const TIMINGS: HeaderName = HeaderName::from_static("server-timing");
+
+/// The kind of an error of a function that can't be built or started.
+pub(super) const NOT_RUNNING: &str = "FunctionNotRunning";
 
 /// An answer that no replica gave.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +54,14 @@ impl Refused {
         let message = format!("namespace {namespace} has had its {most} calls per minute through this node");
         let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyCalls", message);
         Self { retry_after_seconds: Some(seconds), ..refused }
+    }
+
+    /// Without what a build or a crash said, for callers who are not to read that.
+    pub(super) fn without_details(self, id: &NamespacedName) -> Self {
+        if self.kind != NOT_RUNNING {
+            return self;
+        }
+        Self { message: format!("function {id} does not run at present"), ..self }
     }
 
     pub(super) fn answer(&self, activation: &str) -> Answered {

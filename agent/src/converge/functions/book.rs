@@ -17,8 +17,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::beats::Beats;
-use super::phases::{Phases, Tally};
-use super::window::{PANIC_SECONDS, STABLE_SECONDS, Window};
+use super::phases::{Failures, Phases, Tally};
+use super::window::{Answers, PANIC_SECONDS, STABLE_SECONDS, Window};
 
 /// How long a replica that could not be reached comes last.
 const SHUNNED: Duration = Duration::from_secs(5);
@@ -86,10 +86,12 @@ struct Entry {
     /// Replicas that refused a call, with those of other gateways: until when they get none.
     full_until: BTreeMap<SocketAddr, Instant>,
     window: Window,
+    answers: Answers,
     idle_since: Option<Timestamp>,
     /// When it became idle.
     idle_from: Instant,
     tally: Tally,
+    failures: Failures,
 }
 
 impl Entry {
@@ -106,9 +108,11 @@ impl Entry {
             is_gone: false,
             full_until: BTreeMap::new(),
             window: Window::new(now),
+            answers: Answers::new(now),
             idle_since: None,
             idle_from: now,
             tally: Tally::default(),
+            failures: Failures::default(),
         }
     }
 
@@ -354,6 +358,14 @@ impl Calls {
     pub(super) fn count(&self, id: &NamespacedName, status: StatusCode, phases: &Phases) {
         if let Some(entry) = self.book().functions.get_mut(id) {
             entry.tally.add(status, phases);
+            entry.answers.add(phases.total(), Instant::now());
+        }
+    }
+
+    /// A call failed so.
+    pub(super) fn note_failure(&self, id: &NamespacedName, (kind, message): (&str, &str)) {
+        if let Some(entry) = self.book().functions.get_mut(id) {
+            entry.failures.add((kind, message), Timestamp::now());
         }
     }
 
@@ -373,21 +385,28 @@ impl Calls {
     pub fn demand(&self) -> NodeDemand {
         let mut book = self.book();
         let now = Instant::now();
-        let mut functions = BTreeMap::new();
+        let (mut functions, mut failures) = (BTreeMap::new(), BTreeMap::new());
         for (id, entry) in &mut book.functions {
+            let (answered_milli, mean_micros) = entry.answers.rate(now);
             let demand = FunctionDemand {
+                answered_milli,
+                mean_micros,
                 waiting: entry.waiting(),
                 in_flight: entry.at_replicas(),
                 stable_milli: entry.window.mean_milli(STABLE_SECONDS, now),
                 panic_milli: entry.window.mean_milli(PANIC_SECONDS, now),
                 idle_since: entry.idle_since,
             };
+            let told = entry.failures.told(Timestamp::now());
+            if !told.is_empty() {
+                failures.insert(id.to_string(), told);
+            }
             let is_old = now.duration_since(entry.idle_from).as_secs() > STABLE_SECONDS as u64;
             let is_idle = demand.waiting + demand.in_flight == 0 && demand.stable_milli == 0;
             if !(is_idle && (is_old || entry.idle_since.is_none())) {
                 functions.insert(id.to_string(), demand);
             }
         }
-        NodeDemand { since: book.began, functions, beats: self.beats.counts() }
+        NodeDemand { since: book.began, functions, beats: self.beats.counts(), failures }
     }
 }

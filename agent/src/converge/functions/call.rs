@@ -12,12 +12,12 @@ use schema::meta::NamespacedName;
 use schema::records::CallLimits;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::Refused;
+use super::answer::{NOT_RUNNING, Refused};
 use super::beats;
 use super::book::{Calls, Given, Lease, Place};
 use crate::http::room::{Budget, Room};
 
-/// What a replica says that takes no further call now: another one is asked.
+/// What a replica says that takes no further call now, or none of this function: another one is asked.
 const BUSY: &str = "x-minik8s-busy";
 /// The same for calls that are to have one effect.
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -158,9 +158,7 @@ impl Call<'_> {
                 let message = format!("there is no function {} any more", self.id);
                 Err(Refused::new(StatusCode::NOT_FOUND, "NotFound", message))
             }
-            Ok(Given::Nothing(why)) => {
-                Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "FunctionNotRunning", why))
-            }
+            Ok(Given::Nothing(why)) => Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, NOT_RUNNING, why)),
             Err(_) => Err(Refused::later("NoReplica", "the gateway forgot the function")),
         }
     }
@@ -217,8 +215,10 @@ impl Call<'_> {
             Ok(Ok(response)) => response,
         };
         let (status, headers) = (response.status(), response.headers());
-        if status == StatusCode::SERVICE_UNAVAILABLE && headers.contains_key(BUSY) {
-            return Err(Failed::NotBegun { address, is_gone: false });
+        // The address is another function's by now, which this node's table does not say yet.
+        let is_gone = status == StatusCode::MISDIRECTED_REQUEST;
+        if headers.contains_key(BUSY) && (is_gone || status == StatusCode::SERVICE_UNAVAILABLE) {
+            return Err(Failed::NotBegun { address, is_gone });
         }
         let handled = headers.get(HANDLED).and_then(|value| value.to_str().ok()?.parse().ok());
         let most =

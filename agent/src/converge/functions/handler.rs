@@ -21,7 +21,7 @@ use super::answer::{Answered, Refused, TIMINGS, json_answer};
 use super::beats::{self, Expected};
 use super::book::Calls;
 use super::call::{self, CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
-use super::phases::Phases;
+use super::phases::{Phases, error_in};
 use super::rates::Rates;
 use super::token::Tokens;
 use super::who::Known;
@@ -36,6 +36,9 @@ use crate::http::server::{Caller, Handler};
 
 /// Time for a whole body: it holds room from its first byte on, so one that comes byte by byte is given up, too.
 const BODY_MAX: Duration = Duration::from_secs(60);
+/// How long a connection to a replica is kept: less than the 3 s for which the Python shim answers after SIGTERM, and
+/// than the 5 s after which common servers close an idle one.
+const KEPT_MAX: Duration = Duration::from_secs(2);
 /// A request header that asks for the timings of the phases.
 const WANTS_TIMINGS: &str = "x-timings";
 
@@ -103,8 +106,7 @@ impl Functions {
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT_MAX)
             .pool_max_idle_per_host(64)
-            // Less than the 5 s after which common servers close an idle connection.
-            .pool_idle_timeout(Duration::from_secs(4))
+            .pool_idle_timeout(KEPT_MAX)
             .tcp_nodelay(true)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
@@ -157,7 +159,7 @@ impl Functions {
         self.may_call(record, caller, &id, request.headers()).await?;
         match *request.method() {
             Method::POST => Ok(self.call((request, caller), (record, &catalog), &id, activation).await),
-            Method::GET => Ok(self.state(record, &id, activation)),
+            Method::GET => Ok(self.state(record, caller, &id, activation)),
             _ => {
                 let message = "POST calls the function, GET says how it is";
                 let refused = Refused::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
@@ -170,6 +172,12 @@ impl Functions {
 
     fn is_of_cluster(&self, caller: &Caller) -> bool {
         caller.is_node || self.known.borrow().has(address_of(caller))
+    }
+
+    /// Anyone may call the function, and this one is not of the cluster and has no token for it: logs of builds and
+    /// tracebacks of crashes are not for its eyes.
+    fn is_stranger(&self, record: &FunctionRecord, caller: &Caller) -> bool {
+        record.token.is_none() && !self.is_of_cluster(caller)
     }
 
     async fn may_call(
@@ -229,6 +237,10 @@ impl Functions {
         let began = Instant::now();
         let wants_timings = request.headers().contains_key(WANTS_TIMINGS);
         let called = self.make((request, caller), (record, catalog), id, activation).await;
+        let called = called.map_err(|refused| match self.is_stranger(record, caller) {
+            true => refused.without_details(id),
+            false => refused,
+        });
         let (status, phases) = match &called {
             Ok((answered, phases)) => (answered.status, phases.clone()),
             Err(refused) => (refused.status, Phases::default()),
@@ -236,6 +248,13 @@ impl Functions {
         let handled = called.as_ref().ok().and_then(|(answered, _)| answered.handled_micros);
         let phases = phases.ended(handled.map(Duration::from_micros), began.elapsed());
         self.calls.count(id, status, &phases);
+        if status.is_server_error() {
+            let (kind, message) = match &called {
+                Ok((answered, _)) => error_in(&answered.body),
+                Err(refused) => (refused.kind.to_owned(), refused.message.clone()),
+            };
+            self.calls.note_failure(id, (&kind, &message));
+        }
         let mut answer = match called {
             Ok((answered, _)) => json_answer(status, Answer::whole(answered.body, answered.room), activation),
             Err(refused) => refused.answer(activation),
@@ -280,7 +299,14 @@ impl Functions {
         Ok((answered, phases))
     }
 
-    fn state(&self, record: &FunctionRecord, id: &NamespacedName, activation: &str) -> Answered {
+    fn state(
+        &self,
+        record: &FunctionRecord,
+        caller: &Caller,
+        id: &NamespacedName,
+        activation: &str,
+    ) -> Answered {
+        let details = (!self.is_stranger(record, caller)).then_some(record);
         let (waiting, in_flight, since_began) = self.calls.state(id);
         let state = match (&record.replicas[..], record.wanted) {
             ([_, ..], _) => "Ready",
@@ -292,8 +318,8 @@ impl Functions {
             "state": state,
             "replicas": record.replicas.len(),
             "wanted": record.wanted,
-            "image": record.image(),
-            "trouble": record.trouble,
+            "image": details.and_then(FunctionRecord::image),
+            "trouble": details.and_then(|record| record.trouble.as_ref()),
             "here": {
                 "waiting": waiting,
                 "inFlight": in_flight,

@@ -152,8 +152,8 @@ impl Loop for FunctionsLoop {
         plan::plan(observed)
     }
 
-    async fn act(&mut self, observed: &Observed, plan: FunctionsPlan) -> Outcome {
-        self.carry_out(observed, plan).await
+    async fn act(&mut self, _observed: &Observed, plan: FunctionsPlan) -> Outcome {
+        self.carry_out(plan).await
     }
 
     async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {

@@ -1,11 +1,11 @@
-//! How long the parts of a call took: told to its caller on request, and summed up. Pure.
+//! How long the parts of a call took: told to its caller on request, and summed up; and how calls failed. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use jiff::Timestamp;
-use schema::records::ReplicaStart;
+use jiff::{SignedDuration, Timestamp};
+use schema::records::{CallFailure, ReplicaStart};
 use serde_json::{Value, json};
 
 /// The parts of one call, in their order.
@@ -46,6 +46,11 @@ impl Phases {
         self
     }
 
+    /// All of them together, once it has ended.
+    pub(super) fn total(&self) -> Duration {
+        self.0.last().filter(|(name, _)| *name == "total").map(|(_, took)| *took).unwrap_or_default()
+    }
+
     /// As the header `Server-Timing`, in milliseconds.
     pub(super) fn header(&self) -> String {
         let millis =
@@ -83,12 +88,73 @@ impl Tally {
     }
 }
 
+/// Failures that are kept of each function.
+const FAILURES_MAX: usize = 3;
+/// How long they are told of.
+const FAILURES_TOLD: SignedDuration = SignedDuration::from_hours(1);
+/// Bytes of a failure's type, and of its message.
+const FAILURE_BYTES: (usize, usize) = (60, 200);
+/// Longest answer in which the error is looked for.
+const LOOKED_INTO_BYTES: usize = 64 * 1024;
+
+/// The newest failures of one function's calls.
+#[derive(Debug, Default)]
+pub(super) struct Failures(Vec<CallFailure>);
+
+impl Failures {
+    /// One more, of this type and message.
+    pub(super) fn add(&mut self, (kind, message): (&str, &str), now: Timestamp) {
+        let (kind, message) = (start_of(kind, FAILURE_BYTES.0), start_of(message, FAILURE_BYTES.1));
+        let is_alike = |one: &CallFailure| (one.kind.as_str(), one.message.as_str()) == (kind, message);
+        let before = self.0.iter().position(is_alike).map(|at| self.0.remove(at));
+        let count = before.map_or(0, |before| before.count) + 1;
+        let (kind, message) = (kind.to_owned(), message.to_owned());
+        self.0.insert(0, CallFailure { kind, message, count, last: now });
+        self.0.truncate(FAILURES_MAX);
+    }
+
+    /// Those that are told of, the newest first.
+    pub(super) fn told(&self, now: Timestamp) -> Vec<CallFailure> {
+        let is_recent = |one: &&CallFailure| now.duration_since(one.last) < FAILURES_TOLD;
+        self.0.iter().filter(is_recent).cloned().collect()
+    }
+}
+
+/// Type and message of the error in the answer of a replica.
+pub(super) fn error_in(body: &[u8]) -> (String, String) {
+    let read = if body.len() > LOOKED_INTO_BYTES { &[][..] } else { body };
+    let answer: Value = serde_json::from_slice(read).unwrap_or_default();
+    let part = |name: &str, instead: &str| answer["error"][name].as_str().unwrap_or(instead).to_owned();
+    (part("type", "Error"), part("message", ""))
+}
+
+fn start_of(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or_default()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn at(millis: i64) -> Timestamp {
         Timestamp::from_millisecond(1_000_000 + millis).unwrap()
+    }
+
+    #[test]
+    fn failures_alike_are_one_and_the_newest_come_first() {
+        let mut failures = Failures::default();
+        for (second, kind) in ["A", "B", "A", "C", "D", "A"].into_iter().enumerate() {
+            failures.add((kind, &"ä".repeat(150)), at(1000 * i64::try_from(second).unwrap()));
+        }
+        let told = |now| failures.told(now).into_iter().map(|one| (one.kind, one.count)).collect::<Vec<_>>();
+        let expected = [("A", 3), ("D", 1), ("C", 1)].map(|(kind, count)| (kind.to_owned(), count));
+        assert_eq!(told(at(5000)), expected);
+        assert_eq!(failures.told(at(5000))[0].message, "ä".repeat(100));
+        assert_eq!(told(at(3_600_000 + 4500)), expected[..1], "an hour later");
+        let body = br#"{"error": {"type": "ValueError", "message": "no"}}"#;
+        assert_eq!(error_in(body), ("ValueError".to_owned(), "no".to_owned()));
+        assert_eq!(error_in(b"{}"), ("Error".to_owned(), String::new()));
     }
 
     fn start(scheduled: i64, created: i64, started: i64, imported: i64) -> Option<ReplicaStart> {

@@ -72,6 +72,47 @@ impl Window {
     }
 }
 
+/// Calls that were answered in the last [`STABLE_SECONDS`], a bucket for each second.
+#[derive(Debug, Clone)]
+pub(super) struct Answers {
+    began: Instant,
+    /// The second since `began` up to which buckets are of their time.
+    newest: u64,
+    /// How many, and the microseconds that they took.
+    buckets: [(u64, u64); STABLE_SECONDS],
+}
+
+impl Answers {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { began: now, newest: 0, buckets: [(0, 0); STABLE_SECONDS] }
+    }
+
+    /// One more.
+    pub(super) fn add(&mut self, took: Duration, now: Instant) {
+        self.turn(now);
+        let (calls, micros) = &mut self.buckets[slot(self.newest)];
+        *calls += 1;
+        *micros += u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 1_000_000);
+    }
+
+    /// Thousandths of a call per second, over the time that was seen if that is shorter; and the mean time of a call in
+    /// microseconds.
+    pub(super) fn rate(&mut self, now: Instant) -> (u64, u64) {
+        self.turn(now);
+        let sums = self.buckets.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let seen = (self.newest + 1).min(STABLE_SECONDS as u64);
+        (sums.0 * 1000 / seen, sums.1.checked_div(sums.0).unwrap_or_default())
+    }
+
+    fn turn(&mut self, now: Instant) {
+        let second = now.saturating_duration_since(self.began).as_secs();
+        for old in (self.newest + 1..=second).take(STABLE_SECONDS) {
+            self.buckets[slot(old)] = (0, 0);
+        }
+        self.newest = self.newest.max(second);
+    }
+}
+
 fn slot(second: u64) -> usize {
     usize::try_from(second % STABLE_SECONDS as u64).unwrap_or_default()
 }
@@ -82,6 +123,20 @@ mod tests {
 
     fn after(start: Instant, millis: u64) -> Instant {
         start + Duration::from_millis(millis)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_counted_per_second_and_forgotten_after_the_window() {
+        let start = Instant::now();
+        let mut answers = Answers::new(start);
+        assert_eq!(answers.rate(start), (0, 0));
+        for call in 0..20 {
+            answers.add(Duration::from_millis(10 + call), after(start, call * 500));
+        }
+        assert_eq!(answers.rate(after(start, 9_999)), (2000, 19_500));
+        assert_eq!(answers.rate(after(start, 59_999)), (333, 19_500));
+        assert_eq!(answers.rate(after(start, 64_500)), (166, 24_500), "the second half of them");
+        assert_eq!(answers.rate(after(start, 500_000)), (0, 0));
     }
 
     // Seen red without the reset of a bucket that begins anew.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::checksums::{TRIALS_MAX, TrialResult, try_checksums};
 use super::plan::{NetworkPlan, Observed};
@@ -41,9 +42,7 @@ impl NetworkLoop {
             outcome.note(format!("bridge {} with {}", bridge.name, bridge.address), result);
         }
         self.carry_out_tunnel(plan, &mut outcome).await;
-        if !plan.rules.is_empty() {
-            self.change_rules(observed, plan, &mut outcome).await;
-        }
+        self.carry_out_rules(observed, plan, &mut outcome).await;
         outcome
     }
 
@@ -105,7 +104,19 @@ impl NetworkLoop {
         }
     }
 
-    async fn change_rules(&mut self, observed: &Observed, plan: &NetworkPlan, outcome: &mut Outcome) {
+    /// Publishes for which functions' pods the rules stand, whatever became of bridge and tunnel.
+    async fn carry_out_rules(&mut self, observed: &Observed, plan: &NetworkPlan, outcome: &mut Outcome) {
+        let functions = &observed.model.functions;
+        // Before the rules of pods that are gone go: another one may get the address while they do.
+        let still = self.deps.sandboxed.borrow().intersection(functions).copied().collect();
+        publish(&self.deps.sandboxed, Arc::new(still));
+        if plan.rules.is_empty() || self.change_rules(observed, plan, outcome).await {
+            publish(&self.deps.sandboxed, Arc::new(functions.clone()));
+        }
+    }
+
+    /// True if all rules are as the plan says.
+    async fn change_rules(&mut self, observed: &Observed, plan: &NetworkPlan, outcome: &mut Outcome) -> bool {
         let changes: Vec<RuleChange> = plan.rules.iter().map(|(change, _)| change.clone()).collect();
         let what: Vec<String> = plan.rules.iter().map(|(change, why)| format!("{change} {why}")).collect();
         let input = restore_input(&changes);
@@ -116,7 +127,7 @@ impl NetworkLoop {
         self.rules.forget();
         outcome.note(format!("rules ({})", what.join(", ")), result.map(|()| true));
         if failed {
-            return;
+            return false;
         }
         self.deps.rules_changed.nudge();
         let now = self.deps.iptables.generation().await;
@@ -139,5 +150,6 @@ impl NetworkLoop {
                 outcome.tolerated.push(format!("old UDP connections to port {}: {error}", stale.port));
             }
         }
+        true
     }
 }

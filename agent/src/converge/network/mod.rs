@@ -1,7 +1,7 @@
 //! The network loop: the bridge, the tunnel to the other nodes and the rules of this instance.
 //!
 //! Reads range, pods, the other nodes, links and rules; decides in `plan.rs` and `tunnel.rs`; writes bridge,
-//! tunnel and rules, and publishes the node's address. Plans nothing before range and pods are known.
+//! tunnel and rules, and publishes the node's address and for which functions' pods the rules stand. Plans nothing before range and pods are known.
 
 use std::time::Duration;
 

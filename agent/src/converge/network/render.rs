@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
+use schema::kinds::function::PORT;
 use schema::kinds::pod::Protocol;
 
 use crate::packet_rules::chain::{ChainRef, word_of};
@@ -81,11 +82,17 @@ fn sandbox_rules(model: &Model) -> Vec<String> {
 }
 
 /// Docker sets the policy of FORWARD to DROP: pods need leave of their own. Answers come back by the
-/// same two rules.
+/// same two rules. Who is outside the cluster and has a route to the pods calls functions through a gateway all the same,
+/// which asks who may: only pods, and nodes through the tunnel, reach the port itself.
 fn forward_rules(model: &Model) -> Vec<String> {
-    let bridge = &model.names.bridge;
-    let leave = [format!("-i {bridge} -j ACCEPT"), format!("-o {bridge} -j ACCEPT")];
-    to_sandbox(model).chain(leave).collect()
+    let Names { bridge, tunnel, .. } = &model.names;
+    let port = format!("-p tcp -m tcp --dport {PORT}");
+    let guard = |pod: &Ipv4Addr| format!("-d {pod}/32 ! -i {tunnel} -o {bridge} {port} -j DROP");
+    let mut rules: Vec<String> = to_sandbox(model).collect();
+    rules.push(format!("-i {bridge} -j ACCEPT"));
+    rules.extend(model.functions.iter().map(guard));
+    rules.push(format!("-o {bridge} -j ACCEPT"));
+    rules
 }
 
 /// The bridge has `route_localnet`, which no pod may use towards the node's loopback. What comes out of the tunnel

@@ -12,7 +12,7 @@ use super::checksums::TRIALS_MAX;
 use super::tunnel::Origin;
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
-use crate::converge::pod_table::PodTable;
+use crate::converge::pod_table::{PodTable, SandboxedPods};
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::names::Names;
 use crate::packet_rules::reader::RulesReader;
@@ -70,6 +70,8 @@ pub struct NetworkDeps {
     pub catalog: watch::Receiver<Arc<Catalog>>,
     pub control: watch::Receiver<ControlPlane>,
     pub vtep: watch::Sender<Option<Vtep>>,
+    /// Functions' pods whose rules stand.
+    pub sandboxed: watch::Sender<SandboxedPods>,
     /// The node's address, once it is settled; never written when the settings name one.
     pub address: watch::Sender<Option<IpAddr>>,
     /// Wakes whose jumps have to stand before ours.

@@ -25,7 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::catalog::Catalog;
 use crate::converge::image_book::ImageBook;
 use crate::converge::node_dns::NodeDns;
-use crate::converge::pod_table::PodTable;
+use crate::converge::pod_table::{PodNet, PodTable, SandboxedPods};
 use crate::converge::publish;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
 use crate::files::PodFiles;
@@ -63,7 +63,7 @@ pub use status::statuses::{Statuses, publish_reported};
 pub use steps::PodsPlan;
 pub use worker::PauseArchive;
 
-use self::facts::PodFacts;
+use self::facts::{PodFacts, Uid};
 use self::image::pulls::Pulls;
 use self::observe::{Looker, Stale};
 use self::probe::book::HealthBook;
@@ -117,6 +117,8 @@ pub struct PodsDeps {
     pub catalog: watch::Receiver<Arc<Catalog>>,
     /// Newest revision of etcd that this node's rules follow.
     pub programmed: watch::Receiver<i64>,
+    /// Functions' pods whose rules stand.
+    pub sandboxed: watch::Receiver<SandboxedPods>,
 }
 
 /// A task beside the loop, by name: without it the loop would go on blind or mute.
@@ -139,6 +141,8 @@ pub struct PodsLoop {
     book: HealthBook,
     probes: watch::Sender<Arc<Targets>>,
     pod_table: watch::Sender<PodTable>,
+    /// Functions' pods that this run begins to make, or found being made.
+    starting: BTreeMap<Uid, PodNet>,
     statuses: watch::Sender<Statuses>,
     images: Arc<ImageBook>,
     finished: FinishedBook,
@@ -170,7 +174,8 @@ impl PodsLoop {
         let shutdown = CancellationToken::new();
         let stale = Stale::default();
         let node = Arc::new(deps.node_facts());
-        let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, Arc::clone(&deps.store));
+        let worlds = (Arc::clone(&deps.netlink), Arc::clone(&deps.store));
+        let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, worlds);
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = status::writer::status_writer(deps.node, deps.store, deps.snapshot.clone());
         let on_snapshot = wake::on_snapshot(deps.snapshot.clone(), deps.nudge.clone(), shutdown.clone());
@@ -194,6 +199,7 @@ impl PodsLoop {
             docker: Arc::clone(&deps.docker),
             netlink: Arc::clone(&deps.netlink),
             node: Arc::clone(&node),
+            sandboxed: deps.sandboxed,
             pause_archive: deps.pause_image.archive,
             reporter: supervisor.reporter(),
             events: deps.events,
@@ -218,6 +224,7 @@ impl PodsLoop {
             book,
             probes,
             pod_table: deps.pod_table,
+            starting: BTreeMap::new(),
             statuses,
             images: deps.images,
             finished: FinishedBook::default(),
@@ -354,6 +361,7 @@ impl Loop for PodsLoop {
         let there = observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect();
         self.book.keep_only(&there);
         self.supervisor.forget_containers_but(&there);
+        self.starting = report::starting(observed, &plan);
         act::begin(&self.worker, &mut self.supervisor, &mut plan, observed);
         if observed.desired.source != Source::Unknown {
             self.supervisor.forget_all_but(|uid| {
@@ -370,7 +378,7 @@ impl Loop for PodsLoop {
     }
 
     async fn report(&mut self, observed: Observed, plan: Option<PodsPlan>) -> Result<Next, LoopError> {
-        report::publish(&observed.pods, &self.pod_table);
+        report::publish(&observed.pods, std::mem::take(&mut self.starting), &self.pod_table);
         let Some(plan) = plan else { return Ok(Next::Interval) };
         let now = Timestamp::now();
         let mut statuses = report::fold(&observed, &plan, &self.statuses.borrow(), now);

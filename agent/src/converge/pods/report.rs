@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use tokio::sync::watch;
 
@@ -12,7 +13,7 @@ use super::status::finished::is_end;
 use super::status::statuses::{Statuses, last};
 use super::status::terminating::{Termination, terminating};
 use super::status::wanted;
-use super::steps::{DecisionReason, PodsPlan};
+use super::steps::{DecisionReason, PodsPlan, Task};
 use crate::converge;
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::desired::Source;
@@ -90,8 +91,29 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
     statuses
 }
 
-/// Publishes which pods run, for the network loop; wakes it only if that changed.
-pub fn publish(pods: &BTreeMap<Uid, PodFacts>, table: &watch::Sender<PodTable>) {
+/// Functions' pods that are about to run: their rules are written while their containers are made.
+pub fn starting(observed: &Observed, plan: &PodsPlan) -> BTreeMap<Uid, PodNet> {
+    let functions = observed.desired.pods.values().map(|binding| &binding.pod);
+    let functions = functions.filter(|pod| pod.owner.kind == Kind::Function);
+    let starting = functions.filter_map(|pod| {
+        let uid = &pod.uid;
+        let planned = match plan.pods.get(uid).and_then(|decision| decision.task.as_ref()) {
+            Some(Task::Up(up)) => up.address.map(|address| address.addr()),
+            Some(Task::Down(_)) | None => None,
+        };
+        let busy = observed.work.busy.get(uid).filter(|busy| busy.up).and_then(|busy| busy.address);
+        let (pod, address) = (pod.reference(), planned.or(busy)?);
+        Some((uid.clone(), PodNet { pod, uid: uid.clone(), address, is_function: true, ports: Vec::new() }))
+    });
+    starting.collect()
+}
+
+/// Publishes which pods run or are about to, for the network loop; wakes it only if that changed.
+pub fn publish(
+    pods: &BTreeMap<Uid, PodFacts>,
+    starting: BTreeMap<Uid, PodNet>,
+    table: &watch::Sender<PodTable>,
+) {
     let running = pods.iter().filter_map(|(uid, facts)| {
         let pause = facts.live_pause().filter(|p| p.is_running())?;
         let net = PodNet {
@@ -103,6 +125,7 @@ pub fn publish(pods: &BTreeMap<Uid, PodFacts>, table: &watch::Sender<PodTable>) 
         };
         Some((uid.clone(), net))
     });
-    let next: BTreeMap<String, PodNet> = running.collect();
+    let mut next = starting;
+    next.extend(running);
     converge::publish(table, Some(Arc::new(next)));
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use schema::meta::NamespacedName;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::facts::{NodeFacts, Slot, Uid};
 use super::image::credentials::Credentials;
 use super::image::pulls::Pulls;
 use super::probe::perform::Asker;
 use super::task_reports::{Reporter, Retry, TaskReport};
+use crate::converge::pod_table::SandboxedPods;
 use crate::files::PodFiles;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
@@ -27,6 +28,8 @@ pub struct Worker {
     pub asker: Asker,
     pub netlink: Arc<dyn Netlink>,
     pub node: Arc<NodeFacts>,
+    /// Functions' pods that may start.
+    pub sandboxed: watch::Receiver<SandboxedPods>,
     pub pause_archive: PauseArchive,
     pub reporter: Reporter,
     pub events: EventRecorder,

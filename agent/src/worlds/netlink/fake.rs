@@ -21,6 +21,8 @@ pub struct FakeKernel {
     pub strays: BTreeSet<String>,
     pub routes: Vec<Route>,
     pub listeners: BTreeMap<Port, Listener>,
+    /// Connections to a port of a pod, by the process that holds its namespaces.
+    pub connections: BTreeMap<i32, usize>,
     pub addresses: BTreeSet<Ipv4Addr>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
@@ -121,6 +123,10 @@ impl Netlink for FakeNetlink {
 
     async fn listeners(&self, _named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError> {
         Ok(self.allowed("list", "sockets")?.listeners.clone())
+    }
+
+    async fn connections(&self, pid: i32, _port: u16) -> Result<usize, NetlinkError> {
+        Ok(self.allowed("list", "sockets")?.connections.get(&pid).copied().unwrap_or_default())
     }
 
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError> {

@@ -30,6 +30,9 @@ const TABLES: [(&str, Protocol, &str); 4] = [
     ("udp6", Protocol::Udp, "07"),
 ];
 
+/// `TCP_ESTABLISHED`.
+const ESTABLISHED: &str = "01";
+
 /// Ports in use in this namespace, each with its process, which is looked up for `named` only: it means
 /// reading every process' open files. A UDP socket at one address and an ephemeral port is a client's.
 pub(super) fn listeners(
@@ -64,6 +67,19 @@ pub(super) fn listeners(
     let owners = if wanted.is_empty() { BTreeMap::new() } else { owners(&wanted) };
     let listener = |s: Socket| Listener { process: owners.get(&s.inode).cloned(), loopback: s.loopback };
     Ok(sockets.into_iter().map(|(port, socket)| (port, listener(socket))).collect())
+}
+
+/// Connections at a TCP port in the network namespace of a process that the other side has not closed.
+pub(super) fn connections(pid: i32, port: u16) -> io::Result<usize> {
+    let mut found = 0;
+    for table in ["tcp", "tcp6"] {
+        match fs::read_to_string(format!("/proc/{pid}/net/{table}")) {
+            Ok(text) => found += parse(&text, ESTABLISHED).filter(|socket| socket.port == port).count(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 /// One line of a table.

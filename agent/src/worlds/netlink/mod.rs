@@ -218,6 +218,8 @@ pub trait Netlink: Send + Sync + 'static {
     /// Ports of the node that something listens on, with the process where it is found; it is looked
     /// for only for the ports of `named`.
     async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError>;
+    /// How many connections of others stand at a TCP port in the network namespace of a process.
+    async fn connections(&self, pid: i32, port: u16) -> Result<usize, NetlinkError>;
     /// The source address of the default route, else the first address that is not loopback's.
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError>;
     /// Largest packet of the default route's link in bytes; none without a default route.

@@ -107,6 +107,12 @@ impl Netlink for RealNetlink {
         work.await.map_err(|e| failed(e.into()))?.map_err(failed)
     }
 
+    async fn connections(&self, pid: i32, port: u16) -> Result<usize, NetlinkError> {
+        let failed = |source| NetlinkError::Sockets { source };
+        let work = tokio::task::spawn_blocking(move || listeners::connections(pid, port));
+        work.await.map_err(|e| failed(e.into()))?.map_err(failed)
+    }
+
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError> {
         let addresses = self.socket.addresses(None).await?;
         let default = self.default_route().await?;

@@ -6,7 +6,7 @@ use schema::kinds::pod::Protocol;
 
 use super::namespace::NetworkNamespace;
 use super::*;
-use crate::testing::{TestNamespace, in_pod};
+use crate::testing::{TestNamespace, in_pod, inside};
 
 fn bridge() -> Bridge {
     Bridge {
@@ -265,6 +265,24 @@ async fn ports_in_use_are_found_with_their_process() {
     assert_eq!(loopback, [true, true, false]);
     drop(sockets);
     assert!(netlink.listeners(&named).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn connections_to_a_port_of_a_pod_are_counted_until_the_client_closes_them() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    let pod = node.pod();
+    in_pod(pod, "ip", &["link", "set", "lo", "up"]);
+    let (listener, client) = inside(pod, || {
+        let listener = std::net::TcpListener::bind("0.0.0.0:8080")?;
+        Ok((listener, std::net::TcpStream::connect("127.0.0.1:8080")?))
+    })
+    .unwrap();
+    assert_eq!(netlink.connections(pod, 8080).await.unwrap(), 1, "the client's own end is at another port");
+    assert_eq!(netlink.connections(pod, 8081).await.unwrap(), 0);
+    drop(client);
+    assert_eq!(netlink.connections(pod, 8080).await.unwrap(), 0, "it is open on our side only");
+    drop(listener);
 }
 
 #[test]

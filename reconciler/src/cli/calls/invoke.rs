@@ -18,8 +18,12 @@ const GATEWAY_PORT: u16 = 8081;
 const FAILED: u8 = 1;
 /// The call was refused.
 const REFUSED: u8 = 2;
-/// The call did not run.
+/// The call did not run: it can be made again.
 const NOT_RUN: u8 = 3;
+/// The call may have run, or runs still.
+const MAY_HAVE_RUN: u8 = 4;
+/// What a gateway says whose replica was lost under way.
+const REPLICA_LOST: &str = "ReplicaLost";
 
 pub(in crate::cli) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError> {
     let body = body(args)?;
@@ -34,15 +38,7 @@ pub(in crate::cli) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError>
     let answer = match request.body(body).send().await {
         Ok(answer) => answer,
         Err(error) => {
-            let why = if error.is_timeout() {
-                format!("no answer within {:?}", args.timeout)
-            } else {
-                root_cause(&error)
-            };
-            complain(&format!(
-                "cannot call {url}: {why}; name a node's gateway with --gateway or MINIK8S_GATEWAY"
-            ));
-            return Ok(ExitCode::from(NOT_RUN));
+            return Ok(lost(&error, &url, args));
         }
     };
     let status = answer.status();
@@ -52,19 +48,44 @@ pub(in crate::cli) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError>
     if args.verbose {
         complain(&format!("activation {}, {}", header("x-activation-id"), header("server-timing")));
     }
-    let unreadable =
-        |error: reqwest::Error| CliError::ReadAnswer { url: url.to_string(), why: root_cause(&error) };
-    let text = answer.text().await.map_err(unreadable)?;
+    let text = match answer.text().await {
+        Ok(text) => text,
+        Err(error) => return Ok(lost(&error, &url, args)),
+    };
     if status.is_success() {
         write_out(&format!("{text}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    complain(&failure(status, &text));
+    let (kind, said) = failure(status, &text);
+    complain(&said);
     Ok(ExitCode::from(match status.as_u16() {
+        502 if kind == REPLICA_LOST => {
+            complain("the call may have run, in part or whole");
+            MAY_HAVE_RUN
+        }
         500 | 502 | 504 => FAILED,
         429 | 503 => NOT_RUN,
         _ => REFUSED,
     }))
+}
+
+/// There is no answer. Only a gateway that was not reached has surely made no call.
+fn lost(error: &reqwest::Error, url: &Url, args: &InvokeArgs) -> ExitCode {
+    if error.is_connect() {
+        let why = root_cause(error);
+        complain(&format!(
+            "cannot call {url}: {why}; name a node's gateway with --gateway or MINIK8S_GATEWAY; the call did not run"
+        ));
+        return ExitCode::from(NOT_RUN);
+    }
+    let why = match error.is_timeout() {
+        true => format!("no answer within {:?}; the call may have run, or runs still", args.timeout),
+        false => {
+            format!("the connection was lost: {}; the call may have run, in part or whole", root_cause(error))
+        }
+    };
+    complain(&format!("called {url}: {why}"));
+    ExitCode::from(MAY_HAVE_RUN)
 }
 
 fn body(args: &InvokeArgs) -> Result<String, CliError> {
@@ -109,16 +130,18 @@ fn url(args: &InvokeArgs) -> Result<Url, CliError> {
     Ok(url)
 }
 
-/// What went wrong, with the traceback of the function if it gave one.
-fn failure(status: StatusCode, text: &str) -> String {
+/// The type of an error, and what went wrong, with the traceback of the function if it gave one.
+fn failure(status: StatusCode, text: &str) -> (String, String) {
     let answer: Value = serde_json::from_str(text).unwrap_or_default();
     let error = &answer["error"];
     let part = |name: &str| error[name].as_str().unwrap_or_default();
     if error.is_null() {
-        return format!("{status}: {text}");
+        return (String::new(), format!("{status}: {text}"));
     }
     let trace: Vec<&str> =
         error["stackTrace"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let trace = if trace.is_empty() { String::new() } else { format!("\n{}", trace.join("\n")) };
-    format!("{status}: {}: {}{trace}", part("type"), part("message"))
+    let kind = part("type").to_owned();
+    let said = format!("{status}: {kind}: {}{trace}", part("message"));
+    (kind, said)
 }

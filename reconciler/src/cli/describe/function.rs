@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 use schema::kinds::function::ImageState;
-use schema::records::{FunctionImage, RegistryCopy};
+use schema::records::{CallFailure, FunctionImage, RegistryCopy};
 
 use super::page::{Page, pairs};
 use super::workflow::trigger_line;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{Screen, yaml};
-use crate::view::{FunctionDetail, age};
+use crate::view::{FunctionDetail, FunctionRevision, age, short};
 
 pub(in crate::cli) fn function_page(
     function: &FunctionDetail,
@@ -28,6 +28,16 @@ pub(in crate::cli) fn function_page(
     let replicas = function.replicas.iter();
     page.fields(0, "At", replicas.map(|one| format!("{} on {}, {}", one.address, one.node, one.pod)));
     page.field(0, "Calls", &format!("{} at replicas, {} waiting", row.in_flight, row.waiting));
+    let failures = function.failures.iter();
+    page.fields(
+        0,
+        "Last errors",
+        failures.map(|one| {
+            let CallFailure { kind, message, count, last } = one;
+            format!("{kind}: {message} ({count} times, the last {} ago)", age(*last, now))
+        }),
+    );
+    page.fields(0, "Revisions", function.revisions.iter().map(revision));
     let steps = function.steps.iter();
     page.fields(0, "Rollout", steps.map(|step| format!("{} ago: {}", age(step.at, now), step.message)));
     page.fields(0, "Triggers", function.triggers.iter().map(trigger_line));
@@ -39,6 +49,13 @@ pub(in crate::cli) fn function_page(
     page.block("Spec:", &yaml(&function.spec)?);
     page.events(&function.events, screen, now);
     Ok(page.0)
+}
+
+fn revision(revision: &FunctionRevision) -> String {
+    let FunctionRevision { version, commit, image, pods, state } = revision;
+    let version = if version.is_empty() { String::new() } else { format!("{version}: ") };
+    let pods = if *pods == 1 { "1 pod".to_owned() } else { format!("{pods} pods") };
+    format!("{version}{state}, {pods}, commit {}, image {image}", short(commit))
 }
 
 fn image(image: &FunctionImage) -> String {

@@ -43,7 +43,7 @@ pub(super) fn demand(snapshot: &Snapshot, function: &NamespacedName, now: Timest
         let seen = now.duration_since(reported.since);
         sum.is_partly_unknown |= !seen.is_negative() && seen < WINDOW;
         let of_function = reported.functions.get(&name).copied();
-        let FunctionDemand { waiting, in_flight, stable_milli, panic_milli, idle_since } =
+        let FunctionDemand { waiting, in_flight, stable_milli, panic_milli, idle_since, .. } =
             of_function.unwrap_or_default();
         sum.busy += waiting + in_flight;
         sum.stable += milli(stable_milli);

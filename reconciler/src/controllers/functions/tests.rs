@@ -86,7 +86,12 @@ fn orders(plan: &Writes) -> Vec<(String, bool)> {
 
 fn demand(functions: &[(&str, FunctionDemand)]) -> NodeDemand {
     let functions = functions.iter().map(|(name, demand)| ((*name).to_owned(), *demand));
-    NodeDemand { since: at(-1000), functions: functions.collect(), beats: BTreeMap::new() }
+    NodeDemand {
+        since: at(-1000),
+        functions: functions.collect(),
+        beats: BTreeMap::new(),
+        failures: BTreeMap::new(),
+    }
 }
 
 // Seen red without `take_back`, and with an order for each node.

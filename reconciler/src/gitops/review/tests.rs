@@ -346,6 +346,23 @@ fn labels_are_changed_in_place() {
 }
 
 #[test]
+fn another_image_or_label_of_a_function_replaces_its_replicas() {
+    let function = |image: &str, label: &str| {
+        format!(
+            "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {{name: f, labels: {{tier: {label}}}}}\n\
+             spec: {{image: '{image}'}}\n"
+        )
+    };
+    let told = effects(&function("i:1", "a"), &function("i:2", "a"));
+    assert_eq!(
+        told,
+        "replace Function default/f\n  the function's replicas are replaced by those of image i:2\n"
+    );
+    let told = effects(&function("i:1", "a"), &function("i:1", "b"));
+    assert_eq!(told, "replace Function default/f\n  the function's replicas are replaced, its image stays\n");
+}
+
+#[test]
 fn what_does_not_fit_on_the_nodes_is_said() {
     let head = files([("a.yaml", &replica_set(5, "api:1"))]);
     let room = Room {

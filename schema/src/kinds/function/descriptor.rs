@@ -40,7 +40,7 @@ impl KindSpec for FunctionSpec {
 
     fn is_replaced_by(&self, after: &Self) -> bool {
         let pods = |spec: &Self| spec.pod("", "");
-        self.is_rebuilt_by(after) || pods(self) != pods(after)
+        self.is_rebuilt_by(after) || self.image != after.image || pods(self) != pods(after)
     }
 }
 

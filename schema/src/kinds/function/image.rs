@@ -10,7 +10,7 @@ pub const IMAGE_PREFIX: &str = "minik8s.local/function:";
 
 /// Counts the changes of what is put into each image beside the source: another number builds all images anew. A test of
 /// the agent asks for it.
-pub const RUNTIME_VERSION: u32 = 3;
+pub const RUNTIME_VERSION: u32 = 4;
 
 /// Before the names of all images that nodes make.
 const LOCAL: &str = "minik8s.local/";

@@ -44,6 +44,7 @@ SPARE_CONNECTIONS = 512  # beside one per call: hundreds of gateways keep some e
 STALL_SECONDS = 30  # for the rest of a request that has begun, and for an answer to be taken
 LINGER_SECONDS = 2  # for the peer to close first; closed with bytes unread, it would lose the answer to a reset
 DRAIN_SECONDS = 1  # from SIGTERM to our end, at least: for gateways to learn of it
+KEPT_SECONDS = 3  # a gateway sends no call on a connection that has been idle for 2 s; the rest is its way to us
 ACCEPT_RETRY_SECONDS = 0.1  # when there is no room for a connection
 NEVER = float("inf")
 
@@ -51,7 +52,7 @@ CALL = Struct("<IIIIIQ")  # bytes of activation id, function's name, key, heartb
 ANSWER = Struct("<IqI")  # status, microseconds in the handler or -1, bytes of the body
 REASONS = {
     200: b"OK", 400: b"Bad Request", 404: b"Not Found", 405: b"Method Not Allowed", 411: b"Length Required",
-    413: b"Content Too Large", 431: b"Request Header Fields Too Large", 500: b"Internal Server Error",
+    413: b"Content Too Large", 421: b"Misdirected Request", 431: b"Request Header Fields Too Large", 500: b"Internal Server Error",
     502: b"Bad Gateway", 503: b"Service Unavailable", 504: b"Gateway Timeout",
 }  # fmt: skip
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # cgroup v2, v1
@@ -589,7 +590,7 @@ class Connection(Stream):
 
     def __init__(self, replica, fd):
         super().__init__(replica, fd)
-        self.received, self.request = bytearray(), None
+        self.received, self.request, self.idle_since = bytearray(), None, time.monotonic()
         self.is_in_call = self.closes = self.lingers = False
         replica.connections[self] = None
 
@@ -659,7 +660,7 @@ class Connection(Stream):
             self.serve()
 
     def answer(self, status, body, headers=b""):
-        self.closes = self.closes or self.replica.is_draining
+        self.closes, self.idle_since = self.closes or self.replica.is_draining, time.monotonic()
         head = b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b%b\r\n"
         head %= (status, REASONS[status], len(body), headers, b"Connection: close\r\n" if self.closes else b"")
         if not self.send(head + body):
@@ -671,6 +672,7 @@ class Connection(Stream):
 
     def end_answer(self):
         """All of an answer that had to wait is sent."""
+        self.idle_since = time.monotonic()
         self.replica.set_timer(self, NEVER)
         if self.closes:
             self.linger()
@@ -783,7 +785,14 @@ class Replica:
             output.send_rest()
 
     def is_done(self):
-        return self.is_drained and self.running == 0 and not any(connection.unsent for connection in self.connections)
+        """No call runs, no answer is under way, and no connection is left on which a gateway may send a call."""
+        if not self.is_drained or self.running > 0 or any(connection.unsent for connection in self.connections):
+            return False
+        last = max((one.idle_since for one in self.connections if not one.lingers), default=-NEVER)
+        if last + KEPT_SECONDS <= time.monotonic():
+            return True
+        self.set_timer(self, last + KEPT_SECONDS)
+        return False
 
     def watch(self, stream, interest):
         """Calls the stream's `on_event` when it is ready for `interest`; never, if that is 0."""
@@ -822,6 +831,11 @@ class Replica:
 
     def start_call(self, connection, request, body):
         """Hands a call to a worker, or refuses it before it has begun."""
+        own = self.settings.function.encode()
+        if own and request.function not in (b"", own):
+            # The pod that had this address before was another function's, and a gateway has not learned that yet.
+            message = f"this replica is of function {self.settings.function}"
+            return connection.answer(421, error_body("OtherFunction", message), b"X-Minik8s-Busy: other-function\r\n")
         if self.is_draining or self.running >= self.settings.concurrency:
             return self.refuse(connection, "draining" if self.is_draining else "busy")
         now_ms = int(time.time() * 1000)
@@ -830,7 +844,7 @@ class Replica:
             deadline_ms = min(deadline_ms, int(request.deadline_ms))
         if deadline_ms <= now_ms:
             return connection.answer(504, error_body("Timeout", "the deadline had passed before the call began"))
-        function = b"/" + (request.function or self.settings.function.encode())
+        function = b"/" + (request.function or own)
         parts = (request.activation, function, request.key, request.heartbeat, body)
         call = b"".join((CALL.pack(*map(len, parts), deadline_ms), *parts))
         while (worker := self.idle.pop() if self.idle else self.spawn()) is not None:
@@ -922,7 +936,8 @@ class Replica:
         return "Crashed", "the function's process was ended by SIGKILL; perhaps the container was out of memory"
 
     def drain(self):
-        """Refuses calls from now on; the loop ends with the last one, but lets gateways learn of it first."""
+        """Refuses calls from now on. The loop ends with the last one, but lets gateways learn of it first, and answers
+        on connections that they keep for as long as they may send on them: one that is closed under a call loses it."""
         if not self.is_draining:
             self.is_draining = True
             self.set_timer(self, time.monotonic() + DRAIN_SECONDS)

@@ -99,9 +99,12 @@ class Shim:
     def __exit__(self, *_):
         self.close()
 
-    def close(self):
+    def close_connections(self):
         for connection in self.connections:
             connection.close()
+
+    def close(self):
+        self.close_connections()
         self.process.kill()
         self.process.wait()
         for lines in (getattr(self, "out", None), getattr(self, "err", None)):
@@ -262,11 +265,11 @@ class Answers(unittest.TestCase):
             before = time.time()
             url = "http://192.0.2.7:8081/_/heartbeats/0a"
             seen = shim.call(
-                {}, x_activation_id="a1-b2", x_function="default/hello", idempotency_key="k/1", x_heartbeat_url=url
+                {}, x_activation_id="a1-b2", x_function="ns/fallback", idempotency_key="k/1", x_heartbeat_url=url
             ).json
             self.assertEqual(seen["__OW_ACTIVATION_ID"], "a1-b2")
             self.assertEqual((seen["MINIK8S_IDEMPOTENCY_KEY"], seen["MINIK8S_HEARTBEAT_URL"]), ("k/1", url))
-            self.assertEqual(seen["__OW_ACTION_NAME"], "/default/hello")
+            self.assertEqual(seen["__OW_ACTION_NAME"], "/ns/fallback")
             self.assertEqual(seen["MINIK8S_CONCURRENCY"], "3")
             self.assertAlmostEqual(int(seen["__OW_DEADLINE"]) / 1000, before + 60, delta=5)
             deadline = str(int((before + 7) * 1000))
@@ -765,6 +768,39 @@ class Lifecycle(unittest.TestCase):
             shim.process.send_signal(signal.SIGTERM)
             self.assertEqual(shim.process.wait(PATIENCE_SECONDS), 0)
             self.assertTrue(1.0 <= time.monotonic() - began < 5)
+
+    def test_a_call_on_a_kept_connection_is_refused_and_not_lost_for_as_long_as_a_gateway_may_make_it(self):
+        with Shim(MAIN_FILES) as shim:
+            kept, old = shim.connect(), shim.connect()
+            for connection in (old, kept):
+                self.assertEqual(shim.call({}, connection).status, 200)
+            began = time.monotonic()
+            shim.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: time.monotonic() > began + 2.2, "longer than a gateway keeps a connection")
+            refused = shim.call({}, kept)
+            self.assertEqual((refused.status, refused.headers["X-Minik8s-Busy"]), (503, "1"))
+            # `old` is still open on our side, and no gateway would use it any more.
+            self.assertEqual(shim.process.wait(PATIENCE_SECONDS), 0)
+            self.assertTrue(2.9 <= time.monotonic() - began < 5)
+
+    def test_without_connections_it_does_not_wait_for_calls_on_them(self):
+        with Shim(MAIN_FILES) as shim:
+            self.assertEqual(shim.call({}).status, 200)
+            shim.close_connections()
+            began = time.monotonic()
+            shim.process.send_signal(signal.SIGTERM)
+            self.assertEqual(shim.process.wait(PATIENCE_SECONDS), 0)
+            self.assertTrue(1.0 <= time.monotonic() - began < 2.5)
+
+    def test_a_call_for_another_function_does_not_begin(self):
+        with Shim(MAIN_FILES, {"FUNCTION": "default/own"}) as shim:
+            kept = shim.connect()
+            refused = shim.call({"touch": "begun"}, kept, x_function="default/other")
+            self.assertEqual((refused.status, refused.headers["X-Minik8s-Busy"]), (421, "other-function"))
+            self.assertEqual(refused.error["type"], "OtherFunction")
+            self.assertFalse(os.path.exists(os.path.join(shim.folder.name, "begun")))
+            for headers in ({"x_function": "default/own"}, {}):
+                self.assertEqual(shim.call({}, kept, **headers).status, 200)
 
     def test_its_workers_end_with_it(self):
         with Shim(MAIN_FILES) as shim:

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use schema::control::{Loop as _, Observation};
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
 use schema::records::{CallLimits, FunctionImage, FunctionRecord, Replica, Subnet, Trouble};
@@ -175,6 +176,93 @@ async fn echoes() -> SocketAddr {
         }
     });
     address
+}
+
+/// A replica that answers each call so, and begins with none.
+async fn says(head: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut said = Vec::new();
+            while !String::from_utf8_lossy(&said).contains("\r\n\r\n{") {
+                stream.read_buf(&mut said).await.unwrap();
+            }
+            stream.write_all(head.as_bytes()).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_replica_of_another_function_at_an_old_address_costs_no_call() {
+    let other = says(
+        "HTTP/1.1 421 Misdirected Request\r\nX-Minik8s-Busy: other-function\r\nContent-Length: 0\r\n\
+         Connection: close\r\n\r\n",
+    );
+    let replicas = [other.await, echoes().await].map(|address| {
+        let SocketAddr::V4(address) = address else { panic!("{address}") };
+        Replica { pod: format!("hello-{address}"), node: "n1".to_owned(), address, start: None }
+    });
+    let limits = CallLimits {
+        timeout_seconds: 60,
+        cold_start_timeout_seconds: 60,
+        concurrency: 10,
+        request_body_bytes: 1000,
+        response_body_bytes: 1000,
+        ..limits()
+    };
+    let (functions, _) =
+        functions(FunctionRecord { replicas: replicas.to_vec(), calls: limits, ..record(0) });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/default/hello", listener.local_addr().unwrap());
+    let (listeners, opened) = mpsc::channel(1);
+    listeners.send(listener).await.unwrap();
+    let serving = tokio::spawn(super::serve(functions, opened, CancellationToken::new()));
+    let client = reqwest::Client::new();
+    for call in 0..6 {
+        let answer = client.post(&url).body("{\"x\": 1}").send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{call}");
+        assert_eq!(answer.text().await.unwrap(), "{\"x\": 1}");
+    }
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_not_sent_away() {
+    let (catalogs, catalog) =
+        watch::channel(Arc::new(Catalog { source: Source::Etcd, ..Catalog::default() }));
+    let calls = Calls::new(Timestamp::UNIX_EPOCH);
+    let state = tempfile::tempdir().unwrap();
+    let keys = crate::files::Keys::open(&state.path().join("age-identity.txt")).unwrap();
+    let source = crate::worlds::blobs::Reconcilers::new(
+        Vec::new(),
+        Arc::new(schema::store::memory::MemoryStore::new()),
+    );
+    let deps = super::FunctionsDeps {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        subnet: watch::channel(None).1,
+        catalog,
+        calls: calls.clone(),
+        files: Arc::new(crate::files::PodFiles::new(state.path(), Arc::new(source), keys)),
+        control: watch::channel(ControlPlane::default()).1,
+        handover: crate::standby::Handover::of(state.path()),
+    };
+    let (mut functions, _serving) = super::FunctionsLoop::new(deps, CancellationToken::new());
+    let Observation::Ready(observed) = functions.observe().await.unwrap() else { panic!("ready") };
+    let mut newest = Catalog { source: Source::Etcd, ..Catalog::default() };
+    let version = Versioned { value: record(0), create_revision: 1, mod_revision: 1 };
+    newest.functions.insert(id(), Arc::new(version));
+    catalogs.send_replace(Arc::new(newest));
+    let mut wait = waits(enter(&calls));
+    let plan = super::plan::FunctionsPlan {
+        listen: None,
+        ..super::FunctionsLoop::plan(&observed, Timestamp::now())
+    };
+    assert!(plan.follow);
+    let _ = functions.act(&observed, plan).await;
+    assert!(wait.try_recv().is_err(), "it waits for its replica");
+    assert_eq!(calls.demand().functions.len(), 1);
 }
 
 /// Functions of a cluster with pods in 10.244.0.0/24, this node at 192.0.2.7 and a reconciler at 192.0.2.9.

@@ -95,6 +95,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
             catalog: watch::channel(Arc::new(catalog)).1,
             control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
+            sandboxed: watch::Sender::default(),
             address: watch::Sender::new(None),
             rules_changed: schema::control::Nudge::new().0,
         },

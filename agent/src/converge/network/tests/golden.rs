@@ -75,7 +75,15 @@ fn functions_do_not_reach_what_governs_the_cluster() {
         ]
     );
     let jump = "-s 10.244.3.9/32 -i mk8s0 -j MK8S-SANDBOX";
-    assert_eq!(rules[&names.forward][0], jump);
+    assert_eq!(
+        rules[&names.forward],
+        [
+            jump,
+            "-i mk8s0 -j ACCEPT",
+            "-d 10.244.3.9/32 ! -i mk8s.1 -o mk8s0 -p tcp -m tcp --dport 8080 -j DROP",
+            "-o mk8s0 -j ACCEPT",
+        ]
+    );
     assert_eq!(rules[&names.input][1], jump, "before any leave, and after the node's loopback");
 }
 

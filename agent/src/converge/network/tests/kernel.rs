@@ -223,6 +223,39 @@ async fn no_pod_reaches_the_nodes_loopback() {
     assert!(secret.recv(&mut buffer).is_ok(), "the test's packet does not test anything");
 }
 
+#[tokio::test]
+async fn who_routes_to_the_pods_from_outside_does_not_reach_a_function_past_the_gateway() {
+    let mut node = Node::new().await;
+    let function = |number: u8, is_function| {
+        let (uid, address) = (number.to_string(), [10, 244, 3, number].into());
+        let pod = NamespacedName::new("default", format!("pod{number}"));
+        (uid.clone(), PodNet { pod, uid, address, is_function, ports: Vec::new() })
+    };
+    node.tables.send_replace(Some(Arc::new([function(2, true), function(3, false)].into())));
+    node.converge().await;
+    let (replica, other) = (node.pod(2).await, node.pod(3).await);
+    for pod in [replica, other] {
+        serve_tcp(pod);
+        let listener = inside(pod, || TcpListener::bind("0.0.0.0:8080")).unwrap();
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                let _ = stream.write_all(b"called");
+            }
+        });
+    }
+    crate::testing::in_pod(node.outside, "ip", &["route", "add", "10.244.3.0/24", "via", "192.0.2.1"]);
+    let own = own(&mut node);
+    for (from, to, reached) in [
+        (node.outside, "10.244.3.2:8080", false),
+        (node.outside, "10.244.3.2:80", true),
+        (node.outside, "10.244.3.3:8080", true),
+        (other, "10.244.3.2:8080", true),
+        (own, "10.244.3.2:8080", true),
+    ] {
+        assert_eq!(ask_tcp(from, to).is_ok(), reached, "{to} from {from}");
+    }
+}
+
 /// Answers what comes to the cluster's DNS address in the namespace of `pid`, over UDP and TCP, until the
 /// test ends.
 fn serve_dns(pid: i32) {

@@ -77,6 +77,7 @@ fn network_loop<N: Netlink + Tunnels>(
             catalog,
             control: watch::channel(ControlPlane::default()).1,
             vtep,
+            sandboxed: watch::Sender::default(),
             address: watch::Sender::new(None),
             rules_changed: Nudge::new().0,
         },

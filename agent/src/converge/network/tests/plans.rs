@@ -214,6 +214,48 @@ async fn a_failed_step_hinders_no_other_and_is_told() {
     assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
 }
 
+/// A replica of a function at this address.
+fn function(last: u8) -> (String, PodNet) {
+    let uid = format!("function-{last}");
+    let address = [10, 244, 3, last].into();
+    let pod = NamespacedName::new("default", &uid);
+    (uid.clone(), PodNet { pod, uid, address, is_function: true, ports: Vec::new() })
+}
+
+fn sandboxed(rig: &Rig) -> Vec<u8> {
+    rig.network.deps.sandboxed.borrow().iter().map(|address| address.octets()[3]).collect()
+}
+
+#[tokio::test]
+async fn a_functions_pod_is_named_once_its_rules_stand_whatever_else_fails() {
+    let mut rig = rig();
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::new([function(7)].into())));
+    run_refused(&mut rig).await;
+    assert!(sandboxed(&rig).is_empty());
+    rig.iptables.rules().refuse = None;
+    rig.netlink.kernel().refuse_tunnels = Some("no vxlan here".into());
+    for _ in 0..2 {
+        assert_eq!(run(&mut rig).await, Ok(true));
+        assert_eq!(sandboxed(&rig), [7], "the tunnel is none of its concern");
+    }
+    // The rules of one that is gone may go in any moment, so its address counts no more.
+    rig.tables.send_replace(Some(Arc::new([function(8)].into())));
+    run_refused(&mut rig).await;
+    assert!(sandboxed(&rig).is_empty());
+}
+
+/// A run in which no rule is taken.
+async fn run_refused(rig: &mut Rig) {
+    let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+    let plan = NetworkLoop::plan(&observed, Timestamp::now());
+    assert!(!plan.rules.is_empty());
+    rig.iptables.rules().refuse = Some("no room".into());
+    let outcome = rig.network.act(&observed, plan).await;
+    assert!(outcome.failed.iter().any(|failed| failed.contains("no room")), "{outcome:?}");
+    let _ = rig.network.report(observed, outcome).await;
+}
+
 // Seen red without `tunnel_failure` in `plan`.
 #[tokio::test]
 async fn a_tunnel_that_cannot_be_looked_at_is_told_once_and_hinders_no_rule() {

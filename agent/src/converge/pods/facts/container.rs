@@ -62,6 +62,8 @@ pub struct Container {
     pub started_at: Option<Timestamp>,
     /// Seconds between SIGTERM and SIGKILL.
     pub grace: u32,
+    /// Its first process on the node; 0 while it does not run.
+    pub pid: i32,
     /// Address of the pod (pause containers).
     pub address: Option<Ipv4Net>,
     /// The object that asked for the pod is a function.
@@ -143,6 +145,7 @@ impl Container {
             created_at: row.created_at,
             started_at: details.started_at,
             grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
+            pid: details.pid,
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
             hook: row

@@ -1,10 +1,19 @@
 //! Makes the pause container and the link of a pod.
 
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use schema::kinds::Kind;
+use tokio::time::timeout;
+
 use crate::converge::pods::steps::{LinkStep, PauseStep, Up};
 use crate::converge::pods::task_reports::TaskReport;
 use crate::converge::pods::worker::{PodFailure, Worker};
 use crate::worlds::docker::{DockerError, NewContainer};
 use crate::worlds::netlink::PodLink;
+
+/// Longest wait for the rules of a function's pod, until the pod is tried anew.
+const RULES_MAX: Duration = Duration::from_secs(5);
 
 impl Worker {
     pub(crate) async fn create_pause(&self, new: &NewContainer) -> Result<String, PodFailure> {
@@ -37,6 +46,23 @@ impl Worker {
         let ensured = self.netlink.ensure_pod_link(&link).await;
         ensured.map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))?;
         self.reporter.send(TaskReport::Link(up.pod.uid.clone(), true));
-        Ok(())
+        self.rules_stand(up, address.addr()).await
+    }
+
+    /// Waits until the rules stand that keep a function's pod from what governs the cluster.
+    async fn rules_stand(&self, up: &Up, address: Ipv4Addr) -> Result<(), PodFailure> {
+        if up.pod.owner.kind != Kind::Function {
+            return Ok(());
+        }
+        let mut sandboxed = self.sandboxed.clone();
+        let stand = timeout(RULES_MAX, sandboxed.wait_for(|pods| pods.contains(&address))).await;
+        if matches!(stand, Ok(Ok(_))) {
+            return Ok(());
+        }
+        let message = format!(
+            "the packet rules that keep {address} from etcd and the APIs of the cluster do not stand yet; a function does \
+             not start without them, and the agent's log says what keeps them"
+        );
+        Err(PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message))
     }
 }

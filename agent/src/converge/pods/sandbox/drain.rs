@@ -6,6 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 /// on a busy machine, and no more than a person who removes a pod bears.
 pub const DRAIN_MAX: SignedDuration = SignedDuration::from_secs(5);
 
+/// Shortest time for which a replica of a function waits: for the gateways of other nodes to learn that it goes.
+pub const REPLICA_DRAIN_MIN: SignedDuration = SignedDuration::from_secs(1);
+
 /// How soon it is looked at again.
 pub const DRAIN_CHECK: SignedDuration = SignedDuration::from_millis(100);
 
@@ -22,11 +25,17 @@ pub enum DrainedBy {
     Services,
     /// The rules of these nodes are older, or their age is unknown.
     Nodes(Vec<String>),
+    /// Calls of a function that may be under way: no gateway makes new ones. As long as these may take.
+    Calls(SignedDuration),
 }
 
 impl Drain {
     /// Until when it waits at most.
     pub fn until(&self) -> Timestamp {
-        self.since.checked_add(DRAIN_MAX).unwrap_or(Timestamp::MAX)
+        let longest = match &self.by {
+            DrainedBy::Services | DrainedBy::Nodes(_) => DRAIN_MAX,
+            DrainedBy::Calls(longest) => *longest,
+        };
+        self.since.checked_add(longest).unwrap_or(Timestamp::MAX)
     }
 }

@@ -1,15 +1,17 @@
 //! A pod that goes waits until no node sends it new connections: its endpoint leaves the services, every node
-//! programs that, then its containers are stopped. The wait is bounded: a service that is never changed, or a
-//! node that never answers, holds no pod.
+//! programs that, then its containers are stopped. A replica of a function also waits for its calls: it leaves the
+//! gateways' tables, and then no connection to it is left, as gateways close those that they do not use. The wait is
+//! bounded: a service that is never changed, or a node that never answers, holds no pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
 use schema::keys::Key;
+use schema::kinds::function::PORT;
 use schema::meta::NamespacedName;
 use schema::records::RulesStatus;
 use schema::snapshot::Snapshot;
@@ -17,10 +19,11 @@ use schema::store::SharedStore;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::drain::{Drain, DrainedBy};
+use super::drain::{Drain, DrainedBy, REPLICA_DRAIN_MIN};
 use crate::catalog::Catalog;
 use crate::converge::pods::facts::{PodFacts, Uid};
 use crate::desired::{Desired, Source};
+use crate::worlds::netlink::Netlink;
 
 /// Longest wait for what the other nodes say, in one look: the other pods of the node are not held up.
 const ASK_MAX: Duration = Duration::from_millis(500);
@@ -39,6 +42,7 @@ pub struct DrainBook {
     catalog: watch::Receiver<Arc<Catalog>>,
     /// Newest revision that this node's own rules follow.
     programmed: watch::Receiver<i64>,
+    netlink: Arc<dyn Netlink>,
     store: SharedStore,
     listings: BTreeMap<Uid, Listing>,
     since: BTreeMap<Uid, Timestamp>,
@@ -51,10 +55,10 @@ impl DrainBook {
         node: &str,
         catalog: watch::Receiver<Arc<Catalog>>,
         programmed: watch::Receiver<i64>,
-        store: SharedStore,
+        (netlink, store): (Arc<dyn Netlink>, SharedStore),
     ) -> Self {
         let (listings, since) = (BTreeMap::new(), BTreeMap::new());
-        Self { node: node.to_owned(), catalog, programmed, store, listings, since, is_first: true }
+        Self { node: node.to_owned(), catalog, programmed, netlink, store, listings, since, is_first: true }
     }
 
     /// The pods that run, are not wanted, and may still be led to.
@@ -81,9 +85,9 @@ impl DrainBook {
             let since = *self.since.entry(uid.clone()).or_insert(now);
             let mut drain = Drain { since, by: DrainedBy::Services };
             match self.listings.get(uid) {
-                // Its time is over, or it never was an endpoint.
-                _ if drain.until() <= now => continue,
+                // It never was an endpoint, or its time is over.
                 None => continue,
+                Some(Listing::Listed) if drain.until() <= now => continue,
                 Some(Listing::Listed) => {}
                 Some(Listing::Gone(revision)) => {
                     let known = match rules.take() {
@@ -93,15 +97,27 @@ impl DrainBook {
                     let behind = known.iter().filter(|(_, at)| at.is_none_or(|at| at < *revision));
                     let behind: Vec<String> = behind.map(|(node, _)| node.clone()).collect();
                     rules = Some(known);
-                    if behind.is_empty() {
+                    drain.by = match behind.is_empty() {
+                        false => DrainedBy::Nodes(behind),
+                        true if self.may_be_called(&pods[uid], since, now).await => calls(&pods[uid]),
+                        true => continue,
+                    };
+                    if drain.until() <= now {
                         continue;
                     }
-                    drain.by = DrainedBy::Nodes(behind);
                 }
             }
             drains.insert(uid.clone(), drain);
         }
         drains
+    }
+
+    /// Whether a replica of a function may still have a call, or get one from a gateway that has not learned that it goes.
+    async fn may_be_called(&self, facts: &PodFacts, since: Timestamp, now: Timestamp) -> bool {
+        let Some(pause) = facts.live_pause().filter(|pause| pause.is_function) else { return false };
+        // What can't be read has no connections.
+        now.duration_since(since) < REPLICA_DRAIN_MIN
+            || self.netlink.connections(pause.pid, PORT).await.is_ok_and(|count| count > 0)
     }
 
     fn follow(&mut self, pods: &BTreeMap<Uid, PodFacts>, desired: &Desired, catalog: &Catalog) {
@@ -152,7 +168,13 @@ impl DrainBook {
     }
 }
 
-/// The addresses at which pods of a node are endpoints.
+/// A replica has as long for the calls under way as it has to end by itself.
+fn calls(facts: &PodFacts) -> DrainedBy {
+    let grace = facts.containers.values().flatten().map(|container| container.grace).max();
+    DrainedBy::Calls(SignedDuration::from_secs(grace.unwrap_or_default().into()))
+}
+
+/// The addresses at which pods of a node are endpoints, or replicas of functions.
 fn endpoints_of(node: &str, catalog: &Catalog) -> BTreeMap<NamespacedName, Vec<Ipv4Addr>> {
     let mut listed: BTreeMap<NamespacedName, Vec<Ipv4Addr>> = BTreeMap::new();
     for (service, record) in &catalog.services {
@@ -165,6 +187,12 @@ fn endpoints_of(node: &str, catalog: &Catalog) -> BTreeMap<NamespacedName, Vec<I
                     .or_default()
                     .push(endpoint.address);
             }
+        }
+    }
+    for (function, record) in &catalog.functions {
+        for replica in record.value.replicas.iter().filter(|replica| replica.node == node) {
+            let pod = NamespacedName::new(&function.namespace, &replica.pod);
+            listed.entry(pod).or_default().push(*replica.address.ip());
         }
     }
     listed

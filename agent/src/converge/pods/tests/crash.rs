@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::{binding, subnet};
 use crate::converge::image_book::ImageBook;
 use crate::converge::names;
+use crate::converge::pod_table::{PodTable, SandboxedPods};
 use crate::converge::pods::image::credentials::NoCredentials;
 use crate::converge::pods::volume::folders;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
@@ -80,6 +81,9 @@ impl Netlink for Gated {
     async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError> {
         self.kernel.listeners(named).await
     }
+    async fn connections(&self, pid: i32, port: u16) -> Result<usize, NetlinkError> {
+        self.kernel.connections(pid, port).await
+    }
     async fn node_address(&self) -> Result<Option<std::net::IpAddr>, NetlinkError> {
         self.kernel.node_address().await
     }
@@ -93,6 +97,10 @@ pub(in crate::converge::pods) struct Rig {
     pub(in crate::converge::pods) prober: Arc<FakeProber>,
     pub(in crate::converge::pods) store: Arc<MemoryStore>,
     netlink: Arc<Gated>,
+    /// What the network loop says of functions' pods.
+    pub(in crate::converge::pods) sandboxed: watch::Sender<SandboxedPods>,
+    /// What it is told.
+    pub(in crate::converge::pods) table: watch::Sender<PodTable>,
     state: tempfile::TempDir,
     snapshot: Snapshot,
     publisher: WorldPublisher,
@@ -123,6 +131,8 @@ impl Rig {
             prober: Arc::default(),
             store: Arc::new(MemoryStore::new()),
             netlink,
+            sandboxed: watch::Sender::default(),
+            table: watch::Sender::new(None),
             state: tempfile::tempdir().unwrap(),
             snapshot,
             publisher,
@@ -156,7 +166,6 @@ impl Rig {
     /// Runs an agent until `done`; it is killed then.
     pub(in crate::converge::pods) async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let (nudge, nudged) = Nudge::new();
-        let (pod_table, _) = watch::channel(None);
         let events = CancellationToken::new();
         let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
@@ -177,13 +186,14 @@ impl Rig {
             store: self.store.clone(),
             events: EventRecorder::spawn(self.store.clone(), "n1", "agent/n1", events.clone()),
             nudge,
-            pod_table,
+            pod_table: self.table.clone(),
             credentials: Arc::new(NoCredentials),
             peers: Arc::new(crate::worlds::peers::NoPeers),
             images: ImageBook::open(&self.state.path().join("agent")),
             files: files(self.state.path()),
             catalog: watch::channel(Arc::default()).1,
             programmed: watch::channel(0).1,
+            sandboxed: self.sandboxed.subscribe(),
         })
         .unwrap();
         helpers.into_iter().for_each(|(_, helper)| drop(tokio::spawn(helper)));

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use schema::codec::encode;
 use schema::control::Plan as _;
 use schema::keys::Key;
-use schema::records::{Endpoint, RulesStatus, ServiceRecord, Vtep};
+use schema::records::{Endpoint, FunctionRecord, Replica, RulesStatus, ServiceRecord, Vtep};
 use schema::snapshot::{Change, Snapshot};
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, SharedStore};
@@ -15,14 +15,16 @@ use tokio::sync::watch;
 
 use super::{at, binding, container, facts, pause, running, wants};
 use crate::catalog::{Catalog, Peer};
-use crate::converge::pods::facts::Observed;
+use crate::converge::pods::facts::{Container, Observed};
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::sandbox::drain::{DRAIN_MAX, Drain, DrainedBy};
 use crate::converge::pods::sandbox::drain_book::DrainBook;
 use crate::converge::pods::steps::{DecisionReason, Task};
 use crate::desired::Source;
+use crate::worlds::netlink::FakeNetlink;
 
 struct Rig {
+    kernel: Arc<FakeNetlink>,
     book: DrainBook,
     catalogs: watch::Sender<Arc<Catalog>>,
     programmed: watch::Sender<i64>,
@@ -49,12 +51,14 @@ fn rig() -> Rig {
     let (programmed, follow) = watch::channel(0);
     let memory = MemoryStore::new();
     let store: SharedStore = Arc::new(memory.clone());
-    let book = DrainBook::new(&observed.node.node, catalog, follow, Arc::clone(&store));
+    let kernel = Arc::new(FakeNetlink::default());
+    let worlds = (Arc::clone(&kernel) as _, Arc::clone(&store));
+    let book = DrainBook::new(&observed.node.node, catalog, follow, worlds);
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     let (key, value) = (Key::Heartbeat("n9".to_owned()).to_string(), br#"{"since":"2026-01-01T00:00:00Z"}"#);
     let value = value.to_vec().into();
     snapshot.apply(&Change::Put { key, value, create_revision: 1, mod_revision: 1 });
-    Rig { book, catalogs, programmed, memory, store, snapshot, observed }
+    Rig { kernel, book, catalogs, programmed, memory, store, snapshot, observed }
 }
 
 impl Rig {
@@ -84,10 +88,30 @@ impl Rig {
         self.catalogs.send_replace(Arc::new(catalog));
     }
 
+    /// The functions as this node knows them, with our pod as the replica of one, or without it.
+    fn functions(&self, is_replica: bool) {
+        let mut catalog = Catalog { source: Source::Etcd, ..Catalog::default() };
+        let (pod, node) = ("web".to_owned(), self.observed.node.node.clone());
+        let replica = Replica { pod, node, address: "10.244.3.2:8080".parse().unwrap(), start: None };
+        let replicas = is_replica.then_some(replica).into_iter().collect();
+        let value = FunctionRecord { replicas, ..FunctionRecord::default() };
+        let record = schema::snapshot::Versioned { value, create_revision: 1, mod_revision: 1 };
+        let id = schema::meta::NamespacedName::new("default", "hello");
+        catalog.functions.insert(id, Arc::new(record));
+        self.catalogs.send_replace(Arc::new(catalog));
+    }
+
     async fn rules_of(&self, node: &str, revision: i64) {
         let key = Key::Rules(node.to_owned()).to_string();
         let value = encode(&RulesStatus { revision, ..RulesStatus::default() }).unwrap();
         let _ = self.store.txn(vec![], vec![Op::put(&key, value)]).await.unwrap();
+    }
+
+    /// A book in which nothing stands.
+    fn again(&self) -> DrainBook {
+        let worlds = (Arc::clone(&self.kernel) as _, Arc::clone(&self.store));
+        let (catalog, follow) = (self.catalogs.subscribe(), self.programmed.subscribe());
+        DrainBook::new(&self.observed.node.node, catalog, follow, worlds)
     }
 
     async fn look(&mut self, seconds: i64) -> Option<DrainedBy> {
@@ -112,6 +136,28 @@ async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
     assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec!["n9".to_owned()])));
     rig.rules_of("n9", 8).await;
     assert_eq!(rig.look(102).await, None);
+}
+
+#[tokio::test]
+async fn a_replica_of_a_function_goes_when_the_gateways_have_let_it_go_and_its_calls_have_ended() {
+    let mut rig = rig();
+    let facts = rig.observed.pods.values_mut().next().unwrap();
+    facts.pauses[0] = Container { is_function: true, pid: 4711, ..facts.pauses[0].clone() };
+    let calls = || Some(DrainedBy::Calls(SignedDuration::from_secs(30)));
+    rig.kernel.kernel().connections.insert(4711, 1);
+    rig.functions(true);
+    assert_eq!(rig.look(100).await, Some(DrainedBy::Services));
+    rig.functions(false);
+    assert_eq!(rig.look(102).await, calls());
+    assert_eq!(rig.look(129).await, calls(), "as long as it may take to end by itself");
+    assert_eq!(rig.look(130).await, None);
+    let mut rig = Rig { book: rig.again(), ..rig };
+    rig.functions(true);
+    assert_eq!(rig.look(200).await, Some(DrainedBy::Services));
+    rig.functions(false);
+    rig.kernel.kernel().connections.clear();
+    assert_eq!(rig.look(200).await, calls(), "other nodes' gateways have to learn of it");
+    assert_eq!(rig.look(201).await, None);
 }
 
 #[tokio::test]

@@ -110,6 +110,7 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         created_at: at(0),
         started_at: None,
         grace: 30,
+        pid: 0,
         address: None,
         ports: Vec::new(),
         hook: None,

@@ -1,8 +1,10 @@
 //! What containers are said to wait for while something is tried again.
 
+use schema::kinds::Kind;
 use schema::kinds::pod::{PullPolicy, RestartPolicy};
 use schema::records::Binding;
 
+use super::crash::Rig;
 use super::{at, binding, container, exited, facts, pause, running, spec, wants};
 use crate::converge::pods::facts::{Busy, Observed, Slot, Trouble, Work};
 use crate::converge::pods::plan::plan;
@@ -53,6 +55,28 @@ fn a_retry_is_called_what_the_failure_was_called() {
         busy(&mut observed, &web);
         assert_eq!(waits(&observed, &web, 11), (shown.into(), false), "{reason}, under way");
     }
+}
+
+#[tokio::test]
+async fn a_function_starts_only_when_the_rules_that_confine_it_stand() {
+    let mut rig = Rig::new();
+    let mut function = binding("hello", spec(&["a"]));
+    function.pod.owner.kind = Kind::Function;
+    rig.want_pod(function, true);
+    rig.want_pod(binding("web", spec(&["a"])), true);
+    let web_runs = |rig: &Rig| {
+        let is_named =
+            rig.table.borrow().as_ref().is_some_and(|table| table.values().any(|pod| pod.is_function));
+        let runs = |name: &str| rig.docker.running().iter().any(|(one, runs)| *runs && one.contains(name));
+        // The function's container is made, and all else has its turn.
+        is_named && runs("web") && rig.docker.running().len() == 4
+    };
+    rig.agent_until("the other pod runs", web_runs).await;
+    assert_eq!(rig.docker.running().values().filter(|runs| !**runs).count(), 1, "{:?}", rig.docker.running());
+    let table = rig.table.borrow().clone().unwrap();
+    let stand = table.values().filter(|pod| pod.is_function).map(|pod| pod.address).collect();
+    rig.sandboxed.send_replace(std::sync::Arc::new(stand));
+    rig.agent_until("both run", Rig::complete).await;
 }
 
 // Seen red without `stays_ended`: all four wait.

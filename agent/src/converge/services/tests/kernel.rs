@@ -86,6 +86,7 @@ impl Node {
             catalog: watch::channel(Arc::default()).1,
             control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
+            sandboxed: watch::Sender::default(),
             address: watch::Sender::new(None),
             rules_changed: Nudge::new().0,
         };

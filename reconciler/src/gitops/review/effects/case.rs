@@ -151,6 +151,13 @@ impl<'a> Case<'a> {
         self.fields.iter().any(is_file)
     }
 
+    /// This file or folder of the repository differs.
+    pub(super) fn file_differs(&self, path: &str) -> bool {
+        let is_it =
+            |field: &Field| matches!(field.steps.get(1), Some(OwnedStep::Field(name)) if name == path);
+        self.fields.iter().any(|field| is_file(field) && is_it(field))
+    }
+
     /// Fields of the spec that differ, the first few.
     pub(super) fn because(&self) -> Vec<String> {
         const NAMED_MAX: usize = 5;

@@ -1,6 +1,8 @@
 //! Functions, workflows, jobs, nodes, the cluster's settings.
 
+use schema::files::normal_path;
 use schema::kinds::Resource;
+use schema::kinds::function::FunctionSpec;
 use schema::kinds::job::{Submission, script};
 use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::TaintEffect;
@@ -17,19 +19,36 @@ fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
 }
 
 pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
+    let (before, after) = case.specs(|resource| match resource {
+        Resource::Function(spec) => Some(&**spec),
+        _ => None,
+    });
+    let image = after.and_then(|after| after.image.as_ref());
     match case.action {
-        Action::Create => says(["the function is built"]),
-        Action::Replace => match (case.before, case.after) {
-            (Some(Resource::Function(before)), Some(Resource::Function(after)))
-                if before != after && !before.is_rebuilt_by(after) =>
-            {
-                says(["the function's replicas are replaced, its image stays"])
+        Action::Create => match image {
+            Some(image) => vec![Effect::Says(format!("the function answers calls with image {image}"))],
+            None => says(["the function is built"]),
+        },
+        Action::Replace => match (before.and_then(|before| before.image.as_ref()), image) {
+            (former, Some(image)) if former != Some(image) => {
+                vec![Effect::Says(format!("the function's replicas are replaced by those of image {image}"))]
             }
-            _ => says(["the function is built anew, then its replicas are replaced"]),
+            (Some(_), Some(_)) => says(["the function's replicas are replaced, its image stays"]),
+            _ if is_built_anew(case, before.zip(after)) => {
+                says(["the function is built anew, then its replicas are replaced"])
+            }
+            _ => says(["the function's replicas are replaced, its image stays"]),
         },
         Action::Delete => says(["the function stops answering, its replicas and images go"]),
         Action::Update => Vec::new(),
     }
+}
+
+/// Its folder is another, or differs.
+fn is_built_anew(case: &Case<'_>, specs: Option<(&FunctionSpec, &FunctionSpec)>) -> bool {
+    let Some((before, after)) = specs else { return true };
+    let folder = after.source.as_deref().map(normal_path);
+    before.is_rebuilt_by(after) || folder.is_none_or(|folder| case.file_differs(&folder))
 }
 
 pub(crate) fn workflow(case: &Case<'_>) -> Vec<Effect> {
