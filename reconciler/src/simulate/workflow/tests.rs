@@ -99,7 +99,6 @@ fn what_mocks_lack_is_told() {
     );
 }
 
-// Seen red without `Call::refused`.
 #[test]
 fn a_task_that_gives_its_function_no_object_ends_the_run_as_a_real_one_does() {
     let each = "startAt: each\nstates:\n  each:\n    type: Map\n    end: true\n    itemProcessor: {startAt: one, states: \
@@ -114,7 +113,6 @@ fn a_task_that_gives_its_function_no_object_ends_the_run_as_a_real_one_does() {
     assert_eq!(report.output, Some(json!([1, 1])));
 }
 
-// Seen red without the limits in `Answers::answer`.
 #[test]
 fn a_mock_that_takes_longer_than_its_function_may_is_a_timeout() {
     let functions = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: tell, namespace: shop}\nspec: {source: f, \

@@ -278,7 +278,6 @@ fn said(states: &str) -> Vec<String> {
     told.map(|v| format!("{}:{} {} {} ({})", v.line, v.column, v.rule, v.message, v.help)).collect()
 }
 
-// Seen red with every mistake below `states` as one that may have mistyped a name.
 #[test]
 fn a_mistake_in_a_field_hides_no_state_that_is_not_there() {
     let found = said(r#"{"a": {"Type": "Task", "Resource": "f", "Retrys": [], "Next": "c"}}"#);
