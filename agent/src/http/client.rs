@@ -22,7 +22,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use super::body::Upload;
+use super::upload::Upload;
 
 /// How connections are made and kept.
 #[derive(Debug, Clone)]

@@ -8,3 +8,4 @@ pub mod limits;
 mod patience;
 pub mod room;
 pub mod server;
+pub mod upload;

@@ -23,11 +23,12 @@ use tokio_util::task::TaskTracker;
 
 use super::balance::{Balancer, InFlight};
 use super::headers;
-use crate::http::body::{Answer, Holding, Progress, Upload, WaitsFor};
+use crate::http::body::{Answer, Holding};
 use crate::http::client::{Driven, Options, Pool, SendError};
 use crate::http::cores;
 use crate::http::limits::Limits;
 use crate::http::server::Caller;
+use crate::http::upload::{Progress, Upload, WaitsFor};
 
 /// Largest body that goes by a watched connection. `TCP_USER_TIMEOUT` also ends connections whose other
 /// side has no room for more, which a server may well not have for a while; this much there is always.
