@@ -28,6 +28,8 @@ pub(super) struct Fold {
     revisions: Vec<i64>,
     /// By number of the prefix: it was listed before etcd was made anew, and not since.
     outdated: Vec<bool>,
+    /// How often etcd was found to have been made anew.
+    made_anew: u64,
 }
 
 /// Enough of a value to know it again. Revisions alone do not do: an etcd that was made anew
@@ -48,7 +50,14 @@ impl Fold {
             seen: vec![None; prefixes],
             revisions: vec![0; prefixes],
             outdated: vec![false; prefixes],
+            made_anew: 0,
         }
+    }
+
+    /// How often etcd was found to have been made anew. Each time all prefixes have to be listed again, those too that
+    /// were listed a moment ago: their lists may be older.
+    pub(super) fn made_anew(&self) -> u64 {
+        self.made_anew
     }
 
     /// The snapshot so far.
@@ -90,6 +99,7 @@ impl Fold {
         let made_anew = listing.revision < self.revisions[prefix] && !self.outdated[prefix];
         if made_anew {
             self.outdated.fill(true);
+            self.made_anew += 1;
         }
         self.outdated[prefix] = false;
         self.revisions[prefix] = listing.revision;

@@ -102,15 +102,16 @@ pub fn spawn(
     let (sender, inputs) = mpsc::channel(QUEUE);
     let queue = sender.clone();
     let outage = Arc::new(AtomicBool::new(false));
+    let (anew, made_anew) = watch::channel(0);
     let followers = prefixes.into_iter().enumerate().map(move |(number, prefix)| {
         let (store, inputs, outage) = (Arc::clone(&store), queue.clone(), Arc::clone(&outage));
-        Follower { store, number, prefix, inputs, outage }.run()
+        Follower { store, number, prefix, inputs, outage, made_anew: made_anew.clone() }.run()
     });
     let followers: Vec<_> = followers.collect();
     let task = tokio::spawn(async move {
         // Held, so that the queue stays open when there is nothing to follow.
         let _sender = sender;
-        let work = async { tokio::join!(publish(fold, inputs, publisher), join_all(followers)) };
+        let work = async { tokio::join!(publish(fold, inputs, publisher, anew), join_all(followers)) };
         // Cancel-safe: all that is lost is memory.
         shutdown.run_until_cancelled(work).await;
     });
@@ -118,13 +119,20 @@ pub fn spawn(
 }
 
 /// Folds what comes in; publishes once per burst.
-async fn publish(mut fold: Fold, mut inputs: mpsc::Receiver<Input>, publisher: WorldPublisher) {
+async fn publish(
+    mut fold: Fold,
+    mut inputs: mpsc::Receiver<Input>,
+    publisher: WorldPublisher,
+    anew: watch::Sender<u64>,
+) {
     let mut burst = Vec::with_capacity(QUEUE);
     while inputs.recv_many(&mut burst, QUEUE).await > 0 {
         let mut news = false;
         for input in burst.drain(..) {
             news |= fold.take(input);
         }
+        let made_anew = fold.made_anew();
+        anew.send_if_modified(|known| std::mem::replace(known, made_anew) != made_anew);
         if news {
             publisher.publish(fold.snapshot().clone());
         }
@@ -139,10 +147,12 @@ struct Follower {
     inputs: mpsc::Sender<Input>,
     /// The store can't be read: reported once for all prefixes.
     outage: Arc<AtomicBool>,
+    /// Changes when etcd was found to have been made anew.
+    made_anew: watch::Receiver<u64>,
 }
 
 impl Follower {
-    async fn run(self) {
+    async fn run(mut self) {
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
             let started = Instant::now();
@@ -163,8 +173,9 @@ impl Follower {
     }
 
     /// One list and the watch after it. `Ok` when it is time for the next list.
-    async fn follow(&self, started: Instant) -> Result<(), StoreError> {
+    async fn follow(&mut self, started: Instant) -> Result<(), StoreError> {
         let relist_at = started + RELIST.mul_f64(1.0 - 0.1 * rand::random::<f64>());
+        self.made_anew.mark_unchanged();
         let listing = self.store.list(&self.prefix).await?;
         if self.outage.swap(false, Ordering::Relaxed) {
             tracing::info!("following etcd again");
@@ -172,12 +183,18 @@ impl Follower {
         let next_revision = listing.revision + 1;
         self.hand_over(Input::Listed(self.number, listing)).await;
         let mut watch = self.store.watch(&self.prefix, next_revision).await?;
-        // Cancel-safe: `next` of a stream loses nothing when dropped, and a list follows anyway.
-        while let Ok(next) = timeout_at(relist_at, watch.next()).await {
-            let batch = next.unwrap_or_else(|| Err(StoreError::WatchEnded(self.prefix.clone())))?;
-            self.hand_over(Input::Changed(self.number, batch)).await;
+        loop {
+            tokio::select! {
+                // Cancel-safe: a list follows.
+                _ = self.made_anew.changed() => return Ok(()),
+                // Cancel-safe: `next` of a stream loses nothing when dropped, and a list follows anyway.
+                next = timeout_at(relist_at, watch.next()) => {
+                    let Ok(next) = next else { return Ok(()) };
+                    let batch = next.unwrap_or_else(|| Err(StoreError::WatchEnded(self.prefix.clone())))?;
+                    self.hand_over(Input::Changed(self.number, batch)).await;
+                }
+            }
         }
-        Ok(())
     }
 
     fn tell(&self, why: &StoreError) {

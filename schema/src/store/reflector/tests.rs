@@ -117,6 +117,24 @@ fn half_of_a_former_etcd_and_half_of_the_one_made_anew_are_no_snapshot() {
     assert!(!fold.snapshot().synced);
 }
 
+// Where the first list of the new etcd does not show that it is new, the prefix has to be listed once more.
+#[test]
+fn a_prefix_that_was_listed_before_etcd_was_found_to_be_anew_is_asked_for_again() {
+    let mut fold = Fold::new(2);
+    fold.take(listed(0, Vec::new(), 10));
+    fold.take(listed(1, Vec::new(), 40));
+    fold.take(listed(0, Vec::new(), 30));
+    assert_eq!(fold.made_anew(), 0);
+    fold.take(listed(1, Vec::new(), 31));
+    assert_eq!(
+        (fold.made_anew(), fold.snapshot().synced),
+        (1, false),
+        "the list at 30 may be of the former etcd"
+    );
+    fold.take(listed(0, Vec::new(), 32));
+    assert_eq!((fold.made_anew(), fold.snapshot().synced), (1, true));
+}
+
 #[test]
 fn events_are_taken_in_order() {
     let mut fold = Fold::new(1);
