@@ -14,18 +14,16 @@ use super::parse::{Facts, Row, facts, sacct, squeue};
 const ACCOUNTS_LAG: SignedDuration = SignedDuration::from_secs(60);
 
 /// What sbatch says of a job that no later try makes better, as `slurm_strerror` and sbatch itself print it. All else
-/// is tried again: a controller that starts, a munge that is down, a limit on submitted jobs.
+/// is tried again: a controller that starts, a munge that is down, a limit on submitted jobs. An account, QOS or wckey is
+/// invalid, too, as long as slurmctld has not heard of it from slurmdbd.
 const REFUSALS: &[&str] = &[
     "nvalid partition name specified",
-    "nvalid account or account/partition combination specified",
-    "nvalid qos specification",
     "nvalid feature specification",
     "nvalid generic resource (gres) specification",
     "nvalid Trackable RESource (TRES) specification",
     "nvalid node name specified",
     "nvalid license specification",
     "nvalid job array specification",
-    "nvalid wckey specification",
     "equested time limit is invalid",
     "equested reservation is invalid",
     "equested node configuration is not available",
@@ -150,15 +148,12 @@ mod tests {
     #[test]
     fn only_what_no_later_try_makes_better_is_refused() {
         let failed = |why: &str| format!("sbatch: error: Batch job submission failed: {why}\n");
-        for why in [
-            "Invalid partition name specified",
-            "Requested node configuration is not available",
-            "Invalid account or account/partition combination specified",
-        ] {
+        for why in ["Invalid partition name specified", "Requested node configuration is not available"] {
             assert!(is_refused(&failed(why)), "{why}");
         }
         assert!(is_refused("sbatch: unrecognized option '--nope'\n"));
         for why in [
+            "Invalid account or account/partition combination specified",
             "Unable to contact slurm controller (connect failure)",
             "Socket timed out on send/recv operation",
             "Invalid authentication credential",

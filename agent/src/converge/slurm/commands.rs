@@ -265,12 +265,15 @@ pub fn remove_marker(spec: &JobSpec, marker: &str) -> String {
     format!("rm -f {}/{}\n", work_dir(spec), quoted(marker))
 }
 
+/// The exit code of [`list`] where the job has no folder.
+pub const NO_FOLDER: i32 = 66;
+
 /// Lists what is to be fetched: `KIND SIZE PATH`, each ended by NUL, with the kinds `o`, `e` and `f`. At the end stands
 /// `more COUNT`: how many the list has no room for, the one that is cut off among them.
 pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
     let spec = place.spec;
     let (dir, name) = (work_dir(spec), quoted(place.name));
-    let mut text = format!("cd {dir}/{name} || exit 66\n{{\n");
+    let mut text = format!("cd {dir} || exit 65\ncd {name} || exit {NO_FOLDER}\n{{\n");
     let stream = |file: &Option<String>| {
         file.as_ref().map(|file| pattern(&output_pattern(file, slurm_id, place.name))).unwrap_or_default()
     };

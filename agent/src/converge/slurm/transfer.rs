@@ -53,7 +53,11 @@ impl Worker {
         let name = record.slurm_name();
         let place = place(record, &name);
         let listed = self.ask(record, commands::list(&place, record.facts.id), ASK_MAX).await?;
-        // A folder that somebody removed has no results: the job has ended all the same.
+        // A folder that somebody removed has no results: the job has ended all the same. One whose parent is missing may be
+        // on a disk that is not mounted now.
+        if ![0, commands::NO_FOLDER].contains(&listed.code) {
+            return Err(Failed::of("cannot list the results", &listed));
+        }
         let mut results: Vec<ResultFile> = Vec::new();
         let mut left = RESULTS_MAX_BYTES;
         let (files, more) = listing(&listed.stdout);

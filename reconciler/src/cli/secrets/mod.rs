@@ -175,7 +175,7 @@ fn rotate(folder: &Folder) -> anyhow::Result<String> {
         folder.replace(path, &crypt::encrypt(plain, &to)?)?;
     }
     let what = if is_finish {
-        "the newest identity of the cluster: a rotation had been interrupted"
+        "the newest identity of the cluster, which finishes a rotation that was interrupted; for a new identity, rotate again"
     } else {
         "a new identity of the cluster"
     };

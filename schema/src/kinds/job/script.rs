@@ -20,11 +20,9 @@ pub struct Submission<'a> {
 /// Ends the script with the exit code of the command before, if that failed.
 const CHECK: &str = "(exit $?) || exit $?";
 
-/// A line that a command does not have.
-fn end_mark(command: &str) -> String {
-    let marks = (1_u32..).map(|number| format!("END_OF_COMMAND_{number}"));
-    let mut free = marks.filter(|mark| command.lines().all(|line| line != mark));
-    free.next().unwrap_or_default()
+/// A command as one word of the shell. No program reads it: one that is missing, or a full disk, would skip the command.
+fn quoted(command: &str) -> String {
+    format!("'{}'", command.trim_end_matches('\n').replace('\'', r"'\''"))
 }
 
 /// The script of a job, after its defaults.
@@ -46,9 +44,7 @@ pub fn script(spec: &JobSpec, submission: Submission<'_>) -> String {
             text.push_str(&format!("\n# {title}\n"));
         }
         for command in commands {
-            let end = end_mark(command);
-            let newline = if command.ends_with('\n') { "" } else { "\n" };
-            text.push_str(&format!("eval \"$(cat <<'{end}'\n{command}{newline}{end}\n)\"\n{CHECK}\n"));
+            text.push_str(&format!("eval {}\n{CHECK}\n", quoted(command)));
         }
     }
     text
@@ -162,22 +158,13 @@ set -e
 # Each command is checked besides: set -e does not see that 'false && true' failed.
 
 # compileCommands
-eval \"$(cat <<'END_OF_COMMAND_1'
-make
-END_OF_COMMAND_1
-)\"
+eval 'make'
 (exit $?) || exit $?
 
 # runCommands
-eval \"$(cat <<'END_OF_COMMAND_1'
-echo \"$(hostname)\" 'a'
-END_OF_COMMAND_1
-)\"
+eval 'echo \"$(hostname)\" '\\''a'\\'''
 (exit $?) || exit $?
-eval \"$(cat <<'END_OF_COMMAND_1'
-exit 3
-END_OF_COMMAND_1
-)\"
+eval 'exit 3'
 (exit $?) || exit $?
 ";
         assert_eq!(script(&spec, submission()), expected);
@@ -189,10 +176,7 @@ END_OF_COMMAND_1
         let expected = "#!/bin/bash\n#SBATCH --job-name=default.matrix.0123abcd.1\n#SBATCH --no-requeue\n\n\
                         # Job default/matrix of Minik8s, as its manifest says.\nset -e\n";
         let text = script(&spec, submission());
-        assert!(
-            text.starts_with(expected) && text.contains("'END_OF_COMMAND_1'\ntrue\nEND_OF_COMMAND_1\n"),
-            "{text}"
-        );
+        assert!(text.starts_with(expected) && text.contains("\neval 'true'\n"), "{text}");
     }
 
     /// What bash prints of a job with these commands, and its exit code.
@@ -206,7 +190,7 @@ END_OF_COMMAND_1
     // Seen red with `set -e` alone: what `false && true` left, and the last line of a here-document, were not checked.
     #[test]
     fn the_first_command_that_fails_ends_the_job_with_its_exit_code() {
-        let swallowed = "cat <<EOF\na\nEND_OF_COMMAND_1\nb";
+        let swallowed = "cat <<EOF\na\nb";
         for (commands, said, code) in [
             (vec!["false && true", "echo next"], "", 1),
             (vec!["(exit 7) && true", "echo next"], "", 7),
@@ -225,7 +209,10 @@ END_OF_COMMAND_1
                 "2 $(no) x $v\n",
                 0,
             ),
-            (vec![swallowed, "echo next"], "a\nEND_OF_COMMAND_1\nb\nnext\n", 0),
+            (vec![swallowed, "echo next"], "a\nb\nnext\n", 0),
+            // Nothing that a command changes keeps the next from being read.
+            (vec!["export PATH=/nonexistent", "echo next; exit 9"], "next\n", 9),
+            (vec!["cat() { return 1; }", "ulimit -f 0", "echo next; exit 9"], "next\n", 9),
         ] {
             let (printed, ended) = run(&commands);
             assert_eq!((printed.as_str(), ended.unwrap_or(-1)), (said, code), "{commands:?}");
