@@ -132,7 +132,7 @@ fn cold_starts(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -
     let (mut ours, mut theirs) = (Series::default(), Series::default());
     let mut phases = BTreeMap::<&str, Series>::new();
     for round in 0..scale.colds {
-        eventually("it sleeps", secs(60), || {
+        eventually("it sleeps", secs(120), || {
             ensure!(running(cluster, &engine)?.is_empty(), "it runs");
             Ok(())
         })?;
@@ -246,7 +246,7 @@ fn burst(cluster: &Cluster, at: &Place, table: &mut Table) -> Result<()> {
     let spec = "  scaleToZeroAfterSeconds: 1\n  queueLength: 1000\n";
     push(cluster, &[function("burst", "burst", spec), code("burst", SLOW)], "A burst")?;
     eventually("it answers", secs(120), || at.call("burst"))?;
-    eventually("it sleeps", secs(60), || {
+    eventually("it sleeps", secs(120), || {
         let (_, state) = http_get(&at.gateway, "/default/burst")?;
         ensure!(state.contains("\"Asleep\""), "{state}");
         Ok(())
