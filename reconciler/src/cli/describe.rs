@@ -262,8 +262,8 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     page.field(0, "Owner", &row.owner);
     match &pod.provenance {
         Some(from) => {
-            page.field(0, "Set by", &format!("{}:{} of source {}", from.file, from.line, from.source));
-            page.field(0, "Commit", &format!("{} by {}", from.commit, from.author));
+            page.field(0, "Set by", &from.set_by());
+            page.field(0, "Commit", &from.commit_by());
         }
         None => page.field(0, "Set by", "no manifest any more"),
     }
