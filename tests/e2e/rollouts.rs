@@ -4,7 +4,7 @@
 //! `MINIK8S_ROUNDS` says how often (2 updates and 4 scalings by default; 5 and 20 in a soak).
 
 use harness::{
-    Change, Cluster, ClusterOptions, Context, IMAGE, Result, Where, ensure, eventually, rounds, secs,
+    Change, Clients, Cluster, ClusterOptions, Context, IMAGE, Result, Where, ensure, eventually, rounds, secs,
 };
 use schema::keys::{Key, prefix};
 use schema::records::{PodInstance, Rollout, RolloutFailure, SourceStatus};
