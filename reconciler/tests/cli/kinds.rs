@@ -78,8 +78,8 @@ async fn get_lists_every_kind_and_all_of_them() {
     let json = run(&server, &["get", "svc,no", "-o", "json"]).await;
     let line = "minik8s: several kinds have no common list; ask for one kind, or leave out -w and -o\n";
     check(&json, 2, "", line);
-    let line =
-        "minik8s: KIND svc,node/n1: several kinds are given; write the name behind them: KIND,KIND NAME\n";
+    let line = "minik8s: invalid value 'svc,node/n1' for '<KIND>': several kinds are given; write the name behind \
+                them: KIND,KIND NAME\n";
     check(&run(&server, &["get", "svc,node/n1"]).await, 2, "", line);
     check(
         &run(&server, &["get", "rs"]).await,
