@@ -153,7 +153,8 @@ run_beside() {
 	"$(target_dir)/debug/minik8s" up --detach --state-dir "$beside/state" --repo "$beside/sample" --branch main
 }
 
-# The end-to-end tests hold a cluster each. Most of them wait half of their time, for leases and grace periods.
+# The end-to-end tests hold a cluster each, and wait most of the time, for leases and grace periods: three at once keep
+# two cores busy. They go by name, and the longest have names that come early: a_long, autoscales, functions, jobs.
 end_to_end() {
 	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=3
 }
