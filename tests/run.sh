@@ -124,7 +124,7 @@ run_program() {
 }
 export -f run_program
 
-# All test programs but the end-to-end one, the largest first and three at a time: some compute, others wait for
+# All test programs but the end-to-end one, the largest first and two at a time: some compute, others wait for
 # Docker or etcd. Doc comments hold no code to run.
 unit() {
 	build test "${all[@]}" --no-run --message-format=json \
@@ -135,7 +135,7 @@ unit() {
 	while read -r folder program; do
 		echo "$(stat -c %s "$program") $folder $program"
 	done <"$scratch/programs" | sort -rn | cut -d' ' -f2- |
-		xargs -P 3 -n 2 bash -c 'run_program "$@"' - "$scratch"
+		xargs -P 2 -n 2 bash -c 'run_program "$@"' - "$scratch"
 }
 
 # A node of the quickstart's kind runs while the tests do: neither may disturb the other.
