@@ -282,8 +282,8 @@ fn wire_gateways(
 ) -> watch::Receiver<ControlPlane> {
     let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
     let (controls, control) = watch::channel(ControlPlane::of_urls(&urls.0, &urls.1));
-    let following = control_plane::follow(urls, Arc::clone(store), controls, runtime.token());
-    runtime.task("control plane", following);
+    let publish = control_plane::publish(urls, Arc::clone(store), controls, runtime.token());
+    runtime.follow_async("control plane", Row::every(control_plane::INTERVAL), publish);
     let demand = written_to(runtime, "demand record", Key::Demand(config.node.clone()), store);
     let reads = (Arc::clone(files), control.clone());
     let functions = wire_functions(runtime, config.functions_listen, known.clone(), demand, reads);

@@ -25,7 +25,7 @@ mod up;
 
 pub use invoke::InvokeArgs;
 pub use offline::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
-pub use resource::{Resource, ResourceKind};
+pub use resource::{Resource, ResourceKind, Resources};
 pub use results::ResultsArgs;
 pub use run::RunArgs;
 pub use secrets::{RecipientsChange, SealArgs, SecretFormat, SecretsArgs, SecretsCommand, WhichSecret};
@@ -33,7 +33,7 @@ pub use simulate::{
     SimulateArgs, SimulateFormat, SimulateFunctionArgs, SimulateHpaArgs, SimulateWorkflowArgs, Simulated,
 };
 pub use top::{SortBy, TopArgs, TopKind};
-pub use up::{DownArgs, UpArgs};
+pub use up::{DownArgs, EtcdLogin, UpArgs};
 
 /// The default address of the reconciler's API.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
@@ -77,7 +77,7 @@ pub enum Command {
     /// List pods, nodes, objects of any kind, sources, revisions, deliveries or events
     #[command(
         after_help = "Examples: minik8s get pods -A\n          minik8s get pod web -o yaml\n          \
-                            minik8s get nodes -w"
+                            minik8s get functions,workflows\n          minik8s get nodes -w"
     )]
     Get(GetArgs),
     /// One pod, node or object in full, with why it is as it is
@@ -289,9 +289,9 @@ pub struct StatusArgs {
 pub struct GetArgs {
     /// What to list: pods (po), nodes (no), services (svc), replicasets (rs), hpa, dns, functions (fn),
     /// workflows (wf), runs, triggers, jobs, cluster, all, sources (src), revisions (rev), deliveries (dlv), events (ev); or
-    /// KIND/NAME
+    /// KIND/NAME; several kinds as KIND,KIND
     #[arg(value_name = "KIND")]
-    pub resource: Resource,
+    pub resources: Resources,
     /// Only those of these names
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,

@@ -95,3 +95,15 @@ pub struct Provenance {
     /// 1-based line of the document's first key.
     pub line: u32,
 }
+
+impl Provenance {
+    /// Where it stands, for people: `apps/web.yaml:3 of source main`.
+    pub fn set_by(&self) -> String {
+        format!("{}:{} of source {}", self.file, self.line, self.source)
+    }
+
+    /// Which commit, for people: `1a2b… by Ada <ada@example.org>`.
+    pub fn commit_by(&self) -> String {
+        format!("{} by {}", self.commit, self.author)
+    }
+}

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::post;
+use harness::manifests::COUNTS;
 use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, outcome, secs};
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::{Key, prefix};
@@ -32,18 +33,6 @@ const CLIENTS: usize = 16;
 const KEPT: usize = 10;
 /// Most that wait to begin.
 const WAITING: usize = 900;
-
-/// Counts to `{"until": n}`: two transitions a round.
-const COUNTS: &str = "
-  startAt: count
-  states:
-    count: {type: Pass, parameters: {n.$: 'States.MathAdd($.n, 1)', until.$: $.until}, next: enough}
-    enough:
-      type: Choice
-      choices: [{variable: $.n, numericLessThanPath: $.until, next: count}]
-      default: done
-    done: {type: Succeed, outputPath: $.n}
-";
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions { poll: "1h", ..ClusterOptions::default() })?;

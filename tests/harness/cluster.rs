@@ -154,7 +154,7 @@ impl Cluster {
             Where::Namespaces(count) => namespaces(&slot, count, options.live_restore)?,
         };
         if options.python {
-            nodes.iter().try_for_each(|node| ensure_python(&node.docker))?;
+            side_by_side(&nodes, |node| ensure_python(&node.docker))?;
         }
         let underlay = slot.underlay(1);
         let also = (options.place != Where::Host).then_some(underlay.as_str());
@@ -479,16 +479,23 @@ impl Drop for Cluster {
         for reconciler in &mut self.reconcilers {
             let _ = reconciler.kill();
         }
-        for node in &mut self.nodes {
-            let _ = node.agent.kill();
-            // The product's own way out; the sweep behind it is for when that one is broken.
-            match node.reset() {
-                Ok(said) if said.code == 0 => {}
-                Ok(said) => eprintln!("minik8s-agent reset failed: {}", said.stderr),
-                Err(error) => eprintln!("minik8s-agent reset failed: {error:#}"),
+        // Side by side: each takes seconds, most of them spent waiting.
+        std::thread::scope(|scope| {
+            for node in self.nodes.drain(..) {
+                scope.spawn(move || end(node));
             }
-        }
+        });
         let _ = self.etcd.daemon.kill();
+    }
+}
+
+fn end(mut node: Node) {
+    let _ = node.agent.kill();
+    // The product's own way out; the sweep behind it is for when that one is broken.
+    match node.reset() {
+        Ok(said) if said.code == 0 => {}
+        Ok(said) => eprintln!("minik8s-agent reset failed: {}", said.stderr),
+        Err(error) => eprintln!("minik8s-agent reset failed: {error:#}"),
     }
 }
 
@@ -497,11 +504,15 @@ impl Drop for Cluster {
 fn namespaces(slot: &Slot, count: u8, live_restore: bool) -> Result<Vec<Node>> {
     let node = |index| Node::in_namespace(slot, index, live_restore);
     let nodes: Vec<Node> = (1..=count).map(node).collect::<Result<_>>()?;
-    std::thread::scope(|scope| {
-        let waits: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.wait_ready())).collect();
-        waits.into_iter().try_for_each(|wait| wait.join().unwrap_or_else(|panic| resume_unwind(panic)))
-    })?;
+    side_by_side(&nodes, Node::wait_ready)?;
     Ok(nodes)
+}
+
+fn side_by_side(nodes: &[Node], act: impl Fn(&Node) -> Result<()> + Sync) -> Result<()> {
+    std::thread::scope(|scope| {
+        let acts: Vec<_> = nodes.iter().map(|node| scope.spawn(|| act(node))).collect();
+        acts.into_iter().try_for_each(|act| act.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
 }
 
 fn last_lines(text: &str, count: usize) -> String {

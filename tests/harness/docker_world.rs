@@ -1,12 +1,15 @@
-//! What Docker itself says, asked by its own command line.
+//! What Docker itself says, asked by its own command line; containers, which are looked at all the time, by its API.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
+use crate::http::unix_get;
 use crate::process::{Outcome, outcome};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -17,7 +20,7 @@ pub struct DockerWorld {
     host: String,
 }
 
-/// One container, as `docker inspect` shows it.
+/// One container, as Docker shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerView {
     /// Full id.
@@ -102,27 +105,28 @@ impl DockerWorld {
         self.by_filter(&format!("label=minik8s.io/instance={instance}"))
     }
 
-    /// All containers that pass a filter of `docker ps`.
+    /// All containers that pass a filter of `docker ps`, `key=value`.
     pub fn by_filter(&self, filter: &str) -> Result<Vec<ContainerView>> {
-        let listed = self.run(&["ps", "-aq", "--no-trunc", "--filter", filter])?;
-        let ids: Vec<&str> = listed.split_whitespace().collect();
-        if ids.is_empty() {
-            return Ok(Vec::new());
+        let (key, value) = filter.split_once('=').context("a filter is key=value")?;
+        let filters = serde_json::json!({ key: [value] }).to_string();
+        let path = format!("/containers/json?all=1&filters={}", percent_encoded(&filters));
+        let listed: Vec<Listed> = self.get(&path)?.context("Docker has no list")?;
+        let mut views = Vec::new();
+        for Listed { id } in listed {
+            // One that went between the two is just not there.
+            let shown: Option<Inspected> = self.get(&format!("/containers/{id}/json"))?;
+            views.extend(shown.map(view));
         }
-        let mut args = vec!["inspect", "--type", "container"];
-        args.extend(&ids);
-        let inspected = self.outcome(&args)?;
-        // One that went between the two is just not there: Docker shows the others, and exits with an error.
-        let went = |line: &str| line.contains("No such container");
-        ensure!(
-            inspected.code == 0 || inspected.stderr.lines().all(went),
-            "docker inspect: {}",
-            inspected.stderr
-        );
-        let shown: Vec<Inspected> = serde_json::from_str(&inspected.stdout)?;
-        let mut views: Vec<ContainerView> = shown.into_iter().map(view).collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(views)
+    }
+
+    /// What the API has there; none if it says 404.
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
+        let socket = self.host.strip_prefix("unix://").context("Docker is not at a socket")?;
+        let (code, body) = unix_get(Path::new(socket), path, LIMIT)?;
+        ensure!(code == 200 || code == 404, "Docker says {code} to {path}: {body}");
+        Ok(if code == 404 { None } else { serde_json::from_str(&body)? })
     }
 
     /// `docker rm -f` of everything that passes the filter.
@@ -157,6 +161,20 @@ fn view(shown: Inspected) -> ContainerView {
         // 10^9 nano-CPUs are one CPU, 100,000 µs of every period of 100,000 µs.
         cpu_quota: if cpu_quota == 0 { nano_cpus / 10_000 } else { cpu_quota },
     }
+}
+
+fn percent_encoded(text: &str) -> String {
+    let encoded = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(encoded).collect()
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    id: String,
 }
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! A private etcd, and what it holds as etcdctl tells it.
+//! A private etcd, and what it holds as it says itself: by its HTTP gateway, and by etcdctl where that logs in.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::json;
 
+use crate::http::request;
 use crate::process::{Daemon, run};
 use crate::wait::{eventually, secs};
 
@@ -79,6 +81,7 @@ struct Answer {
 
 #[derive(Deserialize)]
 struct Header {
+    #[serde(deserialize_with = "number")]
     revision: i64,
 }
 
@@ -87,11 +90,19 @@ struct RawKey {
     key: String,
     #[serde(default)]
     value: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number")]
     create_revision: i64,
+    #[serde(deserialize_with = "number")]
     mod_revision: i64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number")]
     lease: i64,
+}
+
+/// etcdctl writes numbers as numbers, the gateway as texts.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
+    number.ok_or_else(|| D::Error::custom(format!("{value} is no number")))
 }
 
 impl Etcd {
@@ -142,12 +153,12 @@ impl Etcd {
 
     /// The store's revision: counts every write.
     pub fn revision(&self) -> Result<i64> {
-        Ok(self.ask(&["get", "/minik8s/none"])?.header.revision)
+        Ok(self.ask("/minik8s/none", None, 0)?.header.revision)
     }
 
     /// One key, if it is there.
     pub fn key(&self, key: impl Display) -> Result<Option<EtcdKey>> {
-        Ok(self.ask(&["get", &key.to_string()])?.kvs.iter().map(decode).collect::<Result<Vec<_>>>()?.pop())
+        self.ask(&key.to_string(), None, 0)?.kvs.first().map(decode).transpose()
     }
 
     /// The value of a key, typed.
@@ -160,7 +171,7 @@ impl Etcd {
     pub fn last_value<T: DeserializeOwned>(&self, key: impl Display, since: i64) -> Result<T> {
         let key = key.to_string();
         for revision in (since..=self.revision()?).rev() {
-            let then = self.ask(&["get", &key, "--rev", &revision.to_string()])?;
+            let then = self.ask(&key, None, revision)?;
             if let Some(raw) = then.kvs.first() {
                 return serde_json::from_str(&decode(raw)?.value).with_context(|| format!("{key} was odd"));
             }
@@ -170,7 +181,10 @@ impl Etcd {
 
     /// All keys below a prefix.
     pub fn list(&self, prefix: &str) -> Result<Vec<EtcdKey>> {
-        self.ask(&["get", "--prefix", prefix])?.kvs.iter().map(decode).collect()
+        // The first key behind all that begin so.
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().context("the prefix is empty")? += 1;
+        self.ask(prefix, Some(&end), 0)?.kvs.iter().map(decode).collect()
     }
 
     /// All changes of the product's keys below a prefix after revision `since`, in their order.
@@ -240,10 +254,23 @@ impl Etcd {
         run("env", &words)
     }
 
-    fn ask(&self, args: &[&str]) -> Result<Answer> {
-        let words: Vec<&str> = ["-w", "json"].into_iter().chain(args.iter().copied()).collect();
-        let text = self.etcdctl(self.user, &words)?;
-        ensure!(!text.trim().is_empty(), "etcdctl said nothing");
+    /// A key, or all keys from it up to `end`, as they were at a revision; 0 is now.
+    fn ask(&self, key: &str, end: Option<&[u8]>, revision: i64) -> Result<Answer> {
+        let text = if self.user.is_some() {
+            let (end, revision) = (end.map(String::from_utf8_lossy), format!("--rev={revision}"));
+            let words = ["-w", "json", "get", &revision, key].into_iter();
+            self.etcdctl(self.user, &words.chain(end.as_deref()).collect::<Vec<_>>())?
+        } else {
+            let end = end.map(|end| STANDARD.encode(end)).unwrap_or_default();
+            let body = json!({"key": STANDARD.encode(key), "range_end": end, "revision": revision});
+            let address = self.client.trim_start_matches("http://");
+            let body = body.to_string();
+            let head = format!("POST /v3/kv/range HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
+            let (code, text) = request(address, &(head + &body))?;
+            ensure!(code == 200, "etcd says {code} to {key}: {text}");
+            text
+        };
+        ensure!(!text.trim().is_empty(), "etcd said nothing");
         Ok(serde_json::from_str(&text)?)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -31,16 +33,29 @@ pub fn http_post_body(
     request(address, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
 }
 
-fn request(address: &str, head: &str) -> Result<(u16, String)> {
+/// GET by way of a Unix socket, as Docker's API is reached; status code and body.
+pub(crate) fn unix_get(socket: &Path, path: &str, limit: Duration) -> Result<(u16, String)> {
+    let stream = UnixStream::connect(socket).with_context(|| format!("cannot connect to {socket:?}"))?;
+    stream.set_read_timeout(Some(limit))?;
+    exchange(stream, &format!("GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n"))
+        .with_context(|| format!("{socket:?} {path}"))
+}
+
+/// The whole request as it is; status code and body.
+pub(crate) fn request(address: &str, head: &str) -> Result<(u16, String)> {
     let socket: SocketAddr = address.parse().with_context(|| format!("{address} is no address"))?;
-    let mut stream =
+    let stream =
         TcpStream::connect_timeout(&socket, LIMIT).with_context(|| format!("cannot connect to {address}"))?;
     stream.set_read_timeout(Some(LIMIT))?;
+    exchange(stream, head).with_context(|| address.to_owned())
+}
+
+fn exchange(mut stream: impl Read + Write, head: &str) -> Result<(u16, String)> {
     stream.write_all(head.as_bytes())?;
     let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).with_context(|| format!("{address} does not answer"))?;
+    stream.read_to_end(&mut bytes).context("no answer")?;
     let text = String::from_utf8_lossy(&bytes);
-    let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("{address} said {text:?}"))?;
+    let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("it said {text:?}"))?;
     let code = head.split_whitespace().nth(1).context("no status code")?.parse()?;
     Ok((code, body.to_owned()))
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
@@ -14,6 +14,7 @@ use crate::docker_world::DockerWorld;
 use crate::process::run;
 use crate::slot;
 
+const BUSYBOX: &str = "/bin/busybox";
 /// busybox; `/version` says 1.
 pub const IMAGE: &str = "minik8s-e2e/busybox:1";
 /// The same, except that `/version` says 2.
@@ -23,50 +24,70 @@ pub const IMAGE_TWO: &str = "minik8s-e2e/busybox:2";
 /// holds it, so never from under another run.
 static IN_USE: OnceLock<Flock<File>> = OnceLock::new();
 
-/// Makes both images in a daemon that lacks them; waits if another test is at it.
+/// Makes both images in a daemon that lacks them.
 pub fn ensure_images(docker: &DockerWorld) -> Result<()> {
     let root = slot::root()?;
     if IN_USE.get().is_none() {
         let _ = IN_USE.set(lock(&root.join("images.lock"), FlockArg::LockShared)?);
     }
-    let _making = lock(&root.join("images.making.lock"), FlockArg::LockExclusive)?;
+    let _one = one_at_a_time(docker, &root)?;
     for (image, version) in [(IMAGE, "1"), (IMAGE_TWO, "2")] {
         if !docker.has_image(image)? {
-            let tar = archive(&root, version, 0)?;
-            docker.run(&["import", &tar.to_string_lossy(), image])?;
+            docker.run(&["import", &made(&root, version)?.to_string_lossy(), image])?;
         }
     }
     Ok(())
+}
+
+/// Of stories that share the machine's own Docker: an image that is made twice stays once without a name.
+fn one_at_a_time(docker: &DockerWorld, root: &Path) -> Result<Option<Flock<File>>> {
+    let is_shared = docker.host() == DockerWorld::of_machine().host();
+    is_shared.then(|| lock(&root.join("images.machine.lock"), FlockArg::LockExclusive)).transpose()
+}
+
+/// The tar of an image, made by the first that needs it; anew once busybox is another one.
+fn made(root: &Path, version: &str) -> Result<PathBuf> {
+    let _making = lock(&root.join("images.making.lock"), FlockArg::LockExclusive)?;
+    let tar = root.join(format!("busybox-{version}.tar"));
+    let changed = |path: &Path| fs::metadata(path).and_then(|about| about.modified());
+    match changed(&tar) {
+        Ok(made) if made > changed(Path::new(BUSYBOX))? => Ok(tar),
+        _ => archive(root, version, 0),
+    }
 }
 
 /// Brings the images that Python functions are built on to a daemon that lacks them. Nodes in namespaces reach no
 /// packages: the machine's own Docker has the images made, and gives them.
 pub fn ensure_python(docker: &DockerWorld) -> Result<()> {
     let root = slot::root()?;
+    let own = DockerWorld::of_machine();
+    let (images, tar) = python(&root, &own)?;
+    let there = || images.iter().all(|image| docker.has_image(image).unwrap_or(false));
+    if docker.host() == own.host() || there() {
+        return Ok(());
+    }
+    docker.run(&["load", "-i", &tar.to_string_lossy()]).map(|_| ())
+}
+
+/// The images, which the machine's Docker has from here on, and a tar of them.
+fn python(root: &Path, own: &DockerWorld) -> Result<(Vec<String>, PathBuf)> {
     let _making = lock(&root.join("python.making.lock"), FlockArg::LockExclusive)?;
     let (agent, scratch) = (agent_binary(), root.to_string_lossy().into_owned());
-    let own = DockerWorld::of_machine();
     let args = ["python-base", "--docker", own.host(), "--state-dir", &scratch];
     let was_there =
         own.run(&["images", "-q", "minik8s.local/python"]).is_ok_and(|ids| !ids.trim().is_empty());
     let made = run(&agent.to_string_lossy(), &args)?;
-    let images: Vec<&str> = made.lines().collect();
+    let images: Vec<String> = made.lines().map(str::to_owned).collect();
     if !was_there {
         // run.sh removes them with the others.
         fs::write(root.join("python.made"), images.join("\n"))?;
     }
-    if docker.host() == own.host() || images.iter().all(|image| docker.has_image(image).unwrap_or(false)) {
-        return Ok(());
+    let tar = root.join(format!("{}.tar", images.join("-").replace(['/', ':'], "_")));
+    if !tar.exists() {
+        let names = images.iter().map(String::as_str);
+        whole(&tar, |draft| own.run(&["save", "-o", draft].into_iter().chain(names).collect::<Vec<_>>()))?;
     }
-    let name = images.join("-").replace(['/', ':'], "_");
-    let tar = root.join(format!("{name}.tar"));
-    let tar = tar.to_string_lossy();
-    if !Path::new(&*tar).exists() {
-        let mut save = vec!["save", "-o", &tar];
-        save.extend(&images);
-        own.run(&save)?;
-    }
-    docker.run(&["load", "-i", &tar]).map(|_| ())
+    Ok((images, tar))
 }
 
 fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>> {
@@ -76,16 +97,15 @@ fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>> {
 }
 
 /// busybox as a tar below `root`, with so many MiB of noise that no other image has.
-pub(crate) fn archive(root: &Path, version: &str, noise_mib: u64) -> Result<std::path::PathBuf> {
+pub(crate) fn archive(root: &Path, version: &str, noise_mib: u64) -> Result<PathBuf> {
     let tar = root.join(format!("busybox-{version}.tar"));
     let tree = root.join(format!("busybox-{version}"));
     let _ = fs::remove_dir_all(&tree);
     for folder in ["bin", "tmp", "etc", "www", "data"] {
         fs::create_dir_all(tree.join(folder))?;
     }
-    fs::copy("/bin/busybox", tree.join("bin/busybox"))
-        .context("no /bin/busybox: apt-get install busybox-static")?;
-    for applet in run("/bin/busybox", &["--list"])?.lines().filter(|applet| *applet != "busybox") {
+    fs::copy(BUSYBOX, tree.join("bin/busybox")).context("no /bin/busybox: apt-get install busybox-static")?;
+    for applet in run(BUSYBOX, &["--list"])?.lines().filter(|applet| *applet != "busybox") {
         symlink("busybox", tree.join("bin").join(applet))?;
     }
     fs::write(tree.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n")?;
@@ -94,7 +114,14 @@ pub(crate) fn archive(root: &Path, version: &str, noise_mib: u64) -> Result<std:
         let noise = File::open("/dev/urandom")?.take(noise_mib << 20);
         std::io::copy(&mut { noise }, &mut File::create(tree.join("data/noise"))?)?;
     }
-    run("tar", &["-C", &tree.to_string_lossy(), "-cf", &tar.to_string_lossy(), "."])?;
+    whole(&tar, |draft| run("tar", &["-C", &tree.to_string_lossy(), "-cf", draft, "."]))?;
     fs::remove_dir_all(&tree)?;
     Ok(tar)
+}
+
+/// The file is there only once it is whole: it is kept for later runs, and this one may be killed.
+fn whole(path: &Path, write: impl FnOnce(&str) -> Result<String>) -> Result<()> {
+    let draft = path.with_extension("draft");
+    write(&draft.to_string_lossy())?;
+    Ok(fs::rename(&draft, path)?)
 }

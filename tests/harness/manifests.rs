@@ -156,3 +156,15 @@ pub fn rich(name: &str, image: &str, host_port: Option<u16>) -> String {
         port.unwrap_or_default()
     )
 }
+
+/// The spec of a Workflow that counts to `{"n": 0, "until": n}`: two transitions a round, and one at the end.
+pub const COUNTS: &str = "
+  startAt: count
+  states:
+    count: {type: Pass, parameters: {n.$: 'States.MathAdd($.n, 1)', until.$: $.until}, next: enough}
+    enough:
+      type: Choice
+      choices: [{variable: $.n, numericLessThanPath: $.until, next: count}]
+      default: done
+    done: {type: Succeed, outputPath: $.n}
+";

@@ -5,16 +5,18 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use reqwest::Url;
 use schema::store::{SharedStore, election};
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// How often it is looked: another leader is seldom at another address.
-const INTERVAL: Duration = Duration::from_secs(30);
+pub const INTERVAL: Duration = Duration::from_secs(30);
 /// Longest time for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -45,25 +47,24 @@ fn host(url: &str) -> Option<(String, u16)> {
     Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
 }
 
-/// Keeps `known` until `shutdown`.
-pub async fn follow(
-    (etcd, reconcilers): (Vec<String>, Vec<String>),
+/// The step of a follower: looks, and publishes what differs. Shutdown ends a look, which may take seconds.
+pub fn publish(
+    urls: (Vec<String>, Vec<String>),
     store: SharedStore,
     known: watch::Sender<ControlPlane>,
     shutdown: CancellationToken,
-) {
-    let mut ticks = interval(INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Cancel-safe: a tick that is not taken stays, and what was asked is asked again.
-    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
-        let looked = shutdown.run_until_cancelled(look(&etcd, &reconcilers, &store, &known)).await;
-        let Some(next) = looked else { break };
-        known.send_if_modified(|there| {
-            *there != next && {
-                there.clone_from(&next);
-                true
+) -> impl FnMut() -> BoxFuture<'static, ()> + Send {
+    let shared = Arc::new((urls, store, known, shutdown));
+    move || {
+        let shared = Arc::clone(&shared);
+        Box::pin(async move {
+            let ((etcd, reconcilers), store, known, shutdown) = &*shared;
+            // Cancel-safe: what was asked is asked again.
+            let looked = shutdown.run_until_cancelled(look(etcd, reconcilers, store, known)).await;
+            if let Some(next) = looked.filter(|next| *known.borrow() != *next) {
+                known.send_replace(next);
             }
-        });
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use super::app::{App, Shared};
 use super::error::ApiError;
 use super::events;
 use super::input::{self, Asked};
-use crate::view::{self, List};
+use crate::view::{self, List, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -25,6 +25,14 @@ type Answer<T> = Result<Json<T>, ApiError>;
 pub(super) struct InNamespace {
     pub(super) namespace: Option<String>,
     pub(super) selector: Option<String>,
+}
+
+impl InNamespace {
+    pub(super) fn selection(&self) -> Result<Selection<'_>, ApiError> {
+        input::optional_name("namespace", self.namespace.as_deref())?;
+        let labels = input::selector(self.selector.as_deref())?;
+        Ok(Selection { namespace: self.namespace.as_deref(), labels, ..Selection::default() })
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

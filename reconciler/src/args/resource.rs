@@ -123,3 +123,19 @@ impl FromStr for Resource {
         }
     }
 }
+
+/// Kinds with commas between them, as in `get functions,workflows`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resources(pub Vec<Resource>);
+
+impl FromStr for Resources {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = text.split(',').map(str::parse).collect::<Result<Vec<Resource>, _>>()?;
+        match all.iter().find(|resource| resource.name.is_some() && all.len() > 1) {
+            Some(_) => Err("several kinds are given; write the name behind them: KIND,KIND NAME".to_owned()),
+            None => Ok(Self(all)),
+        }
+    }
+}

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
 
 use crate::config::{DEFAULT_STATE_DIR, RepoArgs};
 use crate::webhooks::WebhookArgs;
@@ -16,6 +17,8 @@ pub struct UpArgs {
     /// Uses this etcd instead of running a private one; `private` goes back to that.
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL")]
     pub etcd: Option<String>,
+    #[command(flatten)]
+    pub etcd_login: EtcdLogin,
     /// Loopback port of the private etcd; the next one serves its peers [default: 7079].
     #[arg(long, env = "MINIK8S_ETCD_PORT", value_name = "PORT")]
     pub etcd_port: Option<u16>,
@@ -55,6 +58,20 @@ pub struct UpArgs {
     /// Goes on in the background once the node is up.
     #[arg(long)]
     pub detach: bool,
+}
+
+/// The login at an etcd of others.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdLogin {
+    /// User of both daemons at the etcd of --etcd, where its authentication is on.
+    #[arg(long, env = "MINIK8S_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
+    #[serde(default)]
+    pub etcd_user: Option<String>,
+    /// File with that user's password.
+    #[arg(long, env = "MINIK8S_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
+    #[serde(default)]
+    pub etcd_password_file: Option<PathBuf>,
 }
 
 /// Removes everything that 'minik8s up' made here: daemons, containers, bridge, rules, files.

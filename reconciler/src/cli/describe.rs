@@ -13,7 +13,8 @@ use crate::args::{DescribeArgs, PageFormat, ResourceKind};
 use crate::kinds;
 use crate::view::{
     AutoscalerDetail, FunctionDetail, JobDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail,
-    PodView, RevisionView, RunDetail, ServiceDetail, TriggerView, WorkflowDetail, WorkloadView, mermaid,
+    PodView, RevisionView, RunDetail, ServiceDetail, TriggerView, WaitState, WorkflowDetail, WorkloadView,
+    mermaid,
 };
 
 mod autoscaler;
@@ -69,7 +70,15 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
         }
         ResourceKind::Revision => {
             let List { items } = client.get::<List<RevisionView>>(&["history"], &[]).await?;
-            write_out(&revision_page(one_revision(&items, name)?, screen))
+            let row = one_revision(&items, name)?;
+            let undecided = match row.revision.decided_at {
+                Some(_) => String::new(),
+                None => {
+                    let commit = [("commit", row.revision.commit.as_str())];
+                    waits_for(&client.get(&["wait-state"], &commit).await?)
+                }
+            };
+            write_out(&revision_page(row, &undecided, screen))
         }
         kind => {
             let (kind, plural) = (kind.singular(), kind.plural());
@@ -154,7 +163,16 @@ fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionV
     }
 }
 
-pub(super) fn revision_page(row: &RevisionView, screen: Screen) -> String {
+/// Why a commit has no verdict yet.
+fn waits_for(state: &WaitState) -> String {
+    match state.why.as_str() {
+        "" => "not yet: its objects are healthy, and must stay so for a moment".to_owned(),
+        why => format!("not yet: {why}"),
+    }
+}
+
+/// `undecided`: why there is no verdict yet, if there is none.
+pub(super) fn revision_page(row: &RevisionView, undecided: &str, screen: Screen) -> String {
     let mut page = Page::default();
     let revision = &row.revision;
     page.field(0, "Revision", &revision.sequence.to_string());
@@ -171,7 +189,7 @@ pub(super) fn revision_page(row: &RevisionView, screen: Screen) -> String {
     page.field(0, "Status", &screen.paint(&row.status));
     page.field(0, "Why", &row.why);
     let decided = revision.decided_at.map(|at| at.to_string());
-    page.field(0, "Decided", decided.as_deref().unwrap_or("not yet: its objects are on their way"));
+    page.field(0, "Decided", decided.as_deref().unwrap_or(undecided));
     let counts = &revision.counts;
     let counts = [
         (counts.create, "created"),
@@ -244,8 +262,8 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     page.field(0, "Owner", &row.owner);
     match &pod.provenance {
         Some(from) => {
-            page.field(0, "Set by", &format!("{}:{} of source {}", from.file, from.line, from.source));
-            page.field(0, "Commit", &format!("{} by {}", from.commit, from.author));
+            page.field(0, "Set by", &from.set_by());
+            page.field(0, "Commit", &from.commit_by());
         }
         None => page.field(0, "Set by", "no manifest any more"),
     }

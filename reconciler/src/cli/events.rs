@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::error::CliError;
 use super::get;
-use crate::args::{EventsArgs, GetArgs, Resource, ResourceKind};
+use crate::args::{EventsArgs, GetArgs, Resource, ResourceKind, Resources};
 
 pub(super) async fn run(args: &EventsArgs) -> Result<(), CliError> {
     // A wrong address is reported before anything else, as everywhere.
@@ -13,7 +13,7 @@ pub(super) async fn run(args: &EventsArgs) -> Result<(), CliError> {
         None => (None, None),
     };
     let wanted = GetArgs {
-        resource: Resource { kind: ResourceKind::Event, name: None },
+        resources: Resources(vec![Resource { kind: ResourceKind::Event, name: None }]),
         names: name.into_iter().collect(),
         selector: None,
         no_headers: false,

@@ -12,7 +12,7 @@ use super::error::CliError;
 use super::print::output::{
     Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml,
 };
-use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
+use crate::args::{Format, GetArgs, HistoryArgs, Resource, ResourceKind};
 use crate::kinds;
 use crate::view::{
     AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionDetail, FunctionView,
@@ -30,9 +30,31 @@ pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
 /// As [`run`]; of events only those of objects of `kind`, if one is given.
 pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
-    let kind = args.resource.kind;
-    let names: Vec<&str> = args.resource.name.iter().chain(&args.names).map(String::as_str).collect();
-    if let (Some(_), Some(second)) = (&args.resource.name, args.names.first()) {
+    let all = &args.resources.0;
+    let several = all.len() > 1;
+    if several && (args.watch || matches!(args.output.output, Format::Json | Format::Yaml)) {
+        return Err(CliError::Usage(
+            "several kinds have no common list; ask for one kind, or leave out -w and -o".to_owned(),
+        ));
+    }
+    for (number, resource) in all.iter().enumerate() {
+        if number > 0 && matches!(args.output.output, Format::Table | Format::Wide) {
+            write_out("\n")?;
+        }
+        one_kind(&client, args, (resource, several), kind_of_events).await?;
+    }
+    Ok(())
+}
+
+async fn one_kind(
+    client: &Client,
+    args: &GetArgs,
+    (resource, several): (&Resource, bool),
+    kind_of_events: Option<ResourceKind>,
+) -> Result<(), CliError> {
+    let kind = resource.kind;
+    let names: Vec<&str> = resource.name.iter().chain(&args.names).map(String::as_str).collect();
+    if let (Some(_), Some(second)) = (&resource.name, args.names.first()) {
         return Err(CliError::Usage(format!("two names are given; leave out {second}")));
     }
     let namespace = args.namespace.selected();
@@ -50,8 +72,8 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
     if args.selector.is_some() && !labelled {
         return Err(CliError::Usage(format!("{} have no labels; leave out -l", kind.plural())));
     }
-    let what =
-        What { client: &client, namespace, names, about: kind_of_events.map(ResourceKind::singular), args };
+    let about = kind_of_events.map(ResourceKind::singular);
+    let what = What { client, kind, several, namespace, names, about, args };
     match kind {
         ResourceKind::Object(of) => what.of_kind(of).await,
         ResourceKind::Endpoints => what.list::<EndpointsView>(&["endpoints"]).await,
@@ -67,6 +89,9 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
 
 struct What<'a> {
     client: &'a Client,
+    kind: ResourceKind,
+    /// Other kinds are listed beside it.
+    several: bool,
     namespace: Option<&'a str>,
     /// All if there are none.
     names: Vec<&'a str>,
@@ -93,11 +118,11 @@ impl What<'_> {
     }
 
     fn shape(&self) -> Shape {
-        let kind = self.args.resource.kind;
         Shape {
             wide: self.args.output.output == Format::Wide,
-            namespaces: kind.is_namespaced() && self.namespace.is_none(),
-            kinds: kind == ResourceKind::All,
+            namespaces: self.kind.is_namespaced() && self.namespace.is_none(),
+            kinds: self.kind == ResourceKind::All,
+            ids: self.several,
             bare: self.args.no_headers,
         }
     }
@@ -105,16 +130,14 @@ impl What<'_> {
     /// The workflow whose runs are asked for, if a run is not named otherwise.
     fn workflow(&self) -> Option<&str> {
         match self.names.as_slice() {
-            [only] if self.args.resource.kind == ResourceKind::Run && !only.contains('/') => {
-                self.namespace.map(|_| *only)
-            }
+            [only] if self.kind == ResourceKind::Run && !only.contains('/') => self.namespace.map(|_| *only),
             _ => None,
         }
     }
 
     /// What the server is to choose by: always for events, of which it gives only the newest.
     fn query(&self) -> Vec<(&'static str, &str)> {
-        let kind = self.args.resource.kind;
+        let kind = self.kind;
         let namespace = self.namespace.filter(|_| kind.is_namespaced());
         let name = match self.names.as_slice() {
             [only] if kind == ResourceKind::Event => Some(*only),
@@ -232,7 +255,7 @@ impl What<'_> {
     }
 
     async fn list<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<(), CliError> {
-        let kind = self.args.resource.kind;
+        let kind = self.kind;
         let Fetched { items, next } = self.fetch::<T>(path).await?;
         if self.args.watch {
             return self.watch(path, items).await;
@@ -355,8 +378,8 @@ mod tests {
         let client = Client::new("localhost").unwrap();
         let namespace = args.namespace.selected();
         let names = args.names.iter().map(String::as_str).collect();
-        let what =
-            What { client: &client, namespace, names, about: about.map(ResourceKind::singular), args: &args };
+        let (kind, about) = (args.resources.0[0].kind, about.map(ResourceKind::singular));
+        let what = What { client: &client, kind, several: false, namespace, names, about, args: &args };
         what.query().into_iter().map(|(key, value)| (key, value.to_owned())).collect()
     }
 

@@ -8,6 +8,7 @@ use super::client::Client;
 use super::error::CliError;
 use super::print::output::{Screen, json, write_out, yaml};
 use crate::args::{Format, StatusArgs};
+use crate::plural::plural;
 use crate::view::{ClusterStatus, SourceView, age, short};
 
 pub(super) async fn run(args: &StatusArgs) -> Result<(), CliError> {
@@ -77,11 +78,8 @@ fn source_lines(lines: &mut Vec<String>, source: &SourceView, screen: Screen) {
     };
     lines.push(format!("source   {}: {word} at {at}", status.name));
     let path = if status.path.is_empty() { String::new() } else { format!(", folder {}", status.path) };
-    let plural = if status.objects == 1 { "" } else { "s" };
-    lines.push(format!(
-        "         {} object{plural} of {}, {}{path}",
-        status.objects, status.url, status.reference
-    ));
+    let objects = plural(status.objects, "object");
+    lines.push(format!("         {objects} of {}, {}{path}", status.url, status.reference));
     if status.observed_commit != status.applied_commit
         && let Some(observed) = &status.observed_commit
     {

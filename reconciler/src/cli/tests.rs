@@ -15,8 +15,8 @@ use crate::view::{self, LeaderView};
 const NARROW: Screen = Screen { width: Some(80), colour: false };
 const BROAD: Screen = Screen { width: Some(120), colour: false };
 const PIPE: Screen = Screen { width: None, colour: false };
-const WIDE: Shape = Shape { wide: true, namespaces: false, kinds: false, bare: false };
-const ALL: Shape = Shape { wide: false, namespaces: true, kinds: false, bare: false };
+const WIDE: Shape = Shape { wide: true, namespaces: false, kinds: false, ids: false, bare: false };
+const ALL: Shape = Shape { wide: false, namespaces: true, kinds: false, ids: false, bare: false };
 
 fn drawn<T: Listed>(items: &[T], shape: Shape, screen: Screen) -> String {
     let text = table(&items.iter().collect::<Vec<_>>(), shape, screen, &mut Layout::default());

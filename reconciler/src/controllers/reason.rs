@@ -5,6 +5,8 @@ use std::fmt;
 use ipnet::Ipv4Net;
 use schema::records::{Drain, EventType};
 
+use crate::plural::plural;
+
 /// Why a key is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
@@ -269,8 +271,7 @@ impl fmt::Display for Reason {
                 write!(f, "the node has been silent for {silent_seconds} s: its pods are replaced elsewhere")
             }
             Reason::DrainProgress { drain: Some(Drain::Draining { left }) } => {
-                let plural = if *left == 1 { "" } else { "s" };
-                write!(f, "the node is being drained, {left} pod{plural} left")
+                write!(f, "the node is being drained, {} left", plural(left, "pod"))
             }
             Reason::DrainProgress { drain: Some(Drain::Drained) } => f.write_str("the node is drained"),
             Reason::DrainProgress { drain: None } => f.write_str("the node takes pods again"),

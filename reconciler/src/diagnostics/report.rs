@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use schema::violation::{Severity, Violation, rules};
 use serde::Serialize;
 
+use crate::plural::plural;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     pub violations: Vec<Violation>,
@@ -89,10 +91,6 @@ impl Report {
 /// Says only that a file has more violations than are shown.
 pub fn is_more(violation: &Violation) -> bool {
     violation.rule == rules::MORE_VIOLATIONS.id
-}
-
-fn plural(count: usize, word: &str) -> String {
-    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use super::review::{Frame, Review, Room, WorkflowTests, review};
 use super::status::short;
 use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
+use crate::plural::plural;
 use crate::simulate::workflow::{FunctionLimits, cases, stray};
 
 /// Files in which the lines of fields are looked up, in bytes; further fields have no line.
@@ -242,7 +243,8 @@ fn python_errors(repository: &Repository, commit: Oid, manifests: &Manifests) ->
 }
 
 fn refused(files: usize) -> String {
-    format!("the source is strict and {files} file(s) can't be applied, so none of it would be applied")
+    let files = plural(files, "file");
+    format!("the source is strict and {files} can't be applied, so none of it would be applied")
 }
 
 /// What the cases beside each workflow come to. Cases and mocks that are not used are warned of.

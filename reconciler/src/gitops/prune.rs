@@ -12,6 +12,7 @@ use schema::meta::{ObjectMeta, ObjectRef};
 use schema::violation::shortened;
 
 use crate::git::Relation;
+use crate::plural::plural;
 
 /// The object stays whatever Git says.
 pub fn is_protected(metadata: &ObjectMeta) -> bool {
@@ -163,8 +164,9 @@ impl fmt::Display for Hold {
             }
             Hold::Protected(count) => write!(
                 f,
-                "etcd was lost with {count} object(s) that `{PRUNE_ANNOTATION}: \"false\"` kept and that may still \
-                 run; name them in a commit again, and take them out without the annotation if they are to go"
+                "etcd was lost with {} that `{PRUNE_ANNOTATION}: \"false\"` kept and that may still run; name what was \
+                 kept in a commit again, and take it out without the annotation if it is to go",
+                plural(count, "object")
             ),
             Hold::Empty => write!(f, "the commit holds no manifest at all; {RELEASE_HELP}"),
             Hold::UnrelatedHistory { base } => {

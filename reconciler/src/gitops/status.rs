@@ -14,6 +14,7 @@ use super::bounds;
 use super::plan::{HeldOf, SyncPlan};
 use super::prune::{Prune, RELEASE_HELP};
 use crate::git::{CommitMeta, SourceConfig};
+use crate::plural::plural;
 
 /// Most violations of a file, and objects of a held prune, that are shown.
 const SHOWN_MAX: usize = 20;
@@ -154,10 +155,10 @@ fn refused(run: &Run<'_>) -> Option<Problem> {
     let more = files.len().saturating_sub(SHOWN_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!(
-        "nothing of commit {} is applied, because the source is strict and {} file(s) can't be applied: \
-         {shown}{more}; fix them in a new commit",
+        "nothing of commit {} is applied, because the source is strict and {} can't be applied: {shown}{more}; fix that in a new \
+         commit",
         short(&commit.id),
-        files.len(),
+        plural(files.len(), "file"),
     );
     Some(Problem { kind: SourceErrorKind::Refused, message })
 }
@@ -255,10 +256,14 @@ fn verdict(plan: &SyncPlan, counts: &ChangeCounts) -> Verdict {
     let mut parts = Vec::new();
     if counts.quarantined > 0 {
         let files: Vec<&str> = plan.quarantined.keys().map(|file| &**file).take(SHOWN_MAX).collect();
-        parts.push(format!("{} file(s) could not be applied: {}", counts.quarantined, files.join(", ")));
+        parts.push(format!(
+            "{} could not be applied: {}",
+            plural(counts.quarantined, "file"),
+            files.join(", ")
+        ));
     }
     if let Prune::Held { why, objects } = &plan.prune {
-        parts.push(format!("{} removal(s) held: {why}", objects.len()));
+        parts.push(format!("{} held: {why}", plural(objects.len(), "removal")));
     }
     if parts.is_empty() { Verdict::Applied } else { Verdict::Degraded { why: parts.join("; ") } }
 }
@@ -325,8 +330,7 @@ fn news_of_quarantine(before: Option<&SourceStatus>, after: &SourceStatus) -> Ve
         by_commit.entry(&file.commit).or_default().push(file);
     }
     let told = by_commit.into_iter().map(|(commit, files)| {
-        let plural = |count: u64, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
-        let total = files.iter().map(|file| errors(file)).sum();
+        let total: u64 = files.iter().map(|file| errors(file)).sum();
         let named = files.iter().take(QUARANTINED_NAMED_MAX);
         let mut named: Vec<String> = named.map(|file| format!("{} ({})", file.file, errors(file))).collect();
         let more = files.len().saturating_sub(QUARANTINED_NAMED_MAX);
@@ -340,7 +344,7 @@ fn news_of_quarantine(before: Option<&SourceStatus>, after: &SourceStatus) -> Ve
             "at commit {} by {author}: {} in {}: {}{first}",
             short(commit),
             plural(total, "error"),
-            plural(files.len() as u64, "file"),
+            plural(files.len(), "file"),
             named.join(", ")
         );
         News { warning: true, reason: "Quarantined", message }

@@ -155,8 +155,8 @@ pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Opti
             (Some(_), Some(stored)) => node_rules(snapshot, id, stored.mod_revision, now),
             _ => Vec::new(),
         },
-        set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
-        commit: format!("{} by {}", from.commit, from.author),
+        set_by: from.set_by(),
+        commit: from.commit_by(),
         annotations: object.metadata.annotations.clone(),
     })
 }

@@ -69,6 +69,18 @@ async fn get_lists_every_kind_and_all_of_them() {
     ] {
         check(&run(&server, arguments).await, 0, lines, "");
     }
+    // Several kinds: a table each, and names with their kind, as kubectl has them.
+    let two = run(&server, &["get", "svc,no", "-o", "name"]).await;
+    check(&two, 0, "service/shop\nservice/store\nnode/n1\n", "");
+    let two = run(&server, &["get", "no,svc", "n1", "--no-headers"]).await;
+    let text = String::from_utf8_lossy(&two.stdout).into_owned();
+    assert!(text.starts_with("node/n1 "), "{two:?}");
+    let json = run(&server, &["get", "svc,no", "-o", "json"]).await;
+    let line = "minik8s: several kinds have no common list; ask for one kind, or leave out -w and -o\n";
+    check(&json, 2, "", line);
+    let line = "minik8s: invalid value 'svc,node/n1' for '<KIND>': several kinds are given; write the name behind \
+                them: KIND,KIND NAME\n";
+    check(&run(&server, &["get", "svc,node/n1"]).await, 2, "", line);
     check(
         &run(&server, &["get", "rs"]).await,
         0,

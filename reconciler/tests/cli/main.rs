@@ -285,6 +285,16 @@ async fn a_revision_has_a_page_and_logs_of_no_pod_say_so() {
             assert!(page.contains(line), "{name}: {line} in\n{page}");
         }
     }
+    // Without a verdict it names what the commit waits for.
+    let mut open = revision.clone();
+    open["verdict"] = json!({"state": "applied"});
+    open["decidedAt"] = Value::Null;
+    let mut undecided = self::snapshot();
+    put(&mut undecided, "revisions/main/0000000001", &open);
+    assert!(undecided.malformed.is_empty(), "{:?}", undecided.malformed);
+    let waits = run(&format!("http://{}", serve(undecided).await), &["describe", "rev/1"]).await;
+    let page = String::from_utf8(waits.stdout).unwrap();
+    assert!(page.contains("Decided:       not yet: pod default/db: ErrImagePull: "), "{page}");
     let none = "minik8s: revision 9 not found; see 'minik8s history'\n";
     check(&run(&server, &["describe", "rev", "9"]).await, 1, "", none);
     let none = "minik8s: no pod of namespace default has the labels app=x\n";

@@ -89,7 +89,8 @@ impl Runtime {
         });
     }
 
-    fn follow_async<F: Future<Output = ()> + Send>(
+    /// As [`Runtime::follow`], of a step that waits for answers. Shutdown waits for a step that is under way.
+    pub fn follow_async<F: Future<Output = ()> + Send>(
         &mut self,
         name: &'static str,
         row: Row,

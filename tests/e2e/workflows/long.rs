@@ -2,27 +2,13 @@
 //! than for a short one.
 
 use harness::hooks::memory_kib;
+use harness::manifests::COUNTS;
 use harness::rounds;
 use schema::codec::VALUE_MAX_BYTES;
 use schema::keys::prefix;
 
 use super::*;
 
-/// Counts to `{"until": n}`: two transitions a round, and one at the end.
-const COUNTS: &str = "
-apiVersion: minik8s.io/v1
-kind: Workflow
-metadata: {name: loop}
-spec:
-  startAt: count
-  states:
-    count: {type: Pass, parameters: {n.$: 'States.MathAdd($.n, 1)', until.$: $.until}, next: enough}
-    enough:
-      type: Choice
-      choices: [{variable: $.n, numericLessThanPath: $.until, next: count}]
-      default: done
-    done: {type: Succeed, outputPath: $.n}
-";
 /// More memory than this is no noise of an allocator.
 const NOISE_KIB: u64 = 24 * 1024;
 
@@ -33,7 +19,9 @@ fn a_loop_of_thousands_of_transitions_stays_small() -> Result<()> {
         cluster.etcd.start()?;
         cluster.reconcilers[0].start()?;
         cluster.wait_reconciler(0)?;
-        cluster.push(&[Change::write("loop.yaml", COUNTS)], "A loop")?;
+        let text =
+            format!("apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {{name: loop}}\nspec:{COUNTS}");
+        cluster.push(&[Change::write("loop.yaml", text)], "A loop")?;
         eventually("the workflow is known", secs(30), || {
             ensure!(cluster.etcd.list(prefix::WORKFLOWS)?.len() == 1, "not yet");
             Ok(())

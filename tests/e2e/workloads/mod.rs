@@ -30,15 +30,19 @@ pub(crate) struct Workload {
     pub(crate) replicas: usize,
     /// Another one is another template.
     pub(crate) version: usize,
+    pub(crate) image: &'static str,
     pub(crate) command: &'static str,
     pub(crate) grace_seconds: u32,
     /// More lines of its spec, indented by 2.
     pub(crate) more: String,
+    /// More lines of its container, indented by 8.
+    pub(crate) container: &'static str,
 }
 
 impl Workload {
     pub(crate) fn new(name: &'static str, replicas: usize) -> Self {
-        Self { name, replicas, version: 0, command: SERVES, grace_seconds: 2, more: String::new() }
+        let (image, command, more) = (IMAGE, SERVES, String::new());
+        Self { name, replicas, version: 0, image, command, grace_seconds: 2, more, container: "" }
     }
 
     /// With this count from now on.
@@ -54,14 +58,14 @@ impl Workload {
     }
 
     pub(crate) fn file(&self) -> Change {
-        let Self { name, replicas, version, command, grace_seconds, more } = self;
+        let Self { name, replicas, version, image, command, grace_seconds, more, container } = self;
         let text = format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n{more}  \
              selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    \
              metadata: {{labels: {{app: {name}}}}}\n    spec:\n      terminationGracePeriodSeconds: {grace_seconds}\n      \
-             containers:\n      - name: web\n        image: {IMAGE}\n        command: [sh, -c, {command:?}]\n        \
+             containers:\n      - name: web\n        image: {image}\n        command: [sh, -c, {command:?}]\n        \
              env: [{{name: VERSION, value: \"{version}\"}}]\n        \
-             readinessProbe: {{httpGet: {{path: /index.html, port: 8080}}, periodSeconds: 1}}\n"
+             readinessProbe: {{httpGet: {{path: /index.html, port: 8080}}, periodSeconds: 1}}\n{container}"
         );
         Change::write(format!("{name}.yaml"), text)
     }

@@ -10,7 +10,7 @@ use crate::api::error::ApiError;
 use crate::api::events::{self, Wanted};
 use crate::api::input::{self, Asked};
 use crate::api::read::InNamespace;
-use crate::view::{self, List, Selection};
+use crate::view::{self, List};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -18,10 +18,7 @@ pub(in crate::api) async fn all(
     State(app): App,
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::AutoscalerView>> {
-    input::optional_name("namespace", query.namespace.as_deref())?;
-    let labels = input::selector(query.selector.as_deref())?;
-    let which = Selection { namespace: query.namespace.as_deref(), labels, ..Selection::default() };
-    Ok(Json(List { items: view::autoscalers(&*app.snapshot()?, &which, Timestamp::now()) }))
+    Ok(Json(List { items: view::autoscalers(&*app.snapshot()?, &query.selection()?, Timestamp::now()) }))
 }
 
 pub(in crate::api) async fn one(

@@ -15,7 +15,7 @@ use crate::api::events::{self, Wanted};
 use crate::api::input::{self, Asked};
 use crate::api::logs;
 use crate::api::read::InNamespace;
-use crate::view::{self, List, Selection};
+use crate::view::{self, List};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -23,10 +23,7 @@ pub(in crate::api) async fn all(
     State(app): App,
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::FunctionView>> {
-    input::optional_name("namespace", query.namespace.as_deref())?;
-    let labels = input::selector(query.selector.as_deref())?;
-    let which = Selection { namespace: query.namespace.as_deref(), labels, ..Selection::default() };
-    Ok(Json(List { items: view::functions(&*app.snapshot()?, &which, Timestamp::now()) }))
+    Ok(Json(List { items: view::functions(&*app.snapshot()?, &query.selection()?, Timestamp::now()) }))
 }
 
 pub(in crate::api) async fn one(

@@ -9,7 +9,7 @@ use crate::api::app::App;
 use crate::api::error::ApiError;
 use crate::api::input::{self, Asked};
 use crate::api::read::InNamespace;
-use crate::view::{self, List, Selection};
+use crate::view::{self, List};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -18,7 +18,7 @@ pub(in crate::api) async fn services(
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::ServiceView>> {
     let snapshot = app.snapshot()?;
-    Ok(Json(List { items: view::services(&snapshot, &selection(&query)?, Timestamp::now()) }))
+    Ok(Json(List { items: view::services(&snapshot, &query.selection()?, Timestamp::now()) }))
 }
 
 pub(in crate::api) async fn endpoints(
@@ -26,7 +26,7 @@ pub(in crate::api) async fn endpoints(
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::EndpointsView>> {
     let snapshot = app.snapshot()?;
-    Ok(Json(List { items: view::endpoints(&snapshot, &selection(&query)?, Timestamp::now()) }))
+    Ok(Json(List { items: view::endpoints(&snapshot, &query.selection()?, Timestamp::now()) }))
 }
 
 pub(in crate::api) async fn routes(
@@ -34,7 +34,7 @@ pub(in crate::api) async fn routes(
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::RouteView>> {
     let snapshot = app.snapshot()?;
-    Ok(Json(List { items: view::routes(&snapshot, &selection(&query)?, Timestamp::now()) }))
+    Ok(Json(List { items: view::routes(&snapshot, &query.selection()?, Timestamp::now()) }))
 }
 
 pub(in crate::api) async fn service(
@@ -49,10 +49,4 @@ pub(in crate::api) async fn service(
         let message = format!("there is no service {name} in namespace {namespace}");
         ApiError::not_found(message, "see 'minik8s get services -A'")
     })
-}
-
-fn selection(query: &InNamespace) -> Result<Selection<'_>, ApiError> {
-    input::optional_name("namespace", query.namespace.as_deref())?;
-    let labels = input::selector(query.selector.as_deref())?;
-    Ok(Selection { namespace: query.namespace.as_deref(), labels, ..Selection::default() })
 }

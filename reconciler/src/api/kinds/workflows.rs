@@ -19,7 +19,7 @@ use crate::api::events::{self, Wanted};
 use crate::api::input::{self, Asked};
 use crate::api::read::{InNamespace, OfNamespace};
 use crate::runs::{self, JournalError, RequestError, RunId};
-use crate::view::{self, List, RunAccepted, RunBody, Selection};
+use crate::view::{self, List, RunAccepted, RunBody};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -48,10 +48,7 @@ pub(in crate::api) async fn all(
     State(app): App,
     Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::WorkflowView>> {
-    input::optional_name("namespace", query.namespace.as_deref())?;
-    let labels = input::selector(query.selector.as_deref())?;
-    let which = Selection { namespace: query.namespace.as_deref(), labels, ..Selection::default() };
-    Ok(Json(List { items: view::workflows(&*app.snapshot()?, &which, Timestamp::now()) }))
+    Ok(Json(List { items: view::workflows(&*app.snapshot()?, &query.selection()?, Timestamp::now()) }))
 }
 
 pub(in crate::api) async fn one(

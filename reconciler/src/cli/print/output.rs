@@ -126,6 +126,8 @@ pub(crate) struct Shape {
     pub(in crate::cli) namespaces: bool,
     /// Rows of several kinds.
     pub(in crate::cli) kinds: bool,
+    /// Tables of several kinds: names with their kind, as kubectl has them.
+    pub(in crate::cli) ids: bool,
     pub(in crate::cli) bare: bool,
 }
 
@@ -137,6 +139,10 @@ pub(in crate::cli) fn table<T: Listed>(
     layout: &mut Layout,
 ) -> String {
     let mut rows: Vec<Row> = items.iter().map(|item| item.row(Row::new(shape))).collect();
+    for (row, item) in rows.iter_mut().zip(items).filter(|_| shape.ids) {
+        let name = row.cells.iter_mut().find(|(column, _)| column.header == "NAME");
+        name.into_iter().for_each(|(_, text)| *text = item.id());
+    }
     layout.remarks |= rows.iter().any(|row| !row.remark.1.is_empty());
     layout.bare = shape.bare;
     if layout.remarks {

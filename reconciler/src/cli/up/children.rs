@@ -42,6 +42,7 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
         ("--cluster-cidr", record.cluster_cidr.to_string()),
         ("--service-cidr", record.service_cidr.to_string()),
     ]));
+    args.extend(login(record)?);
     if let (Some(address), Some(file)) = (record.webhook_listen, &record.webhook_secret_file) {
         let secret = path_text(file)?;
         args.extend(words([("--webhook-listen", address.to_string()), ("--webhook-secret-file", secret)]));
@@ -64,8 +65,21 @@ pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand>
         ("--reconciler", record.api_url()),
     ]));
     args.extend(words(record.node_ip.map(|address| ("--node-ip", address.to_string()))));
+    // One user may do for both daemons; the agent may have one with the rights of its node alone.
+    if !record.agent_args.iter().any(|flag| flag.starts_with("--etcd-user")) {
+        args.extend(login(record)?);
+    }
     args.extend(record.agent_args.iter().cloned());
     Ok(ChildCommand { name: "agent", program: agent_program()?, args, env: Vec::new() })
+}
+
+/// The flags with which a daemon logs in at etcd.
+fn login(record: &UpRecord) -> Result<Vec<String>> {
+    let login = &record.etcd_login;
+    let Some((user, file)) = login.etcd_user.clone().zip(login.etcd_password_file.as_deref()) else {
+        return Ok(Vec::new());
+    };
+    Ok(words([("--etcd-user", user), ("--etcd-password-file", path_text(file)?)]))
 }
 
 fn words(flags: impl IntoIterator<Item = (&'static str, String)>) -> Vec<String> {

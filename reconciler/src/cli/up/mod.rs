@@ -30,7 +30,7 @@ use supervise::{Child, Children};
 use schema::store::etcd::{Access, LazyStore};
 
 use super::print::output::complain_each;
-use crate::args::UpArgs;
+use crate::args::{EtcdLogin, UpArgs};
 use crate::config;
 
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     }
     if let (Some(_), Some(url)) = (&args.etcd, &record.etcd) {
         // Before it is remembered: a later `up` would wait for it.
-        etcd_answers(url).await?;
+        etcd_answers(url, record.etcd_login.clone()).await?;
     }
     if args.detach {
         return detach::run(&state).await;
@@ -87,9 +87,10 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     outcome
 }
 
-async fn etcd_answers(url: &str) -> Result<()> {
+async fn etcd_answers(url: &str, login: EtcdLogin) -> Result<()> {
     let endpoints: Vec<String> = url.split(',').map(|one| one.trim().to_owned()).collect();
-    match LazyStore::new(Access::anonymous(&endpoints)).connect(ETCD_PATIENCE).await {
+    let access = Access::new(endpoints, login.etcd_user, login.etcd_password_file);
+    match LazyStore::new(access).connect(ETCD_PATIENCE).await {
         Ok(()) => Ok(()),
         Err(error) => bail!(
             "{error}; start etcd there, or give --etcd its address; '--etcd private' runs a private one"

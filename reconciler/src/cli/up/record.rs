@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::process::end_process;
 use schema::records::default_service_cidr;
 
-use crate::args::UpArgs;
+use crate::args::{EtcdLogin, UpArgs};
 use crate::config::{RepoArgs, flag_of};
 
 /// What `--etcd` is called when `up` runs one of its own.
@@ -36,6 +36,8 @@ pub(crate) struct UpRecord {
     #[serde(flatten)]
     pub(crate) repo: RepoArgs,
     pub(crate) etcd: Option<String>,
+    #[serde(flatten)]
+    pub(crate) etcd_login: EtcdLogin,
     pub(crate) etcd_port: u16,
     pub(crate) state_dir: PathBuf,
     pub(crate) instance: String,
@@ -79,6 +81,12 @@ impl UpRecord {
                 Some(url) => Some(url.to_owned()),
                 None => before.etcd,
             },
+            etcd_login: match &args.etcd_login {
+                // A login is for the etcd that it was given with.
+                EtcdLogin { etcd_user: None, .. } if args.etcd.is_some() => EtcdLogin::default(),
+                EtcdLogin { etcd_user: None, .. } => before.etcd_login,
+                given => given.absolute()?,
+            },
             etcd_port: args.etcd_port.unwrap_or(before.etcd_port),
             state_dir: std::path::absolute(&args.state_dir)
                 .context("the state directory has no absolute path")?,
@@ -105,6 +113,7 @@ impl UpRecord {
         Ok(Self {
             repo: RepoArgs::default(),
             etcd: None,
+            etcd_login: EtcdLogin::default(),
             etcd_port: 7079,
             state_dir: PathBuf::new(),
             instance: "mk8s".to_owned(),
@@ -157,6 +166,14 @@ impl UpRecord {
 
     pub(crate) fn agent_url(&self) -> String {
         format!("http://{}", reachable(self.agent_listen))
+    }
+}
+
+impl EtcdLogin {
+    fn absolute(&self) -> Result<Self> {
+        let file = self.etcd_password_file.as_deref().map(std::path::absolute).transpose();
+        let file = file.context("the file with the password of etcd's user has no path")?;
+        Ok(Self { etcd_password_file: file, ..self.clone() })
     }
 }
 
@@ -332,6 +349,14 @@ mod tests {
         let error = merge(&["--etcd", ""], &other).unwrap_err().to_string();
         assert!(error.contains("'private'"), "{error}");
         assert_eq!(back.differences(&other), ["--agent-arg", "--etcd"]);
+        let login = ["--etcd-user", "both", "--etcd-password-file", "/etc/etcd-password"];
+        let with_login = merge(&login, &other).unwrap();
+        assert_eq!(with_login.differences(&other), ["--etcd-password-file", "--etcd-user"]);
+        assert_eq!(merge(&[], &with_login).unwrap(), with_login);
+        assert_eq!(
+            merge(&["--etcd", "http://192.0.2.2:2379"], &with_login).unwrap().etcd_login,
+            back.etcd_login
+        );
         let path = merge(&["--path", "apps", "--etcd-port", "7179"], &other).unwrap();
         assert_eq!(path.differences(&other), ["--etcd-port", "--path"]);
         assert_eq!(other.differences(&other), [""; 0]);

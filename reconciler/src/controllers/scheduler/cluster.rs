@@ -10,6 +10,8 @@ use super::fit::{Unfit, is_avoided, node_failure, pod_failure};
 use super::node::NodeLoad;
 use super::strategy::{Order, Rank, Strategy, lot, seed};
 
+use crate::plural::plural;
+
 /// Nodes and what is taken of them.
 pub(super) struct Cluster<'a> {
     /// In order of name.
@@ -186,8 +188,7 @@ impl<'a> Cluster<'a> {
             Order::Ranked(_) => String::new(),
             Order::Drawn => format!(" with the seed {:016x}", seed(&claim.pod.uid)),
         };
-        let plural = if pods == 1 { "" } else { "s" };
-        format!("it {}{lot}, of the nodes that fit; it has {pods} pod{plural}", self.strategy.words)
+        format!("it {}{lot}, of the nodes that fit; it has {}", self.strategy.words, plural(pods, "pod"))
     }
 
     /// Why the pod fits nowhere.

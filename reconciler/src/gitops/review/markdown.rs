@@ -11,8 +11,9 @@ use schema::violation::{Severity, Violation};
 
 use super::escape::{code, html};
 use super::text::field_line;
-use super::{Action, Change, Review, placed, removals, short_hash};
+use super::{Action, Change, Review, placed, short_hash};
 use crate::gitops::status::short;
+use crate::plural::plural;
 
 /// By this first line the comment is found again.
 pub const MARKER: &str = "<!-- minik8s-plan -->";
@@ -84,7 +85,7 @@ fn head(review: &Review) -> String {
         let _ = writeln!(
             out,
             "**⚠ {} would be held:** {}\n",
-            removals(review.prune.deletes),
+            plural(review.prune.deletes, "removal"),
             code(&review.prune.why, TEXT_CHARS_MAX)
         );
         list(&mut out, review.prune.objects.iter().map(|object| code(object, TEXT_CHARS_MAX)));

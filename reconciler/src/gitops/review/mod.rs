@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::diff::FILES;
 use super::plan::{Act, Situation, Step, StepReason, SyncPlan};
 use super::prune::Prune;
+use crate::plural::plural;
 use crate::simulate::placements::{ObjectChanges, Placement};
 use crate::simulate::workflow::cases::CaseResult;
 
@@ -346,17 +347,11 @@ impl Review {
             parts.push("no changes".to_owned());
         }
         if self.prune.held {
-            parts.push(format!("{} held", removals(self.prune.deletes)));
+            parts.push(format!("{} held", plural(self.prune.deletes, "removal")));
         }
         if quarantined > 0 {
-            let plural = if quarantined == 1 { "" } else { "s" };
-            parts.push(format!("{quarantined} file{plural} quarantined"));
+            parts.push(format!("{} quarantined", plural(quarantined, "file")));
         }
         parts.join(", ")
     }
-}
-
-/// `2 removals`.
-fn removals(count: u64) -> String {
-    if count == 1 { "1 removal".to_owned() } else { format!("{count} removals") }
 }

@@ -6,9 +6,10 @@ use schema::violation::Severity;
 
 use super::effects::Effect;
 use super::escape::plain;
-use super::{Action, Change, Field, Review, placed, removals, short_hash};
+use super::{Action, Change, Field, Review, placed, short_hash};
 use crate::gitops::diff::brief;
 use crate::gitops::status::short;
+use crate::plural::plural;
 
 /// The review as text; `colour` for a terminal.
 pub fn text(review: &Review, colour: bool) -> String {
@@ -25,7 +26,7 @@ pub fn text(review: &Review, colour: bool) -> String {
     }
     let mut loud = Vec::new();
     if review.prune.held {
-        loud.push(format!("held: {}: {}", removals(review.prune.deletes), review.prune.why));
+        loud.push(format!("held: {}: {}", plural(review.prune.deletes, "removal"), review.prune.why));
         loud.extend(review.prune.objects.iter().map(|object| format!("  {object}")));
     }
     loud.extend(review.capacity.iter().map(|line| format!("no room: {line}")));

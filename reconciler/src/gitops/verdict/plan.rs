@@ -17,6 +17,7 @@ use schema::snapshot::{Snapshot, Versioned};
 
 use super::wake::{Released, Woken, released};
 use crate::gitops::gate::{self, patience};
+use crate::plural::plural;
 
 /// Most objects that are named in the reason of a verdict.
 const NAMED_MAX: usize = 5;
@@ -209,9 +210,10 @@ fn orphaned(status: &Versioned<SourceStatus>, now: Timestamp) -> Option<(SourceS
         return None;
     }
     let message = format!(
-        "source {} is no longer configured; its {} object(s) stay as they are, and are never removed: \
-         configure it again, or remove them from its repository first",
-        before.name, before.objects
+        "source {} is no longer configured; what it set ({}) stays as it is, and is never removed: \
+         configure it again, or remove that from its repository first",
+        before.name,
+        plural(before.objects, "object")
     );
     let error = SourceError { kind: SourceErrorKind::NotConfigured, message, since: now };
     let after = SourceStatus { state: SourceState::Failed, error: Some(error), ..before.clone() };

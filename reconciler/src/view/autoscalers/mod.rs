@@ -96,8 +96,8 @@ pub fn autoscaler(
         last_scale_age: status.last_scale_time.map(|then| age(then, now)).unwrap_or_default(),
         last_scale_reason: status.last_scale_reason,
         conditions: status.conditions,
-        set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
-        commit: format!("{} by {}", from.commit, from.author),
+        set_by: from.set_by(),
+        commit: from.commit_by(),
         annotations: object.metadata.annotations.clone(),
         events,
     })

@@ -149,7 +149,16 @@ fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
             let rollout = snapshot.rollouts.get(&object.reference());
             rollout.map(|rollout| serde_json::to_value(WorkloadView::new(&rollout.value, &object.resource)))
         }
-        _ => None,
+        // Nothing, or their own views have it.
+        Kind::Cluster
+        | Kind::ConfigMap
+        | Kind::Dns
+        | Kind::Function
+        | Kind::HorizontalPodAutoscaler
+        | Kind::Job
+        | Kind::Node
+        | Kind::Service
+        | Kind::Workflow => None,
     };
     found.and_then(Result::ok).unwrap_or_default()
 }

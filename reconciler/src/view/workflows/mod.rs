@@ -168,8 +168,8 @@ pub fn workflow(
     let from = &object.provenance;
     Some(WorkflowDetail {
         row: row(snapshot, object, (&AppliedAt::new(snapshot), now)),
-        set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
-        commit: format!("{} by {}", from.commit, from.author),
+        set_by: from.set_by(),
+        commit: from.commit_by(),
         annotations: object.metadata.annotations.clone(),
         triggers: triggers::rows(snapshot, object),
         spec: (**spec).clone(),

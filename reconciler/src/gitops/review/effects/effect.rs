@@ -7,6 +7,8 @@ use std::fmt;
 use schema::kinds::pod::Protocol;
 use serde::{Serialize, Serializer};
 
+use crate::plural::plural;
+
 /// One thing that happens when a change is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
@@ -159,10 +161,6 @@ impl Serialize for Effect {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
-}
-
-fn plural(count: u32, word: &str) -> String {
-    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
 fn many(pods: u32, containers: &[String]) -> String {
