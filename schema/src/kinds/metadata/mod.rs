@@ -51,7 +51,7 @@ fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
     if name.is_empty() {
         findings.add(&rules::INVALID_NAME, at, "Required value: the name is empty");
     } else if name.chars().count() > longest {
-        too_long(name, longest, form == NameForm::OfPods, at, findings);
+        too_long(longest, form == NameForm::OfPods, at, findings);
     } else if let NameForm::Only(only) = form
         && name != only
     {
@@ -67,23 +67,19 @@ fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-fn too_long(name: &str, longest: usize, makes_pods: bool, at: &Path<'_>, findings: &mut Findings) {
+fn too_long(longest: usize, makes_pods: bool, at: &Path<'_>, findings: &mut Findings) {
     let message = format!("Invalid value: must be no more than {longest} characters");
     let finding = findings.add(&rules::INVALID_NAME, at, message);
     if makes_pods {
-        let chars = name.chars().count();
-        finding.help(format!(
-            "shorten it by {} characters: its pods are called `<name>-<8 digits>-<number>`, which has room for \
-             {SUBDOMAIN_MAX_CHARS} characters",
-            chars - longest
-        ));
+        let room = "its pods are called `<name>-<8 digits>-<number>`, which may have";
+        finding.help(format!("shorten it: {room} {SUBDOMAIN_MAX_CHARS} characters"));
     }
 }
 
 /// The name of a workload or of a pod that gets further pods.
 pub(super) fn name_of_pods(name: &str, at: &Path<'_>, findings: &mut Findings) {
     if name.chars().count() > WORKLOAD_NAME_MAX_CHARS {
-        too_long(name, WORKLOAD_NAME_MAX_CHARS, true, at, findings);
+        too_long(WORKLOAD_NAME_MAX_CHARS, true, at, findings);
     }
 }
 
