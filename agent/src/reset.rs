@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use schema::store::etcd::EtcdStore;
+use tokio::time::Instant;
 
 use crate::config::{Leaving, MachineConfig};
 use crate::converge::dns::host::MachineFiles;
@@ -39,6 +40,10 @@ pub(crate) use removed::Removed;
 
 /// Longest time for containers to end by themselves.
 const GRACE_MAX: Duration = Duration::from_secs(5);
+
+/// Longest time that Docker may take to finish a removal that is under way, and how often to ask.
+const GONE_MAX: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long etcd may take to answer.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
@@ -153,11 +158,29 @@ async fn remove_container(docker: &dyn Docker, container: &ListedContainer) -> R
     if container.state == EngineState::Running {
         let seconds = container.labels.get(names::GRACE).and_then(|text| text.parse().ok());
         let grace = seconds.map_or(GRACE_MAX, |seconds| Duration::from_secs(seconds).min(GRACE_MAX));
-        docker.stop(&container.id, grace).await?;
+        match docker.stop(&container.id, grace).await {
+            Ok(()) | Err(DockerError::NotFound { .. } | DockerError::BeingRemoved { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     match docker.remove(&container.id).await {
         Err(DockerError::NotFound { .. }) => Ok(()),
+        Err(DockerError::BeingRemoved { .. }) => until_gone(docker, &container.id).await,
         other => other,
+    }
+}
+
+/// Waits for Docker, which removes the container already, as an agent that ended in the middle of it may have asked: its
+/// mounts and its link can go only then.
+async fn until_gone(docker: &dyn Docker, id: &str) -> Result<(), DockerError> {
+    let deadline = Instant::now() + GONE_MAX;
+    loop {
+        match docker.inspect(id).await {
+            Err(DockerError::NotFound { .. }) => return Ok(()),
+            Err(error) if error.is_outage() => return Err(error),
+            _ if Instant::now() >= deadline => return Err(DockerError::BeingRemoved { id: id.to_owned() }),
+            _ => tokio::time::sleep(LOOK_AGAIN).await,
+        }
     }
 }
 

@@ -16,14 +16,20 @@ use schema::records::{AutoscalerRecord, ScaleRecord, ServiceRecord};
 
 const SAMPLE_IMAGE: &str = "minik8s-sample/busybox:1";
 
-/// The sample's load, whose pods use what they are asked for over HTTP, and the autoscaler of 1 to 4 of them, which
-/// shrinks at once in a soak, whose many rounds would take too long otherwise.
+/// The sample's load, whose pods use what they are asked for over HTTP, and the autoscaler of 1 to 4 of them. In a soak,
+/// whose many rounds would take too long otherwise, it shrinks at once; and it goes by memory there, which a pod gets however
+/// busy the machine is.
 fn load() -> String {
     let sample = include_str!("../../sample-repo/apps/load.yaml").replace(SAMPLE_IMAGE, IMAGE);
-    match rounds(0, 1) {
-        0 => sample,
-        _ => sample.replace("stabilizationWindowSeconds: 15", "stabilizationWindowSeconds: 0"),
+    if !is_soak() {
+        return sample;
     }
+    let by_memory = sample.replace("        name: cpu\n", "        name: memory\n");
+    by_memory.replace("stabilizationWindowSeconds: 15", "stabilizationWindowSeconds: 0")
+}
+
+fn is_soak() -> bool {
+    rounds(0, 1) > 0
 }
 
 fn running(cluster: &Cluster) -> Result<Vec<ContainerView>> {
@@ -55,7 +61,8 @@ fn answering(cluster: &Cluster) -> Result<BTreeSet<String>> {
 
 /// Loads one pod until there are four.
 fn grow(cluster: &Cluster, container: &ContainerView) -> Result<Vec<ContainerView>> {
-    eventually("it is asked for more", secs(20), || ask(cluster, container, "cpu=400&memory=20"))?;
+    let what = if is_soak() { "memory=60" } else { "cpu=400&memory=20" };
+    eventually("it is asked for more", secs(20), || ask(cluster, container, what))?;
     let asked = Instant::now();
     let all = eventually("four containers run", secs(120), || count(cluster, 4))?;
     println!("four containers ran {:.1?} after the load began", asked.elapsed());
@@ -112,7 +119,7 @@ fn a_load_brings_pods_and_its_end_takes_them_and_git_resets_nothing() -> Result<
         ensure!(record.status.desired_replicas == 1, "{record:?}");
 
         // In a soak also as Kubernetes does unless told otherwise: what was wanted in the last five minutes stays.
-        if rounds(0, 1) > 0 {
+        if is_soak() {
             let text = load();
             let (default, _) = text.split_once("  behavior:").context("no behavior")?;
             cluster.push(&[Change::write("load.yaml", default)], "The default window")?;

@@ -8,6 +8,7 @@ use nix::mount::{MsFlags, mount};
 
 use super::*;
 use crate::testing::TestNamespace;
+use crate::worlds::docker::{FakeDocker, Fault, INSTANCE_LABEL, NewContainer};
 use crate::worlds::netlink::{Bridge, PodLink, host_link_name};
 
 fn machine(state_dir: &Path) -> MachineConfig {
@@ -57,6 +58,33 @@ async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing()
     let mut again = Removed::default();
     remove_network(&machine, &netlink, &iptables, &mut again).await;
     assert!(again.lines.is_empty() && again.failures.is_empty(), "{again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_docker_removes_already_is_waited_for() {
+    let machine = machine(Path::new("/nonexistent"));
+    for (call, ends) in [(1, true), (2, true), (2, false)] {
+        let docker = FakeDocker::with_images(&["app:1"]);
+        let labels = [(INSTANCE_LABEL.to_owned(), machine.instance.clone())].into();
+        let new =
+            NewContainer { name: "web".into(), image: "app:1".into(), labels, ..NewContainer::default() };
+        let id = docker.create(&new).await.unwrap();
+        docker.start(&id).await.unwrap();
+        // Of the two calls, stop and remove, one comes while the container goes.
+        let call = docker.engine().calls.len() + call;
+        docker.engine().fault =
+            Some(Fault::Fail { call, error: DockerError::BeingRemoved { id: id.clone() } });
+        let mut removed = Removed::default();
+        let goes = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if ends {
+                docker.engine().containers.remove(&id);
+            }
+        };
+        tokio::join!(remove_containers(&machine, &docker, &mut removed), goes);
+        assert_eq!(removed.failures.is_empty(), ends, "{removed:?}");
+        assert_eq!(removed.lines == ["container web"], ends, "{removed:?}");
+    }
 }
 
 fn rules(node: &TestNamespace) -> Vec<String> {

@@ -1,10 +1,16 @@
 //! What etcd alone knew, for when it is lost: rollouts with their last good templates, scaled numbers, orders of jobs, and
 //! where pods ran. Every reconciler keeps it on its disk; an etcd that begins anew is filled from it and from Git. Pure.
+//!
+//! A file may be older than the loss: its reconciler was down meanwhile. So nothing of it counts for a workload of which a
+//! node runs a pod that the file should know, and what Git took away since is forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use schema::codec::encode;
 use schema::keys::Key;
+use schema::kinds::Kind;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{
     AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, Template, TriggerRecord, WorkflowRecord,
@@ -13,9 +19,17 @@ use schema::snapshot::{Change, Snapshot, Table, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// A pod that started so long after the file was written was made after it, whatever clocks say: what changes is written
+/// within a second.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
+
 /// What etcd held when it was last whole. Empty while it is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LastKnown {
+    /// When it was all there.
+    at: Timestamp,
+    /// Where Git said the workloads and autoscalers that there are records of.
+    places: BTreeMap<ObjectRef, Place>,
     rollouts: Table<ObjectRef, Rollout>,
     templates: Table<(ObjectRef, String), Template>,
     scales: Table<ObjectRef, ScaleRecord>,
@@ -35,9 +49,22 @@ pub struct LastPod {
     pub node: String,
 }
 
+/// Where a manifest stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    source: String,
+    file: String,
+}
+
 /// As it lies on the disk.
 #[derive(Serialize, Deserialize)]
 pub struct OnDisk {
+    /// When it was written.
+    #[serde(default)]
+    at: Timestamp,
+    /// By the key of the object.
+    #[serde(default)]
+    places: BTreeMap<String, Place>,
     /// Values by their key in etcd.
     records: BTreeMap<String, Value>,
     /// By `namespace/name`.
@@ -46,12 +73,21 @@ pub struct OnDisk {
 
 impl LastKnown {
     /// What this snapshot knows. None while etcd is not known to be whole: it may have lost what is kept.
-    pub fn of(snapshot: &Snapshot) -> Option<Self> {
+    pub fn of(snapshot: &Snapshot, now: Timestamp) -> Option<Self> {
+        let scalers = snapshot.autoscalers.keys().map(|id| reference(Kind::HorizontalPodAutoscaler, id));
+        let placed = snapshot.rollouts.keys().chain(snapshot.scales.keys()).cloned().chain(scalers);
+        let placed = placed.filter_map(|of| {
+            let provenance = &snapshot.objects.get(&of)?.value.provenance;
+            let place = Place { source: provenance.source.clone(), file: provenance.file.clone() };
+            Some((of, place))
+        });
         let pods = snapshot.bindings.iter().map(|((node, pod), binding)| {
             let (uid, node) = (binding.value.pod.uid.clone(), node.clone());
             (pod.clone(), LastPod { uid, node })
         });
         (!snapshot.settled.is_empty()).then(|| Self {
+            at: now,
+            places: placed.collect(),
             rollouts: snapshot.rollouts.clone(),
             templates: snapshot.templates.clone(),
             scales: snapshot.scales.clone(),
@@ -78,7 +114,65 @@ impl LastKnown {
 
     /// Nothing is known, or etcd is whole.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        *self == Self { at: self.at, ..Self::default() }
+    }
+
+    /// What still holds of it: nothing of a workload of which a node runs a pod that is younger than all of this, and not in it.
+    pub fn without_outdated(self: &Arc<Self>, snapshot: &Snapshot) -> Arc<Self> {
+        if self.is_empty() {
+            return Arc::clone(self);
+        }
+        let younger = self.at.checked_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
+        let unknown = snapshot.pod_status.iter().filter(|((node, pod), status)| {
+            let status = &status.value;
+            let runs = !status.has_ended() && !status.is_terminating();
+            runs && status.start_time.is_some_and(|start| start > younger)
+                && !snapshot.settled.contains_key(node)
+                && self.node_of(pod, &status.uid).is_none()
+        });
+        let outdated: BTreeSet<(&str, &str)> = unknown
+            .filter_map(|((_, pod), _)| Some((&*pod.namespace, PodInstance::workload_in_name(&pod.name)?)))
+            .collect();
+        if outdated.is_empty() {
+            return Arc::clone(self);
+        }
+        Arc::new(self.without(|of| outdated.contains(&(&*of.namespace, &*of.name))))
+    }
+
+    /// What is left once that of objects is forgotten which Git does not name any more; none if all is. An object may be
+    /// made anew under the same name, and has nothing to do with the former.
+    pub fn without_deleted(&self, snapshot: &Snapshot) -> Option<Self> {
+        let is_deleted = |(of, place): &(&ObjectRef, &Place)| {
+            let source = snapshot.sources.get(&place.source).map(|source| &source.value);
+            // Of what could not be applied yet, absence says nothing.
+            let is_applied = source.is_some_and(|source| {
+                let is_broken = source.quarantined.iter().any(|file| file.file == place.file);
+                let waits = source.waiting_total > 0 || source.held_prune.is_some();
+                source.applied_commit.is_some() && !is_broken && !waits
+            });
+            is_applied && !snapshot.objects.contains_key(*of)
+        };
+        let deleted: BTreeSet<&ObjectRef> = self.places.iter().filter(is_deleted).map(|(of, _)| of).collect();
+        (!deleted.is_empty()).then(|| self.without(|of| deleted.contains(of)))
+    }
+
+    /// All but what is known of these workloads and autoscalers.
+    fn without(&self, is_left_out: impl Fn(&ObjectRef) -> bool) -> Self {
+        const WORKLOADS: [Kind; 4] = [Kind::ReplicaSet, Kind::DaemonSet, Kind::Pod, Kind::Function];
+        let mut left = self.clone();
+        left.places.retain(|of, _| !is_left_out(of));
+        keep(&mut left.rollouts, |of, _| !is_left_out(of));
+        keep(&mut left.templates, |(of, _), _| !is_left_out(of));
+        keep(&mut left.scales, |of, _| !is_left_out(of));
+        keep(&mut left.autoscalers, |id, record| {
+            !is_left_out(&record.target) && !is_left_out(&reference(Kind::HorizontalPodAutoscaler, id))
+        });
+        left.pods.retain(|pod, _| {
+            let workload = PodInstance::workload_in_name(&pod.name);
+            let workload = workload.map(|name| NamespacedName::new(&pod.namespace, name));
+            !workload.is_some_and(|id| WORKLOADS.iter().any(|kind| is_left_out(&reference(*kind, &id))))
+        });
+        left
     }
 
     /// The rollout of a workload.
@@ -161,7 +255,9 @@ impl LastKnown {
             add(&mut records, &Key::Trigger(object.clone(), trigger.clone()), record);
         }
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
-        OnDisk { records, pods: pods.collect() }
+        let places =
+            self.places.iter().map(|(of, place)| (Key::Object(of.clone()).to_string(), place.clone()));
+        OnDisk { at: self.at, places: places.collect(), records, pods: pods.collect() }
     }
 
     /// Read from the disk; what can't be read of it is left out.
@@ -176,7 +272,13 @@ impl LastKnown {
             let (namespace, name) = name.split_once('/')?;
             Some((NamespacedName::new(namespace, name), pod.clone()))
         });
+        let places = disk.places.iter().filter_map(|(key, place)| match key.parse() {
+            Ok(Key::Object(of)) => Some((of, place.clone())),
+            _ => None,
+        });
         Self {
+            at: disk.at,
+            places: places.collect(),
             pods: pods.collect(),
             rollouts: snapshot.rollouts,
             templates: snapshot.templates,
@@ -187,6 +289,15 @@ impl LastKnown {
             triggers: snapshot.triggers,
         }
     }
+}
+
+fn reference(kind: Kind, id: &NamespacedName) -> ObjectRef {
+    ObjectRef { kind, namespace: id.namespace.clone(), name: id.name.clone() }
+}
+
+fn keep<K: Ord + Clone, V>(table: &mut Table<K, V>, is_kept: impl Fn(&K, &V) -> bool) {
+    let kept = table.iter().filter(|(key, record)| is_kept(key, &record.value));
+    *table = kept.map(|(key, record)| (key.clone(), Arc::clone(record))).collect();
 }
 
 fn add<T: Serialize>(records: &mut BTreeMap<String, Value>, key: &Key, record: &Versioned<T>) {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ipnet::Ipv4Net;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schema::records::SourceState;
 use schema::snapshot::Snapshot;
 
@@ -60,6 +60,16 @@ pub struct Observed {
     pub term_began: Timestamp,
     /// The arguments of `minik8s serve`.
     pub settings: Settings,
+}
+
+impl Observed {
+    /// Until when a pod waits for the node that ran it before etcd was lost: nodes get as long to come back to it as silent
+    /// nodes get. None once that is over.
+    fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let seconds = self.snapshot.cluster().nodes.evict_after_seconds;
+        let until = self.term_began.checked_add(SignedDuration::from_secs(seconds.into())).ok();
+        until.filter(|until| *until > now)
+    }
 }
 
 /// What controllers need to know besides the snapshot.

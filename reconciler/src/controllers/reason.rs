@@ -122,6 +122,8 @@ pub enum Reason {
         /// How far it is.
         drain: Option<Drain>,
     },
+    /// Taints of the node came or went, or pods have tolerated one for as long as they do.
+    TaintsAge,
     /// Git says that the node is gone.
     NodeGone,
     /// This etcd holds all that the node should run.
@@ -219,6 +221,7 @@ impl Reason {
             | Reason::NodeWithoutRange
             | Reason::NodeGone
             | Reason::DrainProgress { .. }
+            | Reason::TaintsAge
             | Reason::PodUpdated { .. }
             | Reason::BindingUpdated
             | Reason::PodGone
@@ -274,6 +277,7 @@ impl fmt::Display for Reason {
                 write!(f, "the node is being drained, {} left", plural(left, "pod"))
             }
             Reason::DrainProgress { drain: Some(Drain::Drained) } => f.write_str("the node is drained"),
+            Reason::TaintsAge => f.write_str("taints of the node, and how long they have been there"),
             Reason::DrainProgress { drain: None } => f.write_str("the node takes pods again"),
             Reason::NodeGone => f.write_str("Git says that the node is gone"),
             Reason::NodeLeft => f.write_str("the node is neither registered nor alive"),

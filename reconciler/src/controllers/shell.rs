@@ -239,6 +239,7 @@ impl<C: Controller> Loop for Shell<C> {
         };
         let is_whole = !snapshot.settled.is_empty();
         let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
+        let last_known = last_known.without_outdated(&snapshot);
         Ok(Observation::Ready(Observed {
             snapshot,
             last_known,

@@ -39,12 +39,25 @@ impl KeepLoop {
     }
 
     pub(super) fn row(&self) -> Row {
-        let is_news = |before: &Snapshot, now: &Snapshot| !LastKnown::is_same(before, now);
+        // While etcd is filled again, what Git does not name any more is forgotten.
+        let is_filled = |before: &Snapshot, now: &Snapshot| {
+            now.settled.is_empty()
+                && !(before.objects.ptr_eq(&now.objects) && before.sources.ptr_eq(&now.sources))
+        };
+        let is_news = move |before: &Snapshot, now: &Snapshot| {
+            !LastKnown::is_same(before, now) || is_filled(before, now)
+        };
         Row::every(INTERVAL).wake_if(self.snapshot.clone(), GAP, is_news)
     }
 }
 
-/// What to keep; none while etcd is not whole.
+/// Etcd, and what is kept so far.
+pub(super) struct Kept {
+    snapshot: Arc<Snapshot>,
+    last_known: Arc<LastKnown>,
+}
+
+/// What to keep; none if that stays as it is, as mostly while etcd is not whole.
 pub(super) struct Keep(Option<LastKnown>);
 
 /// Without the content: it is all templates there are.
@@ -62,7 +75,7 @@ impl schema::control::Plan for Keep {
 
 #[async_trait]
 impl Loop for KeepLoop {
-    type Observed = Arc<Snapshot>;
+    type Observed = Kept;
     type Plan = Keep;
     type Outcome = std::io::Result<()>;
 
@@ -75,11 +88,12 @@ impl Loop for KeepLoop {
         if !snapshot.synced {
             return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
         }
-        Ok(Observation::Ready(snapshot))
+        let last_known = Arc::clone(&self.newest.borrow());
+        Ok(Observation::Ready(Kept { snapshot, last_known }))
     }
 
-    fn plan(snapshot: &Self::Observed, _: Timestamp) -> Keep {
-        Keep(LastKnown::of(snapshot))
+    fn plan(Kept { snapshot, last_known }: &Kept, now: Timestamp) -> Keep {
+        Keep(LastKnown::of(snapshot, now).or_else(|| last_known.without_deleted(snapshot)))
     }
 
     async fn act(&mut self, _: &Self::Observed, plan: Keep) -> std::io::Result<()> {

@@ -76,7 +76,7 @@ pub fn placements(
     rehearsal.carry_out(&autoscaler::plan(&rehearsal.0, &nothing, now).writes);
     let mut complete = false;
     while !complete && goes_on() && rehearsal.0.pods.len() <= PODS_MAX {
-        let pods = workloads::plan(&rehearsal.0, &nothing, now);
+        let pods = workloads::plan(&rehearsal.0, &nothing, None, now);
         complete = !rehearsal.carry_out(&pods.writes);
         let bindings = scheduler::bind(&rehearsal.0, &nothing, None);
         complete &= !rehearsal.carry_out(&bindings.writes);
@@ -211,7 +211,7 @@ mod tests {
             rehearsal.put(Key::Object(object.reference()), object);
         }
         for _ in 0..10 {
-            rehearsal.carry_out(&workloads::plan(&rehearsal.0, &LastKnown::default(), now()).writes);
+            rehearsal.carry_out(&workloads::plan(&rehearsal.0, &LastKnown::default(), None, now()).writes);
             rehearsal.carry_out(&scheduler::bind(&rehearsal.0, &LastKnown::default(), None).writes);
             rehearsal.report();
         }

@@ -9,6 +9,8 @@ pub enum NameForm {
     Short,
     /// The same, at most 253 characters.
     Long,
+    /// The same, at most 233 characters: names of pods are made of it.
+    OfPods,
     /// There is one object only, which is called so.
     Only(&'static str),
 }
@@ -34,6 +36,9 @@ pub fn is_dns_subdomain(text: &str) -> bool {
 
 /// Longest name of an object that Kubernetes wants to be a DNS subdomain.
 pub const SUBDOMAIN_MAX_CHARS: usize = 253;
+
+/// Longest name of a workload: its pods are called `<name>-<8 digits>-<number>`, and numbers have up to ten digits.
+pub const WORKLOAD_NAME_MAX_CHARS: usize = SUBDOMAIN_MAX_CHARS - "-0123cdef-4294967295".len();
 
 /// The name of an object as Kubernetes checks most: DNS labels joined by dots, at most 253 characters in
 /// all. One label may be that long too.

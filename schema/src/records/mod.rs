@@ -28,7 +28,7 @@ pub use functions::{
 pub use jobs::{FormerJob, JobDependencyState, JobOrder, JobReport, ResultFile, ResultKind, UnfetchedFiles};
 pub use nodes::{
     DNS_ADDRESS_OFFSET, Drain, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeConditions, NodeRecord, NodeVersions,
-    Subnet, Vtep, default_service_cidr, dns_address, gateway_address,
+    Subnet, TaintAge, Vtep, default_service_cidr, dns_address, gateway_address,
 };
 pub use pods::{Binding, OwnerRef, PodInstance, Settled};
 pub use rollouts::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep, Template};

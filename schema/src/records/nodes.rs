@@ -1,5 +1,6 @@
 //! `nodes/<node>`, `subnets/<node>`, `nodestate/<node>` and `heartbeats/<node>`.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::Ipv4Net;
@@ -140,9 +141,33 @@ pub struct NodeConditions {
     /// When its pods were given up, after it had been silent for long enough.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evicted_at: Option<Timestamp>,
+    /// When the silence began that its last return ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_silence: Option<Timestamp>,
     /// How far its drain is, if its Node object asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// Age of its `NoExecute` taints, each as it is written: `tolerationSeconds` counts from there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub taints: BTreeMap<String, TaintAge>,
+}
+
+impl NodeConditions {
+    /// A node of which nothing else is known.
+    pub fn new(ready: ConditionStatus, since: Timestamp) -> Self {
+        Self { ready, since, evicted_at: None, last_silence: None, drain: None, taints: BTreeMap::new() }
+    }
+}
+
+/// How long a taint has been on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaintAge {
+    /// When it appeared.
+    pub since: Timestamp,
+    /// The longest `tolerationSeconds` of its pods that is over.
+    #[serde(default)]
+    pub elapsed_seconds: i64,
 }
 
 /// How far the drain of a node is.

@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use super::{Snapshot, Versioned};
 use crate::keys::Key;
 use crate::kinds::metadata::GONE_ANNOTATION;
-use crate::kinds::node::NodeSpec;
+use crate::kinds::node::{NodeSpec, Taint};
 use crate::kinds::pod::PodSpec;
 use crate::kinds::{Kind, Resource};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectRef, StringMap};
 use crate::object::Object;
+use crate::records::NodeConditions;
 
 impl Snapshot {
     /// The Node object of this name, if Git has one.
@@ -43,10 +44,8 @@ impl Snapshot {
     /// The pods of the node are lost and to be replaced elsewhere: it has been silent for as long as the Cluster
     /// object says, or it is neither registered nor alive. Not from the moment on in which it beats again.
     pub fn is_evicted(&self, node: &str) -> bool {
-        let is_given_up = || {
-            let conditions = self.node_conditions.get(node);
-            conditions.is_some_and(|conditions| conditions.value.evicted_at.is_some())
-        };
+        let is_given_up =
+            || self.conditions_of(node).is_some_and(|conditions| conditions.evicted_at.is_some());
         // A record that can't be read is not one that is gone.
         let is_known = || {
             let key = Key::Node(node.to_owned()).to_string();
@@ -62,7 +61,13 @@ impl Snapshot {
 
     /// A running pod must leave the node, see [`NodeSpec::drives_out`].
     pub fn drives_out(&self, node: &str, pod: &PodSpec) -> bool {
-        self.node_spec(node).is_some_and(|spec| spec.drives_out(pod))
+        let elapsed = |taint: &Taint| elapsed_seconds(self.conditions_of(node), taint);
+        self.node_spec(node).is_some_and(|spec| spec.drives_out(pod, elapsed))
+    }
+
+    /// How a node fares, once the nodes controller has looked at it.
+    pub fn conditions_of(&self, node: &str) -> Option<&NodeConditions> {
+        self.node_conditions.get(node).map(|conditions| &conditions.value)
     }
 
     /// Git says that the machine will not come back.
@@ -74,13 +79,19 @@ impl Snapshot {
     }
 }
 
+/// Seconds of a taint that are over for those who tolerate it for some: see [`Taint::is_tolerated_by`].
+pub fn elapsed_seconds(conditions: Option<&NodeConditions>, taint: &Taint) -> i64 {
+    let taints = conditions.map(|conditions| &conditions.taints).filter(|taints| !taints.is_empty());
+    taints.and_then(|taints| taints.get(&taint.to_string())).map_or(0, |age| age.elapsed_seconds)
+}
+
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
 
     use super::*;
     use crate::condition::ConditionStatus;
-    use crate::records::{Heartbeat, NodeConditions};
+    use crate::records::Heartbeat;
 
     #[test]
     fn a_node_is_evicted_once_it_was_given_up_and_until_it_beats_again() {
@@ -95,8 +106,10 @@ mod tests {
         snapshot.put(&Key::Node(node()), &record, 1);
         assert!(!snapshot.is_evicted("n1"), "{:?}", snapshot.malformed);
         let since = Timestamp::UNIX_EPOCH;
-        let conditions =
-            NodeConditions { ready: ConditionStatus::Unknown, since, evicted_at: Some(since), drain: None };
+        let conditions = NodeConditions {
+            evicted_at: Some(since),
+            ..NodeConditions::new(ConditionStatus::Unknown, since)
+        };
         snapshot.put(&Key::NodeConditions(node()), &conditions, 2);
         assert!(snapshot.is_evicted("n1"));
         snapshot.put(&Key::Heartbeat(node()), &Heartbeat { since }, 3);

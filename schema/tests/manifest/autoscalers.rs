@@ -95,6 +95,7 @@ fn cases() -> Vec<Case> {
         ("unknown-value", with("").replace("kind: ReplicaSet", "kind: §StatefulSet")),
         ("unknown-value", with("").replace("kind: ReplicaSet", "kind: §replicaset")),
         ("invalid-name", with("").replace("name: web}", "name: §a/b}")),
+        ("invalid-name", with("").replace("name: web}", &format!("name: §{}}}", "a".repeat(234)))),
         ("api-version", with("").replace("{kind", "{apiVersion: §apps/v2, kind")),
         metric("unknown-value", "type: §Pods"),
         metric("unknown-value", "type: §External"),

@@ -204,10 +204,11 @@ fn words_of_older_yaml_are_booleans_where_one_is_wanted() {
 }
 
 #[test]
-fn names_may_be_as_long_as_in_kubernetes() {
+fn names_may_be_as_long_as_in_kubernetes_but_for_room_for_those_of_pods() {
     let long = "a".repeat(253);
     let pod = with(&format!("nodeName: {long}")).replacen("name: web", &format!("name: {long}"), 1);
     assert_eq!(pod_of(&pod, &[]).node_name.as_deref(), Some(long.as_str()));
+    let long = "a".repeat(233);
     let set = SHOP.replacen(
         "kind: ReplicaSet\nmetadata:\n  name: front",
         &format!("kind: ReplicaSet\nmetadata:\n  name: {long}"),
@@ -216,10 +217,12 @@ fn names_may_be_as_long_as_in_kubernetes() {
     assert!(set.contains(&long));
     assert_eq!(rules(&load(&set)), Vec::<String>::new());
     check(&[
-        ("invalid-name", with(&format!("nodeName: §{long}a"))),
+        ("invalid-name", with(&format!("nodeName: §{}", "a".repeat(254)))),
         ("invalid-name", set.replacen(&long, &format!("§{long}a"), 1)),
         ("invalid-name", SHOP.replacen("name: front-pods", &format!("name: §{}", "a".repeat(64)), 1)),
     ]);
+    let refused = load(&set.replacen(&long, &format!("{long}a"), 1)).violations.remove(0);
+    assert!(refused.help.starts_with("shorten it: its pods are called"), "{refused:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! pods, and what is said of a pod that fits nowhere.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use harness::{Change, Cluster, ClusterOptions, Context, IMAGE, Result, Where, ensure, eventually, secs};
 use serde_json::Value;
@@ -158,8 +159,14 @@ fn node_objects_say_who_gets_which_pods_and_a_pod_without_a_place_says_why() -> 
             set("ssd", 2, "      nodeSelector: {disk: ssd}\n"),
             set("gpu", 2, gpu),
             set("any", 4, ""),
+            set(
+                "brief",
+                2,
+                "      tolerations: [{key: repair, operator: Exists, effect: NoExecute, tolerationSeconds: 10}]\n",
+            ),
         ];
         cluster.push(&files, "Open")?;
+        land(cluster, "brief", [1, 1, 0])?;
         land(cluster, "ssd", [0, 2, 0])?;
         land(cluster, "gpu", [0, 0, 2])?;
         land(cluster, "any", [2, 2, 0])?;
@@ -188,11 +195,20 @@ fn node_objects_say_who_gets_which_pods_and_a_pod_without_a_place_says_why() -> 
             node_file(&names[1], "disk: ssd", "taints: [{key: repair, effect: NoExecute}]"),
         ];
         cluster.push(&files, "Another label, another taint")?;
+        let tainted = Instant::now();
         land(cluster, "tape", [1, 0, 0])?;
         eventually("the node is empty but for what fits nowhere else", secs(60), || {
             let any = placed(cluster, "any")?;
             ensure!(any == [4, 0, 0], "{any:?}");
             Ok(())
-        })
+        })?;
+        // Who tolerates it for a while leaves then.
+        eventually("the node is left", secs(60), || {
+            let brief = placed(cluster, "brief")?;
+            ensure!(brief == [2, 0, 0], "{brief:?}");
+            Ok(())
+        })?;
+        ensure!(tainted.elapsed() >= secs(10), "gone after {:?}", tainted.elapsed());
+        Ok(())
     })
 }

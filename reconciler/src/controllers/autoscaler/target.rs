@@ -70,17 +70,18 @@ impl<'a> Targets<'a> {
     }
 
     /// The number of pods that the target should have by now: what was last decided, else Git's number. While an etcd
-    /// that was lost is filled again, at least the pods that still run: Git alone does not know that there are more.
+    /// that was lost is filled again, at least the pods that still run: neither Git nor an older file on the disk knows
+    /// that there are more.
     pub(super) fn current(&self, target: &ObjectRef, seed: u32, record: Option<&AutoscalerRecord>) -> u32 {
         if seed == 0 {
             return 0;
         }
         let stored = self.snapshot.scales.get(target).map(|scale| scale.value.replicas);
-        let decided = stored.or_else(|| self.last_known.replicas(target));
         let has_scaled = record.is_some_and(|record| record.status.last_scale_time.is_some());
-        if let Some(decided) = decided.filter(|_| has_scaled) {
+        if let Some(decided) = stored.filter(|_| has_scaled) {
             return decided;
         }
+        let decided = stored.or_else(|| self.last_known.replicas(target));
         let id = NamespacedName::new(&target.namespace, &target.name);
         // Names alone tell whose pods they are, but a pod whose record is there says it itself.
         let is_of_target = |pod: &&&str| {

@@ -123,7 +123,7 @@ fn a_lost_builder_is_replaced_and_a_labelled_node_is_preferred() {
     let builder = SnapshotBuilder::new().nodes(3).put(&Key::Object(object.reference()), &object);
     let builder = builder.put(&Key::Build("n1".to_owned(), hash(&object)), &order_of(&object));
     let (ready, since) = (ConditionStatus::Unknown, at(-100));
-    let gone = NodeConditions { ready, since, evicted_at: Some(at(-10)), drain: None };
+    let gone = NodeConditions { evicted_at: Some(at(-10)), ..NodeConditions::new(ready, since) };
     let builder = builder.delete(&Key::Heartbeat("n1".to_owned()));
     let builder = builder.put(&Key::NodeConditions("n1".to_owned()), &gone);
     let plan = plan(&builder.snapshot, at(0));
@@ -275,8 +275,7 @@ fn a_node_that_is_silent_for_a_moment_takes_no_replica_away() {
     let builder = builder.put(&Key::Demand("n1".to_owned()), &demand(&[("default/hello", calls)]));
     let builder = builder.put(&Key::Demand("n2".to_owned()), &demand(&[]));
     let silent = builder.delete(&Key::Heartbeat("n1".to_owned()));
-    let conditions =
-        NodeConditions { ready: ConditionStatus::Unknown, since: at(-5), evicted_at: None, drain: None };
+    let conditions = NodeConditions::new(ConditionStatus::Unknown, at(-5));
     let silent = silent.put(&Key::NodeConditions("n1".to_owned()), &conditions);
     let planned = plan(&silent.snapshot, at(0));
     assert!(written::<ScaleRecord>(&planned, &Key::Scale(object.reference())).is_none(), "{planned}");

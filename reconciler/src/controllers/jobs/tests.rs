@@ -110,12 +110,8 @@ fn a_job_moves_from_a_lost_node_and_stays_the_same_job() {
     let builder = with(&object).put(&Key::Settled("n2".to_owned()), &settled);
     let first = plan(&builder.snapshot, at(0));
     let (_, order) = only(&first);
-    let conditions = NodeConditions {
-        ready: ConditionStatus::Unknown,
-        since: at(0),
-        evicted_at: Some(at(30)),
-        drain: None,
-    };
+    let conditions =
+        NodeConditions { evicted_at: Some(at(30)), ..NodeConditions::new(ConditionStatus::Unknown, at(0)) };
     let builder = builder
         .after(&first)
         .delete(&Key::Heartbeat("n1".to_owned()))
@@ -210,7 +206,7 @@ fn an_etcd_that_was_lost_gets_the_same_order_on_the_same_node() {
     let builder = with(&object).put(&Key::Settled("n1".to_owned()), &Settled::default());
     let first = plan(&builder.snapshot, at(0));
     let (_, order) = only(&first);
-    let known = LastKnown::of(&builder.after(&first).snapshot).unwrap();
+    let known = LastKnown::of(&builder.after(&first).snapshot, at(0)).unwrap();
     let known = LastKnown::from_disk(&known.to_disk());
     // Another node comes back first.
     let builder = SnapshotBuilder::new()

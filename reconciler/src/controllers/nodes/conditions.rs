@@ -2,10 +2,13 @@
 //!
 //! The times lie in etcd, so that a new leader goes on counting.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
-use schema::records::{Drain, NodeConditions};
+use schema::kinds::pod::TaintEffect;
+use schema::records::{Drain, NodeConditions, TaintAge};
 use schema::snapshot::Snapshot;
 
 use super::gone::has_left;
@@ -37,15 +40,18 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
             out.again_by(now + (LEASE - age));
             continue;
         }
-        fare.push((node, next(snapshot, node, before, now)));
+        let taints = taints(snapshot, node, before, now, out);
+        fare.push((node, NodeConditions { taints, ..next(snapshot, node, before, now) }));
     }
     let most_away = are_most_away(snapshot);
-    let returns = returns_until(snapshot, fare.iter().map(|(_, conditions)| conditions), now);
+    let returns: Vec<Return> =
+        fare.iter().filter_map(|(_, conditions)| Return::of(conditions, now)).collect();
     for (node, mut wanted) in fare {
         let present = snapshot.node_conditions.get(node);
         if wanted.ready == ConditionStatus::Unknown && wanted.evicted_at.is_none() {
             let due = (wanted.since + patience).max(seen.term_began + LEASE);
-            let due = returns.map_or(due, |returns| returns.max(due));
+            let latest = wanted.since + patience.max(LEASE);
+            let due = returns_until(snapshot, &returns, latest).map_or(due, |returns| returns.max(due));
             match &most_away {
                 _ if due > now => out.again_by(due),
                 Some(away) => out.note(held(node, away)),
@@ -57,16 +63,30 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
     }
 }
 
-/// Most nodes were away within the last lease and some are back: until when the others may take to follow them.
-fn returns_until<'a>(
-    snapshot: &Snapshot,
-    nodes: impl Iterator<Item = &'a NodeConditions>,
-    now: Timestamp,
-) -> Option<Timestamp> {
+/// A node that is back since less than a lease.
+struct Return {
+    /// When it fell silent.
+    silent_since: Timestamp,
+    /// A lease after it came back.
+    until: Timestamp,
+}
+
+impl Return {
+    fn of(conditions: &NodeConditions, now: Timestamp) -> Option<Self> {
+        let until = conditions.since + LEASE;
+        let is_back = conditions.ready != ConditionStatus::Unknown && until > now;
+        let silent_since = conditions.last_silence.filter(|_| is_back)?;
+        Some(Self { silent_since, until })
+    }
+}
+
+/// Most nodes were away within the last lease and some are back: until when the others may take to follow them. Only those
+/// count that fell silent by `latest`, when one that is silent was due to be given up: a node that goes on coming and
+/// going puts nothing off.
+fn returns_until(snapshot: &Snapshot, returns: &[Return], latest: Timestamp) -> Option<Timestamp> {
     let away = snapshot.nodes.keys().filter(|node| !snapshot.node_is_ready(node)).count();
-    let back = nodes.filter(|conditions| conditions.ready != ConditionStatus::Unknown);
-    let back: Vec<Timestamp> =
-        back.map(|conditions| conditions.since + LEASE).filter(|until| *until > now).collect();
+    let with_it = |back: &&Return| back.silent_since <= latest;
+    let back: Vec<Timestamp> = returns.iter().filter(with_it).map(|back| back.until).collect();
     is_most(away + back.len(), snapshot.nodes.len()).then(|| back.into_iter().min()).flatten()
 }
 
@@ -77,13 +97,47 @@ fn next(snapshot: &Snapshot, node: &str, before: Option<&NodeConditions>, now: T
         (true, has_range) => has_range.into(),
     };
     let same = before.filter(|before| before.ready == ready);
+    let returned = before.filter(|before| before.ready == ConditionStatus::Unknown && ready != before.ready);
     NodeConditions {
         ready,
+        last_silence: returned.map(|before| before.since).or_else(|| before?.last_silence),
+        taints: BTreeMap::new(),
         // A time to come is of a leader whose clock was wrong.
         since: same.map_or(now, |before| before.since.min(now)),
         evicted_at: same.and_then(|before| before.evicted_at).filter(|_| ready == ConditionStatus::Unknown),
         drain: snapshot.is_draining(node).then(|| drain(snapshot, node)),
     }
+}
+
+/// How old the node's `NoExecute` taints are, and for how long pods of it that tolerate them for some time have done so.
+fn taints(
+    snapshot: &Snapshot,
+    node: &str,
+    before: Option<&NodeConditions>,
+    now: Timestamp,
+    out: &mut Writes,
+) -> BTreeMap<String, TaintAge> {
+    let taints = snapshot.node_spec(node).map_or(&[][..], |spec| &spec.taints);
+    let mut ages = BTreeMap::new();
+    for taint in taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute) {
+        let known = before.and_then(|before| before.taints.get(&taint.to_string()));
+        let mut age = known.cloned().unwrap_or(TaintAge { since: now, elapsed_seconds: 0 });
+        // A time to come is of a leader whose clock was wrong.
+        age.since = age.since.min(now);
+        for (_, binding) in snapshot.bindings_of(node) {
+            let toleration = taint.toleration(&binding.value.pod.spec.tolerations);
+            let Some(seconds) = toleration.and_then(|toleration| toleration.toleration_seconds) else {
+                continue;
+            };
+            let over = age.since.checked_add(SignedDuration::from_secs(seconds.max(0)));
+            match over.unwrap_or(Timestamp::MAX) {
+                over if over > now => out.again_by(over),
+                _ => age.elapsed_seconds = age.elapsed_seconds.max(seconds),
+            }
+        }
+        ages.insert(taint.to_string(), age);
+    }
+    ages
 }
 
 fn drain(snapshot: &Snapshot, node: &str) -> Drain {
@@ -122,6 +176,9 @@ fn reason(before: Option<&NodeConditions>, wanted: &NodeConditions, now: Timesta
             ConditionStatus::False => Reason::NodeWithoutRange,
             ConditionStatus::Unknown => Reason::NodeSilent,
         };
+    }
+    if before.is_none_or(|before| before.taints != wanted.taints) {
+        return Reason::TaintsAge;
     }
     Reason::DrainProgress { drain: wanted.drain }
 }

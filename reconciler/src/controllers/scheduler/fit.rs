@@ -10,6 +10,7 @@ use schema::kinds::pod::{Protocol, TaintEffect};
 use schema::meta::{NamespacedName, StringMap};
 use schema::quantity::{Cpu, Memory};
 use schema::selector::matches_or_empty;
+use schema::snapshot::elapsed_seconds;
 
 use super::demand::Demand;
 use super::node::NodeLoad;
@@ -82,14 +83,15 @@ fn taints(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
         TaintEffect::NoExecute => true,
     };
     let mut taints = node.taints.iter().filter(keeps_away);
-    let taint = taints.find(|taint| !taint.is_tolerated_by(pod.tolerations))?;
+    let elapsed = |taint: &Taint| elapsed_seconds(node.conditions, taint);
+    let taint = taints.find(|taint| !taint.is_tolerated_by(pod.tolerations, elapsed(taint)))?;
     Some(Failure::Taint(taint.to_string()))
 }
 
 /// The node has a `PreferNoSchedule` taint that the pod does not tolerate: it gets the pod only if no other fits.
 pub(super) fn is_avoided(node: &NodeLoad<'_>, pod: &Demand<'_>) -> bool {
     let mut taints = node.taints.iter().filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
-    taints.any(|taint| !taint.is_tolerated_by(pod.tolerations))
+    taints.any(|taint| !taint.is_tolerated_by(pod.tolerations, 0))
 }
 
 fn node_selector(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {

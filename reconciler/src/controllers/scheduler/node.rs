@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use schema::kinds::node::Taint;
 use schema::kinds::pod::Protocol;
 use schema::meta::{NamespacedName, StringMap};
-use schema::records::NodeRecord;
+use schema::records::{NodeConditions, NodeRecord};
 use schema::snapshot::Snapshot;
 
 use super::demand::Claim;
@@ -19,6 +19,8 @@ pub(super) struct NodeLoad<'a> {
     /// Its own labels and those of its Node object.
     pub(super) labels: Cow<'a, StringMap>,
     pub(super) taints: &'a [Taint],
+    /// How it fares: among others how old its taints are.
+    pub(super) conditions: Option<&'a NodeConditions>,
     /// Its Node object says `unschedulable`.
     pub(super) is_cordoned: bool,
     /// Its Node object says `drain`.
@@ -47,6 +49,7 @@ impl<'a> NodeLoad<'a> {
             record,
             labels: snapshot.node_labels(name),
             taints: wanted.map_or(&[][..], |node| &node.taints),
+            conditions: snapshot.conditions_of(name),
             is_cordoned: wanted.is_some_and(|node| node.unschedulable),
             is_draining: wanted.is_some_and(|node| node.drain),
             ready: snapshot.node_is_ready(name),

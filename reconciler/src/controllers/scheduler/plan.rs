@@ -59,8 +59,7 @@ struct Planner<'a> {
 
 /// What should be written below `bindings/` and `settled/`.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
-    let waits_until = patience(seen).filter(|until| *until > now);
-    let mut out = bind(&seen.snapshot, &seen.last_known, waits_until);
+    let mut out = bind(&seen.snapshot, &seen.last_known, seen.waits_until(now));
     remove_settled(&seen.snapshot, &mut out);
     settle(seen, now, &mut out);
     out
@@ -123,12 +122,6 @@ fn settle(seen: &Observed, now: Timestamp, out: &mut Writes) {
     for node in unsettled() {
         out.put(Key::Settled(node.clone()), &value, Expect::Absent, Reason::Settled);
     }
-}
-
-/// Nodes get as long to come back to an etcd that was lost as silent nodes get.
-fn patience(seen: &Observed) -> Option<Timestamp> {
-    let seconds = seen.snapshot.cluster().nodes.evict_after_seconds;
-    seen.term_began.checked_add(SignedDuration::from_secs(seconds.into())).ok()
 }
 
 /// A node that comes back is another one.

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 
 use schema::keys::Key;
 use schema::kinds::Kind;
+use schema::kinds::node::Taint;
 use schema::kinds::pod::{PodSpec, TaintEffect, Toleration, TolerationOperator};
 use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
 use schema::selector::matches_or_empty;
-use schema::snapshot::Snapshot;
+use schema::snapshot::{Snapshot, elapsed_seconds};
 
 /// Taints that pods of a daemon set always put up with, as in Kubernetes: a node that is cordoned, not ready or short of
 /// something keeps its pod.
@@ -98,7 +99,8 @@ fn unfit(
         TaintEffect::NoExecute => true,
     };
     let mut taints = snapshot.node_spec(node)?.taints.iter().filter(|taint| keeps_away(taint.effect));
-    let taint = taints.find(|taint| !taint.is_tolerated_by(tolerations))?;
+    let elapsed = |taint: &Taint| elapsed_seconds(snapshot.conditions_of(node), taint);
+    let taint = taints.find(|taint| !taint.is_tolerated_by(tolerations, elapsed(taint)))?;
     Some(format!("node {node} has the taint {taint} that the template does not tolerate"))
 }
 

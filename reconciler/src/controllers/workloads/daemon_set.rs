@@ -19,7 +19,7 @@ use schema::snapshot::Snapshot;
 use super::daemon_nodes::{Nodes, must_go, tolerations};
 use super::moves::slow_start;
 use super::owned::{Names, OwnedPod};
-use super::replica_set::{Planned, Target, count, templates_of};
+use super::replica_set::{Clock, Planned, Target, count, templates_of};
 use super::workload::Workload;
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
@@ -29,17 +29,18 @@ use crate::controllers::writes::Writes;
 const NUMBERS: u32 = 1_000_000;
 
 /// A daemon set with its pods.
-pub(super) struct Daemons<'p, 'a> {
+pub(super) struct Daemons<'p, 'a, 'n> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) last_known: &'a LastKnown,
     pub(super) object: &'a Object,
     pub(super) spec: &'a DaemonSetSpec,
     pub(super) pods: &'p [OwnedPod<'a>],
-    pub(super) names: &'p Names<'a>,
+    pub(super) names: &'p Names<'n>,
     pub(super) now: Timestamp,
+    pub(super) clock: Clock,
 }
 
-impl<'a> Daemons<'_, 'a> {
+impl<'a> Daemons<'_, 'a, '_> {
     /// Adds what is to be written, and when to look again.
     pub(super) fn plan(&self, out: &mut Writes) {
         let snapshot = self.snapshot;
@@ -57,8 +58,8 @@ impl<'a> Daemons<'_, 'a> {
             let is_old = pod.pod().hash != workload.wanted;
             is_old && named_node(pod).is_some_and(|node| !self.is_settled(node))
         };
-        let clock_stands = counted.iter().any(waits);
-        let planned = Planned { snapshot, last_known, workload, pods: &counted, names, now, clock_stands };
+        let clock = if counted.iter().any(waits) { Clock::Stands } else { self.clock };
+        let planned = Planned { snapshot, last_known, workload, pods: &counted, names, now, clock };
         let rollout = planned.advance();
         let target = planned.target(&rollout);
         let template = target.as_ref().and_then(|target| planned.template(&target.hash));
@@ -90,7 +91,13 @@ impl<'a> Daemons<'_, 'a> {
     }
 
     /// Ends pods where there is to be none: nodes that are gone, or that the template does not fit any more.
-    fn end_misplaced(&self, planned: &Planned<'_, '_>, nodes: &Nodes<'_>, by: &Template, out: &mut Writes) {
+    fn end_misplaced(
+        &self,
+        planned: &Planned<'_, '_, '_>,
+        nodes: &Nodes<'_>,
+        by: &Template,
+        out: &mut Writes,
+    ) {
         for pod in self.pods {
             let Some(node) = named_node(pod) else { continue };
             if !nodes.wanted.contains(node)
@@ -106,7 +113,7 @@ impl<'a> Daemons<'_, 'a> {
     /// nodes that have none.
     fn end_old(
         &self,
-        planned: &Planned<'_, 'a>,
+        planned: &Planned<'_, 'a, '_>,
         target: &Target,
         nodes: &Nodes<'a>,
         out: &mut Writes,
@@ -154,7 +161,7 @@ impl<'a> Daemons<'_, 'a> {
     /// Answers with the nodes that had none.
     fn take_back<'n>(
         &self,
-        planned: &Planned<'_, '_>,
+        planned: &Planned<'_, '_, '_>,
         rollout: &Rollout,
         mut nodes: Vec<&'n str>,
         out: &mut Writes,
@@ -186,7 +193,7 @@ impl<'a> Daemons<'_, 'a> {
     /// Makes pods of a template on nodes that have none and have ended the one before.
     fn create(
         &self,
-        planned: &Planned<'_, '_>,
+        planned: &Planned<'_, '_, '_>,
         (hash, template): (&str, &Template),
         mut nodes: Vec<&str>,
         out: &mut Writes,

@@ -30,6 +30,6 @@ impl Controller for Workloads {
     const NAME: &'static str = "workloads";
 
     fn plan(seen: &Observed, now: Timestamp) -> Writes {
-        plan(&seen.snapshot, &seen.last_known, now)
+        plan(&seen.snapshot, &seen.last_known, seen.waits_until(now), now)
     }
 }

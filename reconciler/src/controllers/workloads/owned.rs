@@ -1,15 +1,16 @@
 //! The pods of a workload, with what is known of each.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::Kind;
-use schema::kinds::node::NodeSpec;
-use schema::kinds::pod::{PodPhase, PodStatus};
+use schema::kinds::node::{NodeSpec, Taint};
+use schema::kinds::pod::{PodPhase, PodSpec, PodStatus};
 use schema::meta::{NamespacedName, ObjectRef};
-use schema::records::PodInstance;
-use schema::snapshot::{BoundPod, Snapshot, Versioned};
+use schema::records::{NodeConditions, PodInstance};
+use schema::snapshot::{BoundPod, Snapshot, Versioned, elapsed_seconds};
 
 /// A pod of a workload.
 #[derive(Clone, Copy)]
@@ -44,7 +45,7 @@ impl<'a> OwnedPod<'a> {
             node: name,
             status,
             node_is_ready: node.is_some_and(|node| node.is_ready),
-            is_to_move: node.and_then(|node| node.spec).is_some_and(|spec| spec.drives_out(&pod.spec)),
+            is_to_move: node.is_some_and(|node| node.drives_out(&pod.spec)),
             is_lost: is_evicted || status.is_some_and(PodStatus::has_ended),
         }
     }
@@ -94,6 +95,7 @@ struct OwnNode<'a> {
     is_ready: bool,
     is_evicted: bool,
     spec: Option<&'a NodeSpec>,
+    conditions: Option<&'a NodeConditions>,
 }
 
 impl<'a> OwnNode<'a> {
@@ -102,7 +104,13 @@ impl<'a> OwnNode<'a> {
             is_ready: snapshot.node_is_ready(name),
             is_evicted: snapshot.is_evicted(name),
             spec: snapshot.node_spec(name),
+            conditions: snapshot.conditions_of(name),
         }
+    }
+
+    fn drives_out(&self, pod: &PodSpec) -> bool {
+        let elapsed = |taint: &Taint| elapsed_seconds(self.conditions, taint);
+        self.spec.is_some_and(|spec| spec.drives_out(pod, elapsed))
     }
 }
 
@@ -114,10 +122,21 @@ impl<'a> ByOwner<'a> {
     pub(super) fn of(snapshot: &'a Snapshot) -> Self {
         let (bound, mut nodes) = (snapshot.bound_by_pod(), HashMap::new());
         let mut found = BTreeMap::<_, Vec<_>>::new();
+        // Pods of one workload mostly follow one another by name.
+        let mut run: Vec<OwnedPod<'a>> = Vec::new();
+        let owner = |pod: &OwnedPod<'a>| {
+            let PodInstance { owner, namespace, .. } = pod.pod();
+            (owner.kind, namespace.as_str(), owner.name.as_str())
+        };
         for (id, record) in snapshot.pods.iter().filter(|(_, record)| !record.value.is_bare()) {
-            let owner = &record.value.owner;
-            let pods = found.entry((owner.kind, id.namespace.as_str(), owner.name.as_str())).or_default();
-            pods.push(OwnedPod::of(snapshot, &mut nodes, record, bound.get(id)));
+            let pod = OwnedPod::of(snapshot, &mut nodes, record, bound.get(id));
+            if let Some(last) = run.last().map(owner).filter(|last| *last != owner(&pod)) {
+                found.entry(last).or_default().append(&mut run);
+            }
+            run.push(pod);
+        }
+        if let Some(last) = run.last().map(owner) {
+            found.entry(last).or_default().append(&mut run);
         }
         Self(found)
     }
@@ -138,9 +157,13 @@ impl<'a> ByOwner<'a> {
 
 /// Names of pods that are bound or reported anywhere, by the workload that their name speaks of.
 pub(super) struct Names<'a> {
-    /// By namespace, then by name of the workload.
-    found: BTreeMap<&'a str, BTreeMap<&'a str, Vec<Trace<'a>>>>,
+    snapshot: &'a Snapshot,
+    /// Once somebody asks: where there is nothing to do, nobody does.
+    found: OnceCell<ByWorkload<'a>>,
 }
+
+/// By namespace, then by name of the workload.
+type ByWorkload<'a> = BTreeMap<&'a str, BTreeMap<&'a str, Vec<Trace<'a>>>>;
 
 /// Where a name was seen.
 #[derive(Clone, Copy)]
@@ -153,24 +176,29 @@ pub(super) struct Trace<'a> {
 
 impl<'a> Names<'a> {
     pub(super) fn of(snapshot: &'a Snapshot) -> Self {
+        Self { snapshot, found: OnceCell::new() }
+    }
+
+    fn look(snapshot: &'a Snapshot) -> ByWorkload<'a> {
         let reported = snapshot.pod_status.iter().map(|((node, pod), status)| Trace {
             pod,
             node,
             status: Some(&status.value),
         });
         let bound = snapshot.bindings.keys().map(|(node, pod)| Trace { pod, node, status: None });
-        let mut found: BTreeMap<&'a str, BTreeMap<&'a str, Vec<Trace<'a>>>> = BTreeMap::new();
+        let mut found = ByWorkload::new();
         for trace in reported.chain(bound) {
             if let Some(workload) = PodInstance::workload_in_name(&trace.pod.name) {
                 found.entry(&trace.pod.namespace).or_default().entry(workload).or_default().push(trace);
             }
         }
-        Self { found }
+        found
     }
 
     /// Where pods of a workload were seen.
     pub(super) fn of_workload(&self, workload: &ObjectRef) -> &[Trace<'a>] {
-        let of_namespace = self.found.get(workload.namespace.as_str());
+        let found = self.found.get_or_init(|| Self::look(self.snapshot));
+        let of_namespace = found.get(workload.namespace.as_str());
         of_namespace.and_then(|names| names.get(workload.name.as_str())).map_or(&[], Vec::as_slice)
     }
 }

@@ -13,7 +13,7 @@ use schema::snapshot::Snapshot;
 use super::bare::bare_pod;
 use super::daemon_set::Daemons;
 use super::owned::{ByOwner, Names};
-use super::replica_set::Planned;
+use super::replica_set::{Clock, Planned};
 use super::unreadable::Unreadable;
 use super::workload::Workload;
 use crate::controllers::last_known::LastKnown;
@@ -21,8 +21,16 @@ use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
-/// What should be written.
-pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
+/// What should be written. `waits_until`: how long pods wait for the nodes that ran them before etcd was lost; none once
+/// that is over.
+pub fn plan(
+    snapshot: &Snapshot,
+    last_known: &LastKnown,
+    waits_until: Option<Timestamp>,
+    now: Timestamp,
+) -> Writes {
+    let waits_until = waits_until.filter(|_| snapshot.settled.is_empty());
+    let clock = waits_until.map_or(Clock::Runs, Clock::WaitsForNodes);
     let unreadable = Unreadable::of(snapshot);
     let mut out = Writes::default();
     // Removals first: what they free is free for the others.
@@ -47,9 +55,7 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
                     continue;
                 };
                 let pods = pods.pods(&reference);
-                let clock_stands = false;
-                Planned { snapshot, last_known, workload, pods, names: &names, now, clock_stands }
-                    .plan(&mut out);
+                Planned { snapshot, last_known, workload, pods, names: &names, now, clock }.plan(&mut out);
             }
             Resource::DaemonSet(spec) => {
                 let reference = object.reference();
@@ -57,7 +63,8 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
                     continue;
                 }
                 let pods = pods.pods(&reference);
-                Daemons { snapshot, last_known, object, spec, pods, names: &names, now }.plan(&mut out);
+                Daemons { snapshot, last_known, object, spec, pods, names: &names, now, clock }
+                    .plan(&mut out);
             }
             Resource::HorizontalPodAutoscaler(spec) => {
                 let target = spec.target(&object.metadata);
@@ -84,8 +91,7 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
             }
             continue;
         }
-        Planned { snapshot, last_known, workload, pods, names: &names, now, clock_stands: false }
-            .plan(&mut out);
+        Planned { snapshot, last_known, workload, pods, names: &names, now, clock }.plan(&mut out);
     }
     for key in &unreadable.keys {
         out.note(Note::about_key(key, NoteKind::Unreadable { key: key.to_string() }));

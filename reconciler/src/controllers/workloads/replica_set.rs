@@ -22,15 +22,25 @@ use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
 /// A workload with its pods.
-pub(super) struct Planned<'p, 'a> {
+pub(super) struct Planned<'p, 'a, 'n> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) last_known: &'a LastKnown,
     pub(super) workload: Workload<'a>,
     pub(super) pods: &'p [OwnedPod<'a>],
-    pub(super) names: &'p Names<'a>,
+    pub(super) names: &'p Names<'n>,
     pub(super) now: Timestamp,
+    pub(super) clock: Clock,
+}
+
+/// How the time of a rollout runs that gets on no further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// It runs.
+    Runs,
     /// Nothing can get on for the time being: the rollout gets its time again.
-    pub(super) clock_stands: bool,
+    Stands,
+    /// Etcd is not settled: a pod without a node may wait until then for the one that ran it.
+    WaitsForNodes(Timestamp),
 }
 
 /// The template whose pods there are to be.
@@ -40,15 +50,19 @@ pub(super) struct Target {
     keeps_others: bool,
 }
 
-impl Planned<'_, '_> {
+impl<'n> Planned<'_, '_, 'n> {
     /// Adds what is to be written, and when to look again.
     pub(super) fn plan(&self, out: &mut Writes) {
         let rollout = self.advance();
         self.end_lost(out);
         let is_recorded = self.snapshot.rollouts.contains_key(&self.workload.reference);
         let takes_back = !is_recorded && self.take_back(&rollout, out);
+        let before = out.writes.len();
         if let Some(target) = self.target(&rollout).filter(|_| !takes_back) {
             self.move_to(&target, out);
+        }
+        if self.workload.reference.kind == Kind::Pod && out.writes.len() == before {
+            self.update_metadata(out);
         }
         // Without a record the next plan takes back what could not be written now.
         if !takes_back {
@@ -62,16 +76,22 @@ impl Planned<'_, '_> {
         let record = snapshot.rollouts.get(&workload.reference);
         let before = record.map(|record| Cow::Borrowed(&record.value)).or_else(|| self.last_rollout());
         let unavailable = || self.living().filter(|pod| self.is_wanted(pod) && !self.is_available(pod));
-        let rollout = rollout::advance(
+        let mut rollout = rollout::advance(
             workload,
             before.as_deref(),
             self.counts(),
             || {
-                (!self.clock_stands && !unavailable().any(OwnedPod::is_silent))
+                (self.clock != Clock::Stands && !unavailable().any(OwnedPod::is_silent))
                     .then(|| cause(snapshot, unavailable()))
             },
             self.now,
         );
+        // Pods that wait for their nodes are no fault of the template, which gets its time from the end of the wait on.
+        if let Clock::WaitsForNodes(until) = self.clock
+            && self.living().any(|pod| pod.node.is_none())
+        {
+            rollout.progressed_at = rollout.progressed_at.max(until);
+        }
         self.with_trouble(rollout)
     }
 
@@ -218,8 +238,8 @@ impl Planned<'_, '_> {
             count: count(pods.len()),
             available: count(pods.iter().filter(|pod| self.is_available(pod)).count()),
         };
-        let leftover = self.is_left_over();
         let workload = &self.workload;
+        let leftover = workload.strategy == Strategy::Recreate && self.is_left_over();
         let moves = moves(workload.desired, workload.strategy, group(&new), group(&old), leftover);
         let Moves { create, end_new, end_unhealthy, end_old } = moves;
         self.end_first(new.iter().copied(), end_new, &Reason::ScaledDown { to: workload.desired }, out);
@@ -229,6 +249,9 @@ impl Planned<'_, '_> {
             None => Reason::RolledOut { to: Rollout::short(&target.hash).to_owned() },
         };
         for (pods, number) in [(unhealthy, end_unhealthy), (available, end_old)] {
+            if number == 0 {
+                continue;
+            }
             let mut pods = pods;
             victims::order(&mut pods, self.pods, self.now);
             pods.iter().take(number as usize).for_each(|pod| self.end(pod, reason(pod), out));
@@ -254,6 +277,20 @@ impl Planned<'_, '_> {
 
     pub(super) fn end(&self, pod: &OwnedPod<'_>, reason: Reason, out: &mut Writes) {
         out.delete(Key::Pod(pod.pod().reference()), pod.record.mod_revision, reason);
+    }
+
+    /// Copies of a pod get its labels and annotations in place, as it does itself.
+    fn update_metadata(&self, out: &mut Writes) {
+        let wanted = &self.workload.object.metadata;
+        let differs =
+            |pod: &PodInstance| pod.labels != wanted.labels || pod.annotations != wanted.annotations;
+        for pod in self.living().filter(|pod| self.is_wanted(pod) && differs(pod.pod())) {
+            let commit = self.workload.object.provenance.commit.clone();
+            let (labels, annotations) = (wanted.labels.clone(), wanted.annotations.clone());
+            let updated = PodInstance { labels, annotations, commit: commit.clone(), ..pod.pod().clone() };
+            let expect = Expect::ModRevision(pod.record.mod_revision);
+            out.put(Key::Pod(updated.reference()), &updated, expect, Reason::PodUpdated { commit });
+        }
     }
 
     /// Pods of the workload that were ended still run on a live node.
@@ -294,7 +331,7 @@ impl Planned<'_, '_> {
 
     /// Names for new pods: first of those that run already and lack only their record, as after a loss of
     /// etcd; then the lowest numbers that no node has a pod of, dead nodes included.
-    fn free_names(&self, hash: &str) -> impl Iterator<Item = NamespacedName> + use<'_> {
+    fn free_names(&self, hash: &str) -> impl Iterator<Item = NamespacedName> + use<'_, 'n> {
         let workload = &self.workload.reference;
         let traces = self.names.of_workload(workload);
         let running: BTreeSet<NamespacedName> = traces

@@ -96,8 +96,8 @@ impl<'a> Workload<'a> {
             reference: object.reference(),
             object,
             desired,
-            // Labels are not part of the object's hash: the pod itself gets new ones in place.
-            wanted: content_hash(&(&object.hash, &object.metadata.labels)),
+            // Labels and annotations are no part of it: as the pod itself, its copies get new ones in place.
+            wanted: object.hash.clone(),
             min_ready_seconds: 0,
             deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::rolling(None, desired),

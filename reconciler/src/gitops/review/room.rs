@@ -28,6 +28,6 @@ impl Room {
         let taints = spec.into_iter().flat_map(|spec| &spec.taints).filter(|taint| keeps_away(taint.effect));
         pod.node_name.as_ref().is_none_or(|name| *name == self.name)
             && matches_or_empty(&pod.node_selector, &self.labels)
-            && taints.into_iter().all(|taint| taint.is_tolerated_by(&pod.tolerations))
+            && taints.into_iter().all(|taint| taint.is_tolerated_by(&pod.tolerations, 0))
     }
 }

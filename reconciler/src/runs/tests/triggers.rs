@@ -113,7 +113,7 @@ async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
         kit.look_at(at(time)).await;
     }
     let whole = kit.snapshot.current();
-    let kept = LastKnown::from_disk(&LastKnown::of(&whole).unwrap().to_disk());
+    let kept = LastKnown::from_disk(&LastKnown::of(&whole, Timestamp::UNIX_EPOCH).unwrap().to_disk());
     let lost = Snapshot { objects: whole.objects.clone(), ..Snapshot::default() };
     let mut seen = Observed {
         snapshot: Arc::new(lost),

@@ -1,6 +1,7 @@
 //! What the schema can't say about an autoscaler, in Kubernetes' words where people search for them.
 
 use super::{HorizontalPodAutoscalerSpec, Metric, ResourceMetric, ScaleTarget, ScalingRules, TargetType};
+use crate::kinds::metadata;
 use crate::kinds::names::{DNS_LABEL, is_name, is_subdomain_name};
 use crate::violation::{Findings, Path, rules};
 
@@ -36,6 +37,8 @@ fn target(target: &ScaleTarget, at: &Path<'_>, findings: &mut Findings) {
     if !is_name(&target.name) && !is_subdomain_name(&target.name) {
         let message = format!("Invalid value: `{}`: {DNS_LABEL}", target.name);
         findings.add(&rules::INVALID_NAME, &at.field("name"), message);
+    } else {
+        metadata::name_of_pods(&target.name, &at.field("name"), findings);
     }
     let kind = target.kind.kind();
     let (wanted, written) = (kind.api_version(), target.api_version.as_deref());

@@ -5,8 +5,8 @@ mod depends_on;
 pub use depends_on::{ReferenceError, parse_reference};
 
 use super::names::{
-    DNS_LABEL, NAME_MAX_CHARS, SUBDOMAIN_MAX_CHARS, check_qualified_name, is_dns_label, is_label_value,
-    is_name, is_subdomain_name,
+    DNS_LABEL, NAME_MAX_CHARS, SUBDOMAIN_MAX_CHARS, WORKLOAD_NAME_MAX_CHARS, check_qualified_name,
+    is_dns_label, is_label_value, is_name, is_subdomain_name,
 };
 use super::{Kind, NameForm};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, StringMap};
@@ -42,13 +42,16 @@ fn namespace(kind: Kind, namespace: &str, at: &Path<'_>, findings: &mut Findings
 /// it names so long, and up to the length of a label also upper case and `_`.
 fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
     let form = kind.descriptor().names;
-    let longest = if form == NameForm::Long { SUBDOMAIN_MAX_CHARS } else { NAME_MAX_CHARS };
+    let longest = match form {
+        NameForm::Long => SUBDOMAIN_MAX_CHARS,
+        NameForm::OfPods => WORKLOAD_NAME_MAX_CHARS,
+        NameForm::Label | NameForm::Short | NameForm::Only(_) => NAME_MAX_CHARS,
+    };
     let must_be_dns = form == NameForm::Label;
     if name.is_empty() {
         findings.add(&rules::INVALID_NAME, at, "Required value: the name is empty");
     } else if name.chars().count() > longest {
-        let message = format!("Invalid value: must be no more than {longest} characters");
-        findings.add(&rules::INVALID_NAME, at, message);
+        too_long(longest, form == NameForm::OfPods, at, findings);
     } else if let NameForm::Only(only) = form
         && name != only
     {
@@ -61,6 +64,22 @@ fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
         findings
             .add(&rules::NAME_STYLE, at, format!("`{name}` is no DNS name; Kubernetes would refuse it"))
             .help("use lower case letters, digits, `-` and `.`");
+    }
+}
+
+fn too_long(longest: usize, makes_pods: bool, at: &Path<'_>, findings: &mut Findings) {
+    let message = format!("Invalid value: must be no more than {longest} characters");
+    let finding = findings.add(&rules::INVALID_NAME, at, message);
+    if makes_pods {
+        let room = "its pods are called `<name>-<8 digits>-<number>`, which may have";
+        finding.help(format!("shorten it: {room} {SUBDOMAIN_MAX_CHARS} characters"));
+    }
+}
+
+/// The name of a workload or of a pod that gets further pods.
+pub(super) fn name_of_pods(name: &str, at: &Path<'_>, findings: &mut Findings) {
+    if name.chars().count() > WORKLOAD_NAME_MAX_CHARS {
+        too_long(WORKLOAD_NAME_MAX_CHARS, true, at, findings);
     }
 }
 

@@ -45,10 +45,16 @@ pub struct Taint {
 }
 
 impl Taint {
-    /// Whether one of the tolerations is of this taint, by the rules of Kubernetes: what a toleration leaves
-    /// out matches anything.
-    pub fn is_tolerated_by(&self, tolerations: &[Toleration]) -> bool {
-        tolerations.iter().any(|toleration| {
+    /// Whether the first of the tolerations that is of this taint still holds after `elapsed_seconds` of it, by the
+    /// rules of Kubernetes.
+    pub fn is_tolerated_by(&self, tolerations: &[Toleration], elapsed_seconds: i64) -> bool {
+        let seconds = self.toleration(tolerations).map(|toleration| toleration.toleration_seconds);
+        seconds.is_some_and(|seconds| seconds.is_none_or(|seconds| seconds > elapsed_seconds))
+    }
+
+    /// The first of the tolerations that is of this taint: what a toleration leaves out matches anything.
+    pub fn toleration<'a>(&self, tolerations: &'a [Toleration]) -> Option<&'a Toleration> {
+        tolerations.iter().find(|toleration| {
             let value = toleration.value.as_deref().unwrap_or_default();
             toleration.effect.is_none_or(|effect| effect == self.effect)
                 && toleration.key.as_ref().is_none_or(|key| key.is_empty() || *key == self.key)
@@ -80,11 +86,12 @@ pub struct NodeStatus {
 }
 
 impl NodeSpec {
-    /// A running pod must leave the node: a `NoExecute` taint that it does not tolerate, or a drain, which leaves pods
-    /// alone that name the node.
-    pub fn drives_out(&self, pod: &PodSpec) -> bool {
+    /// A running pod must leave the node: a `NoExecute` taint that it does not tolerate, or not any longer, or a drain,
+    /// which leaves pods alone that name the node. `elapsed_seconds`: see [`Taint::is_tolerated_by`].
+    pub fn drives_out(&self, pod: &PodSpec, elapsed_seconds: impl Fn(&Taint) -> i64) -> bool {
         let mut taints = self.taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute);
-        self.drain && pod.node_name.is_none() || taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations))
+        self.drain && pod.node_name.is_none()
+            || taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations, elapsed_seconds(taint)))
     }
 
     /// How well the node is. A node that never registered is unknown, not broken: its manifest may
@@ -139,14 +146,27 @@ mod tests {
         ];
         for (toleration, is_tolerated) in table {
             assert_eq!(
-                taint.is_tolerated_by(std::slice::from_ref(&toleration)),
+                taint.is_tolerated_by(std::slice::from_ref(&toleration), 0),
                 is_tolerated,
                 "{toleration:?}"
             );
         }
-        assert!(!taint.is_tolerated_by(&[]));
+        assert!(!taint.is_tolerated_by(&[], 0));
+        let evicting = Taint { effect: NoExecute, ..taint.clone() };
+        let any = || toleration(None, exists, None, None);
+        let after = |seconds| Toleration { toleration_seconds: Some(seconds), ..any() };
+        for (tolerations, elapsed, is_tolerated) in [
+            (vec![after(60)], 59, true),
+            (vec![after(60)], 60, false),
+            (vec![after(60), any()], 60, false),
+            (vec![any(), after(60)], 60, true),
+            (vec![after(0)], 0, false),
+            (vec![after(-1)], 0, false),
+        ] {
+            assert_eq!(evicting.is_tolerated_by(&tolerations, elapsed), is_tolerated, "{tolerations:?}");
+        }
         let bare = Taint { value: None, ..taint.clone() };
-        assert!(bare.is_tolerated_by(&[toleration(Some("gpu"), equal, None, None)]));
+        assert!(bare.is_tolerated_by(&[toleration(Some("gpu"), equal, None, None)], 0));
         assert_eq!([taint.to_string(), bare.to_string()], ["gpu=a100:NoSchedule", "gpu:NoSchedule"]);
     }
 }

@@ -204,8 +204,8 @@ pub struct Toleration {
     /// The taint's effect; none means every effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
-    /// With `NoExecute`, in Kubernetes: seconds that the pod stays after the taint appears. Accepted, and without
-    /// effect: a pod stays for as long as it tolerates the taint.
+    /// With `NoExecute`: seconds that the pod stays after the taint appears on the Node object; 0 and less mean that it
+    /// leaves at once. None means for ever. For how long pods of a silent node stay, the Cluster object says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }

@@ -18,7 +18,7 @@ impl KindSpec for ReplicaSetSpec {
         api_version: "apps/v1",
         fields: Fields::InSpec,
         is_namespaced: true,
-        names: NameForm::Long,
+        names: NameForm::OfPods,
         older: Older {
             words: &["Replicaset"],
             api_versions: &["v1"],

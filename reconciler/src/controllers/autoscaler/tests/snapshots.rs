@@ -393,6 +393,27 @@ fn after_etcd_was_lost_a_workload_keeps_the_pods_that_run() {
     assert_eq!(world.scale(&set).unwrap().replicas, 5);
 }
 
+/// The file on the reconciler's disk says two, and is older than the five that run.
+#[test]
+fn after_etcd_was_lost_an_old_file_counts_no_pod_less_than_what_runs() {
+    let mut old = World::new(None);
+    old.after(0, 500);
+    old.after(60, 500);
+    let set = reference(Kind::ReplicaSet, "web");
+    let few = old.scale(&set).unwrap().replicas;
+    let file = LastKnown::of(&old.snapshot, at(0)).unwrap();
+    assert!(few < 5 && file.replicas(&set) == Some(few));
+    let mut world = World { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+    world.object(&replica_set(2));
+    world.object(&autoscaler("web", Kind::ReplicaSet, None));
+    for number in 0..5 {
+        world.report(&copy(&set, &format!("web-0a1b2c3d-{number}")));
+    }
+    let written = plan(&world.snapshot, &file, at(3600));
+    written.writes.iter().for_each(|write| write.apply_to(&mut world.snapshot));
+    assert_eq!(world.scale(&set).unwrap().replicas, 5);
+}
+
 #[test]
 fn an_old_sample_is_none() {
     let mut world = World::new(None);

@@ -4,8 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
 use schema::kinds::cluster::{ClusterSpec, NodePolicy};
-use schema::kinds::node::NodeSpec;
-use schema::kinds::pod::{PodPhase, PodSpec};
+use schema::kinds::node::{NodeSpec, Taint};
+use schema::kinds::pod::{PodPhase, PodSpec, TaintEffect};
 use schema::records::{Drain, NodeConditions};
 
 use crate::controllers::nodes::conditions;
@@ -125,6 +125,66 @@ fn most_nodes_at_once_are_not_given_up() {
         story.plan(130);
         assert_eq!(story.evicted(), evicted, "of {nodes}");
     }
+}
+
+#[test]
+fn a_node_that_comes_and_goes_does_not_put_off_that_another_is_given_up() {
+    let mut story = Story::of(3);
+    story.lose(&["n1"]);
+    story.plan(100);
+    // At any time either n2 is away too, or it came back less than a lease ago.
+    let mut given_up = None;
+    for at in 120..200 {
+        match at % 20 {
+            0 => story.lose(&["n2"]),
+            10 => story.beat("n2"),
+            _ => {}
+        }
+        story.plan(at);
+        given_up = given_up.or_else(|| story.evicted().contains(&"n1").then_some(at));
+    }
+    // n2 fell silent at 120 first, before n1 was due at 130, and was back at 130: a lease later n2 is away again, and at
+    // 150 it has come back for itself alone.
+    assert_eq!(given_up, Some(150));
+}
+
+#[test]
+fn the_nodes_controller_tells_how_long_pods_have_tolerated_a_taint() {
+    let mut story = Story::of(1);
+    let toleration = |seconds| {
+        let mut pod = spec(1, 1);
+        pod.tolerations.push(
+            serde_json::from_value(serde_json::json!({
+                "key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds,
+            }))
+            .unwrap(),
+        );
+        pod
+    };
+    let taint = |effect| Taint { key: "k".into(), value: None, effect };
+    let taints = vec![taint(TaintEffect::NoExecute), taint(TaintEffect::NoSchedule)];
+    let tainted = NodeSpec { taints, ..NodeSpec::default() };
+    for (name, seconds) in [("a", 60), ("b", 300)] {
+        let builder = std::mem::take(&mut story.builder);
+        story.builder = builder.bound("n1", &instance(name, toleration(seconds)));
+    }
+    story.builder = std::mem::take(&mut story.builder).node_object("n1", tainted);
+    assert_eq!(story.says(100), ["n1: taints of the node, and how long they have been there"]);
+    let elapsed = |story: &Story| {
+        let taints = story.of_node("n1").taints;
+        taints.into_iter().map(|(taint, age)| (taint, age.since, age.elapsed_seconds)).collect::<Vec<_>>()
+    };
+    let is_one = |seconds| [("k:NoExecute".to_owned(), second(100), seconds)];
+    assert_eq!(elapsed(&story), is_one(0));
+    assert_eq!(story.plan(159).again_at, Some(second(160)));
+    assert_eq!(story.plan(160).again_at, Some(second(400)));
+    assert_eq!(elapsed(&story), is_one(60));
+    assert_eq!(story.says(399), [""; 0]);
+    story.plan(400);
+    assert_eq!(elapsed(&story), is_one(300));
+    story.builder = std::mem::take(&mut story.builder).node_object("n1", NodeSpec::default());
+    story.plan(401);
+    assert_eq!(elapsed(&story), []);
 }
 
 // Seen red without `LEASE`, and with a `since` that starts anew.

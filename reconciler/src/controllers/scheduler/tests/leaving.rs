@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schema::condition::ConditionStatus;
 use schema::kinds::node::{NodeSpec, Taint};
 use schema::kinds::pod::TaintEffect;
-use schema::records::{NodeConditions, PodInstance, Settled};
+use schema::records::{NodeConditions, PodInstance, Settled, TaintAge};
 
 use super::strategies::applied;
 use super::*;
@@ -21,7 +21,7 @@ fn named(name: &str, node: &str) -> PodInstance {
 fn evicted(builder: SnapshotBuilder, node: &str) -> SnapshotBuilder {
     let since = Timestamp::UNIX_EPOCH;
     let conditions =
-        NodeConditions { ready: ConditionStatus::Unknown, since, evicted_at: Some(since), drain: None };
+        NodeConditions { evicted_at: Some(since), ..NodeConditions::new(ConditionStatus::Unknown, since) };
     builder.put(&Key::NodeConditions(node.into()), &conditions).delete(&Key::Heartbeat(node.into()))
 }
 
@@ -99,6 +99,26 @@ fn a_taint_with_no_execute_drives_out_what_does_not_tolerate_it() {
     assert_eq!(planned(&builder.delete(&Key::Heartbeat("n1".into())).snapshot), "", "it may be lost");
 }
 
+#[test]
+fn a_pod_leaves_once_the_time_is_over_for_which_it_tolerates_a_taint() {
+    let taint = Taint { key: "k".into(), value: None, effect: TaintEffect::NoExecute };
+    let of = |seconds| {
+        let tolerations = serde_json::json!([{"key": "k", "operator": "Exists", "effect": "NoExecute",
+            "tolerationSeconds": seconds}]);
+        PodSpec { tolerations: serde_json::from_value(tolerations).unwrap(), ..spec(1, 1) }
+    };
+    let (a, b) = (instance("a", of(60)), instance("b", of(300)));
+    let builder = with(with(SnapshotBuilder::new().nodes(2), "n1", &a), "n1", &b);
+    let builder = builder.node_object("n1", NodeSpec { taints: vec![taint.clone()], ..NodeSpec::default() });
+    assert_eq!(planned(&builder.snapshot), "", "the taint is new");
+    let since = Timestamp::UNIX_EPOCH;
+    let taints = [(taint.to_string(), TaintAge { since, elapsed_seconds: 60 })].into();
+    let conditions = NodeConditions { taints, ..NodeConditions::new(ConditionStatus::True, since) };
+    let builder = applied(builder.put(&Key::NodeConditions("n1".into()), &conditions));
+    assert_eq!(bound(&builder), ["n1/b", "n2/a"]);
+    assert_eq!(planned(&builder.delete(&Key::PodStatus("n1".into(), a.reference())).snapshot), "");
+}
+
 // Seen red without `has_left` in `must_leave`.
 #[test]
 fn a_node_that_is_neither_registered_nor_alive_has_no_pods() {
@@ -140,7 +160,7 @@ fn after_etcd_was_lost_a_pod_waits_for_the_node_that_ran_it() {
     let web = instance("web", spec(1, 1));
     let whole = SnapshotBuilder::new().nodes(3).pod(&web).bound("n3", &web);
     let whole = whole.put(&Key::Settled("n3".into()), &Settled::default());
-    let last_known = Arc::new(LastKnown::of(&whole.snapshot).unwrap());
+    let last_known = Arc::new(LastKnown::of(&whole.snapshot, Timestamp::UNIX_EPOCH).unwrap());
     let placed = |nodes: u8, seconds: i64| {
         let builder = SnapshotBuilder::new().nodes(nodes).pod(&web);
         let seen = Observed { last_known: Arc::clone(&last_known), ..seen(&builder.snapshot) };

@@ -14,7 +14,7 @@ use crate::controllers::LastKnown;
 use crate::controllers::testing::{SnapshotBuilder, instance, object, object_key, pod_ref, spec};
 
 fn planned(snapshot: &Snapshot) -> String {
-    plan(snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH).to_string()
+    plan(snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH).to_string()
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn an_object_becomes_a_pod_of_its_name() {
 #[test]
 fn the_pod_is_exactly_what_the_object_says() {
     let builder = SnapshotBuilder::new().object(&object("web", spec(100, 64)));
-    let plan = plan(&builder.snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);
+    let plan = plan(&builder.snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
     let crate::controllers::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
     let pod: PodInstance = schema::codec::decode(value).unwrap();
     assert_eq!(pod, instance("web", spec(100, 64)));
@@ -48,7 +48,7 @@ fn a_label_is_changed_in_place_and_keeps_the_uid() {
     labelled.metadata.labels.insert("tier".into(), "front".into());
     labelled.provenance.commit = "2".repeat(40);
     let builder = SnapshotBuilder::new().object(&labelled).pod(&instance("web", spec(100, 64)));
-    let plan = plan(&builder.snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);
+    let plan = plan(&builder.snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
     assert_eq!(
         plan.to_string(),
         "put pods/default/web if at 2: metadata changed by commit 222222222222, in place\n"
@@ -72,7 +72,7 @@ fn another_login_of_the_same_hash_is_told_in_place() {
     };
     rotated.files.insert("secrets/login.age".to_owned(), blob);
     let builder = SnapshotBuilder::new().object(&rotated).pod(&instance("web", spec(100, 64)));
-    let plan = plan(&builder.snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);
+    let plan = plan(&builder.snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
     let crate::controllers::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
     let pod: PodInstance = schema::codec::decode(value).unwrap();
     assert_eq!((pod.uid, &pod.files), (instance("web", spec(100, 64)).uid, &rotated.files));
@@ -89,7 +89,7 @@ fn a_new_pod_gets_default_resources_and_one_that_is_there_keeps_what_it_got() {
         (Key::Object(object.reference()), object)
     };
     let pod_of = |builder: &SnapshotBuilder| -> (String, PodInstance) {
-        let plan = plan(&builder.snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);
+        let plan = plan(&builder.snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
         let crate::controllers::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
         (plan.to_string(), schema::codec::decode(value).unwrap())
     };
@@ -160,7 +160,7 @@ fn an_object_that_cannot_be_read_is_not_an_object_that_is_gone() {
 fn a_pod_that_cannot_be_read_is_not_written_over() {
     let builder =
         SnapshotBuilder::new().object(&object("web", spec(1, 1))).garbage(&Key::Pod(pod_ref("web")));
-    let plan = plan(&builder.snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);
+    let plan = plan(&builder.snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
     assert!(plan.writes.is_empty(), "{plan}");
     assert_eq!(plan.notes.len(), 1, "{plan}");
 }
@@ -174,7 +174,7 @@ fn a_pod_too_large_for_a_key_is_told_and_not_written() {
     let mut snapshot = Snapshot::default();
     let versioned = schema::snapshot::Versioned { value: object, create_revision: 1, mod_revision: 1 };
     snapshot.objects.insert(versioned.value.reference(), versioned.into());
-    let plan = plan(&snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);
+    let plan = plan(&snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
     assert!(plan.writes.is_empty(), "{plan}");
     assert!(plan.to_string().contains("NotWritten: value of 7"), "{plan}");
 }

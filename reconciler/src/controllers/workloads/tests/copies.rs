@@ -73,12 +73,22 @@ fn copies_are_like_the_pod_and_are_rolled_with_it() {
         assert!((3..=5).contains(&copies), "{:?}", field.pods());
     }
     assert_eq!(field.images(), ["web:2"; 5]);
-    // A label alone reaches copies, too, although the pod keeps its uid.
+    // Labels and annotations reach copies in place, too.
+    let uids = |field: &Field| {
+        let pods = field.snapshot().pods.values();
+        pods.map(|pod| pod.value.uid.clone()).collect::<Vec<_>>()
+    };
+    let before = uids(&field);
     field.object.metadata.labels.insert("app".to_owned(), "shop".to_owned());
+    field.object.metadata.annotations.insert("team".to_owned(), "blue".to_owned());
     field.push(pod("web:2"), 4);
-    field.run(20);
-    assert!(field.snapshot().pods.values().all(|pod| pod.value.labels["app"] == "shop"));
-    assert_eq!(field.pods().len(), 5);
+    field.run(3);
+    let has_both = |pod: &PodInstance| {
+        pod.labels["app"] == "shop" && pod.annotations.get("team").is_some_and(|t| t == "blue")
+    };
+    assert!(field.snapshot().pods.values().all(|pod| has_both(&pod.value)));
+    assert_eq!(uids(&field), before);
+    assert!(field.plan().writes.is_empty());
 }
 
 #[test]

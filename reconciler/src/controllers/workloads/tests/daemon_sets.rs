@@ -61,7 +61,7 @@ fn give_up(field: &mut Field, node: &str) {
     silence(field, node);
     let since = Timestamp::UNIX_EPOCH;
     let ready = ConditionStatus::Unknown;
-    let conditions = NodeConditions { ready, since, evicted_at: Some(since), drain: None };
+    let conditions = NodeConditions { evicted_at: Some(since), ..NodeConditions::new(ready, since) };
     edit(field, |builder| builder.put(&Key::NodeConditions(node.to_owned()), &conditions));
 }
 
@@ -482,7 +482,7 @@ fn a_pod_has_what_its_template_says_its_node_and_the_tolerations_of_all_daemons(
     assert_eq!(pod.labels, StringMap::from([("app".to_owned(), "web".to_owned())]));
     let silent =
         Taint { key: "node.kubernetes.io/not-ready".into(), value: None, effect: TaintEffect::NoExecute };
-    assert!(silent.is_tolerated_by(&pod.spec.tolerations));
+    assert!(silent.is_tolerated_by(&pod.spec.tolerations, 0));
 }
 
 /// What happens between two plans.

@@ -1,12 +1,14 @@
 //! An etcd that was lost knows again where each workload stood, from the disk of the reconciler.
 
+use jiff::SignedDuration;
 use schema::keys::Key;
 use schema::kinds::Resource;
 use schema::kinds::pod::PodSpec;
 use schema::object::Object;
-use schema::records::ScaleRecord;
+use schema::records::{Quarantine, ScaleRecord, SourceState, SourceStatus};
 
-use crate::controllers::testing::object;
+use crate::controllers::LastKnown;
+use crate::controllers::testing::{object, source};
 
 use super::field::{Fate, Field, replica_set, rolling};
 
@@ -90,4 +92,105 @@ fn a_scaled_workload_keeps_its_number_and_a_changed_one_rolls() {
     assert_eq!(field.pods(), before);
     field.run(20);
     assert_eq!(field.images(), ["web:2"; 5]);
+}
+
+/// Its reconciler was down for a day, in which another template was rolled out.
+#[test]
+fn a_file_older_than_what_runs_counts_for_nothing() {
+    let mut field = running(3);
+    field.keep();
+    let old = field.last_known.clone();
+    field.after(86_400);
+    field.push(rolling(replica_set(3, "web:2"), 1, 0), 2);
+    field.run(20);
+    let (before, whole) = (field.pods(), field.snapshot().clone());
+    field.lose_etcd();
+    field.last_known = old;
+    field.report_again(&whole);
+    for _ in 0..4 {
+        field.plan();
+        assert!(field.images().iter().all(|image| image == "web:2"), "{:?}", field.pods());
+    }
+    assert_eq!(field.pods(), before);
+}
+
+/// What changed within the last second before the loss does not make the file an old one.
+#[test]
+fn a_pod_that_was_made_a_moment_before_the_loss_leaves_the_file_in_force() {
+    let mut field = running(3);
+    field.fates.insert(BAD.to_owned(), Fate::Waits("ErrImagePull"));
+    field.keep();
+    let kept = field.last_known.clone();
+    field.push(rolling(replica_set(3, BAD), 1, 0), 2);
+    field.run(2);
+    let whole = field.snapshot().clone();
+    field.lose_etcd();
+    field.last_known = kept;
+    field.report_again(&whole);
+    field.run(5);
+    field.after(60);
+    field.run(10);
+    assert!(field.rollout().failure.is_some());
+    assert_eq!(field.images(), ["web:1"; 3], "the file has the good template");
+}
+
+#[test]
+fn a_workload_that_git_took_away_and_named_again_begins_anew() {
+    let mut field = running(3);
+    field.fates.insert(BAD.to_owned(), Fate::Waits("ErrImagePull"));
+    field.push(rolling(replica_set(3, BAD), 1, 0), 2);
+    field.run(5);
+    field.after(60);
+    field.run(5);
+    assert!(field.rollout().failure.is_some());
+    field.lose_etcd();
+    let object = Key::Object(field.object.reference());
+    let forgotten = |field: &mut Field| {
+        let left = field.last_known.without_deleted(field.snapshot());
+        left.inspect(|left| field.last_known = left.clone()).is_some()
+    };
+    // Git names it, but nothing was applied yet; then the file that names it is broken.
+    field.builder = std::mem::take(&mut field.builder).delete(&object);
+    assert!(!forgotten(&mut field));
+    let broken = Quarantine {
+        file: field.object.provenance.file.clone(),
+        commit: String::new(),
+        author: String::new(),
+        violations: Vec::new(),
+        violations_total: 1,
+    };
+    let status = |quarantined| SourceStatus { quarantined, ..source(SourceState::Degraded) };
+    let key = Key::Source(field.object.provenance.source.clone());
+    field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![broken.clone()]));
+    assert!(!forgotten(&mut field));
+    // Another file is broken, and Git does not name the workload: it is gone.
+    let other = Quarantine { file: "other.yaml".to_owned(), ..broken };
+    field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![other]));
+    assert!(forgotten(&mut field) && !forgotten(&mut field));
+    field.push(rolling(replica_set(3, BAD), 1, 0), 4);
+    field.run(2);
+    let rollout = field.rollout();
+    assert!(rollout.failure.is_none() && rollout.good.is_none(), "{rollout:?}");
+    assert!(field.images().iter().all(|image| image == BAD));
+}
+
+/// `evictAfterSeconds` above the deadline of the workload.
+#[test]
+fn a_template_does_not_fail_while_its_pods_wait_for_their_nodes() {
+    let mut field = running(3);
+    field.lose_etcd();
+    field.last_known = LastKnown::default();
+    field.waits_until = Some(field.now + SignedDuration::from_secs(300));
+    for _ in 0..150 {
+        field.plan();
+        field.after(2);
+        assert_eq!(field.rollout().failure, None);
+    }
+    // The nodes did not come back: the pods begin elsewhere, and have the whole time for it.
+    field.waits_until = None;
+    field.after(50);
+    field.plan();
+    assert_eq!(field.rollout().failure, None);
+    field.run(3);
+    assert!(field.rollout().complete);
 }

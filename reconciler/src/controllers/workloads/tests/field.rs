@@ -2,6 +2,7 @@
 //! nodes report what the test says. Time is the test's.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
@@ -38,6 +39,7 @@ pub(super) struct Field {
     /// By the image of the template; those that are not here are ready at once.
     pub(super) fates: BTreeMap<String, Fate>,
     pub(super) last_known: LastKnown,
+    pub(super) waits_until: Option<Timestamp>,
     nodes: u8,
 }
 
@@ -63,8 +65,9 @@ impl Field {
         let object = object("web", PodSpec::default());
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let builder = SnapshotBuilder::new().nodes(nodes);
+        let last_known = LastKnown::default();
         let mut field =
-            Self { builder, now, object, fates: BTreeMap::new(), last_known: LastKnown::default(), nodes };
+            Self { builder, now, object, fates: BTreeMap::new(), last_known, waits_until: None, nodes };
         field.push(set, 1);
         field
     }
@@ -92,7 +95,8 @@ impl Field {
 
     /// The controller's plan, carried out.
     pub(super) fn plan(&mut self) -> Writes {
-        let plan = plan(self.snapshot(), &self.last_known, self.now);
+        let last_known = Arc::new(self.last_known.clone()).without_outdated(self.snapshot());
+        let plan = plan(self.snapshot(), &last_known, self.waits_until, self.now);
         for write in &plan.writes {
             let builder = std::mem::take(&mut self.builder);
             self.builder = match &write.change {
@@ -182,14 +186,27 @@ impl Field {
     /// Etcd is lost, and filled with what Git says by another commit; nodes report nothing yet. What the reconciler
     /// has on its disk is `last_known`.
     pub(super) fn lose_etcd(&mut self) {
-        let settled = Key::Settled("n1".to_owned());
-        let whole = std::mem::take(&mut self.builder).put(&settled, &Settled::default()).snapshot;
-        let disk = serde_json::to_string(&LastKnown::of(&whole).unwrap().to_disk()).unwrap();
-        self.last_known = LastKnown::from_disk(&serde_json::from_str(&disk).unwrap());
+        self.keep();
         self.object.provenance.commit = "f".repeat(40);
         self.object.generation = 1;
         let key = Key::Object(self.object.reference());
         self.builder = SnapshotBuilder::new().nodes(self.nodes).put(&key, &self.object);
+    }
+
+    /// The reconciler writes down what etcd holds.
+    pub(super) fn keep(&mut self) {
+        let settled = Key::Settled("n1".to_owned());
+        let whole = self.builder.clone().put(&settled, &Settled::default()).snapshot;
+        let disk = serde_json::to_string(&LastKnown::of(&whole, self.now).unwrap().to_disk()).unwrap();
+        self.last_known = LastKnown::from_disk(&serde_json::from_str(&disk).unwrap());
+    }
+
+    /// Nodes report to an etcd that was lost what they reported to the one before it.
+    pub(super) fn report_again(&mut self, before: &Snapshot) {
+        for ((node, pod), status) in &before.pod_status {
+            let key = Key::PodStatus(node.clone(), pod.clone());
+            self.builder = std::mem::take(&mut self.builder).put(&key, &status.value);
+        }
     }
 
     pub(super) fn forget_pods(&mut self, names: &BTreeSet<String>) {

@@ -89,7 +89,7 @@ fn a_version_that_is_not_built_leaves_the_one_before_to_be_woken() {
         ImageState::Failed { why: "no".to_owned() },
     ] {
         let builder = asleep(&object, image);
-        let plan = plan(&builder.snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);
+        let plan = plan(&builder.snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
         assert_eq!(made(&plan), [(TEMPLATE.to_owned(), "busybox:1".to_owned())], "{plan}");
         let rollout = plan.writes.iter().find(|write| matches!(write.key, Key::Rollout(_)));
         assert!(rollout.is_none_or(|write| write.change != Change::Delete), "{plan}");
@@ -100,7 +100,7 @@ fn a_version_that_is_not_built_leaves_the_one_before_to_be_woken() {
 fn a_version_that_is_built_takes_over() {
     let object = function();
     let builder = asleep(&object, ImageState::Ready);
-    let plan = plan(&builder.snapshot, &LastKnown::default(), Timestamp::UNIX_EPOCH);
+    let plan = plan(&builder.snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
     let made = made(&plan);
     assert!(
         matches!(&made[..], [(hash, image)] if hash != TEMPLATE && image == "minik8s.local/function:new"),

@@ -20,7 +20,7 @@ struct Leader {
 impl Leader {
     /// The transactions of one plan; those after the kill are never sent.
     fn act(&mut self, field: &mut Field) {
-        let plan = super::super::plan::plan(field.snapshot(), &field.last_known, field.now);
+        let plan = super::super::plan::plan(field.snapshot(), &field.last_known, None, field.now);
         let mut writes = plan.writes.iter().peekable();
         while let Some(first) = writes.next() {
             if self.written == self.killed_before {
