@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
@@ -34,45 +35,62 @@ pub(super) struct Client {
     pub(super) is_node: bool,
 }
 
-/// Makes the head of a client's request that of ours. `host` is what the request was for.
-pub(super) fn to_endpoint(headers: &mut HeaderMap, host: &HeaderValue, client: &Client) {
-    let upgrade = upgrade(headers);
+/// The head of our request to an endpoint, of that of a client. `host` is what the client's was for.
+pub(super) fn to_endpoint(headers: &HeaderMap, host: &HeaderValue, client: &Client) -> HeaderMap {
     let chunked = headers.contains_key(TRANSFER_ENCODING);
-    let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
-    remove_hop_by_hop(headers);
-    // hyper asked the client to continue before the endpoint reads this.
-    headers.remove(EXPECT);
-    if chunked {
-        // hyper sends the body of a GET only if this says that there is one.
-        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        headers.remove(CONTENT_LENGTH);
-    }
-    if trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-    }
-    if let Some(protocol) = upgrade {
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, protocol);
-    }
-    headers.insert(HOST, host.clone());
-    if !client.is_node {
-        for name in [FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST] {
-            headers.remove(name);
+    let named = named_by_connection(headers);
+    let is_ours = |name: &HeaderName| {
+        // What another than the node says of its clients is not believed.
+        (!client.is_node && [FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST].contains(name))
+            // hyper asked the client to continue before the endpoint reads this.
+            || [HOST, EXPECT, FORWARDED_FOR, REAL_IP].contains(name)
+            || (chunked && name == CONTENT_LENGTH)
+    };
+    let mut sent = HeaderMap::with_capacity(headers.len() + ADDED);
+    sent.insert(HOST, host.clone());
+    for (name, value) in headers {
+        if !is_ours(name) && !HOP_BY_HOP.contains(name) && !named.contains(name) {
+            sent.append(name.clone(), value.clone());
         }
     }
-    forwarded(headers, host, client.address);
+    if chunked {
+        // hyper sends the body of a GET only if this says that there is one.
+        sent.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+    if tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers")) {
+        sent.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    if let Some(protocol) = upgrade(headers) {
+        sent.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        sent.insert(UPGRADE, protocol);
+    }
+    let believed =
+        headers.get_all(FORWARDED_FOR).iter().filter(|_| client.is_node && !named.contains(&FORWARDED_FOR));
+    forwarded(&mut sent, host, (believed, client.address));
+    sent
 }
 
-/// Adds the address that is seen. What a proxy on the node, which may end TLS, said about the rest stays;
-/// what others said was removed before.
-fn forwarded(headers: &mut HeaderMap, host: &HeaderValue, client: IpAddr) {
+/// Headers that a head gets from us.
+const ADDED: usize = 5;
+
+/// Adds the address that is seen to those that a proxy on the node named, which may end TLS. What it said about the rest
+/// stays.
+fn forwarded<'a>(
+    headers: &mut HeaderMap,
+    host: &HeaderValue,
+    (believed, client): (impl Iterator<Item = &'a HeaderValue>, IpAddr),
+) {
     let client = client.to_string();
-    let mut chain: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
-    chain.push(client.as_bytes());
-    if let Ok(chain) = HeaderValue::from_bytes(&chain.join(&b", "[..])) {
+    let mut chain = Vec::with_capacity(client.len());
+    for value in believed {
+        chain.extend_from_slice(value.as_bytes());
+        chain.extend_from_slice(b", ");
+    }
+    chain.extend_from_slice(client.as_bytes());
+    if let Ok(chain) = HeaderValue::from_maybe_shared(Bytes::from(chain)) {
         headers.insert(FORWARDED_FOR, chain);
     }
-    if let Ok(client) = HeaderValue::from_str(&client) {
+    if let Ok(client) = HeaderValue::from_maybe_shared(Bytes::from(client)) {
         headers.insert(REAL_IP, client);
     }
     headers.entry(FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
@@ -98,14 +116,18 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
+    for name in named_by_connection(headers).iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+/// What holds for this connection only because `Connection` says so.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    tokens(headers, &CONNECTION)
         .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
         // How long the body is, and for whom, is not the client's to take away.
         .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
+        .collect()
 }
 
 /// The words between the commas of all headers of that name.
@@ -131,9 +153,8 @@ mod tests {
     }
 
     fn sent_by(is_node: bool, lines: &[(&str, &str)]) -> Vec<String> {
-        let mut headers = headers(lines);
         let client = Client { address: [192, 0, 2, 7].into(), is_node };
-        to_endpoint(&mut headers, &HeaderValue::from_static("shop.example"), &client);
+        let headers = to_endpoint(&headers(lines), &HeaderValue::from_static("shop.example"), &client);
         let mut text: Vec<String> =
             headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
         text.sort();

@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::http::request;
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
-use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use schema::control::{causes, error_chain};
 use tokio::time::timeout_at;
@@ -162,9 +161,8 @@ impl Proxy {
         target: Target<'_>,
     ) -> Result<Answered, Refusal> {
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
-        let (mut head, body) = request.into_parts();
+        let (head, body) = request.into_parts();
         let who = headers::Client { address: caller.address, is_node: caller.is_node };
-        headers::to_endpoint(&mut head.headers, target.host, &who);
         let path = match (target.path, head.uri.path_and_query()) {
             (None, Some(own)) => own.clone(),
             (path, _) => path_and_query(path.unwrap_or("/"), head.uri.query())?,
@@ -179,7 +177,8 @@ impl Proxy {
                 return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "there is no endpoint"));
             };
             let address = place.address();
-            let sent = pin!(pool.send(address, request_to(&path, &head, upload)));
+            let headers = headers::to_endpoint(&head.headers, target.host, &who);
+            let sent = pin!(pool.send(address, request_to(&path, &head.method, headers, upload)));
             let failed = match self.answer(sent, &progress).await {
                 Ok(response) => {
                     let is_sending = !progress.has_ended();
@@ -299,11 +298,11 @@ fn path_and_query(path: &str, query: Option<&str>) -> Result<PathAndQuery, Refus
     })
 }
 
-fn request_to(path: &PathAndQuery, head: &request::Parts, body: Upload) -> Request<Upload> {
+fn request_to(path: &PathAndQuery, method: &Method, headers: HeaderMap, body: Upload) -> Request<Upload> {
     let mut request = Request::new(body);
-    *request.method_mut() = head.method.clone();
+    *request.method_mut() = method.clone();
     *request.uri_mut() = Uri::from(path.clone());
-    *request.headers_mut() = head.headers.clone();
+    *request.headers_mut() = headers;
     request
 }
 
