@@ -245,6 +245,28 @@ async fn a_functions_pod_is_named_once_its_rules_stand_whatever_else_fails() {
     assert!(sandboxed(&rig).is_empty());
 }
 
+#[tokio::test]
+async fn a_build_is_let_in_once_its_rules_stand_and_for_that_index_alone() {
+    let mut rig = rig();
+    let (requests, confinement) = build_network::channel();
+    rig.network.deps.builds = confinement;
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::default()));
+    let stands = || requests.stands.borrow().clone();
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert_eq!(stands(), None, "none was asked for");
+    let index = |port: u16| Some(Arc::new(BTreeSet::from([([10, 96, 0, 7], port).into()])));
+    requests.wanted.send_replace(index(1));
+    run_refused(&mut rig).await;
+    assert_eq!(stands(), None);
+    rig.iptables.rules().refuse = None;
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert_eq!(stands(), index(1));
+    requests.wanted.send_replace(index(2));
+    run_refused(&mut rig).await;
+    assert_eq!(stands(), None, "its rules may be those of the other index, or none");
+}
+
 /// A run in which no rule is taken.
 async fn run_refused(rig: &mut Rig) {
     let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
