@@ -71,11 +71,15 @@ fn a_build_reaches_the_world_and_neither_the_cluster_nor_its_node() -> Result<()
             })?;
         }
         let metadata = at("169.254.169.254", 80)?;
-        let steps = tries(&[&guarded[..], &[metadata, world]].concat());
+        let tries = tries(&[&guarded[..], &[metadata, world]].concat());
+        let steps = format!(
+            "{tries}\nRUN cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max 2>&1 || true"
+        );
         cluster.push(&with_steps("curious", &steps), "A curious build")?;
         eventually("it is built", secs(120), || {
             let log = log_of_build(cluster, "curious")?;
             ensure!(log.contains(&format!("reached {} {}\n", world.ip(), world.port())), "{log}");
+            ensure!(log.contains("100000"), "a core at most: {log}");
             for target in guarded.iter().chain([&metadata]) {
                 ensure!(log.contains(&format!("kept from {} {}\n", target.ip(), target.port())), "{log}");
             }

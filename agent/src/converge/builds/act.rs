@@ -22,9 +22,8 @@ use crate::worlds::registry::NotDeleted;
 
 /// How Docker's error ends about a step that was killed by SIGKILL, as the kernel does for want of memory.
 const KILLED: &str = "returned a non-zero code: 137";
-/// What may be wrong where pip's own index was asked.
-const NO_INDEX: &str = "; if this node reaches no package index, put the wheels into a `wheels` folder beside \
-    requirements.txt, or name an index in the Cluster object's functions.packageIndex";
+/// What the error says of the step in which pip installs packages.
+const PIP_STEP: &str = " install --no-cache-dir ";
 /// CPU of one step of a build: one core.
 const CPU_QUOTA_US: i32 = 100_000;
 /// Bytes of a build's log that are kept.
@@ -211,8 +210,7 @@ impl BuildsLoop {
         self.deps.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
         let folder = self.deps.files.folder(&order.source);
         let mut secret = None;
-        let runtime = runtime(order, &folder)?;
-        let (parts, needs_network) = match runtime {
+        let (parts, needs_network) = match runtime(order, &folder)? {
             Runtime::Dockerfile => (vec![Content::Folder { path: "", folder }], true),
             Runtime::Python => {
                 let scratch = self.deps.state_dir.join("agent");
@@ -244,15 +242,21 @@ impl BuildsLoop {
             Ok(()) => return Ok(()),
             Err(error) => error.to_string(),
         };
-        let mut help = String::new();
-        if error.ends_with(KILLED) {
+        let help = if error.ends_with(KILLED) {
             let mib = self.deps.limits.memory_bytes >> 20;
-            help = format!(
+            format!(
                 "; it was killed, as is what takes more than {mib} MiB of memory (--build-memory of the agent)"
-            );
-        } else if needs_network && runtime == Runtime::Python && order.package_index.is_none() {
-            help = NO_INDEX.to_owned();
-        }
+            )
+        } else if needs_network && error.contains(PIP_STEP) {
+            let index = match &order.package_index {
+                Some(index) => format!("if this node does not reach {index},"),
+                None => "if this node reaches no package index, name one in the Cluster object's functions.packageIndex, or"
+                    .to_owned(),
+            };
+            format!("; {index} put the wheels into a `wheels` folder beside requirements.txt")
+        } else {
+            String::new()
+        };
         Err(format!("{error}{help}"))
     }
 

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use bollard::models::NetworkCreateRequest;
 
-use super::error::{READ, within};
-use super::real::WRITE;
+use super::error::{READ, WRITE, within};
 use super::{DockerError, INSTANCE_LABEL};
 
 /// The engine's names of what a network is made with.

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::body::create_body;
-use super::error::{READ, within};
+use super::error::{READ, WRITE, within};
 use super::pull::{self, Movement, Step};
 use super::raw_log;
 use super::reference::asked_for;
@@ -27,8 +27,6 @@ use super::{
     NewContainer, PullProgress, RegistryLogin, StoredImage,
 };
 
-/// Longest time for a request that makes, starts or removes: a slow disk may take long.
-pub(super) const WRITE: Duration = Duration::from_secs(120);
 /// On top of the grace period of a stop: SIGKILL, and the engine's own bookkeeping.
 const STOP_EXTRA: Duration = Duration::from_secs(30);
 /// The client's own limit; ours above are shorter, except for streams.

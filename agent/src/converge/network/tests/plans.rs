@@ -1,7 +1,7 @@
 //! Decisions beside the rules' text: links, UDP, spellings; and the loop on fakes.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -255,7 +255,7 @@ async fn a_build_is_let_in_once_its_rules_stand_and_for_that_index_alone() {
     let stands = || requests.stands.borrow().clone();
     assert_eq!(run(&mut rig).await, Ok(true));
     assert_eq!(stands(), None, "none was asked for");
-    let index = |port: u16| Some(Arc::new(BTreeSet::from([([10, 96, 0, 7], port).into()])));
+    let index = |port: u16| Some(Arc::new(BTreeSet::from([SocketAddrV4::new([10, 96, 0, 7].into(), port)])));
     requests.wanted.send_replace(index(1));
     run_refused(&mut rig).await;
     assert_eq!(stands(), None);
