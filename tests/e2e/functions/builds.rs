@@ -39,7 +39,6 @@ fn tries(targets: &[SocketAddr]) -> String {
     )
 }
 
-// Seen red without the jump into the chain.
 #[test]
 fn a_build_reaches_the_world_and_neither_the_cluster_nor_its_node() -> Result<()> {
     Cluster::run(options(2), |cluster| {

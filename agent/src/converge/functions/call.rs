@@ -298,7 +298,6 @@ pub(super) async fn is_object(bytes: &Bytes) -> bool {
 mod tests {
     use super::*;
 
-    // Seen red with every body parsed at once.
     #[tokio::test]
     async fn large_bodies_are_parsed_beside_the_calls_of_others() {
         let text = |length: usize| Bytes::from(format!("{{\"text\": \"{}\"}}", "x".repeat(length)));

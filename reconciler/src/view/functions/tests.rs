@@ -21,7 +21,6 @@ fn put_demand(snapshot: &mut Snapshot, node: &str, of: &str, demand: FunctionDem
     snapshot.demand.insert(node.to_owned(), stored(demand));
 }
 
-// Seen red with a mean that does not weigh, and with the calls of silent nodes.
 #[test]
 fn calls_through_all_living_gateways_add_up_and_their_mean_is_by_how_many_each_had() {
     let mut snapshot = snapshot();
