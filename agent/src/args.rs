@@ -132,6 +132,16 @@ pub struct RunArguments {
     /// registry too
     #[arg(long, env = "MINIK8S_FUNCTION_IMAGE_KEEP", value_name = "SECONDS", default_value_t = 600)]
     pub function_image_keep_seconds: u32,
+    /// Longest time for the build of a function's image
+    #[arg(long, env = "MINIK8S_BUILD_TIMEOUT", value_name = "SECONDS", default_value_t = 900)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub build_timeout_seconds: u32,
+    /// Memory of a step of a build
+    #[arg(long, env = "MINIK8S_BUILD_MEMORY", value_name = "QUANTITY", default_value = "1Gi")]
+    pub build_memory: String,
+    /// A build is stopped once Docker's disk has filled by this much since it began
+    #[arg(long, env = "MINIK8S_BUILD_DISK", value_name = "QUANTITY", default_value = "8Gi")]
+    pub build_disk: String,
     /// The reconcilers' APIs, to fetch files from; by default the one that etcd says leads
     #[arg(long, env = "MINIK8S_RECONCILER", value_name = "URL", value_delimiter = ',')]
     pub reconciler: Vec<String>,

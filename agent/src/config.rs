@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hickory_proto::rr::Name;
 use jiff::SignedDuration;
@@ -9,6 +10,7 @@ use schema::quantity::Memory;
 use schema::store::etcd::Access;
 
 use crate::args::{DnsArguments, EtcdLoginArguments, MachineArguments, ResetArguments, RunArguments};
+use crate::converge::builds::BuildLimits;
 use crate::converge::dns::{DnsSettings, resolv};
 use crate::converge::images::Thresholds;
 use crate::converge::network::Vxlan;
@@ -55,6 +57,7 @@ pub struct Config {
     pub image_gc: Thresholds,
     /// How long images of functions stay that no function needs.
     pub function_images_kept: SignedDuration,
+    pub build_limits: BuildLimits,
     pub reconciler: Vec<String>,
     pub age_identity: PathBuf,
     pub dns: DnsSettings,
@@ -139,6 +142,7 @@ impl RunArguments {
             container_limits: self.container_limits()?,
             image_gc: self.thresholds()?,
             function_images_kept: SignedDuration::from_secs(self.function_image_keep_seconds.into()),
+            build_limits: self.build_limits()?,
         })
     }
 }
@@ -195,6 +199,9 @@ impl DnsArguments {
 /// Smallest log file: less than one line of Docker's (16 KiB) would be no log.
 const LOG_MIN_BYTES: u64 = 64 << 10;
 
+/// Least and most memory of a step of a build: its parameter has 32 bits.
+const BUILD_MEMORY: (u64, u64) = (16 << 20, i32::MAX as u64);
+
 impl RunArguments {
     fn container_limits(&self) -> Result<ContainerLimits, ConfigError> {
         let (size, files) = (&self.container_log_max_size, self.container_log_max_files);
@@ -216,6 +223,21 @@ impl RunArguments {
             }
         };
         Ok(ContainerLimits { pids, log: LogLimits { max_bytes, max_files: files } })
+    }
+
+    fn build_limits(&self) -> Result<BuildLimits, ConfigError> {
+        let bytes = |flag, given: &String, (least, most): (u64, u64), why| match given.parse::<Memory>() {
+            Ok(given) if (least..=most).contains(&given.bytes) => Ok(given.bytes),
+            Ok(_) => wrong(flag, given, why),
+            Err(error) => wrong(flag, given, error.to_string()),
+        };
+        let memory = "give 16Mi or more, and less than 2Gi, which Docker's builder does not take";
+        let disk = "give 1Mi or more, for example 8Gi";
+        Ok(BuildLimits {
+            time: Duration::from_secs(self.build_timeout_seconds.into()),
+            memory_bytes: bytes("--build-memory", &self.build_memory, BUILD_MEMORY, memory)?,
+            disk_bytes: bytes("--build-disk", &self.build_disk, (1 << 20, u64::MAX), disk)?,
+        })
     }
 
     fn thresholds(&self) -> Result<Thresholds, ConfigError> {
@@ -324,6 +346,8 @@ mod tests {
             (["--cluster-domain", "a..b"], "for example cluster.local"),
             (["--cluster-domain", "a_b"], "for example cluster.local"),
             (["--dns-upstream", "192.0.2.1:x"], "192.0.2.53:5353"),
+            (["--build-memory", "2Gi"], "less than 2Gi"),
+            (["--build-disk", "much"], "not a quantity"),
             (["--image-gc-low", "85"], "less than --image-gc-high, which is 85"),
         ] {
             let error = check(&flags).unwrap_err();

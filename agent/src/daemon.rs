@@ -25,6 +25,7 @@ use self::prepare::{Ground, prepare, require_root};
 use crate::api::{self, Api};
 use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
+use crate::converge::build_network::{self, BuildRequests};
 use crate::converge::builds::NodeImages;
 use crate::converge::control_plane::{self, ControlPlane};
 use crate::converge::image_book::ImageBook;
@@ -178,7 +179,8 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let reported = wire_pods(&mut runtime, &base, dns, pod_tables, (rules_follow, sandboxed))?;
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));
-    wire_images(&mut runtime, &base);
+    let (build_requests, confinement) = build_network::channel();
+    wire_images(&mut runtime, &base, build_requests);
     let row = every(IDENTITY_INTERVAL).wake_on(base.catalog.clone());
     runtime.drive(row, IdentityLoop::new(Arc::clone(&base.files), base.catalog.clone()));
     let jobs = wire_slurm(&mut runtime, &base);
@@ -187,10 +189,11 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let row = row.wake_on(reported.clone()).wake_on(base.files.cluster_recipient());
     runtime.drive(row, base.node(vtep, reported));
     let row = every(NETWORK_INTERVAL).wake_on(base.catalog.clone()).wake_on(base.subnet.clone());
-    let row = row.wake_on(pod_table.clone()).wake_on(base.control.clone());
+    let row =
+        row.wake_on(pod_table.clone()).wake_on(base.control.clone()).wake_on(confinement.wanted.clone());
     let row = wake_on_addresses(row, &base.netlink);
     let wakes = vec![wake_services.clone(), row.nudge()];
-    runtime.drive(row, base.network(pod_table, (vteps, sandboxes), addresses, wake_services));
+    runtime.drive(row, base.network(pod_table, (vteps, sandboxes, confinement), addresses, wake_services));
     let watched = wake::on_change(Arc::clone(&base.iptables), wakes, token.clone());
     runtime.task("changes of packet rules", watched);
 
@@ -218,7 +221,7 @@ fn wire_pods(
 }
 
 /// Images: what is removed of them, the loop that builds those of functions, and what is reported of them.
-fn wire_images(runtime: &mut Runtime, base: &Base<'_>) {
+fn wire_images(runtime: &mut Runtime, base: &Base<'_>, network: BuildRequests) {
     runtime.drive(every(IMAGES_INTERVAL), base.images());
     let (reports, built) = watch::channel(None);
     let images = NodeImages { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
@@ -226,7 +229,7 @@ fn wire_images(runtime: &mut Runtime, base: &Base<'_>) {
     runtime.task("image statuses", writer.run(built, runtime.token()));
     let is_work = |before: &Snapshot, now: &Snapshot| !before.builds.ptr_eq(&now.builds);
     let row = every(BUILDS_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
-    runtime.drive(row, base.builds(reports));
+    runtime.drive(row, base.builds(network, reports));
 }
 
 /// Slurm jobs: the loop that sees to them, and what is reported of them.

@@ -1,7 +1,7 @@
 //! `minik8s-agent reset`: removes all that an instance made on this machine.
 //!
 //! Finds containers by label, links by alias, rules by chain name, mounts and files by path, without etcd or its
-//! own state. Order: containers, links, tunnel, bridge, rules, mounts, files, pause image.
+//! own state. Order: containers, the builds' network, links, tunnel, bridge, rules, mounts, files, pause image.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -68,7 +68,12 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     let docker = RealDocker::connect(&machine.docker).await;
     let mut removed = Removed::default();
     match &docker {
-        Ok(docker) => remove_containers(machine, docker, &mut removed).await,
+        Ok(docker) => {
+            remove_containers(machine, docker, &mut removed).await;
+            let network = Names::of(&machine.instance).build_network;
+            let result = docker.remove_network(&network).await;
+            removed.note(format!("network {network}"), result);
+        }
         // The rest can go all the same, and a machine without Docker must be cleanable.
         Err(error) => removed.failures.push(format!("containers: {error}")),
     }

@@ -32,6 +32,8 @@ pub(crate) fn sweep(slot: &Slot) -> Result<()> {
     for label in ["minik8s.io/instance", "minik8s-test.slot"] {
         machine.remove_by_filter(&format!("label={label}={}", slot.instance()))?;
     }
+    // None, mostly; its bridge goes with it.
+    let _ = machine.run(&["network", "rm", &format!("{}-builds", slot.instance())]);
     remove_images(slot, &machine)?;
     remove_namespaces(&slot.instance())?;
     remove_links(&slot.instance())?;

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
+use crate::converge::build_network::{BuildConfinement, BuildRequests};
 use crate::converge::builds::plan::Reported;
 use crate::converge::builds::{BuildsDeps, BuildsLoop};
 use crate::converge::control_plane::ControlPlane;
@@ -145,12 +146,19 @@ impl Base<'_> {
         })
     }
 
-    pub(super) fn builds(&self, reports: watch::Sender<Option<Reported>>) -> BuildsLoop {
+    pub(super) fn builds(
+        &self,
+        network: BuildRequests,
+        reports: watch::Sender<Option<Reported>>,
+    ) -> BuildsLoop {
         let deps = BuildsDeps {
             node: self.node_name(),
             state_dir: self.config.machine.state_dir.clone(),
             instance: self.instance(),
             kept: self.config.function_images_kept,
+            limits: self.config.build_limits,
+            mtu: self.pod_mtu,
+            network,
             docker: Arc::clone(&self.docker),
             disk: Arc::new(RealDisk),
             registry: self.registry(),
@@ -214,7 +222,11 @@ impl Base<'_> {
     pub(super) fn network(
         &self,
         pods: watch::Receiver<PodTable>,
-        (vtep, sandboxed): (watch::Sender<Option<Vtep>>, watch::Sender<SandboxedPods>),
+        (vtep, sandboxed, builds): (
+            watch::Sender<Option<Vtep>>,
+            watch::Sender<SandboxedPods>,
+            BuildConfinement,
+        ),
         address: watch::Sender<Option<std::net::IpAddr>>,
         rules_changed: Nudge,
     ) -> NetworkLoop {
@@ -228,6 +240,7 @@ impl Base<'_> {
             control: self.control.clone(),
             vtep,
             sandboxed,
+            builds,
             address,
             rules_changed,
         };
@@ -235,6 +248,7 @@ impl Base<'_> {
             node_ip: self.config.node_ip,
             vxlan: self.config.vxlan,
             api_port: self.config.listen.port(),
+            calls_port: self.config.functions_listen.port(),
             tunnel_without_peers: self.config.dns.node_dns,
             ..NetworkSettings::new(&self.config.machine.instance, self.pod_mtu)
         };

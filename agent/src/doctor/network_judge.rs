@@ -6,7 +6,7 @@ use schema::kinds::service::NODE_PORTS;
 
 use super::check::{Check, Ranges};
 use super::network_probe::{Links, NetworkSeen};
-use super::rules::RECENT;
+use super::rules::{MANGLE, RECENT};
 use crate::config::Config;
 use crate::converge::network::mtu::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
 use crate::packet_rules::names::Names;
@@ -47,9 +47,12 @@ fn rules(seen: &NetworkSeen) -> Vec<Check> {
     };
     let refused = |(name, result): &(&'static str, Result<(), String>)| {
         let why = result.as_ref().err()?;
-        Some(match *name == RECENT {
-            true => Check::warn(name, why, "sessionAffinity needs it: load the module xt_recent"),
-            false => Check::fail(name, why, "load its module: modprobe xt_NAME, ipt_NAME or nft_compat"),
+        Some(match *name {
+            RECENT => Check::warn(name, why, "sessionAffinity needs it: load the module xt_recent"),
+            MANGLE => {
+                Check::warn(name, why, "builds that need the network need it: load the module iptable_mangle")
+            }
+            _ => Check::fail(name, why, "load its module: modprobe xt_NAME, ipt_NAME or nft_compat"),
         })
     };
     let checks: Vec<Check> = tried.iter().filter_map(refused).collect();

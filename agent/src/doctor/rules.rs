@@ -8,11 +8,12 @@ use crate::worlds::netlink::ScratchNamespace;
 pub(super) type Tried = (&'static str, Result<(), String>);
 
 /// Name, table, and a rule as the agent spells it.
-const RULES: [(&str, &str, &str); 13] = [
+const RULES: [(&str, &str, &str); 14] = [
     ("match tcp", "filter", "-p tcp -m tcp --dport 80 -j RETURN"),
     ("match udp", "filter", "-p udp -m udp --dport 53 -j RETURN"),
     ("match comment", "filter", "-m comment --comment probe -j RETURN"),
     ("match addrtype", "nat", "-m addrtype --dst-type LOCAL -j RETURN"),
+    (MANGLE, "mangle", "-m addrtype --dst-type LOCAL -j DROP"),
     ("match conntrack", "nat", "-m conntrack --ctstate DNAT -j RETURN"),
     ("match mark", "nat", "-m mark --mark 0x4000/0x4000 -j RETURN"),
     ("match statistic", "nat", "-m statistic --mode random --probability 0.50000000000 -j RETURN"),
@@ -26,6 +27,8 @@ const RULES: [(&str, &str, &str); 13] = [
 
 /// Only services with `sessionAffinity` need it.
 pub(super) const RECENT: &str = "match recent";
+/// Only builds that need the network need it.
+pub(super) const MANGLE: &str = "table mangle";
 /// `--random-fully` is used where iptables knows it.
 const MASQUERADE: &str = "target MASQUERADE";
 const REJECT: &str = "REJECT by reset";

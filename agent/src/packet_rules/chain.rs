@@ -9,6 +9,8 @@ use schema::kinds::pod::Protocol;
 pub enum Table {
     /// What may pass.
     Filter,
+    /// Before addresses are rewritten, and before anybody lets a packet pass.
+    Mangle,
     /// Which addresses are rewritten.
     Nat,
 }
@@ -17,6 +19,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Table::Filter => "filter",
+            Table::Mangle => "mangle",
             Table::Nat => "nat",
         })
     }

@@ -9,12 +9,17 @@ pub struct Names {
     pub bridge: String,
     /// `mk8s.1`.
     pub tunnel: String,
+    /// `mk8s-builds`, Docker's network for builds, and its bridge `mk8s-b0`.
+    pub build_network: String,
+    pub build_bridge: String,
     /// `MK8S-FORWARD`.
     pub forward: ChainRef,
     /// `MK8S-INPUT`.
     pub input: ChainRef,
     /// `MK8S-SANDBOX`, for packets of functions.
     pub sandbox: ChainRef,
+    /// `MK8S-BUILDS`, for packets of builds.
+    pub builds: ChainRef,
     /// `MK8S-HOSTPORT`.
     pub hostport: ChainRef,
     /// `MK8S-POSTROUTING`.
@@ -28,20 +33,28 @@ impl Names {
         Self {
             bridge: format!("{instance}0"),
             tunnel: format!("{instance}.1"),
+            build_network: format!("{instance}-builds"),
+            build_bridge: format!("{instance}-b0"),
             forward: ChainRef::new(Table::Filter, format!("{prefix}-FORWARD")),
             input: ChainRef::new(Table::Filter, format!("{prefix}-INPUT")),
             sandbox: ChainRef::new(Table::Filter, format!("{prefix}-SANDBOX")),
+            builds: ChainRef::new(Table::Mangle, format!("{prefix}-BUILDS")),
             hostport: ChainRef::new(Table::Nat, format!("{prefix}-HOSTPORT")),
             postrouting: ChainRef::new(Table::Nat, format!("{prefix}-POSTROUTING")),
         }
     }
 
     /// All chains of this instance.
-    pub fn chains(&self) -> [&ChainRef; 5] {
-        [&self.forward, &self.input, &self.sandbox, &self.hostport, &self.postrouting]
+    pub fn chains(&self) -> [&ChainRef; 6] {
+        [&self.forward, &self.input, &self.sandbox, &self.builds, &self.hostport, &self.postrouting]
     }
 
-    /// The jumps that lead into the chains.
+    /// The jump that stands once a build needs the network: Docker's own leave for its bridges stands before ours.
+    pub fn builds_jump(&self) -> Jump {
+        Jump::new("PREROUTING", &format!("-i {} ", self.build_bridge), &self.builds)
+    }
+
+    /// The jumps that always lead into the chains.
     pub fn jumps(&self) -> Vec<Jump> {
         let local = "-m addrtype --dst-type LOCAL ";
         vec![

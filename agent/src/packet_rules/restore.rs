@@ -130,7 +130,7 @@ fn place<'a>(
 
 /// One transaction for each table that is touched.
 fn write_transactions(changes: &[&RuleChange], text: &mut String) {
-    for table in [Table::Filter, Table::Nat] {
+    for table in [Table::Filter, Table::Mangle, Table::Nat] {
         let of_table: Vec<&RuleChange> =
             changes.iter().filter(|c| c.chain().table == table).copied().collect();
         if of_table.is_empty() {

@@ -25,6 +25,7 @@ pub fn saved_lines(text: &str) -> impl Iterator<Item = SavedLine<'_>> {
         if let Some(name) = line.strip_prefix('*') {
             table = match name.trim() {
                 "filter" => Some(Table::Filter),
+                "mangle" => Some(Table::Mangle),
                 "nat" => Some(Table::Nat),
                 _ => None,
             };

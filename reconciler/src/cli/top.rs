@@ -241,6 +241,33 @@ mod tests {
     }
 
     #[test]
+    fn functions_by_their_calls() {
+        let row = |name: &str, calls_per_second: f64, mean_millis: Option<f64>| {
+            CallsRow(FunctionView {
+                namespace: "default".to_owned(),
+                name: name.to_owned(),
+                ready: 2,
+                wanted: 3,
+                waiting: 4,
+                in_flight: 20,
+                calls_per_second,
+                mean_millis,
+                image: "Ready".to_owned(),
+                source: String::new(),
+                health: "Healthy".to_owned(),
+                note: String::new(),
+                age: "7s".to_owned(),
+                labels: std::collections::BTreeMap::new(),
+            })
+        };
+        insta::assert_snapshot!(drawn(&[row("busy", 1234.56, Some(1.25)), row("idle", 0.0, None)]), @r"
+        NAME   CALLS/S   MEAN    IN FLIGHT   WAITING   REPLICAS
+        busy   1234.6    1.2ms   20          4         2/3
+        idle   0.0       -       20          4         2/3
+        ");
+    }
+
+    #[test]
     fn containers_are_rows_of_their_own() {
         let rows: Vec<ContainerRow> = pods().into_iter().flat_map(containers).collect();
         insta::assert_snapshot!(drawn(&rows), @r"

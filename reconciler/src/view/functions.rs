@@ -250,3 +250,6 @@ fn image_word(record: Option<&FunctionRecord>) -> &'static str {
         Some(ImageState::Failed { .. }) => "Failed",
     }
 }
+
+#[cfg(test)]
+mod tests;

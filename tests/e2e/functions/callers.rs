@@ -70,6 +70,7 @@ fn callers_from_outside_need_leave_or_the_token_and_none_may_call_too_often() ->
         let shown = format!("Authorization: Bearer {TOKEN}");
         expect(cluster, "door", &["-H", &shown], 200, "word")?;
         expect(cluster, "closed", &["-H", &shown], 403, "Forbidden")?;
+        through_a_host(cluster)?;
         by_the_cli(cluster)?;
         another_token(cluster, &shown)?;
         not_too_often(cluster)
@@ -81,6 +82,39 @@ fn stand_outside(cluster: &Cluster) -> Result<()> {
     let (bridge, slot) = (format!("{}h", cluster.slot().instance()), cluster.slot());
     let address = format!("{}/24", slot.underlay(OUTSIDE));
     NetWorld::of_machine().run("ip", &["addr", "add", &address, "dev", &bridge]).map(drop)
+}
+
+/// The hosts of a Dns object open to nobody what is closed: neither by route nor by name.
+fn through_a_host(cluster: &Cluster) -> Result<()> {
+    let path = |name: &str| format!("  - {{path: /{name}, backends: [{{function: {name}}}]}}\n");
+    let paths = ["closed", "open", "door"].map(path).concat();
+    let dns = format!(
+        "apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {{name: doors}}\nspec:\n  host: doors.example\n  paths:\n{paths}"
+    );
+    cluster.push(&[Change::write("dns.yaml", dns)], "A host")?;
+    let gateway = schema::records::gateway_address(cluster.slot().service_cidr().parse()?);
+    // Only a node and its pods have a route to it by themselves.
+    let (node, route) = (cluster.node().address()?.to_owned(), format!("{gateway}/32"));
+    NetWorld::of_machine().run("ip", &["route", "add", &route, "via", &node])?;
+    let from = cluster.slot().underlay(OUTSIDE);
+    for (name, status, word) in
+        [("open", 200, "word"), ("closed", 403, "Forbidden"), ("door", 401, "TokenMissing")]
+    {
+        let url = format!("http://{gateway}/{name}");
+        let ask =
+            ["-s", "-i", "-m", "100", "--interface", &from, "-H", "Host: doors.example", "-d", "{}", &url];
+        eventually(&format!("{name} is answered with {status}"), secs(60), || {
+            let said = NetWorld::of_machine().run("curl", &ask)?;
+            let found: u16 = said.split_whitespace().nth(1).context("no status")?.parse()?;
+            ensure!(found == status && said.contains(word), "{said}");
+            Ok(())
+        })?;
+    }
+    let inside =
+        ["-s", "-m", "100", "-H", "Host: doors.example", "-d", "{}", &format!("http://{gateway}/closed")];
+    let said = cluster.node().net.run("curl", &inside)?;
+    ensure!(said.contains("hidden"), "the node may: {said}");
+    NetWorld::of_machine().run("ip", &["route", "del", &route]).map(drop)
 }
 
 /// What the program sends with `--token-file`; and that from the reconciler's address none is needed.

@@ -3,6 +3,7 @@
 use harness::{Change, Cluster, ClusterOptions, Context, Node, Result, Where, ensure};
 use serde_json::Value;
 
+mod builds;
 mod callers;
 mod calls;
 mod contract;

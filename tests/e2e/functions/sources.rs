@@ -188,6 +188,24 @@ fn index(cluster: &Cluster, wheel: Vec<u8>) -> Result<String> {
     Ok(format!("http://{address}/simple"))
 }
 
+/// What can't be installed is said, with what can be done.
+fn one_that_is_away_is_named(cluster: &Cluster, settings: &str, url: &str) -> Result<()> {
+    let nobody = format!("http://{}:1/simple", cluster.slot().underlay(1));
+    let changes = [
+        Change::write("cluster.yaml", settings.replace(url, &nobody)),
+        manifest("away", ""),
+        code("away", "main.py", GREETS),
+        code("away", "requirements.txt", "greeter==1.0\n"),
+    ];
+    cluster.push(&changes, "An index that is away")?;
+    let said = format!("if this node does not reach {nobody}, put the wheels into a `wheels` folder");
+    eventually("what to do is said", secs(240), || {
+        let described = cluster.cli(&["describe", "function/away"])?.ok()?;
+        ensure!(described.contains(&said), "{described}");
+        Ok(())
+    })
+}
+
 /// The login is in no layer, no history, no log and no record.
 fn from_an_index_with_a_login(cluster: &Cluster, wheel: Vec<u8>) -> Result<()> {
     let url = index(cluster, wheel)?;
@@ -197,7 +215,7 @@ fn from_an_index_with_a_login(cluster: &Cluster, wheel: Vec<u8>) -> Result<()> {
     let login = format!("username: kim\npassword: {PASSWORD}\n");
     let login = sealed(&recipient_of(cluster, 2)?, "default", "index", &login)?;
     let changes = [
-        Change::write("cluster.yaml", settings),
+        Change::write("cluster.yaml", &settings),
         Change::write("secrets/default/index.age", login),
         manifest("indexed", ""),
         code("indexed", "main.py", &GREETS.replace("'made'", "'again': 1, 'made'")),
@@ -223,5 +241,5 @@ fn from_an_index_with_a_login(cluster: &Cluster, wheel: Vec<u8>) -> Result<()> {
     for record in cluster.etcd.list("/minik8s")? {
         ensure!(!record.value.contains(PASSWORD), "{} has the password", record.key);
     }
-    Ok(())
+    one_that_is_away_is_named(cluster, &settings, &url)
 }

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::control::lock;
@@ -21,10 +20,10 @@ use super::{BuildsLoop, disk, python};
 use crate::worlds::docker::{BuildSecret, ImageBuild};
 use crate::worlds::registry::NotDeleted;
 
-/// Longest time for one build.
-const BUILD_MAX: Duration = Duration::from_secs(900);
-/// Memory of one step of a build.
-const MEMORY_BYTES: i32 = 1 << 30;
+/// How Docker's error ends about a step that was killed by SIGKILL, as the kernel does for want of memory.
+const KILLED: &str = "returned a non-zero code: 137";
+/// What the error says of the step in which pip installs packages.
+const PIP_STEP: &str = " install --no-cache-dir ";
 /// CPU of one step of a build: one core.
 const CPU_QUOTA_US: i32 = 100_000;
 /// Bytes of a build's log that are kept.
@@ -170,7 +169,8 @@ impl BuildsLoop {
         let log = Mutex::new(BuildLog { file: fs::File::create(&path).ok(), text: String::new() });
         let said = |text: &str| lock(&log).add(text);
         let began = std::time::Instant::now();
-        let building = timeout(BUILD_MAX, self.build_now(order, &said));
+        let limits = self.deps.limits;
+        let building = timeout(limits.time, self.build_now(order, &said));
         let mut snapshot = self.deps.snapshot.clone();
         let key = (self.deps.node.clone(), hash.to_owned());
         let taken_back = async {
@@ -181,8 +181,8 @@ impl BuildsLoop {
         };
         // Cancel-safe: a build that is not wanted, or fills the disk, ends at the engine, too.
         let done = tokio::select! {
-            done = building => done.unwrap_or_else(|_| Err(format!("the build took longer than {BUILD_MAX:?}"))),
-            why = disk::filled(self.deps.docker.as_ref(), self.deps.disk.as_ref()) => Err(why),
+            done = building => done.unwrap_or_else(|_| Err(format!("the build took longer than {:?}", limits.time))),
+            why = disk::filled(self.deps.docker.as_ref(), self.deps.disk.as_ref(), limits.disk_bytes) => Err(why),
             () = taken_back => return,
         };
         match done {
@@ -207,15 +207,14 @@ impl BuildsLoop {
         order: &BuildOrder,
         log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
     ) -> Result<(), String> {
-        let deps = &self.deps;
-        deps.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
-        let folder = deps.files.folder(&order.source);
+        self.deps.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
+        let folder = self.deps.files.folder(&order.source);
         let mut secret = None;
-        let (parts, network) = match runtime(order, &folder)? {
+        let (parts, needs_network) = match runtime(order, &folder)? {
             Runtime::Dockerfile => (vec![Content::Folder { path: "", folder }], true),
             Runtime::Python => {
-                let scratch = deps.state_dir.join("agent");
-                let bases = bases(deps.docker.as_ref(), order.base.as_deref(), &scratch, log).await?;
+                let scratch = self.deps.state_dir.join("agent");
+                let bases = bases(self.deps.docker.as_ref(), order.base.as_deref(), &scratch, log).await?;
                 secret = self.index_login(order).await?;
                 let (dockerfile, network) = python::dockerfile(&bases, order, &folder, secret.is_some());
                 (python::content(&dockerfile, &folder), network)
@@ -224,26 +223,41 @@ impl BuildsLoop {
         let context =
             tokio::task::spawn_blocking(move || tar(&parts)).await.map_err(|error| error.to_string())?;
         let context = context.map_err(|error| format!("cannot read the function's folder: {error}"))?;
+        let network = match needs_network {
+            true => Some(self.confined_network(order.package_index.as_deref()).await?),
+            false => None,
+        };
         let hash = image_hash(&order.reference).unwrap_or_default().to_owned();
         let build = ImageBuild {
             reference: order.reference.clone(),
             context: context.into(),
             dockerfile: "Dockerfile".to_owned(),
             network,
-            memory_bytes: MEMORY_BYTES,
+            memory_bytes: i32::try_from(self.deps.limits.memory_bytes).unwrap_or(i32::MAX),
             cpu_quota_us: CPU_QUOTA_US,
             labels: [("minik8s.io/function-image".to_owned(), hash)].into(),
             secret,
         };
-        deps.docker.build(build, log).await.map_err(|error| {
-            let help = if network && order.package_index.is_none() {
-                "; if this node reaches no package index, put the wheels into a `wheels` folder beside requirements.txt, \
-                 or name an index in the Cluster object's functions.packageIndex"
-            } else {
-                ""
+        let error = match self.deps.docker.build(build, log).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error.to_string(),
+        };
+        let help = if error.ends_with(KILLED) {
+            let mib = self.deps.limits.memory_bytes >> 20;
+            format!(
+                "; it was killed, as is what takes more than {mib} MiB of memory (--build-memory of the agent)"
+            )
+        } else if needs_network && error.contains(PIP_STEP) {
+            let index = match &order.package_index {
+                Some(index) => format!("if this node does not reach {index},"),
+                None => "if this node reaches no package index, name one in the Cluster object's functions.packageIndex, or"
+                    .to_owned(),
             };
-            format!("{error}{help}")
-        })
+            format!("; {index} put the wheels into a `wheels` folder beside requirements.txt")
+        } else {
+            String::new()
+        };
+        Err(format!("{error}{help}"))
     }
 
     /// What pip needs for the index, as a line of a netrc file.

@@ -9,18 +9,16 @@ use crate::worlds::docker::Docker;
 
 /// Between two looks. At 1 GB/s a build is stopped 2 GB late.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Most bytes by which the disk may fill during a build: several times the largest Python packages there are.
-const GROWTH_MAX: u64 = 8 << 30;
 /// Bytes that a build leaves free for the pods of the node.
 const FREE_MIN: u64 = 1 << 30;
 
 /// Ends, with the reason, once a build is to be stopped as the disk fills. Where the disk can't be seen, never.
-pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk) -> String {
+pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk, growth_max: u64) -> String {
     let Ok(root) = docker.data_root().await else { return std::future::pending().await };
     let Ok(at_first) = disk.usage(&root).await else { return std::future::pending().await };
     loop {
         if let Ok(now) = disk.usage(&root).await
-            && let Some(why) = trouble(at_first, now)
+            && let Some(why) = trouble(at_first, now, growth_max)
         {
             return format!("the build was stopped: {why} on the disk of {}", root.display());
         }
@@ -29,15 +27,15 @@ pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk) -> String {
 }
 
 /// What is wrong with a disk that was like this before.
-fn trouble(before: DiskUsage, now: DiskUsage) -> Option<String> {
+fn trouble(before: DiskUsage, now: DiskUsage, growth_max: u64) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     let grown = now.used_bytes.saturating_sub(before.used_bytes);
-    if grown > GROWTH_MAX {
+    if grown > growth_max {
         // Others write, too.
         return Some(format!(
             "{} MiB were written since it began, more than {} MiB,",
             mib(grown),
-            mib(GROWTH_MAX)
+            mib(growth_max)
         ));
     }
     let is_low = now.free_bytes < FREE_MIN;
@@ -57,7 +55,7 @@ mod tests {
         for (after, says) in [(of(19, 41), "9216 MiB were written since"), (of(12, 0), "0 MiB are left")] {
             let (docker, disk) = (FakeDocker::default(), FakeDisk::default());
             disk.set(of(10, 50));
-            let watch = filled(&docker, &disk);
+            let watch = filled(&docker, &disk, 8 << 30);
             tokio::pin!(watch);
             let quiet = tokio::time::timeout(Duration::from_secs(60), &mut watch).await;
             assert!(quiet.is_err(), "{quiet:?}");

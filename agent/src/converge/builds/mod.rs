@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 
 mod act;
 pub mod base;
+mod confine;
 mod context;
 mod disk;
 mod leftovers;
@@ -39,10 +41,21 @@ pub use act::Outcome;
 use plan::{BuildsPlan, Failure, Observed, Reported};
 
 use crate::catalog::Catalog;
+use crate::converge::build_network::BuildRequests;
 use crate::files::PodFiles;
 use crate::worlds::disk::Disk;
 use crate::worlds::docker::Docker;
 use crate::worlds::registry::ClusterRegistry;
+
+/// What a build may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuildLimits {
+    pub time: Duration,
+    /// Of one step, swap included.
+    pub memory_bytes: u64,
+    /// By which Docker's disk may fill during a build: several times the largest Python packages by default.
+    pub disk_bytes: u64,
+}
 
 /// What the loop stands on.
 pub struct BuildsDeps {
@@ -52,6 +65,11 @@ pub struct BuildsDeps {
     pub instance: String,
     /// How long images stay that no function needs.
     pub kept: SignedDuration,
+    pub limits: BuildLimits,
+    /// Of links to the world beyond this node.
+    pub mtu: u32,
+    /// Asks for the rules of builds.
+    pub network: BuildRequests,
     pub docker: Arc<dyn Docker>,
     pub disk: Arc<dyn Disk>,
     pub registry: Arc<ClusterRegistry>,
@@ -120,10 +138,10 @@ impl Loop for BuildsLoop {
 
     async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
         if outcome.again {
-            return Ok(Next::After(std::time::Duration::ZERO));
+            return Ok(Next::After(Duration::ZERO));
         }
         let wait = outcome.again_at.map(|at| at.duration_since(Timestamp::now()));
-        let wait = wait.map(|wait| std::time::Duration::try_from(wait).unwrap_or_default());
+        let wait = wait.map(|wait| Duration::try_from(wait).unwrap_or_default());
         Ok(wait.map_or(Next::Interval, Next::After))
     }
 }

@@ -32,6 +32,9 @@ const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(2), Duration::fro
 /// Bytes of an answer beyond the result's own: an error with its traceback.
 const ERROR_BYTES: u64 = 256 * 1024;
 
+/// Longest body that is parsed where calls are served: each MiB takes about a millisecond, in which others wait.
+const PARSED_HERE_MAX: usize = 128 << 10;
+
 /// What is called, and how.
 pub(super) struct Call<'c> {
     pub(super) calls: &'c Calls,
@@ -249,7 +252,7 @@ impl Call<'_> {
                 }
             }
         }
-        let (status, body) = judge(status, body.freeze()).map_err(Failed::Refused)?;
+        let (status, body) = judge(status, body.freeze()).await.map_err(Failed::Refused)?;
         let (replica, queued) = (address, Duration::ZERO);
         Ok(Answered { status, body, room, replica, queued, handled_micros: handled })
     }
@@ -260,16 +263,16 @@ fn invalid(message: impl Into<String>) -> Refused {
 }
 
 /// What an answer means: a result is a JSON object; an error says what it is.
-fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), Refused> {
+async fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), Refused> {
     if status.is_success() {
-        return match is_object(&body) {
+        return match is_object(&body).await {
             true => Ok((StatusCode::OK, body)),
             false => Err(invalid("the function's answer is no JSON object")),
         };
     }
     let known = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::INTERNAL_SERVER_ERROR];
     let known = known.contains(&status) || [502, 504].contains(&status.as_u16());
-    if known && is_object(&body) {
+    if known && is_object(&body).await {
         return Ok((status, body));
     }
     let said = String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
@@ -277,8 +280,42 @@ fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), Refused
     Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "FunctionError", message))
 }
 
-/// The bytes are one JSON object.
-pub(super) fn is_object(bytes: &[u8]) -> bool {
-    let begins = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
-    begins && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
+/// The bytes are one JSON object. Many are read on a thread that may block.
+pub(super) async fn is_object(bytes: &Bytes) -> bool {
+    let parse = |bytes: &[u8]| {
+        let begins = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+        begins && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
+    };
+    if bytes.len() <= PARSED_HERE_MAX {
+        return parse(bytes);
+    }
+    let bytes = bytes.clone();
+    // It fails only where the process ends.
+    tokio::task::spawn_blocking(move || parse(&bytes)).await.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn large_bodies_are_parsed_beside_the_calls_of_others() {
+        let text = |length: usize| Bytes::from(format!("{{\"text\": \"{}\"}}", "x".repeat(length)));
+        let turns_during = async |body: Bytes| {
+            let (mut turns, parsed) = (0, is_object(&body));
+            tokio::pin!(parsed);
+            loop {
+                tokio::select! {
+                    biased;
+                    is_object = &mut parsed => break (is_object, turns),
+                    () = tokio::task::yield_now() => turns += 1,
+                }
+            }
+        };
+        assert_eq!(turns_during(text(1000)).await, (true, 0), "a small one is not worth a thread");
+        let (is_object, turns) = turns_during(text(4 << 20)).await;
+        assert!(is_object && turns > 0, "{turns}");
+        let (cut, _) = turns_during(text(4 << 20).slice(..4 << 20)).await;
+        assert!(!cut);
+    }
 }

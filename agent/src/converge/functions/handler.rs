@@ -395,7 +395,7 @@ async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<
         return Ok((Bytes::from_static(b"{}"), room));
     }
     let body = read.freeze();
-    match is_object(&body) {
+    match is_object(&body).await {
         true => Ok((body, room)),
         false => Err(Refused::new(StatusCode::BAD_REQUEST, "NotAnObject", "the body is no JSON object")),
     }

@@ -110,8 +110,14 @@ impl NetworkLoop {
         // Before the rules of pods that are gone go: another one may get the address while they do.
         let still = self.deps.sandboxed.borrow().intersection(functions).copied().collect();
         publish(&self.deps.sandboxed, Arc::new(still));
+        let index = observed.model.builds.as_ref().map(|builds| builds.index.clone());
+        self.deps
+            .builds
+            .stands
+            .send_if_modified(|stands| stands.take_if(|of| Some(&**of) != index.as_ref()).is_some());
         if plan.rules.is_empty() || self.change_rules(observed, plan, outcome).await {
             publish(&self.deps.sandboxed, Arc::new(functions.clone()));
+            publish(&self.deps.builds.stands, index.map(Arc::new));
         }
     }
 

@@ -8,7 +8,7 @@ use schema::records::{Subnet, dns_address, gateway_address};
 use tokio::time::Instant;
 
 use super::plan::{Observed, first_claims};
-use super::render::{Model, gateway_of};
+use super::render::{BuildRules, Model, gateway_of};
 use super::state::NetworkLoop;
 use super::tunnel::{self, AddressSeen, Origin, TunnelSeen};
 use crate::converge::pod_table::PodNet;
@@ -145,6 +145,15 @@ impl NetworkLoop {
         Ok(AddressSeen { address, is_routed: self.deps.netlink.uplink_mtu().await?.is_some(), keeps_former })
     }
 
+    /// What builds may reach.
+    fn builds(&mut self, subnet: &Subnet) -> Option<BuildRules> {
+        let index = self.deps.builds.wanted.borrow_and_update().clone()?;
+        let catalog = self.deps.catalog.borrow_and_update().clone();
+        let nodes = catalog.peers.values().filter_map(|peer| peer.address);
+        let gateways = nodes.map(|node| SocketAddrV4::new(node, self.settings.calls_port)).collect();
+        Some(BuildRules { services: subnet.service_cidr.trunc(), gateways, index: (*index).clone() })
+    }
+
     /// What functions may not reach. Other agents listen where this one does, at their nodes' addresses.
     fn guarded(&mut self) -> BTreeSet<SocketAddrV4> {
         let control = self.deps.control.borrow_and_update().clone();
@@ -184,6 +193,7 @@ impl NetworkLoop {
             gateway: gateway_address(subnet.service_cidr),
             functions: pods.values().filter(|pod| pod.is_function).map(|pod| pod.address).collect(),
             guarded: self.guarded(),
+            builds: self.builds(subnet),
             tunnel_port: self.settings.vxlan.port,
             tunnel_senders: tunnel.and_then(|seen| seen.peers.as_ref().map(tunnel::senders)),
         })

@@ -85,7 +85,9 @@ fn plan_chains(observed: &Observed, changes: &mut Vec<(RuleChange, RuleReason)>)
 }
 
 fn plan_jumps(observed: &Observed, changes: &mut Vec<(RuleChange, RuleReason)>) {
-    for jump in observed.model.names.jumps() {
+    let names = &observed.model.names;
+    let of_builds = observed.model.builds.as_ref().map(|_| names.builds_jump());
+    for jump in names.jumps().into_iter().chain(of_builds) {
         let there = observed.saved.get(&jump.base).map(Vec::as_slice).unwrap_or_default();
         jump_changes(&jump, there, |_| false, changes);
     }

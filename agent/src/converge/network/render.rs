@@ -42,6 +42,18 @@ pub struct Model {
     pub functions: BTreeSet<Ipv4Addr>,
     /// What they may not reach: etcd, the APIs of reconcilers and agents.
     pub guarded: BTreeSet<SocketAddrV4>,
+    /// What builds may reach; none until one needs the network.
+    pub builds: Option<BuildRules>,
+}
+
+/// What the rules for builds follow from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildRules {
+    pub services: Ipv4Net,
+    /// Where other nodes take calls of functions: a build passes there for its node.
+    pub gateways: BTreeSet<SocketAddrV4>,
+    /// The package index, which may be a part of the cluster.
+    pub index: BTreeSet<SocketAddrV4>,
 }
 
 /// Where clouds give out a machine's credentials.
@@ -60,6 +72,9 @@ pub fn rules(model: &Model) -> BTreeMap<ChainRef, Vec<String>> {
     if !model.functions.is_empty() {
         rules.insert(names.sandbox.clone(), sandbox_rules(model));
     }
+    if let Some(builds) = &model.builds {
+        rules.insert(names.builds.clone(), build_rules(model, builds));
+    }
     rules
 }
 
@@ -69,12 +84,32 @@ fn to_sandbox(model: &Model) -> impl Iterator<Item = String> {
     model.functions.iter().map(move |pod| format!("-s {pod}/32 -i {bridge} -j {sandbox}"))
 }
 
+/// What goes to this address and port.
+fn to(at: &SocketAddrV4) -> String {
+    format!("-d {}/32 -p tcp -m tcp --dport {}", at.ip(), at.port())
+}
+
+/// Builds run the code of packages and of whoever pushes: they reach the world beyond the cluster, and of the cluster and this
+/// node its DNS and the package index alone. Before addresses are rewritten, so ports of nodes and services count as
+/// what they are.
+fn build_rules(model: &Model, builds: &BuildRules) -> Vec<String> {
+    let mut rules = vec![format!("-d {METADATA} -j DROP")];
+    rules.extend(model.guarded.iter().chain(&builds.gateways).map(|at| format!("{} -j DROP", to(at))));
+    for protocol in ["udp", "tcp"] {
+        let dns = format!("-p {protocol} -m {protocol} --dport 53");
+        rules.push(format!("{dns} -m addrtype --dst-type LOCAL -j RETURN"));
+    }
+    rules.extend(builds.index.iter().map(|at| format!("{} -j RETURN", to(at))));
+    rules.extend([model.cluster_cidr.trunc(), builds.services].map(|range| format!("-d {range} -j DROP")));
+    rules.push("-m addrtype --dst-type LOCAL -j DROP".to_owned());
+    rules
+}
+
 /// Functions run code that others call: what governs the cluster is out of their reach, at the node itself at every
 /// of its addresses. Also for connections that stand, for these rules may come a moment after the pod.
 fn sandbox_rules(model: &Model) -> Vec<String> {
     let mut rules = vec![format!("-d {METADATA} -j DROP")];
-    let to = |at: &SocketAddrV4| format!("-d {}/32 -p tcp -m tcp --dport {} -j DROP", at.ip(), at.port());
-    rules.extend(model.guarded.iter().map(to));
+    rules.extend(model.guarded.iter().map(|at| format!("{} -j DROP", to(at))));
     let ports: BTreeSet<u16> = model.guarded.iter().map(SocketAddrV4::port).collect();
     let here = |port| format!("-p tcp -m tcp --dport {port} -m addrtype --dst-type LOCAL -j DROP");
     rules.extend(ports.into_iter().map(here));

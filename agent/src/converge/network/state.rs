@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::checksums::TRIALS_MAX;
 use super::tunnel::Origin;
 use crate::catalog::Catalog;
+use crate::converge::build_network::BuildConfinement;
 use crate::converge::control_plane::ControlPlane;
 use crate::converge::pod_table::{PodTable, SandboxedPods};
 use crate::packet_rules::chain::ChainRef;
@@ -23,6 +24,8 @@ use crate::worlds::netlink::{Netlink, Tunnels};
 
 /// Where agents' APIs listen unless told otherwise.
 const DEFAULT_API_PORT: u16 = 7071;
+/// Where nodes take calls of functions unless told otherwise.
+const DEFAULT_CALLS_PORT: u16 = 8081;
 
 /// What does not change while the loop runs.
 #[derive(Debug, Clone)]
@@ -34,6 +37,8 @@ pub struct NetworkSettings {
     pub vxlan: Vxlan,
     /// Where the agents' APIs listen.
     pub api_port: u16,
+    /// Where the nodes take calls of functions.
+    pub calls_port: u16,
     /// The tunnel stands without other nodes too: systemd-resolved needs a link that is always up.
     pub tunnel_without_peers: bool,
 }
@@ -56,7 +61,15 @@ impl NetworkSettings {
     /// The settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
         let (names, vxlan) = (Names::of(instance), Vxlan::default());
-        Self { names, pod_mtu, node_ip: None, vxlan, api_port: DEFAULT_API_PORT, tunnel_without_peers: false }
+        Self {
+            names,
+            pod_mtu,
+            node_ip: None,
+            vxlan,
+            api_port: DEFAULT_API_PORT,
+            calls_port: DEFAULT_CALLS_PORT,
+            tunnel_without_peers: false,
+        }
     }
 }
 
@@ -72,6 +85,7 @@ pub struct NetworkDeps {
     pub vtep: watch::Sender<Option<Vtep>>,
     /// Functions' pods whose rules stand.
     pub sandboxed: watch::Sender<SandboxedPods>,
+    pub builds: BuildConfinement,
     /// The node's address, once it is settled; never written when the settings name one.
     pub address: watch::Sender<Option<IpAddr>>,
     /// Wakes whose jumps have to stand before ours.
@@ -94,7 +108,8 @@ pub struct NetworkLoop {
 impl NetworkLoop {
     /// A loop that has seen nothing yet.
     pub fn new(settings: NetworkSettings, deps: NetworkDeps) -> Self {
-        let bases: BTreeSet<ChainRef> = settings.names.jumps().into_iter().map(|jump| jump.base).collect();
+        let jumps = settings.names.jumps().into_iter().chain([settings.names.builds_jump()]);
+        let bases: BTreeSet<ChainRef> = jumps.map(|jump| jump.base).collect();
         let ours: BTreeSet<ChainRef> = settings.names.chains().into_iter().cloned().collect();
         let parse =
             move |text: &str| saved_rules(text, |chain| bases.contains(chain) || ours.contains(chain));

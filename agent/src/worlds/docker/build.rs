@@ -29,8 +29,8 @@ pub struct ImageBuild {
     pub context: Bytes,
     /// Path of the Dockerfile in it.
     pub dockerfile: String,
-    /// Steps of the build reach the network.
-    pub network: bool,
+    /// The network of the build's steps; without one they reach none.
+    pub network: Option<String>,
     /// Most bytes of memory of a step, swap included.
     pub memory_bytes: i32,
     /// Microseconds of CPU per 100 ms of a step.
@@ -71,7 +71,7 @@ pub(super) async fn build(
         cpuquota: Some(build.cpu_quota_us),
         labels: Some(build.labels),
         buildargs: build.secret.map(|secret| [(SECRET_VARIABLE.to_owned(), secret.0)].into()),
-        networkmode: Some(if build.network { "default" } else { "none" }.to_owned()),
+        networkmode: Some(build.network.unwrap_or_else(|| "none".to_owned())),
         ..Default::default()
     };
     let steps = client.build_image(options, None, Some(bollard::body_full(build.context)));

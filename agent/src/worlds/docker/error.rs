@@ -115,6 +115,8 @@ impl DockerError {
 
 /// Longest time for a request that reads.
 pub(super) const READ: Duration = Duration::from_secs(20);
+/// Longest time for a request that makes, starts or removes: a slow disk may take long.
+pub(super) const WRITE: Duration = Duration::from_secs(120);
 
 /// Bounds one request in time and translates its error.
 pub(super) async fn within<T>(

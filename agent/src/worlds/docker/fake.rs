@@ -15,9 +15,9 @@ use schema::control::lock;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, ExecEnd, ExecOutcome, INSTANCE_LABEL,
-    ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream, Namespaces, NewContainer,
-    PullProgress, RegistryLogin, StoredImage,
+    ContainerDetails, ContainerEvent, Docker, DockerError, EngineNetwork, EngineState, ExecEnd, ExecOutcome,
+    INSTANCE_LABEL, ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream, Namespaces,
+    NewContainer, PullProgress, RegistryLogin, StoredImage,
 };
 
 /// A changing call, by container name or image.
@@ -76,6 +76,10 @@ pub struct FakeEngine {
     pub hold_pulls: bool,
     /// Releases one pull per permit.
     pub pulls_released: Arc<Notify>,
+    /// Names of networks.
+    pub networks: BTreeSet<String>,
+    /// Builds as they were asked for.
+    pub builds: Vec<ImageBuild>,
     pub now: Timestamp,
     pub calls: Vec<Call>,
     pub fault: Option<Fault>,
@@ -479,11 +483,21 @@ impl Docker for FakeDocker {
         let reference = build.reference.clone();
         log(&format!("builds {reference}\n"));
         self.gate(format!("build {reference}"), |engine| {
+            engine.builds.push(build);
             let facts = ImageFacts { id: format!("sha256:{reference}"), ..ImageFacts::default() };
             engine.images.insert(reference, facts);
             Ok(())
         })
         .await
+    }
+
+    async fn ensure_network(&self, network: &EngineNetwork) -> Result<bool, DockerError> {
+        let name = network.name.clone();
+        self.gate(format!("ensure network {name}"), |engine| Ok(engine.networks.insert(name))).await
+    }
+
+    async fn remove_network(&self, name: &str) -> Result<bool, DockerError> {
+        self.gate(format!("remove network {name}"), |engine| Ok(engine.networks.remove(name))).await
     }
 
     async fn tag(&self, image: &str, name: &str) -> Result<(), DockerError> {

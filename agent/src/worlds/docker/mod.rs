@@ -17,6 +17,7 @@ mod exec;
 #[cfg(any(test, feature = "fakes"))]
 mod fake;
 mod image;
+mod network;
 mod pull;
 mod push;
 mod raw_log;
@@ -29,6 +30,7 @@ pub use error::DockerError;
 #[cfg(any(test, feature = "fakes"))]
 pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
 pub use image::{ImageFacts, PullProgress, RegistryLogin, StoredImage};
+pub use network::EngineNetwork;
 pub use real::RealDocker;
 pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer, Resolver};
 
@@ -159,6 +161,10 @@ pub trait Docker: Send + Sync + 'static {
         build: ImageBuild,
         log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
     ) -> Result<(), DockerError>;
+    /// Makes a network unless it is there; true if it was made.
+    async fn ensure_network(&self, network: &EngineNetwork) -> Result<bool, DockerError>;
+    /// Removes a network that no container uses; true if it was there.
+    async fn remove_network(&self, name: &str) -> Result<bool, DockerError>;
     /// Gives an image one more name, `repository:tag`.
     async fn tag(&self, image: &str, name: &str) -> Result<(), DockerError>;
     /// Brings an image to the registry that its name says. Dropping the future ends the push at the engine, too.

@@ -17,18 +17,16 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::body::create_body;
-use super::error::{READ, within};
+use super::error::{READ, WRITE, within};
 use super::pull::{self, Movement, Step};
 use super::raw_log;
 use super::reference::asked_for;
 use super::{
-    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, ExecOutcome, INSTANCE_LABEL,
-    ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress,
-    RegistryLogin, StoredImage,
+    ContainerDetails, ContainerEvent, Docker, DockerError, EngineNetwork, EngineState, ExecOutcome,
+    INSTANCE_LABEL, ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream,
+    NewContainer, PullProgress, RegistryLogin, StoredImage,
 };
 
-/// Longest time for a request that makes, starts or removes: a slow disk may take long.
-const WRITE: Duration = Duration::from_secs(120);
 /// On top of the grace period of a stop: SIGKILL, and the engine's own bookkeeping.
 const STOP_EXTRA: Duration = Duration::from_secs(30);
 /// The client's own limit; ours above are shorter, except for streams.
@@ -230,6 +228,14 @@ impl Docker for RealDocker {
         log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
     ) -> Result<(), DockerError> {
         super::build::build(&self.client, build, log).await
+    }
+
+    async fn ensure_network(&self, network: &EngineNetwork) -> Result<bool, DockerError> {
+        super::network::ensure(&self.client, network).await
+    }
+
+    async fn remove_network(&self, name: &str) -> Result<bool, DockerError> {
+        super::network::remove(&self.client, name).await
     }
 
     async fn tag(&self, image: &str, name: &str) -> Result<(), DockerError> {

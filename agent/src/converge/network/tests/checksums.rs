@@ -96,6 +96,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
             control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
             sandboxed: watch::Sender::default(),
+            builds: crate::converge::build_network::channel().1,
             address: watch::Sender::new(None),
             rules_changed: schema::control::Nudge::new().0,
         },

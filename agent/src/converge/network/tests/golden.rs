@@ -3,7 +3,7 @@
 use Protocol::{Tcp, Udp};
 
 use super::super::plan::plan;
-use super::super::render::rules;
+use super::super::render::{BuildRules, rules};
 use super::*;
 use crate::packet_rules::jumps::removal;
 use crate::packet_rules::restore::restore_input;
@@ -85,6 +85,34 @@ fn functions_do_not_reach_what_governs_the_cluster() {
         ]
     );
     assert_eq!(rules[&names.input][1], jump, "before any leave, and after the node's loopback");
+}
+
+#[test]
+fn builds_reach_the_world_the_index_and_dns_and_nothing_else_of_the_cluster_or_the_node() {
+    let set = |all: &[&str]| all.iter().map(|at| at.parse().unwrap()).collect();
+    let builds = BuildRules {
+        services: "10.96.0.0/16".parse().unwrap(),
+        gateways: set(&["192.0.2.2:8081"]),
+        index: set(&["10.96.0.7:3141"]),
+    };
+    let guarded = set(&["192.0.2.1:2379", "192.0.2.2:7071"]);
+    let before = observed(model(&[]), DOCKERS_RULES);
+    assert!(!input(&before).contains("mangle"), "a node that builds nothing needs no such table");
+    let model = Model { guarded, builds: Some(builds), ..model(&[]) };
+    let wanted = "*mangle\n:MK8S-BUILDS - [0:0]\n\
+        -A MK8S-BUILDS -d 169.254.169.254/32 -j DROP\n\
+        -A MK8S-BUILDS -d 192.0.2.1/32 -p tcp -m tcp --dport 2379 -j DROP\n\
+        -A MK8S-BUILDS -d 192.0.2.2/32 -p tcp -m tcp --dport 7071 -j DROP\n\
+        -A MK8S-BUILDS -d 192.0.2.2/32 -p tcp -m tcp --dport 8081 -j DROP\n\
+        -A MK8S-BUILDS -p udp -m udp --dport 53 -m addrtype --dst-type LOCAL -j RETURN\n\
+        -A MK8S-BUILDS -p tcp -m tcp --dport 53 -m addrtype --dst-type LOCAL -j RETURN\n\
+        -A MK8S-BUILDS -d 10.96.0.7/32 -p tcp -m tcp --dport 3141 -j RETURN\n\
+        -A MK8S-BUILDS -d 10.244.0.0/16 -j DROP\n\
+        -A MK8S-BUILDS -d 10.96.0.0/16 -j DROP\n\
+        -A MK8S-BUILDS -m addrtype --dst-type LOCAL -j DROP\n\
+        -I PREROUTING 1 -i mk8s-b0 -j MK8S-BUILDS\nCOMMIT\n";
+    let written = input(&observed(model, DOCKERS_RULES));
+    assert!(written.contains(wanted), "{written}");
 }
 
 /// What is on a node after the rules above, with one host port.

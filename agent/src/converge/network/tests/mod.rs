@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::plan::{Observed, first_claims};
 use super::render::{Model, gateway_of};
 use super::{NetworkDeps, NetworkLoop, NetworkSettings};
+use crate::converge::build_network;
 use crate::converge::control_plane::ControlPlane;
 use crate::converge::pod_table::PodTable;
 use crate::packet_rules::chain::ChainRef;
@@ -42,6 +43,7 @@ fn model(ports: &[(Protocol, u16, &str, u16, &str)]) -> Model {
         gateway: "10.96.0.11".parse().unwrap(),
         functions: BTreeSet::new(),
         guarded: BTreeSet::new(),
+        builds: None,
     }
 }
 
@@ -78,6 +80,7 @@ fn network_loop<N: Netlink + Tunnels>(
             control: watch::channel(ControlPlane::default()).1,
             vtep,
             sandboxed: watch::Sender::default(),
+            builds: build_network::channel().1,
             address: watch::Sender::new(None),
             rules_changed: Nudge::new().0,
         },

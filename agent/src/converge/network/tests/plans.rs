@@ -1,7 +1,7 @@
 //! Decisions beside the rules' text: links, UDP, spellings; and the loop on fakes.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -243,6 +243,28 @@ async fn a_functions_pod_is_named_once_its_rules_stand_whatever_else_fails() {
     rig.tables.send_replace(Some(Arc::new([function(8)].into())));
     run_refused(&mut rig).await;
     assert!(sandboxed(&rig).is_empty());
+}
+
+#[tokio::test]
+async fn a_build_is_let_in_once_its_rules_stand_and_for_that_index_alone() {
+    let mut rig = rig();
+    let (requests, confinement) = build_network::channel();
+    rig.network.deps.builds = confinement;
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::default()));
+    let stands = || requests.stands.borrow().clone();
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert_eq!(stands(), None, "none was asked for");
+    let index = |port: u16| Some(Arc::new(BTreeSet::from([SocketAddrV4::new([10, 96, 0, 7].into(), port)])));
+    requests.wanted.send_replace(index(1));
+    run_refused(&mut rig).await;
+    assert_eq!(stands(), None);
+    rig.iptables.rules().refuse = None;
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert_eq!(stands(), index(1));
+    requests.wanted.send_replace(index(2));
+    run_refused(&mut rig).await;
+    assert_eq!(stands(), None, "its rules may be those of the other index, or none");
 }
 
 /// A run in which no rule is taken.

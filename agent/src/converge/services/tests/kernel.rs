@@ -87,6 +87,7 @@ impl Node {
             control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
             sandboxed: watch::Sender::default(),
+            builds: crate::converge::build_network::channel().1,
             address: watch::Sender::new(None),
             rules_changed: Nudge::new().0,
         };

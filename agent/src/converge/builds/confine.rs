@@ -1,0 +1,66 @@
+//! The network of builds: a bridge of Docker's for this instance alone, which builds get only once the rules stand that
+//! keep them from the cluster and this node.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Url;
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use super::BuildsLoop;
+use crate::packet_rules::names::Names;
+use crate::worlds::docker::EngineNetwork;
+
+/// Longest wait for the rules.
+const RULES_MAX: Duration = Duration::from_secs(60);
+/// Longest time to find the index's addresses.
+const RESOLVE_MAX: Duration = Duration::from_secs(5);
+
+impl BuildsLoop {
+    /// The network's name, once what it leads to is bounded.
+    pub(super) async fn confined_network(&self, index: Option<&str>) -> Result<String, String> {
+        let index = Arc::new(addresses(index).await);
+        let mut stands = self.deps.network.stands.clone();
+        self.deps.network.wanted.send_if_modified(|wanted| {
+            let is_new = wanted.as_ref() != Some(&index);
+            *wanted = Some(Arc::clone(&index));
+            is_new
+        });
+        let stand = stands.wait_for(|stands| stands.as_ref() == Some(&index));
+        match timeout(RULES_MAX, stand).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return Err("the agent is ending".to_owned()),
+            Err(_) => {
+                return Err(format!(
+                    "the rules that keep builds from the cluster were not written within {RULES_MAX:?}; the agent's log \
+                     says why"
+                ));
+            }
+        }
+        let names = Names::of(&self.deps.instance);
+        let network = EngineNetwork {
+            name: names.build_network,
+            bridge: names.build_bridge,
+            mtu: self.deps.mtu,
+            instance: self.deps.instance.clone(),
+        };
+        self.deps.docker.ensure_network(&network).await.map_err(|error| error.to_string())?;
+        Ok(network.name)
+    }
+}
+
+/// Where an index is, as far as that is known here: pip says what it can't find.
+async fn addresses(index: Option<&str>) -> BTreeSet<SocketAddrV4> {
+    let url: Option<Url> = index.and_then(|index| index.parse().ok());
+    let at = url.as_ref().and_then(|url| Some((url.host_str()?, url.port_or_known_default()?)));
+    let Some(at) = at else { return BTreeSet::new() };
+    let Ok(Ok(found)) = timeout(RESOLVE_MAX, lookup_host(at)).await else { return BTreeSet::new() };
+    let of_four = |address| match address {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    };
+    found.filter_map(of_four).collect()
+}

@@ -1,0 +1,64 @@
+//! Networks of the engine's own.
+
+use std::collections::HashMap;
+
+use bollard::models::NetworkCreateRequest;
+
+use super::error::{READ, WRITE, within};
+use super::{DockerError, INSTANCE_LABEL};
+
+/// The engine's names of what a network is made with.
+const BRIDGE_OPTION: &str = "com.docker.network.bridge.name";
+const MTU_OPTION: &str = "com.docker.network.driver.mtu";
+
+/// A bridge of the engine with addresses of its own, which reaches what the machine reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineNetwork {
+    pub name: String,
+    /// The link.
+    pub bridge: String,
+    pub mtu: u32,
+    pub instance: String,
+}
+
+/// True if it was made.
+pub(super) async fn ensure(client: &bollard::Docker, network: &EngineNetwork) -> Result<bool, DockerError> {
+    let act = "to look at a network";
+    match within(act, READ, client.inspect_network(&network.name, None)).await {
+        Ok(there) => {
+            let bridge = there.options.unwrap_or_default().remove(BRIDGE_OPTION).unwrap_or_default();
+            if bridge == network.bridge {
+                return Ok(false);
+            }
+            let message = format!(
+                "network {} has bridge '{bridge}' in place of {}; remove it with 'docker network rm {}'",
+                network.name, network.bridge, network.name
+            );
+            return Err(DockerError::Refused { act, status: 0, message });
+        }
+        Err(DockerError::Refused { status: 404, .. }) => {}
+        Err(other) => return Err(other),
+    }
+    let options = HashMap::from([
+        (BRIDGE_OPTION.to_owned(), network.bridge.clone()),
+        (MTU_OPTION.to_owned(), network.mtu.to_string()),
+    ]);
+    let request = NetworkCreateRequest {
+        name: network.name.clone(),
+        driver: Some("bridge".to_owned()),
+        enable_ipv6: Some(false),
+        options: Some(options),
+        labels: Some([(INSTANCE_LABEL.to_owned(), network.instance.clone())].into()),
+        ..NetworkCreateRequest::default()
+    };
+    within("to make a network", WRITE, client.create_network(request)).await.map(|_| true)
+}
+
+/// True if it was there.
+pub(super) async fn remove(client: &bollard::Docker, name: &str) -> Result<bool, DockerError> {
+    match within("to remove a network", WRITE, client.remove_network(name)).await {
+        Ok(()) => Ok(true),
+        Err(DockerError::Refused { status: 404, .. }) => Ok(false),
+        Err(other) => Err(other),
+    }
+}

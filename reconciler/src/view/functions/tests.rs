@@ -1,0 +1,49 @@
+//! What `get functions` and `top functions` are made of.
+
+use schema::files::Files;
+use schema::records::NodeDemand;
+
+use super::*;
+use crate::view::testing::*;
+
+fn put_function(snapshot: &mut Snapshot, name: &str) {
+    let mut object = put_object(snapshot, name, C2);
+    snapshot.objects.remove(&object.reference());
+    object.resource = Resource::Function(serde_json::from_str(r#"{"source": "code"}"#).unwrap());
+    object.hash = Object::hash_of(&object.resource, &Files::default());
+    snapshot.objects.insert(object.reference(), stored(object));
+}
+
+fn put_demand(snapshot: &mut Snapshot, node: &str, of: &str, demand: FunctionDemand) {
+    let functions = [(of.to_owned(), demand)].into();
+    let (beats, failures) = (BTreeMap::new(), BTreeMap::new());
+    let demand = NodeDemand { since: at(0), functions, beats, failures };
+    snapshot.demand.insert(node.to_owned(), stored(demand));
+}
+
+#[test]
+fn calls_through_all_living_gateways_add_up_and_their_mean_is_by_how_many_each_had() {
+    let mut snapshot = snapshot();
+    put_function(&mut snapshot, "busy");
+    put_function(&mut snapshot, "idle");
+    for node in ["n2", "silent"] {
+        put_node(&mut snapshot, node);
+    }
+    snapshot.heartbeats.remove("silent");
+    let demand = |in_flight, answered_milli, mean_micros| FunctionDemand {
+        waiting: 1,
+        in_flight,
+        answered_milli,
+        mean_micros,
+        ..FunctionDemand::default()
+    };
+    put_demand(&mut snapshot, "n1", "default/busy", demand(2, 3_000, 1_000));
+    put_demand(&mut snapshot, "n2", "default/busy", demand(3, 1_000, 5_000));
+    put_demand(&mut snapshot, "silent", "default/busy", demand(50, 9_000, 9_000));
+    let all = Selection { source: None, kind: None, namespace: Some("default"), labels: None };
+    let rows = functions(&snapshot, &all, at(100));
+    let [busy, idle] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((busy.name.as_str(), busy.waiting, busy.in_flight), ("busy", 2, 5));
+    assert_eq!((busy.calls_per_second, busy.mean_millis), (4.0, Some(2.0)));
+    assert_eq!((idle.name.as_str(), idle.calls_per_second, idle.mean_millis), ("idle", 0.0, None));
+}
