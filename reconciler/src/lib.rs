@@ -12,6 +12,7 @@ pub mod diagnostics;
 pub mod git;
 pub mod gitops;
 mod kinds;
+mod listener;
 pub mod runs;
 pub mod simulate;
 pub mod state_dir;
