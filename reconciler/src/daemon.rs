@@ -6,7 +6,6 @@ mod keep;
 mod lead;
 mod prepare;
 
-use std::future::IntoFuture as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,6 @@ use schema::store::election::FenceReader;
 use schema::store::events::{EventRecorder, RECONCILER};
 use schema::store::reflector::{self, SnapshotReader};
 use tokio::net::TcpListener;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::prepare::{Ground, described, prepare};
@@ -37,6 +35,7 @@ use crate::controllers::settings::ClusterSettings;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, VerdictLoop};
+use crate::listener::{self, Bounds};
 use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop};
 use crate::webhooks::calls::{self, CallState};
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
@@ -49,8 +48,16 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 const WAKE_GAP: Duration = Duration::from_millis(10);
 /// The same for the autoscaler: a thousand nodes write what they use every 15 s.
 const USAGE_GAP: Duration = Duration::from_secs(1);
-/// How long requests under way, such as a followed log, may go on after shutdown.
-const API_DRAIN: Duration = Duration::from_secs(2);
+/// The API's connections: twice as many as followed logs, each of which takes one and another to a node. An idle one ends
+/// later than clients keep theirs, which is 90 s for reqwest, so that none meets its end with a request.
+const API_BOUNDS: Bounds = Bounds {
+    connections: 512,
+    head_bytes: 64 * 1024,
+    head_wait: Duration::from_secs(120),
+    keeps_alive: true,
+    lasts: None,
+    drain: Duration::from_secs(2),
+};
 
 /// Runs the reconciler until `shutdown`, then ends what is under way and gives up the lead.
 pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
@@ -210,7 +217,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         identity: config.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
-    runtime.task("api", answer(listener, api, token));
+    runtime.task("api", listener::serve(listener, API_BOUNDS, move |_| api.clone(), token));
     tracing::info!(
         name = config.name,
         listen = %config.listen,
@@ -219,24 +226,6 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         "reconciler started"
     );
     Ok(runtime)
-}
-
-/// Serves the API until shutdown, and requests under way a little longer.
-async fn answer(
-    listener: TcpListener,
-    router: axum::Router,
-    token: CancellationToken,
-) -> Result<(), std::io::Error> {
-    let served = axum::serve(listener, router).with_graceful_shutdown(token.clone().cancelled_owned());
-    let given_up = async {
-        token.cancelled().await;
-        sleep(API_DRAIN).await;
-    };
-    tokio::select! {
-        // Both end the API for good: what is dropped with the other is no longer wanted.
-        ended = served.into_future() => ended,
-        () = given_up => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub mod diagnostics;
 pub mod git;
 pub mod gitops;
 mod kinds;
+mod listener;
 mod plural;
 pub mod runs;
 pub mod simulate;

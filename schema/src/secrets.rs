@@ -278,9 +278,15 @@ pub fn is_wordy_field(name: &str) -> bool {
 
 /// Any text at this place may be a secret: by a field on the way, or by its own name.
 pub fn is_secret_place(path: &Path<'_>) -> bool {
-    path.any_field(
-        |name, is_mapping| if is_mapping { is_secret_mapping(name) } else { is_secret_field(name) },
-    )
+    path.any_field(|above, name, is_mapping| match is_mapping {
+        true => is_secret_mapping(name) && !above.is_some_and(has_states),
+        false => is_secret_field(name),
+    })
+}
+
+/// The fields below this one are states of a workflow, each with the name that a person gave it: `check-token`.
+pub fn has_states(field: &str) -> bool {
+    matches!(field, "states" | "States" | "nodes")
 }
 
 /// Any text below a field of this name may be a secret.

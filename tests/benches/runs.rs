@@ -3,6 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,7 +60,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         transitions(cluster, &mut api, &runtime, scale, table)?;
         steps(cluster, &mut api, &calls, table)?;
         at_once(cluster, &mut api, table)?;
-        kept(cluster, &mut api, scale, table)
+        kept(cluster, scale, table)
     })
 }
 
@@ -260,22 +261,33 @@ fn steps(cluster: &Cluster, api: &mut Http, calls: &str, table: &mut Table) -> R
     Ok(())
 }
 
-fn at_once(cluster: &Cluster, api: &mut Http, table: &mut Table) -> Result<()> {
-    let (count, calls) = AT_ONCE;
+/// Asks for runs by many clients at once, each of the workflow that its number says.
+fn ask_for(
+    cluster: &Cluster,
+    numbers: Range<usize>,
+    workflow: impl Fn(usize) -> String + Sync,
+) -> Result<()> {
     let address = cluster.api(0);
     std::thread::scope(|scope| {
         let asking: Vec<_> = (0..CLIENTS)
             .map(|client| {
-                let address = &address;
+                let (address, workflow, numbers) = (&address, &workflow, numbers.clone());
                 scope.spawn(move || -> Result<()> {
                     let mut api = Http::connect(address)?;
-                    let mut numbers = (client..count).step_by(CLIENTS);
-                    numbers.try_for_each(|number| api.start("many", &format!("r{number}"), &json!({})))
+                    let mut own = numbers.skip(client).step_by(CLIENTS);
+                    own.try_for_each(|number| {
+                        api.start(&workflow(number), &format!("r{number:06}"), &json!({}))
+                    })
                 })
             })
             .collect();
         asking.into_iter().try_for_each(|one| one.join().expect("no panic"))
-    })?;
+    })
+}
+
+fn at_once(cluster: &Cluster, api: &mut Http, table: &mut Table) -> Result<()> {
+    let (count, calls) = AT_ONCE;
+    ask_for(cluster, 0..count, |_| "many".to_owned())?;
     let runs = api.ended("many", count)?;
     let mut series = Series::default();
     for run in &runs {
@@ -292,17 +304,15 @@ fn at_once(cluster: &Cluster, api: &mut Http, table: &mut Table) -> Result<()> {
 }
 
 /// What many runs that have ended take.
-fn kept(cluster: &Cluster, api: &mut Http, scale: Scale, table: &mut Table) -> Result<()> {
+fn kept(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let pid = cluster.reconcilers[0].pid()?;
     let (memory, size) = (resident_mib(pid)?, in_use(cluster)?);
     let start = Instant::now();
-    for number in 0..scale.kept_runs {
-        api.start(&format!("kept-{}", number % KEPT), &format!("r{number:06}"), &json!({}))?;
-        if number % WAITING == 0 {
-            eventually("they begin", secs(300), || waiting(cluster))?;
-        }
+    for first in (0..scale.kept_runs).step_by(WAITING) {
+        let last = scale.kept_runs.min(first + WAITING);
+        ask_for(cluster, first..last, |number| format!("kept-{}", number % KEPT))?;
+        eventually("they begin", secs(300), || waiting(cluster))?;
     }
-    eventually("all have begun", secs(300), || waiting(cluster))?;
     eventually("all have ended", secs(300), || {
         for record in cluster.etcd.list(prefix::WORKFLOWS)? {
             let record: Value = serde_json::from_str(&record.value)?;
@@ -312,7 +322,7 @@ fn kept(cluster: &Cluster, api: &mut Http, scale: Scale, table: &mut Table) -> R
     })?;
     let (per_second, count) = (scale.kept_runs as f64 / start.elapsed().as_secs_f64(), scale.kept_runs);
     table.add(Row {
-        what: &format!("{count} runs of one state, asked for one after the other"),
+        what: &format!("{count} runs of one state, asked for by {CLIENTS} clients"),
         ours: format!("{per_second:.0}/s"),
         ..Row::default()
     });

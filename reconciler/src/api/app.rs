@@ -34,6 +34,8 @@ pub(super) struct Shared {
     pub(super) blob_streams: Arc<Semaphore>,
     /// Simulations of changes; each takes a core as long as it lasts.
     pub(super) simulations: Arc<Semaphore>,
+    /// Runs that are gone through again to be shown; each takes a core and tens of megabytes as long as it lasts.
+    pub(super) replays: Arc<Semaphore>,
     /// Requests for runs, whose bodies are read.
     pub(super) starts: Semaphore,
 }

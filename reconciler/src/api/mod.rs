@@ -46,6 +46,10 @@ const LOG_STREAMS_MAX: usize = 256;
 /// Most archives being sent at once; an agent that is turned away tries again.
 const BLOB_STREAMS_MAX: usize = 64;
 
+/// Most runs that are shown at once: each is gone through from its beginning, with up to 16 MiB of answers and 32 MiB of
+/// history.
+const REPLAYS_MAX: usize = 4;
+
 /// Most requests for runs at once, each with a body of up to 512 KiB.
 const STARTS_MAX: usize = 32;
 
@@ -58,6 +62,7 @@ pub fn router(deps: ApiDeps) -> Router {
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
         blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
         simulations: Arc::new(Semaphore::new(1)),
+        replays: Arc::new(Semaphore::new(REPLAYS_MAX)),
         starts: Semaphore::new(STARTS_MAX),
     };
     Router::new()

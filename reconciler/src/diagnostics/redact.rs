@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 
-use schema::secrets::{is_called_pass, is_secret_field, is_secret_mapping, is_secret_name, is_secret_text};
+use schema::secrets::{
+    has_states, is_called_pass, is_secret_field, is_secret_mapping, is_secret_name, is_secret_text,
+};
 
 const HIDDEN: &str = "(hidden)";
 /// So far up is looked; what is deeper in a list is hidden.
@@ -25,6 +27,8 @@ pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
 /// A field that the line is below may hold secrets, such as `env` and `args`.
 fn is_below_secret(lines: &[&str], index: usize) -> bool {
     let (mut indent, mut is_item) = place(lines[index]);
+    // By its name it hides what is in it, unless it turns out to be a state.
+    let mut may_be_state = false;
     for (far, line) in lines[..index].iter().rev().enumerate() {
         let (at, item) = place(line);
         // `env:` may stand right above `- name`, at the same column.
@@ -32,7 +36,13 @@ fn is_below_secret(lines: &[&str], index: usize) -> bool {
         if line.trim().is_empty() || line.trim_start().starts_with('#') || !is_above {
             continue;
         }
-        if far >= LINES_UP_MAX || keys(head(line)).any(is_secret_key) {
+        let opened = opened(head(line));
+        if may_be_state && !opened.is_some_and(has_states) {
+            return true;
+        }
+        let is_secret = keys(head(line)).any(is_secret_key);
+        may_be_state = is_secret && !is_item && opened.is_some();
+        if far >= LINES_UP_MAX || is_secret && !may_be_state {
             return true;
         }
         (indent, is_item) = (at, item);
@@ -40,7 +50,16 @@ fn is_below_secret(lines: &[&str], index: usize) -> bool {
             break;
         }
     }
-    false
+    may_be_state
+}
+
+/// The key that the line is, if its value is below it.
+fn opened(line: &str) -> Option<&str> {
+    let mut keys = keys(line);
+    let (key, behind) = keys.next()?;
+    let is_alone = matches!(behind.trim(), "" | "{")
+        && line.trim_start().trim_start_matches(['"', '{']).starts_with(key);
+    is_alone.then_some(key)
 }
 
 /// The words of a line, without quotes, brackets and colons at their ends.

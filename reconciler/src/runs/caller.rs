@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use reqwest::{Response, StatusCode, header};
 use schema::control::error_chain;
+use schema::kinds::Kind;
+use schema::meta::ObjectRef;
 use schema::store::reflector::SnapshotReader;
 use serde_json::Value as Json;
 use tokio::sync::mpsc;
@@ -91,7 +93,7 @@ impl Caller {
         let mut turn = usize::try_from(call.step + u64::from(call.attempt)).unwrap_or_default();
         loop {
             let (attempt, activation) = match self.gateway(turn) {
-                Some(gateway) => self.attempt(&format!("{gateway}/{function}"), (&key, token), call).await,
+                Some(gateway) => self.attempt((&gateway, &function), (&key, token), call).await,
                 None => {
                     let why = "no node is ready".to_owned();
                     (Attempt::NotBegun { why, wait: None, is_busy: false }, None)
@@ -125,15 +127,22 @@ impl Caller {
         all.get(turn.checked_rem(all.len())?).map(|calls| (*calls).to_owned())
     }
 
+    /// A gateway may hear of a function later than this reconciler, which begins runs at once.
+    fn knows(&self, function: &str) -> bool {
+        let Some((namespace, name)) = function.split_once('/') else { return false };
+        let id = ObjectRef { kind: Kind::Function, namespace: namespace.to_owned(), name: name.to_owned() };
+        self.snapshot.current().objects.contains_key(&id)
+    }
+
     async fn attempt(
         &self,
-        url: &str,
+        (gateway, function): (&str, &str),
         (key, token): (&str, Option<&str>),
         call: &Call,
     ) -> (Attempt, Option<String>) {
         let mut request = self
             .http
-            .post(url)
+            .post(format!("{gateway}/{function}"))
             .header(header::CONTENT_TYPE, "application/json")
             .header(KEY, key)
             .body(call.payload.to_string());
@@ -141,6 +150,10 @@ impl Caller {
             request = request.header(beats::TOKEN, token);
         }
         match request.send().await {
+            Ok(response) if response.status() == StatusCode::NOT_FOUND && self.knows(function) => {
+                let why = format!("{gateway} does not know function {function} yet");
+                (Attempt::NotBegun { why, wait: None, is_busy: true }, None)
+            }
             Ok(response) => {
                 let activation = response.headers().get(ACTIVATION).and_then(|id| id.to_str().ok());
                 let activation = activation.map(str::to_owned);
@@ -156,23 +169,23 @@ async fn answered(call: &Call, response: Response) -> Attempt {
     let status = response.status();
     let wait =
         response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let text = match response.text().await {
-        Ok(text) => text,
+    let body = match bounded(response).await {
+        Ok(body) => body,
         Err(error) => return Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false },
     };
     if status.is_success() {
-        if text.len() > PAYLOAD_MAX_BYTES {
-            let cause = format!("the answer is {} bytes; the limit is {PAYLOAD_MAX_BYTES}", text.len());
+        let Some(body) = body else {
+            let cause = format!("the answer is larger than {PAYLOAD_MAX_BYTES} bytes");
             return Attempt::Ended(failed(call, "States.DataLimitExceeded", &cause));
-        }
-        return Attempt::Ended(match serde_json::from_str(&text) {
+        };
+        return Attempt::Ended(match serde_json::from_slice(&body) {
             Ok(output) => call.returned(output),
             Err(error) => {
                 failed(call, "Function.InvalidResult", &format!("the answer is not valid JSON: {error}"))
             }
         });
     }
-    let said: Json = serde_json::from_str(&text).unwrap_or_default();
+    let said: Json = serde_json::from_slice(&body.unwrap_or_default()).unwrap_or_default();
     let of = |name: &str| said["error"][name].as_str().unwrap_or_default().to_owned();
     let (kind, message) = (of("type"), of("message"));
     if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
@@ -193,6 +206,18 @@ async fn answered(call: &Call, response: Response) -> Attempt {
         StatusCode::BAD_GATEWAY if !kind.is_empty() => failed(call, &format!("Function.{kind}"), &message),
         other => failed(call, "States.TaskFailed", &format!("{other}: {message}")),
     })
+}
+
+/// The body of an answer; none if it is larger than a run takes.
+async fn bounded(mut response: Response) -> reqwest::Result<Option<Vec<u8>>> {
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await? {
+        if body.len() + piece.len() > PAYLOAD_MAX_BYTES {
+            return Ok(None);
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(Some(body))
 }
 
 fn failed(call: &Call, error: &str, cause: &str) -> Event {

@@ -45,6 +45,8 @@ pub struct Observed {
     pub carried: BTreeMap<RunId, Progress>,
     /// Runs under way that none does, and that may be resumed now.
     pub idle: Vec<RunId>,
+    /// Runs under way that are resumed after a pause.
+    pub resting: usize,
     /// Runs that are asked for, each with the revision of its request.
     pub requests: Vec<(RunId, RunRequest, i64)>,
     /// Requests that can't be read, likewise.
@@ -155,7 +157,7 @@ impl Steps {
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     let mut out = Steps::default();
     let runnables = runnables(seen);
-    let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len());
+    let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len() + seen.resting);
     let resumed = seen.idle.iter().map(|id| Step::Resume {
         id: id.clone(),
         cancelled: why_cancelled(&runnables, id).map(str::to_owned),
@@ -435,18 +437,18 @@ fn fire(
         out.look_again(next);
     }
     let before = there.map(|there| there.mod_revision);
-    let say = |record| TriggerWrite { object, trigger: trigger.name.clone(), record: Some(record), before };
+    let write = |record| TriggerWrite { object, trigger: trigger.name.clone(), record: Some(record), before };
     let Some(decided) = decided else {
         // What is only on the disk goes back to etcd.
         if let Some(known) = known.filter(|_| there.is_none()) {
-            out.steps.push(Step::WriteTrigger(say(known.clone())));
+            out.steps.push(Step::WriteTrigger(write(known.clone())));
         }
         return;
     };
     // A run of this id that somebody asked for is the run of the tick.
     let start = decided.start.filter(|start| !seen.heads.contains_key(&RunId::new(id.clone(), &start.run)));
     let Some(start) = start else {
-        out.steps.push(Step::WriteTrigger(say(decided.record)));
+        out.steps.push(Step::WriteTrigger(write(decided.record)));
         return;
     };
     if *free == 0 {
@@ -464,7 +466,7 @@ fn fire(
         head: RunHead::begun(spec, spec.run_hash(), origin, now),
         request: None,
         record: None,
-        trigger: Some(say(decided.record)),
+        trigger: Some(write(decided.record)),
     })));
 }
 

@@ -173,6 +173,7 @@ impl RunTask {
             // A branch that needs nothing from outside keeps no other waiting.
             return match (&timer, calls.answers.try_join_next()) {
                 (_, Some(Ok(answer))) => answer,
+                (_, Some(Err(error))) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 (Some(timer), _) if left.is_some_and(|left| !left.is_positive()) => {
                     Event::Due { timer: timer.id }.into()
                 }

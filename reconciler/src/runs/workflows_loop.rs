@@ -148,14 +148,16 @@ impl Loop for WorkflowsLoop {
         let (requests, unreadable) = self.requests().await?;
         let book = &self.book;
         let rests = |id: &RunId| book.stuck.get(id).is_some_and(|at| now - *at < RESUMED_AFTER);
-        let idle = book.running.iter().filter(|id| !book.tasks.contains_key(*id) && !rests(id)).cloned();
+        let (resting, idle): (Vec<_>, Vec<_>) =
+            book.running.iter().filter(|id| !book.tasks.contains_key(*id)).cloned().partition(rests);
         let is_whole = !snapshot.settled.is_empty();
         let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
         if self.looked_at.is_none_or(|at| now - at >= FORGETS_EVERY) {
             (self.forgets, self.looked_at) = (true, Some(now));
         }
         Ok(Observation::Ready(Observed {
-            idle: idle.collect(),
+            idle,
+            resting: resting.len(),
             carried: book.progress(),
             heads: book.heads.clone(),
             snapshot,

@@ -16,16 +16,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use futures::StreamExt as _;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
 use schema::control::lock;
 use schema::records::Provider;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::intake::{IncomingDelivery, Intake, Outcome, Receipt, digest};
@@ -33,6 +31,7 @@ use super::limit::Failures;
 use super::provider::{self, EventKind};
 use super::verify::Verifier;
 use super::{payload, read_secrets};
+use crate::listener::{self, Bounds};
 use crate::view::Problem;
 
 /// Largest body: GitHub sends no larger ones.
@@ -41,11 +40,15 @@ pub(super) const BODY_BYTES_MAX: u64 = 25 * 1024 * 1024;
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
 /// Bodies that are read at once; times [`KEPT_BYTES_MAX`] it is the memory that hooks may take.
 const BODIES_MAX: usize = 16;
-/// Connections at once, each with buffers of [`HEAD_BYTES_MAX`].
-const CONNECTIONS_MAX: usize = 256;
-/// Largest head of a request, and largest piece of a body.
-const HEAD_BYTES_MAX: usize = 32 * 1024;
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// One request per connection.
+const BOUNDS: Bounds = Bounds {
+    connections: 256,
+    head_bytes: 32 * 1024,
+    head_wait: Duration::from_secs(5),
+    keeps_alive: false,
+    lasts: Some(Duration::from_secs(30)),
+    drain: Duration::from_secs(2),
+};
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest body of an address that failed too often; most hooks of pushes have a tenth of it.
 pub(super) const NARROW_BYTES_MAX: u64 = 256 * 1024;
@@ -53,12 +56,8 @@ pub(super) const NARROW_BYTES_MAX: u64 = 256 * 1024;
 const NARROW_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a turn among those.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-const DRAIN: Duration = Duration::from_secs(2);
 /// `Retry-After` when there is no room.
 const RETRY_AFTER_S: u64 = 5;
-/// Between two tries to accept when the system has no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Counts what hooks came to.
 #[derive(Debug, Default)]
@@ -129,45 +128,8 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
     let router = router(Arc::new(hooks)).merge(calls);
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let accepted = tokio::select! {
-            // Cancel-safe: a cancelled token stays so.
-            () = shutdown.cancelled() => break,
-            // Cancel-safe: a permit or a connection that was not taken is there for the next.
-            accepted = async {
-                let permit = Arc::clone(&room).acquire_owned().await;
-                (permit, listener.accept().await)
-            } => accepted,
-        };
-        let (Ok(permit), accepted) = accepted else { break };
-        let Ok((stream, peer)) = accepted else {
-            sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
-        let router = router.clone().layer(Extension(Peer(peer.ip())));
-        tokio::spawn(async move {
-            let _ = timeout(CONNECTION_TIMEOUT, connection(stream, router)).await;
-            drop(permit);
-        });
-    }
-    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
-    let _ = timeout(DRAIN, room.acquire_many(all)).await;
-    Ok(())
-}
-
-async fn connection(stream: TcpStream, router: Router) {
-    // A small answer that is to leave at once.
-    let _ = stream.set_nodelay(true);
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    if let Err(error) = served.await {
-        tracing::debug!(%error, "a connection for webhooks broke");
-    }
+    let of_peer = move |peer| router.clone().layer(Extension(Peer(peer)));
+    listener::serve(listener, BOUNDS, of_peer, shutdown).await
 }
 
 fn router(hooks: Arc<Hooks>) -> Router {

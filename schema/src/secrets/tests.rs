@@ -108,7 +108,19 @@ fn a_state_that_is_called_after_its_type_is_no_password() {
     let states = Path::ROOT.field("states");
     assert!(!is_secret_place(&states.field("Pass").field("end")));
     assert!(is_secret_place(&states.field("Pass")), "it may be its value");
-    assert!(is_secret_place(&states.field("pass").field("end")));
+}
+
+#[test]
+fn the_name_of_a_state_hides_nothing_below_it() {
+    let spec = Path::ROOT.field("spec");
+    let states = spec.field("states");
+    for state in ["pass", "check-token", "args"] {
+        assert!(!is_secret_place(&states.field(state).field("end")), "{state}");
+        assert!(is_secret_place(&states.field(state)), "it may be its value");
+    }
+    assert!(is_secret_place(&states.field("ask").field("parameters").field("pass")));
+    assert!(is_secret_place(&states.field("ask").field("token").field("text")));
+    assert!(is_secret_place(&spec.field("pass").field("text")));
 }
 
 #[test]

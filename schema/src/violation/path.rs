@@ -42,15 +42,23 @@ impl<'a> Path<'a> {
         Path { above: Some(self), step: Step::Index(index) }
     }
 
-    /// Whether any field on the way here passes `test`, by its name and whether its value is known to be a mapping.
-    pub fn any_field(&self, test: fn(&str, bool) -> bool) -> bool {
+    /// Whether any field on the way here passes `test`, by the field that it is in, its own name, and whether its value is
+    /// known to be a mapping.
+    pub fn any_field(&self, test: fn(Option<&str>, &str, bool) -> bool) -> bool {
         self.any(test, false)
     }
 
-    fn any(&self, test: fn(&str, bool) -> bool, is_mapping: bool) -> bool {
-        let is_field = matches!(self.step, Step::Field(_));
-        matches!(self.step, Step::Field(name) if test(name, is_mapping))
-            || self.above.is_some_and(|above| above.any(test, is_field))
+    fn any(&self, test: fn(Option<&str>, &str, bool) -> bool, is_mapping: bool) -> bool {
+        let above = self.above.and_then(Path::field_name);
+        self.field_name().is_some_and(|name| test(above, name, is_mapping))
+            || self.above.is_some_and(|above| above.any(test, self.field_name().is_some()))
+    }
+
+    fn field_name(&self) -> Option<&'a str> {
+        match self.step {
+            Step::Field(name) => Some(name),
+            Step::Root | Step::Index(_) => None,
+        }
     }
 
     /// The steps from the root.

@@ -154,7 +154,7 @@ fn times_start_one_run_over_a_change_of_leader_and_over_a_minute_with_all_down()
         eventually("one run stands for what was missed, and one is skipped", secs(40), || {
             let table = cluster.cli(&["get", "triggers"])?.ok()?;
             ensure!(runs_of(cluster, "once")? == [missed_run.as_str()], "{table}");
-            ensure!(table.contains("1 times were missed since the last run"), "{table}");
+            ensure!(table.contains("1 time was missed since the last run"), "{table}");
             Ok(())
         })?;
         println!("{}", cluster.cli(&["get", "triggers"])?.ok()?);

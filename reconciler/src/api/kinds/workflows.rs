@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{DefaultBodyLimit, FromRequest as _, Path, Request, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get};
 use jiff::Timestamp;
 use schema::kinds::Kind;
@@ -27,6 +28,8 @@ type Answer<T> = Result<Json<T>, ApiError>;
 const BODY_MAX_BYTES: usize = 512 * 1024;
 /// Longest time to read it.
 const BODY_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait for other runs to be shown.
+const TURN_WAIT: Duration = Duration::from_secs(4);
 /// Runs of an answer, unless `limit` says otherwise; and the most that it may say.
 const RUNS_SHOWN: u16 = 500;
 const RUNS_MAX: u16 = 1_000;
@@ -106,11 +109,23 @@ pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) ->
 pub(in crate::api) async fn run(
     State(app): App,
     Path((namespace, name, run)): Path<(String, String, String)>,
-) -> Answer<view::RunDetail> {
+) -> Result<Response, ApiError> {
     let id = run_id(namespace, name, run)?;
+    let busy = || ApiError::unavailable("other runs are being shown", "try again in a few seconds");
+    let turn = timeout(TURN_WAIT, Arc::clone(&app.replays).acquire_owned()).await;
+    let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
     let found = runs::kept_run(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
     let (head, definition, journal) = found.ok_or_else(|| no_run(&id))?;
-    Ok(Json(view::run_detail(&id.workflow, &id.run, (&head, definition), journal, Timestamp::now())))
+    // A long run takes seconds, for which this thread has other work.
+    let (shown, now) = (id.clone(), Timestamp::now());
+    let made = tokio::task::spawn_blocking(move || {
+        let detail = view::run_detail(&shown.workflow, &shown.run, (&head, definition), journal, now);
+        let answer = Json(detail).into_response();
+        // It is worked out to its end even if the caller has gone; only then may another begin.
+        drop(turn);
+        answer
+    });
+    made.await.map_err(|error| not_read(&id, &JournalError::Unreadable(error.to_string())))
 }
 
 /// The run in short, which costs no reading of its journal.

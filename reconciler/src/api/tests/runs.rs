@@ -1,5 +1,7 @@
 //! Runs: those that are asked for, and pages of those that there are.
 
+use std::time::Instant;
+
 use schema::keys::prefix;
 use schema::manifest::load_file;
 use schema::meta::NamespacedName;
@@ -194,4 +196,50 @@ async fn runs_are_asked_for_by_namespace_and_one_in_short() {
     let (code, row) = api.get("/v1/runs/default/flow/r1/summary").await;
     assert_eq!((code, &row["phase"], &row["error"]), (200, &"Failed".into(), &"Moody".into()));
     assert_eq!(api.get("/v1/runs/default/flow/r2/summary").await.0, 404);
+}
+
+/// A run of so many transitions that has not ended, with 64 KiB in each state.
+async fn long_run(api: &Api, run: &str, transitions: usize) {
+    let flow = NamespacedName::new("default", "long");
+    let spec = json!({"startAt": "a", "states": {
+        "a": {"type": "Pass", "next": "b"}, "b": {"type": "Pass", "next": "c"},
+        "c": {"type": "Choice", "choices": [{"variable": "$.x", "isPresent": true, "next": "d"}], "default": "a"},
+        "d": {"type": "Succeed"}}});
+    let head = json!({"definition": "ab", "origin": {"by": "push", "generation": 1}, "startedAt": at(0), "phase": "Running",
+                      "state": "a"});
+    let begun = json!({"begun": {"input": {"inline": {"text": "x".repeat(30 * 1024)}}}});
+    let entries = vec![json!({"at": at(1), "event": {"type": "continue"}}); transitions];
+    for (key, value) in [
+        (Key::RunDefinition(flow.clone(), "ab".into()), spec),
+        (Key::RunHead(flow.clone(), run.into()), head),
+        (Key::RunEntries(flow.clone(), run.into(), 0), begun),
+        (Key::RunEntries(flow.clone(), run.into(), 1), json!({ "entries": entries })),
+    ] {
+        api.put(key, value.to_string().into_bytes()).await;
+    }
+}
+
+#[tokio::test]
+async fn while_a_long_run_is_gone_through_others_are_answered() {
+    let api = with_flow().await;
+    long_run(&api, "r1", 1_500).await;
+    let began = Instant::now();
+    let showing = api.get("/v1/runs/default/long/r1");
+    let mut showing = std::pin::pin!(showing);
+    let (mut longest, mut last) = (Duration::ZERO, began);
+    let (code, run) = loop {
+        tokio::select! {
+            shown = showing.as_mut() => break shown,
+            (code, _) = api.get("/v1/healthz") => {
+                assert_eq!(code, 200);
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+            }
+        }
+    };
+    longest = longest.max(last.elapsed());
+    assert_eq!((code, &run["steps"]), (200, &1_501.into()));
+    assert!(run["withoutData"].as_u64() > Some(1_000), "{}", run["withoutData"]);
+    let all = began.elapsed();
+    assert!(longest < all / 2, "{longest:?} of {all:?} nothing was answered");
 }

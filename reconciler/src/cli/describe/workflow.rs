@@ -64,7 +64,11 @@ pub(super) fn trigger_page(trigger: &TriggerView) -> String {
         page.field(
             0,
             "Stands for",
-            &if last.missed > 0 { format!("{} missed times, too", last.missed) } else { String::new() },
+            &match last.missed {
+                0 => String::new(),
+                1 => "a missed time, too".to_owned(),
+                missed => format!("{missed} missed times, too"),
+            },
         );
     }
     page.field(

@@ -36,7 +36,8 @@ pub mod errors {
     pub const STEP_LIMIT: &str = "Minik8s.StepLimitExceeded";
     /// The journal has too many entries; nothing catches it. Not of the language.
     pub const EVENT_LIMIT: &str = "Minik8s.EventLimitExceeded";
-    /// The functions' answers have too many bytes in all, or what its strands hold; nothing catches it. Not of the language.
+    /// The functions' answers and errors have too many bytes in all, or what its strands hold; nothing catches it. Not of
+    /// the language.
     pub const RUN_DATA_LIMIT: &str = "Minik8s.RunDataLimitExceeded";
     /// Reconcilers ended or failed while they worked on the run, again and again. Not of the language.
     pub const CRASHED: &str = "Minik8s.RunCrashed";

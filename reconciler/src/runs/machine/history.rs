@@ -6,6 +6,41 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use super::limits::{HISTORY_MAX_BYTES, size};
+
+/// All that happened in a run, the newest of it with inputs and outputs: 25,000 states may have had 256 KiB in each.
+#[derive(Default)]
+pub struct History {
+    events: Vec<HistoryEvent>,
+    bytes: usize,
+    without_data: usize,
+}
+
+impl History {
+    /// What a transition gave.
+    pub fn add(&mut self, events: Vec<HistoryEvent>) {
+        self.bytes += events.iter().map(HistoryEvent::data_bytes).sum::<usize>();
+        self.events.extend(events);
+        while self.bytes > HISTORY_MAX_BYTES {
+            let Some(oldest) = self.events.get_mut(self.without_data) else { break };
+            self.bytes = self.bytes.saturating_sub(oldest.data_bytes());
+            (oldest.detail.input, oldest.detail.output) = (None, None);
+            self.without_data += 1;
+        }
+    }
+
+    /// The events, and how many from the first one on are without their data.
+    pub fn into_events(self) -> (Vec<HistoryEvent>, usize) {
+        (self.events, self.without_data)
+    }
+}
+
+impl HistoryEvent {
+    fn data_bytes(&self) -> usize {
+        self.detail.input.iter().chain(&self.detail.output).map(size).sum()
+    }
+}
+
 /// One thing that happened in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -12,7 +12,7 @@ pub const EVENTS_MAX: u32 = 25_000;
 /// Largest input, output and payload of a state, as JSON: that of Step Functions.
 pub const PAYLOAD_MAX_BYTES: usize = 256 * 1024;
 
-/// Most bytes of answers that a run gets in all: they lie in etcd for as long as the run is kept, and the private etcd
+/// Most bytes of answers and errors that a run gets in all: they lie in etcd for as long as the run is kept, and the private etcd
 /// holds 2 GiB. 64 answers of the largest size. Also the most that all its strands hold at the same time, in memory.
 pub const RUN_MAX_BYTES: usize = 64 * PAYLOAD_MAX_BYTES;
 
@@ -34,6 +34,9 @@ pub const STRANDS_MAX: usize = 1_000;
 
 /// Longest run whose workflow has no `timeoutSeconds`.
 pub const RUN_MAX: SignedDuration = SignedDuration::from_hours(24);
+
+/// Most bytes of inputs and outputs in a history that is shown.
+pub(super) const HISTORY_MAX_BYTES: usize = 32 * 1024 * 1024;
 
 /// How many bytes a value has as JSON, without writing it anywhere.
 pub fn size(value: &Json) -> usize {

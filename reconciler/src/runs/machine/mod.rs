@@ -28,7 +28,7 @@ mod transition;
 
 pub use data::is_deeper_than;
 pub use failure::errors;
-pub use history::{HistoryDetail, HistoryEvent};
+pub use history::{History, HistoryDetail, HistoryEvent};
 pub use run::Run;
 #[cfg(test)]
 pub(super) use transition::PANICS;

@@ -90,16 +90,18 @@ impl Run {
         };
         // A beat is no entry: it only puts off a timer.
         self.counters.events += u32::from(!matches!(event, Event::Beat { .. }));
-        if let Event::Returned { output, .. } = event {
-            self.counters.bytes += size(output);
-        }
+        self.counters.bytes += match event {
+            Event::Returned { output, .. } => size(output),
+            Event::Failed { error, cause, .. } => error.len() + cause.len(),
+            _ => 0,
+        };
         if self.outcome.is_none() && self.counters.events >= EVENTS_MAX {
             let cause = format!("the run's journal has {EVENTS_MAX} entries");
             history.extend(self.fail(Failure::new(errors::EVENT_LIMIT, cause)));
         }
         if self.outcome.is_none() && self.counters.bytes > RUN_MAX_BYTES {
             let cause = format!(
-                "the answers of the run's functions have more than {RUN_MAX_BYTES} bytes in all; keep large data where \
+                "the answers and errors of the run's functions have more than {RUN_MAX_BYTES} bytes in all; keep large data where \
                  functions fetch it, and pass its name on"
             );
             history.extend(self.fail(Failure::new(errors::RUN_DATA_LIMIT, cause)));

@@ -28,7 +28,7 @@ pub(super) struct Counters {
     pub(super) steps: u32,
     /// Entries of the journal.
     pub(super) events: u32,
-    /// Bytes of the functions' answers.
+    /// Bytes of the functions' answers and errors.
     #[serde(default)]
     pub(super) bytes: usize,
     /// Events of the history.

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
+use schema::kinds::Kind;
 use schema::kinds::workflow::RunPhase;
 use schema::records::Heartbeat;
 use schema::store::{Op, SharedStore};
@@ -101,6 +103,35 @@ async fn each_answer_has_its_error_and_a_call_that_did_not_begin_is_made_again()
             "{keys:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_call_that_a_gateway_answers_before_it_knows_the_function_is_made_again() {
+    let mut kit = Kit::new().await;
+    let functions: Functions = Arc::default();
+    let unknown = r#"{"error": {"type": "NotFound", "message": "there is no function default/new"}}"#;
+    functions.lock().unwrap().insert("new".to_owned(), (vec![(404, unknown); 2], Vec::new()));
+    gateway(&kit, &functions).await;
+    kit.push_kind(Kind::Function, "new", 1, "{image: 'none:1'}").await;
+    kit.push("flow", 1, &one_task("new", "")).await;
+    kit.ask("flow", "r1", json!({})).await;
+    let head = kit.ended("flow", "r1").await;
+    assert_eq!((head.phase, head.error.as_str()), (RunPhase::Succeeded, ""));
+    assert_eq!(functions.lock().unwrap()["new"].1.len(), 3);
+}
+
+#[tokio::test]
+async fn of_an_answer_no_more_is_read_than_a_run_takes() {
+    let mut kit = Kit::new().await;
+    let endless = || async {
+        let pieces = futures::stream::repeat_with(|| Ok::<_, std::io::Error>("x".repeat(64 * 1024)));
+        Body::from_stream(pieces)
+    };
+    node(&kit, Router::new().route("/{namespace}/{name}", post(endless))).await;
+    kit.push("flow", 1, &one_task("f", "")).await;
+    kit.ask("flow", "r1", json!({})).await;
+    let head = kit.ended("flow", "r1").await;
+    assert_eq!((head.phase, head.error.as_str()), (RunPhase::Failed, "States.DataLimitExceeded"));
 }
 
 #[tokio::test]

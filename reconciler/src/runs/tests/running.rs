@@ -19,7 +19,7 @@ use crate::runs::{Asked, RequestError, Waiting, ask, kept_run};
 
 const WAITS: &str = "\n  startAt: wait\n  states:\n    wait: {type: Wait, seconds: 3000, end: true}";
 
-// Seen red without the comparison of hashes in `plan::say`.
+// Seen red without the comparison of hashes in `plan::status`.
 #[tokio::test]
 async fn a_push_with_params_starts_one_run_for_each_change_of_what_runs() {
     let mut kit = Kit::new().await;
@@ -301,19 +301,24 @@ fn ended_before(now: Timestamp, ended: SignedDuration) -> Arc<KeptHead> {
     Arc::new(KeptHead { head, revision: 1 })
 }
 
-/// The runs that are forgotten, and whether more are to be.
-fn forgotten(heads: Heads, snapshot: Arc<Snapshot>, now: Timestamp) -> (Vec<String>, bool) {
-    let seen = Observed {
+/// What the loop saw, with nothing under way.
+fn observed(heads: Heads, snapshot: Arc<Snapshot>) -> Observed {
+    Observed {
         snapshot,
         last_known: Arc::default(),
         heads,
         carried: Default::default(),
         idle: Vec::new(),
+        resting: 0,
         requests: Vec::new(),
         unreadable: Vec::new(),
         forgets: true,
-    };
-    let plan = plan::plan(&seen, now);
+    }
+}
+
+/// The runs that are forgotten, and whether more are to be.
+fn forgotten(heads: Heads, snapshot: Arc<Snapshot>, now: Timestamp) -> (Vec<String>, bool) {
+    let plan = plan::plan(&observed(heads, snapshot), now);
     let more = plan.has_more_to_forget;
     assert_eq!(more, plan.again_at().is_some(), "it looks again at once");
     let forgets = plan.steps.into_iter().filter_map(|step| match step {
@@ -321,6 +326,19 @@ fn forgotten(heads: Heads, snapshot: Arc<Snapshot>, now: Timestamp) -> (Vec<Stri
         _ => None,
     });
     (forgets.collect(), more)
+}
+
+#[tokio::test]
+async fn runs_that_are_resumed_after_a_pause_keep_their_places() {
+    let kit = Kit::new().await;
+    kit.push("flow", 1, &format!("\n  params: {{}}{WAITS}")).await;
+    kit.caught_up().await;
+    let begins = |resting: usize| {
+        let seen = Observed { resting, ..observed(Heads::new(), kit.snapshot.current()) };
+        plan::plan(&seen, Timestamp::now()).steps.iter().any(|step| matches!(step, Step::Begin(_)))
+    };
+    assert!(begins(RUNNING_MAX - 1));
+    assert!(!begins(RUNNING_MAX));
 }
 
 #[test]

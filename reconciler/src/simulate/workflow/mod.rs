@@ -8,7 +8,7 @@ use schema::kinds::workflow::WorkflowSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use crate::runs::machine::{Call, Event, HistoryEvent, Outcome, Pending, Run, RunContext, errors};
+use crate::runs::machine::{Call, Event, History, HistoryEvent, Outcome, Pending, Run, RunContext, errors};
 
 pub mod cases;
 mod limits;
@@ -41,6 +41,9 @@ pub struct Report {
     pub cause: Option<String>,
     /// All that happened.
     pub history: Vec<HistoryEvent>,
+    /// So many events, from the first one on, are without their inputs and outputs: the history would be too large.
+    #[serde(skip)]
+    pub without_data: usize,
     /// Mocks of functions that the run did not call, or not as often as they have answers: a sentence each.
     #[serde(skip)]
     pub unused: Vec<String>,
@@ -81,7 +84,9 @@ pub fn run(
 ) -> Result<Report, MockError> {
     let namespace = context.namespace.clone();
     let mut now = context.started_at;
-    let (mut run, mut history) = Run::begin(context, spec);
+    let (mut run, begun) = Run::begin(context, spec);
+    let mut history = History::default();
+    history.add(begun);
     let mut answers = Answers { mocks, limits, namespace, given: BTreeMap::new(), open: BTreeMap::new() };
     while run.outcome().is_none() {
         let pending = run.pending();
@@ -93,10 +98,11 @@ pub fn run(
             now = now.max(at);
             event
         };
-        history.extend(run.step(spec, now, &event).unwrap_or_default());
+        history.add(run.step(spec, now, &event).unwrap_or_default());
     }
     let unused = mocks.unused(&answers.given, spec, &answers.namespace);
-    Ok(Report { unused, ..report(run.outcome(), history) })
+    let (history, without_data) = history.into_events();
+    Ok(Report { unused, without_data, ..report(run.outcome(), history) })
 }
 
 /// What the mocks answer, and when.
@@ -183,5 +189,5 @@ fn report(outcome: Option<&Outcome>, history: Vec<HistoryEvent>) -> Report {
         Some(Outcome::Aborted { cause }) => (Status::Aborted, None, None, Some(cause)),
         None => (Status::Aborted, None, None, None),
     };
-    Report { status, output, error, cause, history, unused: Vec::new() }
+    Report { status, output, error, cause, history, without_data: 0, unused: Vec::new() }
 }

@@ -203,6 +203,20 @@ fn corpora() -> Option<PathBuf> {
 }
 
 #[test]
+fn a_long_run_has_the_newest_of_its_data() {
+    let definition = json!({"StartAt": "count", "States": {
+        "count": {"Type": "Pass", "Parameters": {"n.$": "States.MathAdd($.c.n, 1)"}, "ResultPath": "$.c", "Next": "enough"},
+        "enough": {"Type": "Choice", "Default": "done",
+                   "Choices": [{"Variable": "$.c.n", "NumericLessThan": 60, "Next": "count"}]},
+        "done": {"Type": "Succeed", "OutputPath": "$.c.n"}}});
+    let input = json!({"c": {"n": 0}, "text": "x".repeat(200 * 1024)});
+    let report = simulate(&definition.to_string(), input, "{}").unwrap();
+    assert_eq!((report.output, report.history.len()), (Some(json!(60)), 1 + 2 * 121 + 1));
+    let first = report.history.iter().position(|event| event.detail.input.is_some());
+    assert!(report.without_data > 50 && first == Some(report.without_data), "{first:?}");
+}
+
+#[test]
 fn every_recorded_comparison_gives_what_aws_gave() {
     let Some(corpora) = corpora() else { return };
     let text = std::fs::read_to_string(corpora.join("choice-operators.json")).unwrap();

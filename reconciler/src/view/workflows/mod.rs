@@ -12,8 +12,7 @@ use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use crate::runs::machine::limits::size;
-use crate::runs::machine::{Event, HistoryEvent, Outcome, Run, RunContext};
+use crate::runs::machine::{Event, History, HistoryEvent, Outcome, Run, RunContext};
 use crate::runs::{Entry, Loaded, RunHead};
 use crate::view::age::{AppliedAt, age};
 use crate::view::events::EventView;
@@ -111,9 +110,6 @@ pub struct RunDetail {
     #[serde(default)]
     pub without_data: usize,
 }
-
-/// Most bytes of inputs and outputs in a history. A run of 25,000 states may have had 256 KiB in each.
-const HISTORY_MAX_BYTES: usize = 32 * 1024 * 1024;
 
 /// A call that a run made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,7 +229,7 @@ pub fn run_detail(
     for entry in &journal.entries {
         history.add(gone_through.step(&definition, entry.at, &entry.event).unwrap_or_default());
     }
-    let History { events: history, without_data, .. } = history;
+    let (history, without_data) = history.into_events();
     let output = match gone_through.outcome() {
         Some(Outcome::Succeeded { output }) => Some(output.clone()),
         _ => None,
@@ -247,31 +243,6 @@ pub fn run_detail(
     let row = RunView { state: gone_through.state_name().to_owned(), ..run(workflow, id, head, now) };
     let steps = gone_through.steps();
     RunDetail { row, steps, input: journal.input, output, definition, calls, history, without_data }
-}
-
-/// The events of a run, the newest of them with their data.
-#[derive(Default)]
-struct History {
-    events: Vec<HistoryEvent>,
-    bytes: usize,
-    without_data: usize,
-}
-
-impl History {
-    fn add(&mut self, events: Vec<HistoryEvent>) {
-        self.bytes += events.iter().map(data_of).sum::<usize>();
-        self.events.extend(events);
-        while self.bytes > HISTORY_MAX_BYTES {
-            let Some(oldest) = self.events.get_mut(self.without_data) else { break };
-            self.bytes = self.bytes.saturating_sub(data_of(oldest));
-            (oldest.detail.input, oldest.detail.output) = (None, None);
-            self.without_data += 1;
-        }
-    }
-}
-
-fn data_of(event: &HistoryEvent) -> usize {
-    event.detail.input.iter().chain(&event.detail.output).map(size).sum()
 }
 
 fn called(entry: &Entry, made: &BTreeMap<u64, &HistoryEvent>) -> Option<RunCall> {

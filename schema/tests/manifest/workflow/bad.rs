@@ -299,7 +299,7 @@ fn a_task_without_a_function_is_told_how_to_name_one() {
     found.extend(blank.violations.iter().map(ToString::to_string));
     insta::assert_snapshot!(found.join("\n"), @r"
     2:13 missing-field spec.states.b.function: Required value: the field is missing (write `function: NAME` with the name of a Function, or `Resource: function:NAME` in the Amazon States Language)
-    2:47 missing-field resource: Required value: the field has no value (write the name of a Function, as `function: price` or `Resource: function:shop/price`)
+    2:47 missing-field Resource: Required value: the field has no value (write the name of a Function, as `function: price` or `Resource: function:shop/price`)
     apps/web.yaml:8:21: error[missing-field]: resource: Required value: the field has no value (write the name of a Function, as `function: price` or `Resource: function:shop/price`)
     ");
 }

@@ -243,6 +243,11 @@ fn the_language_s_own_names_are_no_older_spelling() {
     let ours = workflow("startAt: a\nstates: {a: {type: Task, resource: price, end: true}}");
     let found = told(&load(&ours));
     assert_eq!(found, ["7:38 older-spelling `resource` is an older spelling, read as `function: price`"]);
+    // A mistake is said under the name that is written.
+    let blank = load_definition("flow.asl.json", machine.replace("function:default/price", "").as_bytes());
+    assert_eq!(told(&blank), ["1:63 task-resource Resource: `` names no function"]);
+    let found = told(&load(&ours.replace("price", "''")));
+    assert_eq!(found, ["7:38 task-resource resource: `` names no function"]);
 }
 
 #[test]

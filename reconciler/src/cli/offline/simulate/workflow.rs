@@ -71,6 +71,12 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
     let report =
         simulate(context, &spec, &mocks, &limits).map_err(|error| CliError::Usage(error.to_string()))?;
     report.unused.iter().for_each(|unused| note(&visible(unused)));
+    if report.without_data > 0 {
+        let count = report.without_data;
+        note(&format!(
+            "the first {count} events are without their inputs and outputs: the history would be too large"
+        ));
+    }
     print(args.output, &report, |report| text(report, Screen::stdout()))?;
     Ok(if report.status == Status::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -122,6 +122,14 @@ fn the_answers_of_a_run_have_a_bound_in_all() {
     let played = play(text, json!({}), |_| Ok(most.clone()));
     assert_eq!(played.outcome(), json!({"failed": "Minik8s.RunDataLimitExceeded"}));
     assert_eq!(played.run.events() as usize, 2 * RUN_MAX_BYTES / PAYLOAD_MAX_BYTES + 1);
+
+    // So have its errors: each lies in the journal, as long as a function's traceback.
+    let text = "{startAt: t, states: {t: {type: Task, function: f, end: true, \
+                retry: [{errorEquals: [E], intervalSeconds: 1, backoffRate: 1, maxAttempts: 99999}]}}}";
+    let cause: &str = Box::leak("x".repeat(4 * 1024).into_boxed_str());
+    let played = play(text, json!({}), |_| Err(("E", cause)));
+    assert_eq!(played.outcome(), json!({"failed": "Minik8s.RunDataLimitExceeded"}));
+    assert_eq!(played.run.events() as usize, 2 * (RUN_MAX_BYTES / (cause.len() + 1)) + 1);
 }
 
 /// A Map over `items` of what is around it; `inner` is its state, named by how deep it lies.

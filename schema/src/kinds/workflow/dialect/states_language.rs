@@ -68,7 +68,8 @@ impl Resources<'_> {
             Err((rule, message)) => {
                 let help =
                     "write the name of a Function, as `function: price` or `Resource: function:shop/price`";
-                notes.mistake(mark, rule, format!("resource: {message}"), help);
+                let field = if self.is_of_language { "Resource" } else { "resource" };
+                notes.mistake(mark, rule, format!("{field}: {message}"), help);
                 "not-named".to_owned()
             }
         };
