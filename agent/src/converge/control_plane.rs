@@ -121,7 +121,7 @@ mod tests {
     async fn a_name_without_an_address_leaves_what_was_known() {
         let former = ControlPlane::of_urls(&["http://10.0.0.1:1".to_owned()], &[]);
         let known = watch::Sender::new(former.clone());
-        let store: SharedStore = std::sync::Arc::new(MemoryStore::new());
+        let store: SharedStore = Arc::new(MemoryStore::new());
         let next = look(&["http://no.such.invalid:1".to_owned()], &[], &store, &known).await;
         assert_eq!(next.etcd, former.etcd);
     }
