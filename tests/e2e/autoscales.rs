@@ -59,14 +59,27 @@ fn answering(cluster: &Cluster) -> Result<BTreeSet<String>> {
     Ok(said.lines().map(str::to_owned).collect())
 }
 
-/// Loads one pod until there are four.
+/// Loads each pod that there is until there are four: a busy machine gives one alone too little to ask for so many.
 fn grow(cluster: &Cluster, container: &ContainerView) -> Result<Vec<ContainerView>> {
     let what = if is_soak() { "memory=60" } else { "cpu=400&memory=20" };
     eventually("it is asked for more", secs(20), || ask(cluster, container, what))?;
     let asked = Instant::now();
-    let all = eventually("four containers run", secs(120), || count(cluster, 4))?;
+    let mut loaded = BTreeSet::from([container.id.clone()]);
+    let all = eventually("four containers run", secs(120), || {
+        for one in running(cluster)? {
+            if !loaded.contains(&one.id) && ask(cluster, &one, what).is_ok() {
+                loaded.insert(one.id);
+            }
+        }
+        count(cluster, 4)
+    })?;
     println!("four containers ran {:.1?} after the load began", asked.elapsed());
     Ok(all)
+}
+
+/// Takes the load from all pods.
+fn rest(cluster: &Cluster) -> Result<()> {
+    running(cluster)?.iter().try_for_each(|one| ask(cluster, one, "cpu=0&memory=0").map(drop))
 }
 
 #[test]
@@ -110,7 +123,7 @@ fn a_load_brings_pods_and_its_end_takes_them_and_git_resets_nothing() -> Result<
             let plan = cluster.cli(&["plan", "--repo", &repo, "--server", &server])?;
             ensure!(plan.code == 0, "drift is reported: {plan:?}");
 
-            ask(cluster, &first[0], "cpu=0&memory=0")?;
+            rest(cluster)?;
             // Not always the same: one that was not ready for a moment goes before the others.
             first = eventually("one container is left", secs(150), || count(cluster, 1))?;
         }
@@ -124,7 +137,7 @@ fn a_load_brings_pods_and_its_end_takes_them_and_git_resets_nothing() -> Result<
             let (default, _) = text.split_once("  behavior:").context("no behavior")?;
             cluster.push(&[Change::write("load.yaml", default)], "The default window")?;
             grow(cluster, &first[0])?;
-            ask(cluster, &first[0], "cpu=0&memory=0")?;
+            rest(cluster)?;
             let idle = Instant::now();
             eventually("one container is left", secs(420), || count(cluster, 1))?;
             println!("shrank {:.0?} after the load had gone", idle.elapsed());

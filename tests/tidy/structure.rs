@@ -17,9 +17,9 @@ const OWN_TASKS: [&str; 9] = [
     "schema/src/store/reflector/mod.rs",
     "reconciler/src/cli/serve.rs",
     "reconciler/src/cli/up/mod.rs",
+    "reconciler/src/listener.rs",
     // One for each run: they come and go while the loop over them goes on, and end with its term.
     "reconciler/src/runs/act.rs",
-    "reconciler/src/webhooks/server.rs",
     "agent/src/converge/dns/listen.rs",
 ];
 

@@ -133,13 +133,17 @@ fn lock() -> String {
 }
 
 /// Looks for jobs by their names: numbers that a submission left in its folder, what squeue says, and sacct from a
-/// day on.
+/// day on. Accounts that do not answer say nothing of a job, so then there is no answer at all; a site without accounts
+/// says so.
 pub fn look(spec: &JobSpec, names: &[String], since: Option<&str>) -> String {
     let (dir, list) = (work_dir(spec), names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(" "));
     let sacct = since.map(|since| {
         let (csv, since) = (quoted(&names.join(",")), quoted(since));
         format!(
-            "echo '== sacct'\nsacct -nPX --name={csv} -S {since} -o {SACCT_FIELDS} 2>/dev/null; echo \"== $?\"\n"
+            "echo '== sacct'\n\
+             {{ said=$(sacct -nPX --name={csv} -S {since} -o {SACCT_FIELDS} 2>&1 >&3 3>&-); code=$?; }} 3>&1\n\
+             case \"$code $said\" in '0 '*|'127 '*|*'accounting storage is disabled'*) ;;\n\
+             *) echo \"$said\" >&2; exit {EXIT_SLURM};; esac\necho \"== $code\"\n"
         )
     });
     format!(
@@ -265,15 +269,13 @@ pub fn remove_marker(spec: &JobSpec, marker: &str) -> String {
     format!("rm -f {}/{}\n", work_dir(spec), quoted(marker))
 }
 
-/// The exit code of [`list`] where the job has no folder.
-pub const NO_FOLDER: i32 = 66;
-
 /// Lists what is to be fetched: `KIND SIZE PATH`, each ended by NUL, with the kinds `o`, `e` and `f`. At the end stands
-/// `more COUNT`: how many the list has no room for, the one that is cut off among them.
+/// `more COUNT`: how many the list has no room for, the one that is cut off among them. Ends with [`EXIT_NO_FOLDER`] where
+/// only the job's own folder is missing.
 pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
     let spec = place.spec;
     let (dir, name) = (work_dir(spec), quoted(place.name));
-    let mut text = format!("cd {dir} || exit 65\ncd {name} || exit {NO_FOLDER}\n{{\n");
+    let mut text = format!("cd {dir} || exit 65\ncd {name} || exit {EXIT_NO_FOLDER}\n{{\n");
     let stream = |file: &Option<String>| {
         file.as_ref().map(|file| pattern(&output_pattern(file, slurm_id, place.name))).unwrap_or_default()
     };
@@ -305,7 +307,7 @@ pub fn written(place: &Place<'_>, slurm_id: u64, stderr: bool, (from, max): (Opt
         None => format!("tail -c {max} -- \"$p\""),
     };
     format!(
-        "cd {dir}/{name} || exit 66\nset -- {files}\nfor p in \"$@\"; do [ -f \"$p\" ] || continue\n\
+        "cd {dir}/{name} || exit {EXIT_NO_FOLDER}\nset -- {files}\nfor p in \"$@\"; do [ -f \"$p\" ] || continue\n\
          [ $# -lt 2 ] || printf '==> %s <==\\n' \"${{p#./}}\"\n{part}\ndone\n"
     )
 }

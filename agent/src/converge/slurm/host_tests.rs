@@ -142,6 +142,47 @@ async fn a_result_that_cannot_be_read_keeps_the_job_from_nothing() {
 }
 
 #[tokio::test]
+async fn a_work_folder_that_is_away_keeps_a_job_that_has_ended_and_a_removed_job_folder_does_not() {
+    let site = Site::new();
+    let (mut record, folder) = uploaded(&site).await;
+    fs::write(folder.join("slurm-1.out"), "x").unwrap();
+    record.facts = Facts { id: 1, ended: Some(Ended::Completed), ..Facts::default() };
+    record.state = State::Fetching;
+    let (work, away) = (site.home().join("minik8s-jobs"), site.home().join("away"));
+    fs::rename(&work, &away).unwrap();
+    site.step(&mut record, at(3), &[]).await;
+    assert_eq!(record.state, State::Fetching, "{record:?}");
+    fs::rename(&away, &work).unwrap();
+    let mut other = record.clone();
+    site.step(&mut record, at(300), &[]).await;
+    assert!(matches!(record.state, State::Ended(_)) && record.results.len() == 1, "{record:?}");
+    fs::remove_dir_all(&folder).unwrap();
+    site.step(&mut other, at(300), &[]).await;
+    assert!(matches!(other.state, State::Ended(_)) && other.results.is_empty(), "{other:?}");
+}
+
+// An account that is asked in vain is no word that the job is nowhere: its number may have gone with its folder.
+#[tokio::test]
+async fn a_job_is_not_submitted_again_while_the_accounts_do_not_answer() {
+    let site = Site::new();
+    let mut record = site.record();
+    record.reached = true;
+    let down = "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1";
+    site.host.program("sacct", down);
+    assert_eq!(site.step(&mut record, at(1), &[]).await, Step::Look);
+    assert_eq!((record.state.clone(), record.step(at(2))), (State::Looking, None), "{record:?}");
+    let why = &record.trouble.as_ref().unwrap().why;
+    assert!(
+        why.contains("Slurm does not answer") && why.contains("Problem talking to the database"),
+        "{why}"
+    );
+    let row = format!("7|{}|COMPLETED|None|0:0|0:0|2026-11-23T15:05:28|1|n1\n", record.slurm_name());
+    site.host.program("sacct", &format!("printf '{row}'"));
+    site.step(&mut record, at(300), &[]).await;
+    assert_eq!((record.facts.id, site.submitted()), (7, 0), "{record:?}");
+}
+
+#[tokio::test]
 async fn the_next_host_of_a_pool_is_used_while_the_first_is_down() {
     let site = Site::new();
     let mut record = site.record();

@@ -55,7 +55,7 @@ impl Worker {
         let listed = self.ask(record, commands::list(&place, record.facts.id), ASK_MAX).await?;
         // A folder that somebody removed has no results: the job has ended all the same. One whose parent is missing may be
         // on a disk that is not mounted now.
-        if ![0, commands::NO_FOLDER].contains(&listed.code) {
+        if ![0, commands::EXIT_NO_FOLDER].contains(&listed.code) {
             return Err(Failed::of("cannot list the results", &listed));
         }
         let mut results: Vec<ResultFile> = Vec::new();

@@ -44,7 +44,7 @@ pub fn script(spec: &JobSpec, submission: Submission<'_>) -> String {
             text.push_str(&format!("\n# {title}\n"));
         }
         for command in commands {
-            text.push_str(&format!("eval {}\n{CHECK}\n", quoted(command)));
+            text.push_str(&format!("eval -- {}\n{CHECK}\n", quoted(command)));
         }
     }
     text
@@ -158,13 +158,13 @@ set -e
 # Each command is checked besides: set -e does not see that 'false && true' failed.
 
 # compileCommands
-eval 'make'
+eval -- 'make'
 (exit $?) || exit $?
 
 # runCommands
-eval 'echo \"$(hostname)\" '\\''a'\\'''
+eval -- 'echo \"$(hostname)\" '\\''a'\\'''
 (exit $?) || exit $?
-eval 'exit 3'
+eval -- 'exit 3'
 (exit $?) || exit $?
 ";
         assert_eq!(script(&spec, submission()), expected);
@@ -176,7 +176,7 @@ eval 'exit 3'
         let expected = "#!/bin/bash\n#SBATCH --job-name=default.matrix.0123abcd.1\n#SBATCH --no-requeue\n\n\
                         # Job default/matrix of Minik8s, as its manifest says.\nset -e\n";
         let text = script(&spec, submission());
-        assert!(text.starts_with(expected) && text.contains("\neval 'true'\n"), "{text}");
+        assert!(text.starts_with(expected) && text.contains("\neval -- 'true'\n"), "{text}");
     }
 
     /// What bash prints of a job with these commands, and its exit code.
@@ -210,6 +210,8 @@ eval 'exit 3'
                 0,
             ),
             (vec![swallowed, "echo next"], "a\nb\nnext\n", 0),
+            // No command is an option of eval.
+            (vec!["-x", "echo next"], "", 127),
             // Nothing that a command changes keeps the next from being read.
             (vec!["export PATH=/nonexistent", "echo next; exit 9"], "next\n", 9),
             (vec!["cat() { return 1; }", "ulimit -f 0", "echo next; exit 9"], "next\n", 9),
