@@ -127,7 +127,7 @@ export -f run_program
 # All test programs but the end-to-end one, the largest first and two at a time: some compute, others wait for
 # Docker or etcd. Doc comments hold no code to run.
 unit() {
-	build test "${all[@]}" --no-run --message-format=json \
+	build test "${all[@]}" --no-run --message-format=json-render-diagnostics \
 		--lib --bins --test '[!e]*' --test 'e[!2]*' >"$scratch/built" || return
 	sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"test":true},"features".*"executable":"\([^"]*\)".*/\1 \2/p' \
 		"$scratch/built" >"$scratch/programs"

@@ -13,7 +13,8 @@ use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{
-    AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, Template, TriggerRecord, WorkflowRecord,
+    AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, SourceStatus, Template, TriggerRecord,
+    WorkflowRecord,
 };
 use schema::snapshot::{Change, Snapshot, Table, Versioned};
 use serde::{Deserialize, Serialize};
@@ -118,6 +119,7 @@ impl LastKnown {
     }
 
     /// What still holds of it: nothing of a workload of which a node runs a pod that is younger than all of this, and not in it.
+    /// A pod that began after its node registered belongs to the etcd that is being filled.
     pub fn without_outdated(self: &Arc<Self>, snapshot: &Snapshot) -> Arc<Self> {
         if self.is_empty() {
             return Arc::clone(self);
@@ -126,7 +128,8 @@ impl LastKnown {
         let unknown = snapshot.pod_status.iter().filter(|((node, pod), status)| {
             let status = &status.value;
             let runs = !status.has_ended() && !status.is_terminating();
-            runs && status.start_time.is_some_and(|start| start > younger)
+            let registered = snapshot.nodes.get(node).map_or(Timestamp::MAX, |node| node.value.registered_at);
+            runs && status.start_time.is_some_and(|start| start > younger && start < registered)
                 && !snapshot.settled.contains_key(node)
                 && self.node_of(pod, &status.uid).is_none()
         });
@@ -142,15 +145,18 @@ impl LastKnown {
     /// What is left once that of objects is forgotten which Git does not name any more; none if all is. An object may be
     /// made anew under the same name, and has nothing to do with the former.
     pub fn without_deleted(&self, snapshot: &Snapshot) -> Option<Self> {
+        // Of what could not be applied yet, absence says nothing; and what one source had may be in another by now.
+        let is_whole = |source: &SourceStatus| {
+            source.applied_commit.is_some() && source.waiting_total == 0 && source.held_prune.is_none()
+        };
+        let is_broken = |source: &SourceStatus, place: &Place| {
+            source.quarantined.iter().any(|file| source.name != place.source || file.file == place.file)
+        };
         let is_deleted = |(of, place): &(&ObjectRef, &Place)| {
-            let source = snapshot.sources.get(&place.source).map(|source| &source.value);
-            // Of what could not be applied yet, absence says nothing.
-            let is_applied = source.is_some_and(|source| {
-                let is_broken = source.quarantined.iter().any(|file| file.file == place.file);
-                let waits = source.waiting_total > 0 || source.held_prune.is_some();
-                source.applied_commit.is_some() && !is_broken && !waits
-            });
-            is_applied && !snapshot.objects.contains_key(*of)
+            let mut sources = snapshot.sources.values().map(|source| &source.value);
+            snapshot.sources.contains_key(&place.source)
+                && sources.all(|source| is_whole(source) && !is_broken(source, place))
+                && !snapshot.objects.contains_key(*of)
         };
         let deleted: BTreeSet<&ObjectRef> = self.places.iter().filter(is_deleted).map(|(of, _)| of).collect();
         (!deleted.is_empty()).then(|| self.without(|of| deleted.contains(of)))

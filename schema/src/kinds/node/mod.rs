@@ -48,8 +48,10 @@ impl Taint {
     /// Whether the first of the tolerations that is of this taint still holds after `elapsed_seconds` of it, by the
     /// rules of Kubernetes.
     pub fn is_tolerated_by(&self, tolerations: &[Toleration], elapsed_seconds: i64) -> bool {
-        let seconds = self.toleration(tolerations).map(|toleration| toleration.toleration_seconds);
-        seconds.is_some_and(|seconds| seconds.is_none_or(|seconds| seconds > elapsed_seconds))
+        let Some(toleration) = self.toleration(tolerations) else { return false };
+        // Of the other effects no time is over.
+        self.effect != TaintEffect::NoExecute
+            || toleration.toleration_seconds.is_none_or(|seconds| seconds > elapsed_seconds)
     }
 
     /// The first of the tolerations that is of this taint: what a toleration leaves out matches anything.

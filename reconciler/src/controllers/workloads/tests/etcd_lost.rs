@@ -3,7 +3,8 @@
 use jiff::SignedDuration;
 use schema::keys::Key;
 use schema::kinds::Resource;
-use schema::kinds::pod::PodSpec;
+use schema::kinds::pod::{PodSpec, PodStatus};
+use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{Quarantine, ScaleRecord, SourceState, SourceStatus};
 
@@ -163,15 +164,45 @@ fn a_workload_that_git_took_away_and_named_again_begins_anew() {
     let key = Key::Source(field.object.provenance.source.clone());
     field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![broken.clone()]));
     assert!(!forgotten(&mut field));
-    // Another file is broken, and Git does not name the workload: it is gone.
+    // Another file is broken, and Git does not name the workload; but a source that was not applied yet may.
     let other = Quarantine { file: "other.yaml".to_owned(), ..broken };
-    field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![other]));
+    let unread = SourceStatus { name: "b".to_owned(), applied_commit: None, ..source(SourceState::Pending) };
+    let second = Key::Source("b".to_owned());
+    field.builder = std::mem::take(&mut field.builder).put(&key, &status(vec![other])).put(&second, &unread);
+    assert!(!forgotten(&mut field));
+    // It was, and does not: the workload is gone.
+    let read = SourceStatus { name: "b".to_owned(), ..source(SourceState::Synced) };
+    field.builder = std::mem::take(&mut field.builder).put(&second, &read);
     assert!(forgotten(&mut field) && !forgotten(&mut field));
     field.push(rolling(replica_set(3, BAD), 1, 0), 4);
     field.run(2);
     let rollout = field.rollout();
     assert!(rollout.failure.is_none() && rollout.good.is_none(), "{rollout:?}");
     assert!(field.images().iter().all(|image| image == BAD));
+}
+
+/// A pod that a push adds while etcd is filled again is younger than any file.
+#[test]
+fn a_pod_that_begins_after_the_loss_leaves_the_file_in_force() {
+    let mut field = running(3);
+    field.keep();
+    let old = std::sync::Arc::new(field.last_known.clone());
+    field.after(86_400);
+    let whole = field.snapshot().clone();
+    let ((node, _), status) = whole.pod_status.iter().next().unwrap();
+    let added = NamespacedName::new("default", "web-0123abcd-9");
+    let is_in_force = |began: i64| {
+        let mut field = Field::new(rolling(replica_set(3, "web:1"), 1, 0));
+        field.after(86_400);
+        field.lose_etcd();
+        let start_time = Some(field.now + SignedDuration::from_secs(began));
+        let status = PodStatus { uid: "another".to_owned(), start_time, ..status.value.clone() };
+        let key = Key::PodStatus(node.clone(), added.clone());
+        let snapshot = std::mem::take(&mut field.builder).put(&key, &status).snapshot;
+        std::sync::Arc::ptr_eq(&old, &old.without_outdated(&snapshot))
+    };
+    assert!(is_in_force(5));
+    assert!(!is_in_force(-3600));
 }
 
 /// `evictAfterSeconds` above the deadline of the workload.

@@ -15,11 +15,11 @@ use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec, RollingUpdate};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::{Binding, PodInstance, Rollout, Settled};
+use schema::records::{Binding, NodeRecord, PodInstance, Rollout, Settled};
 use schema::snapshot::Snapshot;
 
 use super::super::plan::plan;
-use crate::controllers::testing::{SnapshotBuilder, object, pod_ref, spec};
+use crate::controllers::testing::{SnapshotBuilder, node_record, object, pod_ref, spec};
 use crate::controllers::{Change, LastKnown, Writes};
 
 /// How pods of a template turn out.
@@ -191,6 +191,10 @@ impl Field {
         self.object.generation = 1;
         let key = Key::Object(self.object.reference());
         self.builder = SnapshotBuilder::new().nodes(self.nodes).put(&key, &self.object);
+        for number in 1..=self.nodes {
+            let record = NodeRecord { registered_at: self.now, ..node_record(&format!("n{number}")) };
+            self.builder = std::mem::take(&mut self.builder).put(&Key::Node(record.name.clone()), &record);
+        }
     }
 
     /// The reconciler writes down what etcd holds.
