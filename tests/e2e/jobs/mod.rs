@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::Command;
 
 use harness::{
     Change, Cluster, ClusterOptions, Context, Result, Slurm, ensure, eventually, recipient, sealed, secs,
@@ -95,6 +96,16 @@ impl Site<'_> {
     }
 }
 
+/// The folder of a job has its script, and nothing of the key that logs in.
+fn keeps_the_login_out_of(folder: &Path, key: &str) -> Result<()> {
+    let script = std::fs::read_to_string(folder.join(".minik8s/script.sh"))?;
+    ensure!(script.contains("\neval -- 'exit 3'\n"), "{script}");
+    let canary = key.lines().nth(1).context("no key")?;
+    let found = Command::new("grep").args(["-rlF", "--", canary]).arg(folder).output()?;
+    ensure!(found.status.code() == Some(1), "{found:?}");
+    Ok(())
+}
+
 #[test]
 fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> {
     with_slurm(|site| {
@@ -124,6 +135,7 @@ fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> 
         ensure!(failed.status.class == Some(FailureClass::ExitCode), "{failed:?}");
         ensure!(failed.status.exit_code.as_deref() == Some("3:0"), "{failed:?}");
         ensure!(cli(&["logs", "job/three"])? == "first\n");
+        keeps_the_login_out_of(&site.slurm.jobs().join(&failed.slurm_name), &site.slurm.key()?)?;
         let refused = site.reaches("refused", JobPhase::Failed)?;
         ensure!(refused.status.class == Some(FailureClass::Submission), "{refused:?}");
         ensure!(refused.status.reason.contains("partition"), "{refused:?}");
