@@ -12,7 +12,7 @@ fn options(nodes: u8) -> ClusterOptions {
     ClusterOptions { place: Where::Namespaces(nodes), ..ClusterOptions::default() }
 }
 
-/// A function of a Dockerfile with these steps; nobody calls it.
+/// A function of a Dockerfile with these steps. It is not called.
 fn with_steps(name: &str, steps: &str) -> [Change; 2] {
     let text = format!("FROM {IMAGE}\n{steps}\nCMD [\"sleep\", \"infinity\"]\n");
     [manifest(name, ""), code(name, "Dockerfile", &text)]

@@ -89,7 +89,7 @@ fn to(at: &SocketAddrV4) -> String {
     format!("-d {}/32 -p tcp -m tcp --dport {}", at.ip(), at.port())
 }
 
-/// Builds run the code of packages and of whoever pushes: they reach the world beyond the cluster, and of the cluster and this
+/// Builds run the code of packages and of those who push: they reach the world beyond the cluster, and of the cluster and this
 /// node its DNS and the package index alone. Before addresses are rewritten, so ports of nodes and services count as
 /// what they are.
 fn build_rules(model: &Model, builds: &BuildRules) -> Vec<String> {

@@ -198,7 +198,7 @@ async fn runs_are_asked_for_by_namespace_and_one_in_short() {
     assert_eq!(api.get("/v1/runs/default/flow/r2/summary").await.0, 404);
 }
 
-/// A run of so many transitions that has not ended, with 64 KiB in each state.
+/// A run of this many transitions that has not ended, with 64 KiB in each state.
 async fn long_run(api: &Api, run: &str, transitions: usize) {
     let flow = NamespacedName::new("default", "long");
     let spec = json!({"startAt": "a", "states": {

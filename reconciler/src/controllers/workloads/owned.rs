@@ -158,7 +158,7 @@ impl<'a> ByOwner<'a> {
 /// Names of pods that are bound or reported anywhere, by the workload that their name speaks of.
 pub(super) struct Names<'a> {
     snapshot: &'a Snapshot,
-    /// Once somebody asks: where there is nothing to do, nobody does.
+    /// Made on first use: a plan with nothing to do does not need it.
     found: OnceCell<ByWorkload<'a>>,
 }
 

@@ -41,7 +41,7 @@ pub struct Report {
     pub cause: Option<String>,
     /// All that happened.
     pub history: Vec<HistoryEvent>,
-    /// So many events, from the first one on, are without their inputs and outputs: the history would be too large.
+    /// How many events, from the first one on, are without their inputs and outputs: the history would be too large.
     #[serde(skip)]
     pub without_data: usize,
     /// Mocks of functions that the run did not call, or not as often as they have answers: a sentence each.
