@@ -52,6 +52,7 @@ const USAGE_GAP: Duration = Duration::from_secs(1);
 /// later than clients keep theirs, which is 90 s for reqwest, so that none meets its end with a request.
 const API_BOUNDS: Bounds = Bounds {
     connections: 512,
+    of_address: 128,
     head_bytes: 64 * 1024,
     head_wait: Duration::from_secs(120),
     keeps_alive: true,

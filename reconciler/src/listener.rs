@@ -1,16 +1,19 @@
 //! A listener for HTTP/1.1 with bounds: how many connections there are, how long each may send nothing, how long it lasts.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use schema::control::lock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +25,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Bounds {
     /// Connections at once; more wait to be accepted.
     pub(crate) connections: usize,
+    /// Connections of one address at once, so that no client alone shuts the others out; more are closed. The machine
+    /// itself has no such bound.
+    pub(crate) of_address: usize,
     /// Largest head of a request, and largest piece of a body.
     pub(crate) head_bytes: usize,
     /// Longest wait for the head of a request, also of one after another: an idle connection ends then.
@@ -30,7 +36,7 @@ pub(crate) struct Bounds {
     pub(crate) keeps_alive: bool,
     /// Longest connection, if there is one.
     pub(crate) lasts: Option<Duration>,
-    /// At the end, requests under way have so long.
+    /// How long requests under way may take at the end; then their connections are cut.
     pub(crate) drain: Duration,
 }
 
@@ -42,7 +48,10 @@ pub(crate) async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), Infallible> {
     let room = Arc::new(Semaphore::new(bounds.connections));
+    let held = Arc::<Held>::default();
+    let mut connections = JoinSet::new();
     loop {
+        while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             // Cancel-safe: a cancelled token stays so.
             () = shutdown.cancelled() => break,
@@ -57,20 +66,59 @@ pub(crate) async fn serve(
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        let Some(place) = Place::of(&held, peer.ip(), bounds.of_address) else {
+            tracing::debug!(peer = %peer.ip(), most = bounds.of_address, "an address has its share of connections already");
+            continue;
+        };
         let (router, shutdown) = (router(peer.ip()), shutdown.clone());
         let keeps_alive = bounds.keeps_alive && room.available_permits() >= bounds.connections / 2;
-        tokio::spawn(async move {
+        connections.spawn(async move {
             let served = connection(stream, router, Bounds { keeps_alive, ..bounds }, &shutdown);
             match bounds.lasts {
                 Some(lasts) => drop(timeout(lasts, served).await),
                 None => served.await,
             }
-            drop(permit);
+            drop((permit, place));
         });
     }
-    let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
-    let _ = timeout(bounds.drain, room.acquire_many(all)).await;
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(bounds.drain, ended).await;
     Ok(())
+}
+
+/// How many connections each address has.
+type Held = Mutex<HashMap<IpAddr, usize>>;
+
+/// A connection's place among those of its address.
+struct Place {
+    held: Arc<Held>,
+    address: IpAddr,
+}
+
+impl Place {
+    /// None if the address has its share already.
+    fn of(held: &Arc<Held>, address: IpAddr, most: usize) -> Option<Self> {
+        let mut all = lock(held);
+        let count = all.entry(address).or_default();
+        if *count >= most && !address.is_loopback() {
+            return None;
+        }
+        *count += 1;
+        drop(all);
+        Some(Self { held: Arc::clone(held), address })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = lock(&self.held);
+        if let Some(count) = all.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.address);
+            }
+        }
+    }
 }
 
 async fn connection(stream: TcpStream, router: Router, bounds: Bounds, shutdown: &CancellationToken) {
@@ -108,6 +156,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds {
         connections: 4,
+        of_address: 4,
         head_bytes: 32 * 1024,
         head_wait: Duration::from_secs(60),
         keeps_alive: true,
@@ -181,6 +230,38 @@ mod tests {
         for stream in [&mut silent, &mut idle] {
             assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), 0);
         }
+    }
+
+    #[test]
+    fn an_address_has_its_share_of_connections_and_no_more() {
+        let held = Arc::<Held>::default();
+        let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+        let place = |address| Place::of(&held, address, 2);
+        let (first, _second) = (place(one).unwrap(), place(one).unwrap());
+        assert!(place(one).is_none() && place(other).is_some());
+        drop(first);
+        assert!(place(one).is_some());
+        assert!(!lock(&held).contains_key(&other), "forgotten with its last connection");
+        let own = [(); 3].map(|()| Place::of(&held, IpAddr::from([127, 0, 0, 1]), 2));
+        assert!(own.iter().all(Option::is_some));
+    }
+
+    /// The wait for a head does not cut an answer that takes its time, such as `logs -f`.
+    #[tokio::test]
+    async fn an_answer_may_take_longer_than_a_head() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let slow = || async {
+            sleep(Duration::from_millis(800)).await;
+            "well"
+        };
+        let router = Router::new().route("/", get(slow));
+        let bounds = Bounds { head_wait: Duration::from_millis(200), ..BOUNDS };
+        let _serving =
+            tokio::spawn(serve(listener, bounds, move |_| router.clone(), CancellationToken::new()));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        ask(&mut stream).await;
+        answer(&mut stream).await;
     }
 
     #[tokio::test]

@@ -43,6 +43,8 @@ const BODIES_MAX: usize = 16;
 /// One request per connection.
 const BOUNDS: Bounds = Bounds {
     connections: 256,
+    // A proxy may stand for all senders.
+    of_address: 256,
     head_bytes: 32 * 1024,
     head_wait: Duration::from_secs(5),
     keeps_alive: false,
