@@ -481,9 +481,9 @@ impl Drop for Cluster {
         }
         // Side by side: each takes seconds, most of them spent waiting.
         std::thread::scope(|scope| {
-            for node in self.nodes.drain(..) {
-                scope.spawn(move || end(node));
-            }
+            let ends: Vec<_> = self.nodes.drain(..).map(|node| scope.spawn(move || end(node))).collect();
+            // A panic here would end all tests.
+            ends.into_iter().for_each(|end| drop(end.join()));
         });
         let _ = self.etcd.daemon.kill();
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Where the package index is, which builds reach even in the cluster; none while no build needs the network.
+/// Where the package index is, which builds reach even in the cluster; none until a build needs the network. What stands then stays
+/// until another build needs another index: it keeps nothing from anyone but builds.
 pub type ReachableIndex = Option<Arc<BTreeSet<SocketAddrV4>>>;
 
 /// The network loop's end of it.

@@ -248,7 +248,6 @@ impl Base<'_> {
             node_ip: self.config.node_ip,
             vxlan: self.config.vxlan,
             api_port: self.config.listen.port(),
-            calls_port: self.config.functions_listen.port(),
             tunnel_without_peers: self.config.dns.node_dns,
             ..NetworkSettings::new(&self.config.machine.instance, self.pod_mtu)
         };

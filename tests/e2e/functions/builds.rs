@@ -24,7 +24,11 @@ fn log_of_build(cluster: &Cluster, name: &str) -> Result<String> {
 
 /// Connects and hangs up, as often as somebody asks, until the test ends.
 fn world(cluster: &Cluster) -> Result<SocketAddr> {
-    let listener = TcpListener::bind((cluster.slot().underlay(1), 0))?;
+    taken(TcpListener::bind((cluster.slot().underlay(1), 0))?)
+}
+
+/// Takes connections there.
+fn taken(listener: TcpListener) -> Result<SocketAddr> {
     let address = listener.local_addr()?;
     std::thread::spawn(move || listener.incoming().for_each(drop));
     Ok(address)
@@ -61,6 +65,8 @@ fn a_build_reaches_the_world_and_neither_the_cluster_nor_its_node() -> Result<()
             at(&own, 8081)?,
             at(&other, 7071)?,
             at(&other, 8081)?,
+            // None of ours, as a host port is.
+            taken(cluster.nodes[1].net.within(|| Ok(TcpListener::bind((other.as_str(), 0))?))?)?,
             at(pod.address()?, 8080)?,
         ];
         // The node itself reaches all of them, so what keeps the build from them is not the world's state.

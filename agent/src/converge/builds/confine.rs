@@ -22,7 +22,7 @@ const RESOLVE_MAX: Duration = Duration::from_secs(5);
 impl BuildsLoop {
     /// The network's name, once what it leads to is bounded.
     pub(super) async fn confined_network(&self, index: Option<&str>) -> Result<String, String> {
-        let index = Arc::new(addresses(index).await);
+        let index = Arc::new(addresses(index).await?);
         let mut stands = self.deps.network.stands.clone();
         self.deps.network.wanted.send_if_modified(|wanted| {
             let is_new = wanted.as_ref() != Some(&index);
@@ -52,15 +52,38 @@ impl BuildsLoop {
     }
 }
 
-/// Where an index is, as far as that is known here: pip says what it can't find.
-async fn addresses(index: Option<&str>) -> BTreeSet<SocketAddrV4> {
+/// Where an index is, which builds are to reach also in the cluster.
+async fn addresses(index: Option<&str>) -> Result<BTreeSet<SocketAddrV4>, String> {
     let url: Option<Url> = index.and_then(|index| index.parse().ok());
     let at = url.as_ref().and_then(|url| Some((url.host_str()?, url.port_or_known_default()?)));
-    let Some(at) = at else { return BTreeSet::new() };
-    let Ok(Ok(found)) = timeout(RESOLVE_MAX, lookup_host(at)).await else { return BTreeSet::new() };
+    let Some((host, port)) = at else { return Ok(BTreeSet::new()) };
+    let refused = |why: String| {
+        format!(
+            "cannot resolve {host}, the host of the package index: {why}; mend functions.packageIndex of the Cluster object or \
+             this node's DNS, or put the wheels into a `wheels` folder beside requirements.txt"
+        )
+    };
+    let found = match timeout(RESOLVE_MAX, lookup_host((host, port))).await {
+        Ok(found) => found.map_err(|error| refused(error.to_string()))?,
+        Err(_) => return Err(refused(format!("no answer within {RESOLVE_MAX:?}"))),
+    };
     let of_four = |address| match address {
         SocketAddr::V4(address) => Some(address),
         SocketAddr::V6(_) => None,
     };
-    found.filter_map(of_four).collect()
+    Ok(found.filter_map(of_four).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_index_that_has_no_address_is_named_before_pip_is_asked() {
+        assert_eq!(addresses(None).await, Ok(BTreeSet::new()));
+        let known = addresses(Some("http://192.0.2.1:3141/simple")).await;
+        assert_eq!(known, Ok(["192.0.2.1:3141".parse().unwrap()].into()));
+        let why = addresses(Some("https://index.invalid/simple")).await.unwrap_err();
+        assert!(why.starts_with("cannot resolve index.invalid") && why.contains("`wheels`"), "{why}");
+    }
 }

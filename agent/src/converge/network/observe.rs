@@ -149,9 +149,8 @@ impl NetworkLoop {
     fn builds(&mut self, subnet: &Subnet) -> Option<BuildRules> {
         let index = self.deps.builds.wanted.borrow_and_update().clone()?;
         let catalog = self.deps.catalog.borrow_and_update().clone();
-        let nodes = catalog.peers.values().filter_map(|peer| peer.address);
-        let gateways = nodes.map(|node| SocketAddrV4::new(node, self.settings.calls_port)).collect();
-        Some(BuildRules { services: subnet.service_cidr.trunc(), gateways, index: (*index).clone() })
+        let nodes = catalog.peers.values().filter_map(|peer| peer.address).collect();
+        Some(BuildRules { services: subnet.service_cidr.trunc(), nodes, index: (*index).clone() })
     }
 
     /// What functions may not reach. Other agents listen where this one does, at their nodes' addresses.

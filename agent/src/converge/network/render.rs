@@ -50,8 +50,8 @@ pub struct Model {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildRules {
     pub services: Ipv4Net,
-    /// Where other nodes take calls of functions: a build passes there for its node.
-    pub gateways: BTreeSet<SocketAddrV4>,
+    /// The other nodes: a build passes there for its node, and behind their ports are pods.
+    pub nodes: BTreeSet<Ipv4Addr>,
     /// The package index, which may be a part of the cluster.
     pub index: BTreeSet<SocketAddrV4>,
 }
@@ -94,12 +94,13 @@ fn to(at: &SocketAddrV4) -> String {
 /// what they are.
 fn build_rules(model: &Model, builds: &BuildRules) -> Vec<String> {
     let mut rules = vec![format!("-d {METADATA} -j DROP")];
-    rules.extend(model.guarded.iter().chain(&builds.gateways).map(|at| format!("{} -j DROP", to(at))));
+    rules.extend(model.guarded.iter().map(|at| format!("{} -j DROP", to(at))));
     for protocol in ["udp", "tcp"] {
         let dns = format!("-p {protocol} -m {protocol} --dport 53");
         rules.push(format!("{dns} -m addrtype --dst-type LOCAL -j RETURN"));
     }
     rules.extend(builds.index.iter().map(|at| format!("{} -j RETURN", to(at))));
+    rules.extend(builds.nodes.iter().map(|node| format!("-d {node}/32 -j DROP")));
     rules.extend([model.cluster_cidr.trunc(), builds.services].map(|range| format!("-d {range} -j DROP")));
     rules.push("-m addrtype --dst-type LOCAL -j DROP".to_owned());
     rules

@@ -24,8 +24,6 @@ use crate::worlds::netlink::{Netlink, Tunnels};
 
 /// Where agents' APIs listen unless told otherwise.
 const DEFAULT_API_PORT: u16 = 7071;
-/// Where nodes take calls of functions unless told otherwise.
-const DEFAULT_CALLS_PORT: u16 = 8081;
 
 /// What does not change while the loop runs.
 #[derive(Debug, Clone)]
@@ -37,8 +35,6 @@ pub struct NetworkSettings {
     pub vxlan: Vxlan,
     /// Where the agents' APIs listen.
     pub api_port: u16,
-    /// Where the nodes take calls of functions.
-    pub calls_port: u16,
     /// The tunnel stands without other nodes too: systemd-resolved needs a link that is always up.
     pub tunnel_without_peers: bool,
 }
@@ -61,15 +57,7 @@ impl NetworkSettings {
     /// The settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
         let (names, vxlan) = (Names::of(instance), Vxlan::default());
-        Self {
-            names,
-            pod_mtu,
-            node_ip: None,
-            vxlan,
-            api_port: DEFAULT_API_PORT,
-            calls_port: DEFAULT_CALLS_PORT,
-            tunnel_without_peers: false,
-        }
+        Self { names, pod_mtu, node_ip: None, vxlan, api_port: DEFAULT_API_PORT, tunnel_without_peers: false }
     }
 }
 

@@ -26,19 +26,32 @@ pub(super) async fn ensure(client: &bollard::Docker, network: &EngineNetwork) ->
     let act = "to look at a network";
     match within(act, READ, client.inspect_network(&network.name, None)).await {
         Ok(there) => {
-            let bridge = there.options.unwrap_or_default().remove(BRIDGE_OPTION).unwrap_or_default();
-            if bridge == network.bridge {
+            let mut options = there.options.unwrap_or_default();
+            let bridge = options.remove(BRIDGE_OPTION).unwrap_or_default();
+            let has_mtu = options.remove(MTU_OPTION).is_some_and(|mtu| mtu == network.mtu.to_string());
+            if bridge == network.bridge && has_mtu {
                 return Ok(false);
+            }
+            if bridge == network.bridge {
+                // The uplink has another MTU now. Refused while a build uses it: that one goes on as it began.
+                return match remove(client, &network.name).await {
+                    Ok(_) => create(client, network).await,
+                    Err(DockerError::Refused { .. }) => Ok(false),
+                    Err(other) => Err(other),
+                };
             }
             let message = format!(
                 "network {} has bridge '{bridge}' in place of {}; remove it with 'docker network rm {}'",
                 network.name, network.bridge, network.name
             );
-            return Err(DockerError::Refused { act, status: 0, message });
+            Err(DockerError::Refused { act, status: 0, message })
         }
-        Err(DockerError::Refused { status: 404, .. }) => {}
-        Err(other) => return Err(other),
+        Err(DockerError::Refused { status: 404, .. }) => create(client, network).await,
+        Err(other) => Err(other),
     }
+}
+
+async fn create(client: &bollard::Docker, network: &EngineNetwork) -> Result<bool, DockerError> {
     let options = HashMap::from([
         (BRIDGE_OPTION.to_owned(), network.bridge.clone()),
         (MTU_OPTION.to_owned(), network.mtu.to_string()),

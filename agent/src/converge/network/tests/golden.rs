@@ -92,7 +92,7 @@ fn builds_reach_the_world_the_index_and_dns_and_nothing_else_of_the_cluster_or_t
     let set = |all: &[&str]| all.iter().map(|at| at.parse().unwrap()).collect();
     let builds = BuildRules {
         services: "10.96.0.0/16".parse().unwrap(),
-        gateways: set(&["192.0.2.2:8081"]),
+        nodes: ["192.0.2.2".parse().unwrap()].into(),
         index: set(&["10.96.0.7:3141"]),
     };
     let guarded = set(&["192.0.2.1:2379", "192.0.2.2:7071"]);
@@ -103,10 +103,10 @@ fn builds_reach_the_world_the_index_and_dns_and_nothing_else_of_the_cluster_or_t
         -A MK8S-BUILDS -d 169.254.169.254/32 -j DROP\n\
         -A MK8S-BUILDS -d 192.0.2.1/32 -p tcp -m tcp --dport 2379 -j DROP\n\
         -A MK8S-BUILDS -d 192.0.2.2/32 -p tcp -m tcp --dport 7071 -j DROP\n\
-        -A MK8S-BUILDS -d 192.0.2.2/32 -p tcp -m tcp --dport 8081 -j DROP\n\
         -A MK8S-BUILDS -p udp -m udp --dport 53 -m addrtype --dst-type LOCAL -j RETURN\n\
         -A MK8S-BUILDS -p tcp -m tcp --dport 53 -m addrtype --dst-type LOCAL -j RETURN\n\
         -A MK8S-BUILDS -d 10.96.0.7/32 -p tcp -m tcp --dport 3141 -j RETURN\n\
+        -A MK8S-BUILDS -d 192.0.2.2/32 -j DROP\n\
         -A MK8S-BUILDS -d 10.244.0.0/16 -j DROP\n\
         -A MK8S-BUILDS -d 10.96.0.0/16 -j DROP\n\
         -A MK8S-BUILDS -m addrtype --dst-type LOCAL -j DROP\n\
