@@ -163,6 +163,29 @@ fn a_template_in_a_template_stops_growing_at_256_kib() {
     }
 }
 
+// The field that goes too far is named before the rest is made; what is whole names itself.
+#[test]
+fn a_template_stops_at_the_field_that_makes_it_too_large() {
+    let input = json!({"half": "x".repeat(200 * 1024), "name": "x"});
+    for (parameters, said) in [
+        ("{a.$: $.half, b.$: $.half, c.$: $.name}", "with b, the data that is made"),
+        ("{a.$: 'States.Array($.half, $.half)'}", "with a, the data that is made"),
+        ("{a: [{b.$: $.half}, {c.$: $.half}], d: 1}", "with c, the data that is made"),
+        ("{a.$: $}", "the output has"),
+    ] {
+        let input = match parameters {
+            "{a.$: $}" => json!("x".repeat(PAYLOAD_MAX_BYTES - 4)),
+            _ => input.clone(),
+        };
+        let state = format!("{{type: Pass, end: true, parameters: {parameters}}}");
+        let played = play(&alone(&state), input, |_| Ok(json!(null)));
+        let Some(Outcome::Failed { error, cause }) = played.run.outcome() else {
+            panic!("{parameters}: {:?}", played.outcome())
+        };
+        assert!(error == "States.DataLimitExceeded" && cause.starts_with(said), "{parameters}: {cause}");
+    }
+}
+
 #[test]
 fn all_that_the_branches_of_a_run_hold_has_a_bound() {
     let large =
