@@ -141,6 +141,8 @@ fn matches(text: &str, pattern: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -159,6 +161,44 @@ mod tests {
             ("abcbde", "a*b*d", false),
         ] {
             assert_eq!(matches(text, pattern), fits, "{text} {pattern}");
+        }
+    }
+
+    /// Each operator by a value that fits, one that does not, and one of another type, which never does.
+    #[test]
+    fn each_operator_has_a_value_that_fits_and_one_that_does_not() {
+        let early = json!("2026-01-01T00:00:00Z");
+        let late = json!("2026-01-01T02:00:00+01:00");
+        for operator in Operator::ALL {
+            let name = operator.as_str();
+            let plain = name.strip_suffix("Path").unwrap_or(name);
+            let (low, high, other) = match plain {
+                plain if plain.starts_with("numeric") => (json!(-1.5), json!(2), json!("2")),
+                plain if plain.starts_with("timestamp") => (early.clone(), late.clone(), json!("soon")),
+                _ => (json!("a"), json!("b"), json!(1)),
+            };
+            let (fits, fails, operand) = match plain {
+                "isPresent" => continue, // It asks for the variable, not for its value.
+                "isNull" => (json!(null), json!(0), json!(true)),
+                "isNumeric" => (json!(0), json!("0"), json!(true)),
+                "isString" => (json!(""), json!(0), json!(true)),
+                "isBoolean" => (json!(false), json!(null), json!(true)),
+                "isTimestamp" => (early.clone(), json!("2026-01-01"), json!(true)),
+                "booleanEquals" => (json!(false), json!(true), json!(false)),
+                "stringMatches" => (json!("abc"), json!("bc"), json!("a*")),
+                plain if plain.ends_with("LessThan") => (low, high.clone(), high),
+                plain if plain.ends_with("GreaterThan") => (high, low.clone(), low),
+                plain if plain.ends_with("LessThanEquals") => (low.clone(), high, low),
+                plain if plain.ends_with("GreaterThanEquals") => (high.clone(), low, high),
+                _ => (low.clone(), high, low),
+            };
+            assert!(compare(*operator, &fits, &operand), "{name}: {fits} {operand}");
+            assert!(!compare(*operator, &fails, &operand), "{name}: {fails} {operand}");
+            if plain.starts_with("is") {
+                assert!(compare(*operator, &fails, &json!(false)), "{name} turned around");
+            } else {
+                assert!(!compare(*operator, &other, &operand), "{name}: {other} is of another type");
+            }
         }
     }
 

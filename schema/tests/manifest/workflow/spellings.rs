@@ -68,10 +68,13 @@ states:
   first: {type: Task, function: sum, next: second}
   second:
     type: Choice
-    choices: [{variable: $.y, numericGreaterThanEquals: 0, next: end}]
+    choices:
+    - {not: {variable: $.y, isNumeric: true}, next: second-mismatch}
+    - {variable: $.y, numericGreaterThanEquals: 0, next: end}
     default: end-2
   end: {type: Task, function: square, end: true}
   end-2: {type: Succeed}
+  second-mismatch: {type: Fail, error: TypeMismatch, cause: 'y is no number, but checkType is numGreaterAndEqualThan'}
 "#;
 
 /// As AWS writes it; `INDENT` is taken by what is around it.
@@ -354,7 +357,13 @@ fn amazon_of(machine: &[(usize, Option<(usize, usize)>)]) -> String {
                 let operand = if *check < 3 { serde_json::json!(7) } else { serde_json::json!("7") };
                 let mut rule = serde_json::json!({"Variable": "$.x", "Next": next(*first)});
                 rule[CHECKS[*check].1] = operand;
-                serde_json::json!({"Type": "Choice", "Choices": [rule], "Default": next(*second)})
+                let mismatch = format!("n{index}-mismatch");
+                let (is_type, name) = if *check < 3 { ("IsNumeric", "number") } else { ("IsString", "text") };
+                let cause = format!("x is no {name}, but checkType is {}", CHECKS[*check].0);
+                let guard = serde_json::json!({"Not": {"Variable": "$.x", is_type: true}, "Next": mismatch});
+                let fail = serde_json::json!({"Type": "Fail", "Error": "TypeMismatch", "Cause": cause});
+                states.insert(mismatch, fail);
+                serde_json::json!({"Type": "Choice", "Choices": [guard, rule], "Default": next(*second)})
             }
         };
         states.insert(format!("n{index}"), state);

@@ -139,3 +139,35 @@ spec:
         assert_eq!(missing.outcome(), json!({"failed": "States.Runtime"}));
     }
 }
+
+#[test]
+fn a_check_of_another_type_than_its_variable_fails_whatever_it_compares() {
+    for (check, value, variable, outcome) in [
+        ("numEqual", "7", json!(7), json!("yes")),
+        ("numEqual", "7", json!("7"), json!({"failed": "TypeMismatch"})),
+        ("numNotEqual", "7", json!(8), json!("yes")),
+        ("numNotEqual", "7", json!("8"), json!({"failed": "TypeMismatch"})),
+        ("strNotEqual", "a", json!("b"), json!("yes")),
+        ("strNotEqual", "a", json!(null), json!({"failed": "TypeMismatch"})),
+        ("strLessThan", "b", json!([]), json!({"failed": "TypeMismatch"})),
+        ("notEqual", "a", json!(1), json!({"failed": "TypeMismatch"})),
+    ] {
+        let text = format!(
+            "kind: Workflow\napiVersion: minik8s.io/v1\nmetadata: {{name: f}}\nspec:\n  entryNodeName: c\n  workflowNodes:\n  \
+             - {{name: c, type: choice, choiceData: {{checkType: {check}, checkVarName: 'my.var', compareValue: {value}, \
+             trueNextNodeName: t, falseNextNodeName: ''}}}}\n  - {{name: t, type: func, funcData: {{funcName: f}}}}\n"
+        );
+        let played = Played::begin(spec(&text), json!({"my.var": variable})).finish(|_| Ok(json!("yes")));
+        assert_eq!(played.outcome(), outcome, "{check} {value} of {variable}");
+    }
+}
+
+#[test]
+fn choices_of_form_a_read_any_name_at_the_top_level() {
+    for name in ["my var", "a.b", "it's", "z"] {
+        let text = json!({"kind": "Workflow", "apiVersion": "minik8s.io/v1", "metadata": {"name": "f"}, "startAt": "c", "nodes": {
+            "c": {"type": "Choice", "choices": [{"variable": name, "numericEquals": 3, "next": "f"}]}, "f": {"type": "Task"}}});
+        let played = Played::begin(spec(&text.to_string()), json!({name: 3})).finish(|_| Ok(json!("yes")));
+        assert_eq!(played.outcome(), json!("yes"), "{name}");
+    }
+}

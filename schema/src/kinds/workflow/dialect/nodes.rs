@@ -1,7 +1,8 @@
 //! Form B: `spec.{entryParams, entryNodeName, workflowNodes}`. A node without a next one ends the run.
 
 use super::definition::parse_json;
-use super::parts::{End, emptied, merge, take_written, target};
+use super::parts::{End, emptied, free_name, merge, take_written, target};
+use crate::kinds::workflow::JsonPath;
 use crate::manifest::dialects::tree::{
     self, below, entry, list, mapping, number, plain, put, rename, take, text,
 };
@@ -26,6 +27,9 @@ const CHECKS: &[(&[&str], &str, bool)] = &[
     (&["equal"], "Equals", false),
     (&["notEqual"], "Equals", true),
 ];
+
+/// The error of a run whose variable is of another type than its check.
+const MISMATCH: &str = "TypeMismatch";
 
 /// Rewrites the spec of form B.
 pub(super) fn convert(spec: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
@@ -65,8 +69,10 @@ fn params(value: Node, notes: &mut Notes<'_>) -> Node {
 fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry> {
     let name_of = |item: &Node| item.entry("name").and_then(|entry| entry.value.text()).map(str::to_owned);
     let names: Vec<String> = items.iter().filter_map(name_of).collect();
-    let mut end = End::new(&names.iter().map(String::as_str));
+    let taken = names.iter().map(String::as_str);
+    let mut end = End::new(&taken);
     let mut states: Vec<Entry> = Vec::new();
+    let mut mismatches: Vec<Entry> = Vec::new();
     for (index, mut item) in items.into_iter().enumerate() {
         let mark = item.first_mark();
         let name = take_written(&mut item, "name")
@@ -83,12 +89,16 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
         }
         match item.entry("type").and_then(|entry| entry.value.text()) {
             Some("func") => func(&mut item, mark, namespace, notes),
-            Some("choice") => choice(&mut item, mark, &mut end, notes),
+            Some("choice") => {
+                let mismatch = free_name(&format!("{name}-mismatch"), &taken);
+                mismatches.extend(choice(&mut item, mark, (&mut end, &mismatch), notes));
+            }
             _ => {}
         }
         states.push(entry(&name, mark, item));
     }
     end.add_to(&mut states);
+    states.append(&mut mismatches);
     states
 }
 
@@ -137,7 +147,14 @@ fn func(node: &mut Node, mark: Mark, namespace: &str, notes: &mut Notes<'_>) {
     }
 }
 
-fn choice(node: &mut Node, mark: Mark, end: &mut End, notes: &mut Notes<'_>) {
+/// Gives the state of the name `mismatch`, which the choice leads to where the variable is of another type than is compared:
+/// that ended a run with an error, whatever the comparison.
+fn choice(
+    node: &mut Node,
+    mark: Mark,
+    (end, mismatch): (&mut End, &str),
+    notes: &mut Notes<'_>,
+) -> Option<Entry> {
     unfold(node, "choiceData", "funcData", "Choice");
     let mut towards = |node: &mut Node, key: &str| match take_written(node, key).filter(target) {
         Some(written) => written.value,
@@ -162,14 +179,26 @@ fn choice(node: &mut Node, mark: Mark, end: &mut End, notes: &mut Notes<'_>) {
         (Some(check), Some(variable), Some(value)) => rule(&check, &variable, &value, notes),
         _ => None,
     };
-    let rules = rule.into_iter().map(|mut rule| {
-        put(&mut rule, entry("next", fits.mark, fits.clone()));
-        rule
+    let mut rules = Vec::new();
+    let failed = rule.map(|(mut guard, mut rule, cause)| {
+        put(&mut guard, entry("next", mark, text(mark, mismatch)));
+        put(&mut rule, entry("next", fits.mark, fits));
+        rules.extend([guard, rule]);
+        let fields =
+            [("type", text(mark, "Fail")), ("error", text(mark, MISMATCH)), ("cause", text(mark, &cause))];
+        entry(mismatch, mark, mapping(mark, fields))
     });
-    put(node, entry("choices", mark, list(mark, rules.collect())));
+    put(node, entry("choices", mark, list(mark, rules)));
+    failed
 }
 
-fn rule(check: &Entry, variable: &Entry, value: &Entry, notes: &mut Notes<'_>) -> Option<Node> {
+/// The rule that fits a variable of another type, the rule itself, and what the first one means.
+fn rule(
+    check: &Entry,
+    variable: &Entry,
+    value: &Entry,
+    notes: &mut Notes<'_>,
+) -> Option<(Node, Node, String)> {
     let word = check.value.text().unwrap_or_default();
     let Some((_, operator, is_negated)) = CHECKS.iter().find(|(words, _, _)| words.contains(&word)) else {
         let message = format!("checkType: Unsupported value: `{word}`");
@@ -203,9 +232,17 @@ fn rule(check: &Entry, variable: &Entry, value: &Entry, notes: &mut Notes<'_>) -
         );
         return None;
     };
-    let path =
-        crate::kinds::workflow::JsonPath::of_field(variable.value.text().unwrap_or_default()).to_string();
-    let comparison =
-        mapping(check.mark, [("variable", text(variable.value.mark, &path)), (operator, operand)]);
-    Some(if *is_negated { mapping(check.mark, [("not", comparison)]) } else { comparison })
+    let name = variable.value.text().unwrap_or_default();
+    let path = JsonPath::of_field(name).to_string();
+    let of_variable = |operator: &str, operand: Node| {
+        mapping(check.mark, [("variable", text(variable.value.mark, &path)), (operator, operand)])
+    };
+    let (is_type, type_) = match operator.starts_with("string") {
+        true => ("isString", "text"),
+        false => ("isNumeric", "number"),
+    };
+    let guard = mapping(check.mark, [("not", of_variable(is_type, plain(check.mark, true)))]);
+    let comparison = of_variable(operator, operand);
+    let rule = if *is_negated { mapping(check.mark, [("not", comparison)]) } else { comparison };
+    Some((guard, rule, format!("{name} is no {type_}, but checkType is {word}")))
 }

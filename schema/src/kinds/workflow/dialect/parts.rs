@@ -14,10 +14,7 @@ pub(super) struct End {
 impl End {
     /// Its name is one that no state has.
     pub(super) fn new<'a>(taken: &(impl Iterator<Item = &'a str> + Clone)) -> Self {
-        let is_free = |name: &String| !taken.clone().any(|taken| taken == name);
-        let numbered = (2..).map(|number| format!("end-{number}"));
-        let name = std::iter::once("end".to_owned()).chain(numbered).find(is_free);
-        Self { name: name.unwrap_or_default(), mark: None }
+        Self { name: free_name("end", taken), mark: None }
     }
 
     /// Its name, for a place at `mark` that leads to it.
@@ -32,6 +29,13 @@ impl End {
         let state = tree::mapping(mark, [("type", tree::text(mark, "Succeed"))]);
         states.push(tree::entry(&self.name, mark, state));
     }
+}
+
+/// This name, or one that begins with it, which no state has.
+pub(super) fn free_name<'a>(name: &str, taken: &(impl Iterator<Item = &'a str> + Clone)) -> String {
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    names.find(|name| !taken.clone().any(|taken| taken == name)).unwrap_or_default()
 }
 
 /// A name of a next state that says something.

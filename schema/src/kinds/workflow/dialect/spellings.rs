@@ -62,8 +62,8 @@ nodes:
     Spelling {
         title: "Older form: `entryParams`, `entryNodeName`, `workflowNodes`",
         what: "`entryParams` is JSON as text. `checkType` is `numEqual`, `numNotEqual`, `numGreaterThan`, `numLessThan`, \
-               `numGreaterAndEqualThan`, `numLessAndEqualThan`, or the same with `str`. A node without a next one ends \
-               the run.",
+               `numGreaterAndEqualThan`, `numLessAndEqualThan`, or the same with `str`. A variable of another type fails \
+               the run with `TypeMismatch`. A node without a next one ends it.",
         example: "\
 kind: Workflow
 metadata: {name: order}

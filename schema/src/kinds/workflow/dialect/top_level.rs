@@ -2,6 +2,7 @@
 //! function; a node without `next`, and a choice that nothing fits, end the run.
 
 use super::parts::{End, take_written, target};
+use crate::kinds::workflow::JsonPath;
 use crate::manifest::dialects::tree::{below, entries_mut, entry, items_mut, number, plain, put, text};
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 
@@ -99,12 +100,12 @@ fn choice(mark: Mark, node: &mut Node, end: &mut End) {
     }
 }
 
-/// `x` is `$.x`.
+/// `x` is `$.x`; whatever the name, it is of the top level.
 fn prefix(variable: &mut Node) {
     if let Value::Scalar { text, .. } = &mut variable.value
         && !text.is_empty()
         && !text.starts_with('$')
     {
-        *text = format!("$.{text}");
+        *text = JsonPath::of_field(text).to_string();
     }
 }
