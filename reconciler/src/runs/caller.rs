@@ -21,6 +21,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 const RETRY_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// For so long a function may have too much to do, or no replica.
 const BUSY_MAX: Duration = Duration::from_secs(600);
+/// Largest body of an error that is read: one with the whole traceback still says the error's type.
+const ERROR_MAX_BYTES: usize = 2 << 20;
 /// Names the call to the function: the same however often it is made.
 const KEY: &str = "idempotency-key";
 /// Names the call in the function's log.
@@ -169,7 +171,8 @@ async fn answered(call: &Call, response: Response) -> Attempt {
     let status = response.status();
     let wait =
         response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = match bounded(response).await {
+    let most = if status.is_success() { PAYLOAD_MAX_BYTES } else { ERROR_MAX_BYTES };
+    let body = match bounded(response, most).await {
         Ok(body) => body,
         Err(error) => return Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false },
     };
@@ -208,11 +211,11 @@ async fn answered(call: &Call, response: Response) -> Attempt {
     })
 }
 
-/// The body of an answer; none if it is larger than a run takes.
-async fn bounded(mut response: Response) -> reqwest::Result<Option<Vec<u8>>> {
+/// The body of an answer; none if it is larger than `most`.
+async fn bounded(mut response: Response, most: usize) -> reqwest::Result<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await? {
-        if body.len() + piece.len() > PAYLOAD_MAX_BYTES {
+        if body.len() + piece.len() > most {
             return Ok(None);
         }
         body.extend_from_slice(&piece);

@@ -135,6 +135,22 @@ async fn of_an_answer_no_more_is_read_than_a_run_takes() {
 }
 
 #[tokio::test]
+async fn an_error_with_a_long_traceback_keeps_its_name() {
+    let mut kit = Kit::new().await;
+    let trace = vec!["x".repeat(1024); 300];
+    let error = json!({"error": {"type": "Deep", "message": "down", "stackTrace": trace}}).to_string();
+    let raises = move || {
+        let error = error.clone();
+        async move { (StatusCode::INTERNAL_SERVER_ERROR, error) }
+    };
+    node(&kit, Router::new().route("/{namespace}/{name}", post(raises))).await;
+    kit.push("flow", 1, &one_task("f", "")).await;
+    kit.ask("flow", "r1", json!({})).await;
+    let head = kit.ended("flow", "r1").await;
+    assert_eq!((head.phase, head.error.as_str()), (RunPhase::Failed, "Deep"));
+}
+
+#[tokio::test]
 async fn an_error_is_retried_under_the_same_key_and_then_caught() {
     let mut kit = Kit::new().await;
     let own = r#"{"error": {"type": "Moody", "message": "not yet"}}"#;
