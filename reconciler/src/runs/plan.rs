@@ -46,7 +46,7 @@ pub struct Observed {
     /// Runs under way that none does, and that may be resumed now.
     pub idle: Vec<RunId>,
     /// Runs under way that are resumed after a pause.
-    pub resting: usize,
+    pub resting: Vec<RunId>,
     /// Runs that are asked for, each with the revision of its request.
     pub requests: Vec<(RunId, RunRequest, i64)>,
     /// Requests that can't be read, likewise.
@@ -157,7 +157,7 @@ impl Steps {
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     let mut out = Steps::default();
     let runnables = runnables(seen);
-    let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len() + seen.resting);
+    let mut free = RUNNING_MAX.saturating_sub(seen.carried.len() + seen.idle.len() + seen.resting.len());
     let resumed = seen.idle.iter().map(|id| Step::Resume {
         id: id.clone(),
         cancelled: why_cancelled(&runnables, id).map(str::to_owned),
@@ -218,7 +218,7 @@ pub(super) fn named_by(spec: &WorkflowSpec, id: &RunId) -> Option<&'static str> 
 /// Runs under way of each workflow.
 fn running(seen: &Observed) -> BTreeMap<&NamespacedName, u32> {
     let mut running: BTreeMap<_, u32> = BTreeMap::new();
-    for id in seen.carried.keys().chain(&seen.idle) {
+    for id in seen.carried.keys().chain(&seen.idle).chain(&seen.resting) {
         *running.entry(&id.workflow).or_default() += 1;
     }
     running

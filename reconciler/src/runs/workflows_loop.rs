@@ -157,7 +157,7 @@ impl Loop for WorkflowsLoop {
         }
         Ok(Observation::Ready(Observed {
             idle,
-            resting: resting.len(),
+            resting,
             carried: book.progress(),
             heads: book.heads.clone(),
             snapshot,

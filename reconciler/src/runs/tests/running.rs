@@ -309,7 +309,7 @@ fn observed(heads: Heads, snapshot: Arc<Snapshot>) -> Observed {
         heads,
         carried: Default::default(),
         idle: Vec::new(),
-        resting: 0,
+        resting: Vec::new(),
         requests: Vec::new(),
         unreadable: Vec::new(),
         forgets: true,
@@ -334,6 +334,7 @@ async fn runs_that_are_resumed_after_a_pause_keep_their_places() {
     kit.push("flow", 1, &format!("\n  params: {{}}{WAITS}")).await;
     kit.caught_up().await;
     let begins = |resting: usize| {
+        let resting = (0..resting).map(|number| id("other", &number.to_string())).collect();
         let seen = Observed { resting, ..observed(Heads::new(), kit.snapshot.current()) };
         plan::plan(&seen, Timestamp::now()).steps.iter().any(|step| matches!(step, Step::Begin(_)))
     };

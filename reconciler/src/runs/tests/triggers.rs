@@ -116,7 +116,7 @@ async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
     let kept = LastKnown::from_disk(&LastKnown::of(&whole, Timestamp::UNIX_EPOCH).unwrap().to_disk());
     let lost = Snapshot { objects: whole.objects.clone(), ..Snapshot::default() };
     let mut seen = Observed {
-        resting: 0,
+        resting: Vec::new(),
         snapshot: Arc::new(lost),
         last_known: Arc::new(kept),
         heads: Default::default(),
