@@ -66,11 +66,13 @@ pub(crate) async fn serve(
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(place) = Place::of(&held, peer.ip(), bounds.of_address) else {
-            tracing::debug!(peer = %peer.ip(), most = bounds.of_address, "an address has its share of connections already");
+        // IPv4 clients of a listener for both come as `::ffff:192.0.2.1`.
+        let peer = peer.ip().to_canonical();
+        let Some(place) = Place::of(&held, peer, bounds.of_address) else {
+            tracing::debug!(%peer, most = bounds.of_address, "an address has its share of connections already");
             continue;
         };
-        let (router, shutdown) = (router(peer.ip()), shutdown.clone());
+        let (router, shutdown) = (router(peer), shutdown.clone());
         let keeps_alive = bounds.keeps_alive && room.available_permits() >= bounds.connections / 2;
         connections.spawn(async move {
             let served = connection(stream, router, Bounds { keeps_alive, ..bounds }, &shutdown);
