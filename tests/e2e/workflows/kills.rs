@@ -1,14 +1,15 @@
 //! Reconcilers are killed in the middle of a run, and etcd is lost after one: one result, and nothing runs twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use harness::{outcome, rounds};
-use schema::keys::prefix;
+use schema::keys::{Key, prefix};
 
 const STEPS: usize = 20;
-/// Slow enough that a kill meets it in the middle.
-const COUNT: &str = "import time\n\n\ndef main(params):\n    print('called', params['n'])\n    time.sleep(0.1)\n    return {'n': params['n'] + 1}\n";
+/// Slow enough that a kill meets it in the middle. It says which step it is called for, and under which key.
+const COUNT: &str = "import os\nimport time\n\n\ndef main(params):\n    \
+                     print('called', params['n'], os.environ['MINIK8S_IDEMPOTENCY_KEY'])\n    time.sleep(0.1)\n    return {'n': params['n'] + 1}\n";
 
 fn flow(name: &str, params: &str) -> Change {
     let state = |number: usize| match number {
@@ -20,13 +21,24 @@ fn flow(name: &str, params: &str) -> Change {
     Change::write(format!("{name}.yaml"), format!("{head}{params}  startAt: s1\n  states:\n{states}"))
 }
 
-/// How often each step called the function.
+/// How often each step called the function, each time under the same key.
 fn per_step(cluster: &Cluster) -> Result<BTreeMap<String, usize>> {
-    let mut counts = BTreeMap::new();
-    for step in calls(cluster, "count")? {
-        *counts.entry(step).or_default() += 1;
+    let (mut counts, mut keys) = (BTreeMap::new(), BTreeMap::new());
+    for call in calls(cluster, "count")? {
+        let (step, key) = call.split_once(' ').context("no key")?;
+        let first = keys.entry(step.to_owned()).or_insert_with(|| key.to_owned());
+        ensure!(!key.is_empty() && first == key, "step {step} was called with {first} and {key}");
+        *counts.entry(step.to_owned()).or_default() += 1;
     }
+    let different: BTreeSet<_> = keys.values().collect();
+    ensure!(different.len() == keys.len(), "steps share keys: {keys:?}");
     Ok(counts)
+}
+
+/// Which reconciler leads.
+fn leader(cluster: &Cluster) -> Result<usize> {
+    let leader = cluster.etcd.key(Key::Leader)?.context("none leads")?;
+    Ok(usize::from(!leader.value.contains("\"r0\"")))
 }
 
 fn entries(cluster: &Cluster, run: &str) -> Result<usize> {
@@ -36,7 +48,8 @@ fn entries(cluster: &Cluster, run: &str) -> Result<usize> {
 // Seen red with a task that makes its calls before it has written why.
 #[test]
 fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() -> Result<()> {
-    Cluster::run(one_node(), |cluster| {
+    let options = ClusterOptions { reconcilers: 2, ..one_node() };
+    Cluster::run(options, |cluster| {
         // Longer than the next reconciler takes to start, where each entry is to be followed by a kill.
         let count = if rounds(4, STEPS) == STEPS { COUNT.replace("0.1", "1.5") } else { COUNT.to_owned() };
         let mut changes = function("count", &count).to_vec();
@@ -48,7 +61,7 @@ fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() ->
 
         cluster.cli(&["run", "flow", "-d", r#"{"n": 0}"#, "--id", "killed"])?.ok()?;
         // Two kills without an entry between them may meet the same call.
-        let (mut kills, mut at_last_kill) = (0, 0);
+        let (mut kills, mut at_last_kill, mut leaders) = (0, 0, BTreeSet::new());
         for round in 1..=rounds(4, STEPS) {
             // The beginning is the first; one for each step follows.
             let wanted = (round * STEPS / rounds(4, STEPS).max(1)).max(at_last_kill + 1);
@@ -60,13 +73,15 @@ fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() ->
                 ensure!(there >= wanted, "{there} of {wanted} entries");
                 Ok(())
             })?;
-            cluster.reconcilers[0].kill()?;
+            let led = eventually("one leads", secs(40), || leader(cluster))?;
+            cluster.reconcilers[led].kill()?;
             (kills, at_last_kill) = (kills + 1, entries(cluster, "killed")?);
-            cluster.reconcilers[0].start()?;
-            cluster.wait_reconciler(0)?;
+            leaders.insert(led);
+            cluster.reconcilers[led].start()?;
         }
         let done = ended(cluster, "flow", "killed")?;
         ensure!(done["phase"] == "Succeeded" && done["output"]["n"] == STEPS, "{done:#}");
+        ensure!(leaders.len() == 2, "{leaders:?} led");
         let counts = per_step(cluster)?;
         println!("{kills} kills: {counts:?}");
         for step in 0..STEPS {
