@@ -6,6 +6,7 @@ use futures::future::join_all;
 use schema::files::{ContentRef, of_content};
 use schema::records::{EventType, PodInstance};
 
+use super::env::{INPUTS_MAX, too_long};
 use super::redact::{UNSHOWN, redact_secrets};
 use super::render;
 use super::rendered::{KeyedValue, Rendered, secrets_of};
@@ -124,6 +125,12 @@ impl Worker {
             }
             let Some(entries) = read.get(of) else { continue };
             let value = variable(of, key, entries)?;
+            let texts = || new.env.iter().chain(&new.command).chain(&new.args);
+            let length: usize = texts().map(String::len).sum();
+            let uses: usize = texts().map(|text| text.matches(marker.as_str()).count()).sum();
+            if length + uses * value.len() > INPUTS_MAX {
+                return Err(SecretError::NoContent(too_long()));
+            }
             for text in new.env.iter_mut().chain(&mut new.command).chain(&mut new.args) {
                 *text = text.replace(marker.as_str(), &value);
             }

@@ -29,7 +29,11 @@ pub type Variables = (Vec<(String, String)>, Vec<KeyedValue>);
 
 /// Variables in the order in which they are set; a later one of the same name takes the place of the former. With
 /// them the values that they take by key.
-pub fn variables(spec: &Container, context: &FieldContext<'_>) -> Result<Variables, String> {
+pub fn variables(
+    spec: &Container,
+    context: &FieldContext<'_>,
+    room: &mut usize,
+) -> Result<Variables, String> {
     let mut list = List::default();
     for (_, _, variable) in spec.variables() {
         let one = match variable {
@@ -41,7 +45,7 @@ pub fn variables(spec: &Container, context: &FieldContext<'_>) -> Result<Variabl
         };
         let name = one.name.clone();
         let Some(source) = &one.value_from else {
-            let value = expand(one.value.as_deref().unwrap_or_default(), &list.known);
+            let value = expand(one.value.as_deref().unwrap_or_default(), &list.known, room)?;
             list.add(name, value);
             continue;
         };
@@ -99,32 +103,50 @@ impl List {
     }
 }
 
-/// Replaces `$(NAME)` of a known variable; `$$` is a `$`; anything else stays as it is written.
-pub fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
-    let mut out = String::with_capacity(text.len());
+/// Most bytes of a container's variables, command and arguments together: what Linux takes with its usual limit of
+/// the stack.
+pub const INPUTS_MAX: usize = 2 * 1024 * 1024;
+
+/// Why there is no more room.
+pub fn too_long() -> String {
+    let most = INPUTS_MAX / 1024 / 1024;
+    format!(
+        "env, command and args come to more than {most} MiB, which Linux does not take; mount what is large as a file"
+    )
+}
+
+/// Replaces `$(NAME)` of a known variable; `$$` is a `$`; anything else stays as it is written. Takes its length from
+/// `room`.
+pub fn expand(text: &str, known: &BTreeMap<String, String>, room: &mut usize) -> Result<String, String> {
+    let mut out = String::new();
+    let mut add = |part: &str| {
+        *room = room.checked_sub(part.len()).ok_or_else(too_long)?;
+        out.push_str(part);
+        Ok::<(), String>(())
+    };
     let mut rest = text;
     while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
+        add(&rest[..at])?;
         rest = &rest[at + 1..];
         if let Some(after) = rest.strip_prefix('$') {
-            out.push('$');
+            add("$")?;
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|r| r.split_once(')')) {
             match known.get(name) {
-                Some(value) => out.push_str(value),
+                Some(value) => add(value)?,
                 None => {
-                    out.push_str("$(");
-                    out.push_str(name);
-                    out.push(')');
+                    add("$(")?;
+                    add(name)?;
+                    add(")")?;
                 }
             }
             rest = after;
         } else {
-            out.push('$');
+            add("$")?;
         }
     }
-    out.push_str(rest);
-    out
+    add(rest)?;
+    Ok(out)
 }
 
 fn field_value(path: &str, context: &FieldContext<'_>) -> Option<String> {
@@ -152,6 +174,7 @@ mod tests {
     #[test]
     fn references_expand_as_in_kubernetes() {
         let known = BTreeMap::from([("A".to_owned(), "one".to_owned())]);
+        let mut room = INPUTS_MAX;
         for (text, expected) in [
             ("$(A)", "one"),
             ("x$(A)y$(A)", "xoneyone"),
@@ -162,7 +185,19 @@ mod tests {
             ("$(A", "$(A"),
             ("100$", "100$"),
         ] {
-            assert_eq!(expand(text, &known), expected, "{text}");
+            assert_eq!(expand(text, &known, &mut room).unwrap(), expected, "{text}");
         }
+    }
+
+    /// Each variable is the one before it twice: the last would be a terabyte.
+    #[test]
+    fn what_no_kernel_takes_is_refused_before_it_is_made() {
+        let (mut known, mut room) = (BTreeMap::from([("A0".to_owned(), "x".to_owned())]), INPUTS_MAX);
+        let refused = (1..=40).find(|number| {
+            let text = format!("$(A{0})$(A{0})", number - 1);
+            let value = expand(&text, &known, &mut room);
+            value.map(|value| known.insert(format!("A{number}"), value)).is_err()
+        });
+        assert_eq!(refused, Some(21), "the sum of all is bounded");
     }
 }

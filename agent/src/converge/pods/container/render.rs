@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schema::kinds::pod::{Container, PodSpec, PullPolicy, SecurityContext};
 use schema::records::PodInstance;
 
-use super::env::{FieldContext, SecretKeys, expand, variables};
+use super::env::{FieldContext, INPUTS_MAX, SecretKeys, expand, variables};
 use super::rendered::{ContainerInputs, PlaceFields, Rendered};
 use crate::converge::names;
 use crate::converge::pods::facts::Placement;
@@ -78,10 +78,13 @@ pub(crate) fn inputs(
     place: &PlaceFields,
     secret_keys: &SecretKeys,
 ) -> Result<ContainerInputs, String> {
-    let (env, values) = variables(spec, &FieldContext { pod, place, secret_keys })?;
+    let mut room = INPUTS_MAX;
+    let (env, values) = variables(spec, &FieldContext { pod, place, secret_keys }, &mut room)?;
     let known: BTreeMap<String, String> = env.iter().cloned().collect();
-    let expanded = |list: &[String]| list.iter().map(|text| expand(text, &known)).collect();
-    let (command, args) = (expanded(&spec.command), expanded(&spec.args));
+    let mut expanded = |list: &[String]| -> Result<Vec<String>, String> {
+        list.iter().map(|text| expand(text, &known, &mut room)).collect()
+    };
+    let (command, args) = (expanded(&spec.command)?, expanded(&spec.args)?);
     let env = env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
     Ok(ContainerInputs { env, command, args, values })
 }

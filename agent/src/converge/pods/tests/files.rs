@@ -228,7 +228,7 @@ fn items_are_files_with_their_modes() {
     for (group, modes) in [(None, [0o600, 0o644]), (Some(7), [0o640, 0o644])] {
         let path = dir.path().join(format!("{group:?}"));
         let volume = KeyedPrep { path: path.clone(), group, ..first.clone() };
-        let files = prepare::files_of(&volume, values());
+        let files = prepare::files_of(&volume, values()).unwrap();
         assert_eq!(files.keys().collect::<Vec<_>>(), ["deep/colour", "size"]);
         prepare::keyed(&volume, &files).unwrap();
         prepare::keyed(&volume, &files).unwrap();
@@ -238,7 +238,10 @@ fn items_are_files_with_their_modes() {
         assert_eq!(fs::read(path.join("deep/colour")).unwrap(), b"COLOUR");
     }
     let all = KeyedPrep { items: Vec::new(), ..first.clone() };
-    assert_eq!(prepare::files_of(&all, values()).into_keys().collect::<Vec<_>>(), ["1st", "COLOUR", "SIZE"]);
+    assert_eq!(
+        prepare::files_of(&all, values()).unwrap().into_keys().collect::<Vec<_>>(),
+        ["1st", "COLOUR", "SIZE"]
+    );
 }
 
 // Seen red with `down` before `fetch_files` in `up`: the container is stopped.
@@ -277,7 +280,7 @@ fn a_half_made_file_of_a_secret_is_made_whole() {
         is_secret: true,
         group: Some(7),
     };
-    let files = prepare::files_of(&volume, BTreeMap::from([("pw".to_owned(), b"x".to_vec())]));
+    let files = prepare::files_of(&volume, BTreeMap::from([("pw".to_owned(), b"x".to_vec())])).unwrap();
     prepare::keyed(&volume, &files).unwrap();
     let file = path.join("pw");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();

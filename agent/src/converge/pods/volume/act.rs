@@ -80,7 +80,9 @@ impl Worker {
                 false => self.files.values(&up.pod, of).await.map_err(unreadable)?,
             };
             check_file_names(of, &values).map_err(unreadable)?;
-            volumes.push((keyed.clone(), prepare::files_of(keyed, values)));
+            let files = prepare::files_of(keyed, values);
+            let files = files.map_err(|e| PodFailure::new("CreateContainerConfigError", "FailedMount", e))?;
+            volumes.push((keyed.clone(), files));
         }
         Ok(volumes)
     }

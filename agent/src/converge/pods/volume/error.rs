@@ -24,6 +24,14 @@ pub enum VolumeError {
         #[source]
         source: io::Error,
     },
+    /// `items` name the same keys again and again.
+    #[error("the files of {path} come to more than {most} MiB; name fewer keys in items")]
+    TooLarge {
+        /// Of which volume.
+        path: PathBuf,
+        /// MiB.
+        most: usize,
+    },
     /// The host path is not what its type says.
     #[error("hostPath {path} is not {wanted}; create it on the node or change its type")]
     NotThere {

@@ -27,16 +27,23 @@ pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
 }
 
 /// The files of a volume, by their paths in it. A key of an item that is not among the values was optional.
-pub fn files_of(volume: &KeyedPrep, values: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, KeyedFile> {
+pub fn files_of(
+    volume: &KeyedPrep,
+    values: BTreeMap<String, Vec<u8>>,
+) -> Result<BTreeMap<String, KeyedFile>, VolumeError> {
     let mode = volume.mode;
     if volume.items.is_empty() {
-        return values.into_iter().map(|(key, value)| (key, KeyedFile { value, mode })).collect();
+        return Ok(values.into_iter().map(|(key, value)| (key, KeyedFile { value, mode })).collect());
+    }
+    let sizes = volume.items.iter().filter_map(|item| values.get(&item.key)).map(Vec::len);
+    if sizes.sum::<usize>() > KEYED_BYTES_MAX {
+        return Err(VolumeError::TooLarge { path: volume.path.clone(), most: KEYED_BYTES_MAX / 1024 / 1024 });
     }
     let file = |KeyToPath { key, path, mode: own }: &KeyToPath| {
         let value = values.get(key)?.clone();
         Some((path.clone(), KeyedFile { value, mode: own.unwrap_or(mode) }))
     };
-    volume.items.iter().filter_map(file).collect()
+    Ok(volume.items.iter().filter_map(file).collect())
 }
 
 /// Writes values as files, those of a secret into a tmpfs. What is there already stays: other values are another pod.
@@ -46,7 +53,7 @@ pub fn keyed(volume: &KeyedPrep, files: &BTreeMap<String, KeyedFile>) -> Result<
     fs::create_dir_all(path).map_err(failed)?;
     if *is_secret && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        let options = format!("size={SECRET_TMPFS_BYTES},mode=0755");
+        let options = format!("size={KEYED_BYTES_MAX},mode=0755");
         let mounted = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
         // Kernels before 6.4 know no `noswap` and refuse it.
         mounted(&format!("{options},noswap"))
@@ -90,8 +97,8 @@ fn keyed_file(folder: &Path, at: &str, file: &KeyedFile, group: Option<u32>) -> 
     fs::rename(&fresh, &at)
 }
 
-/// Four times what a secret may have: its keys take pages of their own.
-const SECRET_TMPFS_BYTES: u64 = 4 * 1024 * 1024;
+/// What a secret may have, several times: each of its keys takes pages of its own, and may be several files.
+const KEYED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 fn empty_dir(path: &Path, tmpfs_bytes: Option<u64>, group: Option<u32>) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
