@@ -9,7 +9,7 @@ use age::secrecy::ExposeSecret as _;
 use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
 use schema::control::DiskRecord;
-use schema::files::{LIMITS, is_sops};
+use schema::files::{LIMITS, has_bounded_header, is_sops};
 use schema::plaintext::sops::Sealed;
 
 /// Encrypts to all of these, as text.
@@ -28,7 +28,8 @@ pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>>
 
 /// The plaintext; none if it is encrypted to others.
 pub(crate) fn decrypt(ciphertext: &[u8], with: &[Identity]) -> anyhow::Result<Option<Vec<u8>>> {
-    let decryptor = age::Decryptor::new_buffered(ArmoredReader::new(ciphertext))?;
+    let binary = without_armour(ciphertext)?;
+    let decryptor = age::Decryptor::new_buffered(binary.as_slice())?;
     let identities = with.iter().map(|identity| identity as &dyn age::Identity);
     let mut plain = Vec::new();
     match decryptor.decrypt(identities) {
@@ -38,6 +39,13 @@ pub(crate) fn decrypt(ciphertext: &[u8], with: &[Identity]) -> anyhow::Result<Op
             Ok(Some(plain))
         }
     }
+}
+
+/// The whole file without its armour. An error says what is damaged, as far as that shows without an identity.
+pub(crate) fn without_armour(ciphertext: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut binary = Vec::new();
+    ArmoredReader::new(ciphertext).take(LIMITS.secret_bytes).read_to_end(&mut binary)?;
+    if has_bounded_header(&binary) { Ok(binary) } else { bail!("its header has no end") }
 }
 
 /// The plaintext of a secret's file, which may be one of SOPS; none if it is encrypted to others.
@@ -56,9 +64,8 @@ pub(crate) fn open_secret(path: &Path, file: &[u8], with: &[Identity]) -> anyhow
 
 /// To how many recipients a file is encrypted; who they are it does not say.
 pub(crate) fn recipients_of(ciphertext: &[u8]) -> anyhow::Result<usize> {
-    let mut bytes = Vec::new();
-    ArmoredReader::new(ciphertext).take(LIMITS.secret_bytes).read_to_end(&mut bytes)?;
-    let lines = bytes.split(|byte| *byte == b'\n').take_while(|line| !line.starts_with(b"---"));
+    let binary = without_armour(ciphertext)?;
+    let lines = binary.split(|byte| *byte == b'\n').take_while(|line| !line.starts_with(b"---"));
     Ok(lines.filter(|line| line.starts_with(b"-> X25519 ")).count())
 }
 

@@ -163,8 +163,9 @@ pub fn of_secret<'f>(files: &'f Files, name: &str) -> Option<(&'f str, &'f BlobR
 
 /// The name of the secret whose file this is.
 pub fn secret_name(path: &str) -> Option<&str> {
-    let endings = [SECRET_ENDING].into_iter().chain(sops::ENDINGS);
-    endings.into_iter().find_map(|ending| file_name(path).strip_suffix(ending))
+    let mut endings = [SECRET_ENDING].into_iter().chain(sops::ENDINGS);
+    // `.sops.yaml` is the configuration of SOPS.
+    endings.find_map(|ending| file_name(path).strip_suffix(ending)).filter(|name| !name.is_empty())
 }
 
 /// The path in the map of an object's content: the file that the object is in, and the object. No path of a
@@ -228,11 +229,13 @@ pub fn identity_paths(source_folder: &str) -> Vec<String> {
     bases.iter().map(|base| normal_path(&format!("{base}/{SECRETS_FOLDER}/{IDENTITY_FILE}"))).collect()
 }
 
-/// The path is that of the folder with the cluster's identity, or leads into it: in no volume.
+/// The path is that of the folder with the cluster's identity, leads into it, or is that of the list of recipients: in
+/// no volume, since a new node changes both.
 pub fn is_of_identity(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     let folder = IDENTITY_FILE.split('/').next();
-    parts.windows(2).any(|pair| pair[0] == SECRETS_FOLDER && Some(pair[1]) == folder)
+    let changes = |name: &str| Some(name) == folder || name == RECIPIENTS_FILE;
+    parts.windows(2).any(|pair| pair[0] == SECRETS_FOLDER && changes(pair[1]))
 }
 
 /// What begins an age file, binary or as text.
@@ -241,6 +244,18 @@ const AGE_BEGINNINGS: [&[u8]; 2] = [b"age-encryption.org/", b"-----BEGIN AGE ENC
 /// The bytes are ciphertext of age, as far as their beginning says.
 pub fn is_ciphertext(bytes: &[u8]) -> bool {
     AGE_BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
+}
+
+/// Most lines of an age file's header: two for each recipient.
+const HEADER_LINES_MAX: usize = 2000;
+/// Longest header of an age file; a recipient takes about 100 bytes.
+const HEADER_BYTES_MAX: usize = 128 * 1024;
+
+/// The header of an age file ends, and soon enough: the age crate reads it anew for each of its lines, which takes
+/// hours for 1 MiB of them. `binary` is the file without its armour.
+pub fn has_bounded_header(binary: &[u8]) -> bool {
+    let start = &binary[..binary.len().min(HEADER_BYTES_MAX)];
+    start.split(|byte| *byte == b'\n').take(HEADER_LINES_MAX).any(|line| line.starts_with(b"---"))
 }
 
 /// What Git LFS leaves in a repository in the place of a file.

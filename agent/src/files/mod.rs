@@ -92,8 +92,8 @@ impl PodFiles {
         self.cluster.is_current()
     }
 
-    /// Brings the wanted version here. What can't be fetched leaves the one before in its place; one that is not
-    /// encrypted to this node takes it away.
+    /// Brings the wanted version here. What can't be fetched or read leaves the one before in its place; one that is
+    /// not encrypted to this node takes it away.
     pub async fn take_identity(&self) -> Result<(), SecretError> {
         let Some(blob) = self.cluster.wanted() else {
             self.cluster.hold(None);
@@ -108,13 +108,12 @@ impl PodFiles {
                 self.cluster.hold(Some((blob, identities)));
                 Ok(())
             }
-            Err(error) => {
+            Err(SecretError::NotForUs { recipient, .. }) => {
                 self.cluster.hold(None);
-                Err(match error {
-                    SecretError::NotForUs { recipient, .. } => SecretError::NotAmongRecipients { recipient },
-                    other => other,
-                })
+                Err(SecretError::NotAmongRecipients { recipient })
             }
+            Err(SecretError::Damaged { why, .. }) => Err(SecretError::IdentityDamaged { path, why }),
+            Err(other) => Err(other),
         }
     }
 

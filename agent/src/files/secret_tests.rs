@@ -156,6 +156,13 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
     assert_eq!(recipient.borrow().as_deref(), Some(new.to_public().to_string().as_str()));
     assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2", "the old one is in it, too");
 
+    // Nor does one that was cut short. Seen red with one that takes it away.
+    let damaged = world.put("secrets/.identity/cluster.age", b"age-encryption.org/v1\n-> X25519 ab");
+    world.follow(&damaged);
+    let why = world.files.take_identity().await.unwrap_err();
+    assert!(matches!(why, SecretError::IdentityDamaged { .. }), "{why}");
+    assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2");
+
     // One that is for other nodes does, and says whom to add.
     let third = world.identity(&stranger.to_public(), &[&new]);
     world.follow(&third);
@@ -174,6 +181,15 @@ async fn a_secret_of_many_aliases_is_refused() {
     let blob = world.file("secrets/db.age", &world.node(), &bomb);
     let opened = world.open(&blob, "a").await.unwrap();
     assert!(plaintext::entries(Format::Guess, opened.as_bytes()).is_err());
+}
+
+/// The age crate reads a header anew for each of its lines: these would take hours.
+#[tokio::test]
+async fn a_header_without_an_end_is_refused_at_once() {
+    let world = World::new();
+    let junk = format!("age-encryption.org/v1\n{}", "-> a\n\n".repeat(170_000));
+    let why = world.open(&world.put("secrets/db.age", junk.as_bytes()), "a").await.unwrap_err();
+    assert!(matches!(why, SecretError::Damaged { .. }), "{why}");
 }
 
 /// The file is one that SOPS wrote; its recipient is the cluster's identity here.

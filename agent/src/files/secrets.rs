@@ -12,7 +12,7 @@ use age::secrecy::ExposeSecret as _;
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
 use schema::control::DiskRecord;
-use schema::files::{ContentRef, LIMITS, is_sops};
+use schema::files::{ContentRef, LIMITS, has_bounded_header, is_sops};
 use schema::plaintext::sops::{Sealed, SopsError};
 use schema::plaintext::{self, ANY, Format, PlaintextError, WHOLE};
 
@@ -47,6 +47,11 @@ pub enum SecretError {
         "secret {name} ({path}) is for {bound} and can't be used as {wanted}; seal one for it with 'minik8s secrets seal'"
     )]
     Elsewhere { name: String, path: String, bound: String, wanted: String },
+    /// It was cut short or merged by hand.
+    #[error(
+        "the cluster's identity ({path}) can't be read: {why}; 'minik8s secrets recipients add' with a node that is on the list writes it anew, or take the version before from Git"
+    )]
+    IdentityDamaged { path: String, why: String },
     #[error("secret {name} {why}; mend it with 'minik8s secrets edit'")]
     Plaintext { name: String, why: String },
     #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it again with 'age -r {recipient}'")]
@@ -168,7 +173,12 @@ impl Identities {
     }
 
     fn plain(&self, ciphertext: &[u8], more: &[Identity]) -> Result<Vec<u8>, age::DecryptError> {
-        let decryptor = age::Decryptor::new_buffered(age::armor::ArmoredReader::new(ciphertext))?;
+        let mut binary = Vec::new();
+        age::armor::ArmoredReader::new(ciphertext).take(LIMITS.secret_bytes).read_to_end(&mut binary)?;
+        if !has_bounded_header(&binary) {
+            return Err(age::DecryptError::InvalidHeader);
+        }
+        let decryptor = age::Decryptor::new_buffered(binary.as_slice())?;
         let identities = self.all.iter().chain(more).map(|identity| identity as &dyn age::Identity);
         let mut plain = Vec::new();
         decryptor.decrypt(identities)?.take(LIMITS.secret_bytes).read_to_end(&mut plain)?;

@@ -11,6 +11,7 @@ use schema::files::{BlobKind, LIMITS, file_name, is_ciphertext, is_lfs_pointer, 
 use schema::plaintext::sops::{Sealed, SopsError};
 
 use super::walk::DEPTH_MAX;
+use crate::crypt;
 
 const LINK: i32 = 0o120_000;
 const EXECUTABLE: i32 = 0o100;
@@ -36,6 +37,8 @@ pub enum ContentError {
     Plain(String),
     #[error("{path} {why}")]
     Sops { path: String, why: SopsError },
+    #[error("{path} is a damaged age file: {why}")]
+    Damaged { path: String, why: String },
     #[error("{0} is a folder, not an encrypted file")]
     NoFile(String),
     #[error("{path} can't be read: {source}")]
@@ -58,6 +61,10 @@ impl ContentError {
             ContentError::TooMuch { .. } => "name a smaller folder, or bake what is large into the image",
             ContentError::Plain(_) => {
                 "encrypt it with 'minik8s secrets seal', and change what was in it: it is in Git's history for good"
+            }
+            ContentError::Damaged { .. } => {
+                "take the version before from Git; \
+                 'minik8s secrets recipients add' with a node that is on the list writes the cluster's identity anew"
             }
             ContentError::Sops { .. } => "docs/security.md, \"SOPS files\", has an example",
             ContentError::Unreadable { .. } => "let this user read it",
@@ -218,13 +225,17 @@ impl<W: Write> Walk<'_, W> {
     }
 }
 
-/// The file of a secret is encrypted: of age as far as its beginning says, of SOPS in every value.
+/// The file of a secret is encrypted: of age as far as shows without an identity, of SOPS in every value.
 pub fn check_ciphertext(path: &str, bytes: &[u8]) -> Result<(), ContentError> {
     if is_sops(path) {
         let sealed = Sealed::parse(bytes).map(drop);
         return sealed.map_err(|why| ContentError::Sops { path: path.to_owned(), why });
     }
-    if is_ciphertext(bytes) { Ok(()) } else { Err(ContentError::Plain(path.to_owned())) }
+    if !is_ciphertext(bytes) {
+        return Err(ContentError::Plain(path.to_owned()));
+    }
+    let damaged = |why: anyhow::Error| ContentError::Damaged { path: path.to_owned(), why: why.to_string() };
+    crypt::without_armour(bytes).map(drop).map_err(damaged)
 }
 
 /// In the words of the commit. `top` is what was asked for.

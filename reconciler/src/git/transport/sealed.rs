@@ -89,10 +89,13 @@ impl SealedCredentials {
         let below = format!("{SECRETS_FOLDER}/{SOURCES_NAMESPACE}/{source}{SECRET_ENDING}");
         for path in [normal_path(&format!("{}/{below}", self.home.path)), below.clone()] {
             let Ok(entry) = tree.get_path(path.as_ref()) else { continue };
-            let blob = repository.find_blob(entry.id()).map_err(unread)?;
-            if blob.size() as u64 <= LIMITS.secret_bytes {
-                return Ok((path, blob.content().to_vec()));
+            let (size, _) = repository.odb().and_then(|odb| odb.read_header(entry.id())).map_err(unread)?;
+            if size as u64 > LIMITS.secret_bytes {
+                let why = format!("{path} of source {from} has more than {} KiB", LIMITS.secret_bytes / 1024);
+                return missing(why, "a secret is smaller");
             }
+            let blob = repository.find_blob(entry.id()).map_err(unread)?;
+            return Ok((path, blob.content().to_vec()));
         }
         let help = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
         missing(format!("source {from} has no {below}"), help)

@@ -18,7 +18,7 @@ use crate::blobs::{BlobStore, Blobs, BlobsError};
 use crate::gitops::load::files::{HashedContent, InCommit, Lookup as _};
 use crate::gitops::offline::compare;
 
-const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n";
+const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n--- mac\n";
 
 fn with_volume(name: &str, path: &str) -> String {
     pod(name, "one") + &format!("  volumes:\n  - {{name: v, repo: {{path: {path}}}}}\n")

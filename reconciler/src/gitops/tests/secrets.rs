@@ -5,7 +5,7 @@ use schema::records::SourceState;
 
 use super::kit::{Cluster, Files, Repo, pod};
 
-const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n";
+const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n--- mac\n";
 const IDENTITY: &str = "secrets/.identity/cluster.age";
 const CLUSTER: &str = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {}\n";
 
@@ -22,6 +22,7 @@ async fn a_new_version_of_the_identity_is_told_to_agents_and_changes_no_hash() {
         ("whole.yaml", &whole),
         ("secrets/db.age", AGE),
         ("secrets/.identity/cluster.pub", "age1x\n"),
+        ("secrets/recipients.txt", "# node-1\nage1x\n"),
     ]);
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
@@ -32,6 +33,8 @@ async fn a_new_version_of_the_identity_is_told_to_agents_and_changes_no_hash() {
     let first = cluster.objects().await;
     let blob = first["cluster"].files[IDENTITY].clone();
     assert_eq!((blob.kind, blob.source.as_str()), (BlobKind::Secret, "main"));
+    // Seen red with a list that volumes hold.
+    repo.set("secrets/recipients.txt", "# node-1\nage1x\n# node-4\nage1y\n");
     repo.set(IDENTITY, format!("{AGE}of four nodes")).commit("A fourth node");
     cluster.settle().await;
     let second = cluster.objects().await;
@@ -47,6 +50,14 @@ async fn a_new_version_of_the_identity_is_told_to_agents_and_changes_no_hash() {
     cluster.settle().await;
     let told = format!("{:?}", cluster.status().await);
     assert!(told.contains("is not encrypted") && !told.contains("CANARY"), "{told}");
+
+    // Two people added nodes, and one version of Git was merged into the other.
+    let armour =
+        "-----BEGIN AGE ENCRYPTED FILE-----\n<<<<<<< HEAD\nYWdl\n=======\n-----END AGE ENCRYPTED FILE-----\n";
+    repo.set(IDENTITY, armour).commit("A merge");
+    cluster.settle().await;
+    let told = format!("{:?}", cluster.status().await);
+    assert!(told.contains("is a damaged age file"), "{told}");
 }
 
 #[tokio::test]
