@@ -15,6 +15,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::kinds::names::is_key;
+
 mod bounds;
 mod dotenv;
 mod map;
@@ -32,7 +34,8 @@ const HEADER_LINES_MAX: usize = 8;
 /// How the values of a secret are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A map if it is one, else opaque; never dotenv, which an opaque `bXk=` would be, too.
+    /// A map if it is one whose keys can be names of files and whose values are not empty: `hunter2:` is a password.
+    /// Else opaque; never dotenv, which an opaque `bXk=` would be, too.
     #[default]
     Guess,
     /// A map from keys to texts in YAML or JSON.
@@ -172,7 +175,9 @@ pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>
     let texts = match format {
         Format::Opaque => return Ok(opaque()),
         Format::Guess => match str::from_utf8(values).ok().map(map::parse) {
-            Some(Ok(Some(texts))) => texts,
+            Some(Ok(Some(texts))) if texts.iter().all(|(key, value)| is_key(key) && !value.is_empty()) => {
+                texts
+            }
             Some(Err(map::MapError::Refused(why))) => return Err(PlaintextError::Values(why.to_owned())),
             _ => return Ok(opaque()),
         },

@@ -1,7 +1,7 @@
 //! `minik8s secrets edit`: the plaintext in an editor, in a file of a file system that lies in memory.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -20,11 +20,30 @@ pub(super) async fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result
     let path = folder.secret(which.namespace(), &which.name)?;
     let (plain, to_cluster) = folder.open(&path)?;
     require_recipients(which, to_cluster, &path)?;
-    let edited = in_editor(&plain).await?;
-    if edited == plain {
-        return Ok(format!("{} stays as it was\n", path.display()));
+    let mut text = plain.clone();
+    loop {
+        text = in_editor(&text).await?;
+        if text == plain {
+            return Ok(format!("{} stays as it was\n", path.display()));
+        }
+        match take(folder, which, &text) {
+            // Nothing that was typed is lost.
+            Err(why) if io::stdin().is_terminal() => {
+                eprintln!(
+                    "{why:#}\nEnter opens the editor again, Ctrl-C ends: the secret stays as it was then"
+                );
+                if io::stdin().read_line(&mut String::new())? == 0 {
+                    return Err(why);
+                }
+            }
+            done => return done,
+        }
     }
-    let (header, values) = plaintext::split(&edited).map_err(|why| {
+}
+
+/// What was edited becomes the secret.
+fn take(folder: &Folder, which: &WhichSecret, edited: &[u8]) -> anyhow::Result<String> {
+    let (header, values) = plaintext::split(edited).map_err(|why| {
         anyhow::anyhow!(
             "the secret {why}, so it stays as it was; 'minik8s secrets seal {}' adds that",
             which.name

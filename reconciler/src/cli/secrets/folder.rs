@@ -66,6 +66,10 @@ impl Folder {
         Ok(Self { root: args.dir.join(SECRETS_FOLDER), own })
     }
 
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
     pub(super) fn identity_file(&self) -> PathBuf {
         self.root.join(IDENTITY_FILE)
     }
@@ -99,7 +103,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// Everybody in `recipients.txt`: one recipient a line, named by the comment above it or behind it.
+    /// Everybody in `recipients.txt`: one recipient a line, named by the comment above it.
     pub(super) fn listed(&self) -> anyhow::Result<Vec<Listed>> {
         let path = self.root.join(RECIPIENTS_FILE);
         let text = match fs::read_to_string(&path) {
@@ -107,16 +111,20 @@ impl Folder {
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
         let (mut listed, mut comment) = (Vec::new(), String::new());
-        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        for (index, line) in text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty()) {
+            let here = || format!("{}, line {}", path.display(), index + 1);
             if let Some(text) = line.strip_prefix('#') {
                 if let Some(reconciler) = Listed::reconciler(text.trim()) {
                     listed.push(reconciler);
                     continue;
                 }
+                if text.trim().starts_with(RECONCILER) && text.contains("age1") {
+                    bail!("{}: write a reconciler as '# {RECONCILER}NAME: age1…'", here());
+                }
                 text.trim().clone_into(&mut comment);
                 continue;
             }
-            let recipient = crypt::recipient(line).with_context(|| path.display().to_string())?.to_string();
+            let recipient = crypt::recipient(line).with_context(here)?.to_string();
             let name = std::mem::take(&mut comment);
             listed.push(Listed { name, recipient, is_reconciler: false });
         }
@@ -193,7 +201,7 @@ impl Folder {
         crypt::identities(&String::from_utf8_lossy(&plain), &path)
     }
 
-    /// A secret's plaintext, and whether it is encrypted to the cluster.
+    /// A secret's plaintext, and whether it is encrypted to the cluster alone.
     pub(super) fn open(&self, path: &Path) -> anyhow::Result<(Vec<u8>, bool)> {
         let ciphertext = fs::read(path)
             .with_context(|| format!("cannot read {}; --from names its values", path.display()))?;
@@ -202,7 +210,7 @@ impl Folder {
         if let Ok(identities) = &cluster
             && let Some(plain) = crypt::decrypt(&ciphertext, identities).with_context(here)?
         {
-            return Ok((plain, true));
+            return Ok((plain, crypt::recipients_of(&ciphertext).with_context(here)? == 1));
         }
         let own = self.own()?.unwrap_or_default();
         if let Some(plain) = crypt::decrypt(&ciphertext, &own).with_context(here)? {
@@ -255,6 +263,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
         let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
         file.write_all(bytes)?;
         file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        file.as_file().sync_all()?;
         file.persist(path)?;
         Ok(())
     };

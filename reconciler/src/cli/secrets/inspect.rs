@@ -132,7 +132,9 @@ pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
             }
         };
         let place = namespace.as_deref().unwrap_or(ANY);
-        if header.name != *name || (header.namespace != place && header.namespace != ANY) {
+        // In no namespace's folder is also one of a single namespace.
+        let is_here = namespace.is_none() || header.namespace == place || header.namespace == ANY;
+        if header.name != *name || !is_here {
             problems.push(format!(
                 "{shown} is for {}/{}: nothing can use it here",
                 header.namespace, header.name
@@ -171,7 +173,8 @@ fn of_identity(
     let wanted = listed.iter().filter(|one| !one.is_reconciler).count();
     if count != wanted {
         problems.push(format!(
-            "{} is encrypted to {count} recipients, and the list has {wanted}: 'minik8s secrets rotate' makes a new one",
+            "{} is encrypted to {count} recipients, and the list has {wanted}: 'minik8s secrets recipients add' with one of \
+             the list encrypts it to all of them, 'rotate' makes a new one",
             path.display(),
         ));
     }

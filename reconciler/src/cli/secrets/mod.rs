@@ -110,11 +110,14 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
             add(&mut listed, name, recipient, true)?;
             folder.list(&listed)?;
             return Ok(format!(
-                "'minik8s secrets seal SOURCE -n {SOURCES_NAMESPACE}' encrypts to {name}, too\n"
+                "'minik8s secrets seal SOURCE -n {SOURCES_NAMESPACE} --from FILE' encrypts to {name}, too\n"
             ));
         }
         Some(RecipientsChange::Add { name, recipient, reconciler: false }) => {
-            add(&mut listed, name, recipient, false)?;
+            // One that is listed already, by hand or by a merge, is encrypted to from now on.
+            if !listed.iter().any(|one| one.name == *name && one.recipient == *recipient) {
+                add(&mut listed, name, recipient, false)?;
+            }
             format!("{name} can decrypt the cluster's identity once this is pushed; no secret changes\n")
         }
         Some(RecipientsChange::Remove { name }) => {
@@ -144,42 +147,50 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
 fn rotate(folder: &Folder) -> anyhow::Result<String> {
     let listed = folder.listed()?;
     let former = folder.cluster_identities()?;
-    let (newest, before) = former.split_first().context("there is no identity")?;
-    let (mut opened, mut left, mut others, mut sops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (newest, _) = former.split_first().context("there is no identity")?;
+    let (mut opened, mut others, mut sops, mut is_unfinished) = (Vec::new(), Vec::new(), Vec::new(), false);
+    let mut said = String::new();
     for (_, _, path) in folder.secrets()? {
         let file = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let here = || path.display().to_string();
         if is_sops(&path.to_string_lossy()) {
             sops.push((String::from_utf8_lossy(&file).into_owned(), path));
-        } else if let Some(plain) = crypt::decrypt(&file, std::slice::from_ref(newest)).with_context(here)? {
+        } else if let Some(plain) = crypt::decrypt(&file, &former).with_context(here)? {
+            is_unfinished |=
+                crypt::decrypt(&file, std::slice::from_ref(newest)).with_context(here)?.is_none();
+            if crypt::recipients_of(&file).with_context(here)? > 1 {
+                said += &format!(
+                    "{} had other recipients beside the cluster, which can't read it any more: 'minik8s secrets seal' with \
+                     --to adds them\n",
+                    path.display()
+                );
+            }
             opened.push((plain, path));
-        } else if let Some(plain) = crypt::decrypt(&file, before).with_context(here)? {
-            left.push((plain, path));
         } else {
             others.push(path);
         }
     }
-    let is_finish = !left.is_empty();
-    let (new, sealed) = if is_finish { (newest.clone(), left) } else { (Identity::generate(), opened) };
+    let new = Identity::generate();
     // The one before stays readable, for pods that start before their new secret is there, and so does any that a file of
-    // SOPS needs. Written first: whatever interrupts the rest leaves secrets that it decrypts.
+    // SOPS needs, or a secret that a rotation before left when it was interrupted. Written first: whatever interrupts the
+    // rest leaves secrets that it decrypts.
     let is_kept = |(index, one): &(usize, &Identity)| {
         let recipient = one.to_public().to_string();
-        is_finish || *index == 0 || sops.iter().any(|(text, _)| text.contains(&recipient))
+        is_unfinished || *index == 0 || sops.iter().any(|(text, _)| text.contains(&recipient))
     };
-    let kept: Vec<Identity> = former.iter().enumerate().filter(is_kept).map(|(_, one)| one.clone()).collect();
-    let identities = if is_finish { kept } else { [vec![new.clone()], kept].concat() };
+    let kept = former.iter().enumerate().filter(is_kept).map(|(_, one)| one.clone());
+    let identities: Vec<Identity> = std::iter::once(new.clone()).chain(kept).collect();
     folder.write_cluster(&identities, &listed)?;
     let to = [new.to_public()];
-    for (plain, path) in &sealed {
+    for (plain, path) in &opened {
         folder.replace(path, &crypt::encrypt(plain, &to)?)?;
     }
-    let what = if is_finish {
-        "the newest identity of the cluster, which finishes a rotation that was interrupted; for a new identity, rotate again"
-    } else {
-        "a new identity of the cluster"
-    };
-    let mut said = format!("encrypted {} secrets to {what}\n", sealed.len());
+    said += &format!(
+        "encrypted {} secrets below {} to a new identity of the cluster; those in other folders or repositories stay as \
+         they are\n",
+        opened.len(),
+        folder.root().display()
+    );
     for (_, path) in &sops {
         said += &format!(
             "{} stays as it is: 'sops rotate -i --add-age {}' and --rm-age with the recipient before\n",

@@ -7,11 +7,14 @@ use std::path::Path;
 use age::x25519::Recipient;
 use anyhow::{Context as _, bail};
 use schema::files::{LIMITS, SOURCES_NAMESPACE};
-use schema::plaintext::{self, ANY, Format, Header};
+use schema::plaintext::{self, ANY, Format, Header, WHOLE};
 
 use super::folder::Folder;
 use crate::args::{SealArgs, SecretFormat, WhichSecret};
 use crate::crypt;
+
+/// The recipient of the cluster's identity, where others are named beside it.
+const CLUSTER: &str = "cluster";
 
 impl WhichSecret {
     pub(super) fn namespace(&self) -> Option<&str> {
@@ -38,7 +41,11 @@ impl WhichSecret {
         }
         let by_name =
             |to: &String| listed.iter().find(|one| one.name == *to).map(|one| one.recipient.clone());
-        self.to.iter().map(|to| crypt::recipient(&by_name(to).unwrap_or_else(|| to.clone()))).collect()
+        let recipient = |to: &String| match to.as_str() {
+            CLUSTER => folder.cluster(),
+            _ => crypt::recipient(&by_name(to).unwrap_or_else(|| to.clone())),
+        };
+        self.to.iter().map(recipient).collect()
     }
 }
 
@@ -62,19 +69,20 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
     let (former, values) = match plaintext::split(&plain) {
         Ok((header, values)) => (Some(header), values),
         Err(plaintext::PlaintextError::Unbound) => (None, plain.as_slice()),
-        Err(why) => bail!("the plaintext {why}"),
+        // Whoever says how the values are written says that these are values.
+        Err(_) if args.format.is_some() => (None, plain.as_slice()),
+        Err(why) => bail!("the plaintext {why}; if these are values and no header, name their --format"),
     };
     let asked = args.format.map(|format| match format {
         SecretFormat::Map => Format::Map,
         SecretFormat::Dotenv => Format::Dotenv,
         SecretFormat::Opaque => Format::Opaque,
     });
-    let ending = args.from.as_deref().and_then(Path::extension).and_then(|ending| ending.to_str());
-    let by_ending = matches!(ending, Some("env")).then_some(Format::Dotenv);
     let said = former.as_ref().map(|former| former.format).filter(|format| *format != Format::Guess);
-    let format = asked.or(said).or(by_ending).unwrap_or_else(|| {
-        let is_map = plaintext::entries(Format::Map, values).is_ok();
-        if is_map { Format::Map } else { Format::Opaque }
+    let format = asked.or(said).or_else(|| by_name(args.from.as_deref()?, values)).unwrap_or_else(|| {
+        let guessed = plaintext::entries(Format::Guess, values).unwrap_or_default();
+        let is_opaque = guessed.len() == 1 && guessed.get(WHOLE).is_some_and(|whole| whole == values);
+        if is_opaque { Format::Opaque } else { Format::Map }
     });
     // New values of a secret that is there stay bound to its source.
     let replaced = there.as_deref().and_then(|there| plaintext::split(there).ok()).map(|(header, _)| header);
@@ -86,6 +94,22 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
         format,
     };
     put(folder, which, &header, values)
+}
+
+/// What the file's name says: `.env`, `prod.env` and `.env.prod` hold lines, `db.yaml` a map if it is one.
+fn by_name(from: &Path, values: &[u8]) -> Option<Format> {
+    let name = from.file_name()?.to_str()?;
+    let ending = from.extension().and_then(|ending| ending.to_str());
+    match ending {
+        _ if name == ".env" || name.starts_with(".env.") => Some(Format::Dotenv),
+        Some("env") => Some(Format::Dotenv),
+        Some("yaml" | "yml" | "json") => is_map(values).then_some(Format::Map),
+        _ => None,
+    }
+}
+
+fn is_map(values: &[u8]) -> bool {
+    plaintext::entries(Format::Map, values).is_ok()
 }
 
 /// The plaintext of the secret whose values are replaced, as far as it is known. One that may have other recipients than the
@@ -110,7 +134,11 @@ pub(super) fn require_recipients(which: &WhichSecret, to_cluster: bool, path: &P
     if to_cluster || !which.to.is_empty() {
         return Ok(());
     }
-    bail!("{} is encrypted to single recipients; name all of them with --to", path.display())
+    bail!(
+        "{} is encrypted to others than the cluster alone; name all of them with --to, among them '{CLUSTER}' if it may \
+         read it, too",
+        path.display()
+    )
 }
 
 /// Encrypts values and writes them.
@@ -124,6 +152,12 @@ pub(super) fn put(
         plaintext::entries(header.format, values).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
     let path = folder.secret(which.namespace(), &which.name)?;
     let plain = [header.to_string().as_bytes(), values].concat();
+    let (written, _) = plaintext::split(&plain).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
+    if written != *header {
+        bail!(
+            "its header can't be read as it is written; use letters, digits, '-', '_' and '.' in its names"
+        );
+    }
     let ciphertext = crypt::encrypt(&plain, &which.recipients(folder)?)?;
     folder.write_secret(&path, &ciphertext, entries.keys())?;
     let keys = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
