@@ -253,6 +253,7 @@ fn observed(snapshot: Snapshot) -> Observed {
         cluster_cidr: ipnet::Ipv4Net::new_assert([10, 0, 0, 0].into(), 8),
         service_cidr: schema::records::default_service_cidr(),
         sources: ["main".to_owned()].into(),
+        first_source: "main".to_owned(),
     };
     let last_known = Arc::default();
     Observed { snapshot: Arc::new(snapshot), last_known, term_began: Timestamp::UNIX_EPOCH, settings }

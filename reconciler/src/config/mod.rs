@@ -128,6 +128,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
     fn try_from(args: ServeArgs) -> Result<Self, ConfigError> {
         let state_dir = absolute(&args.state_dir)?;
         let sources = sources_of(args.repo, &state_dir)?;
+        let first_source = sources.first().map(|source| source.name.clone()).unwrap_or_default();
         let names: BTreeSet<String> = sources.iter().map(|source| source.name.clone()).collect();
         Ok(Self {
             sources,
@@ -139,6 +140,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
                 cluster_cidr: cluster_cidr(args.cluster_cidr)?,
                 service_cidr: service_cidr(args.service_cidr, args.cluster_cidr)?,
                 sources: names,
+                first_source,
             },
             webhooks: args.webhooks.config(),
             name: name(args.name)?,

@@ -81,6 +81,8 @@ pub struct Settings {
     pub service_cidr: Ipv4Net,
     /// Every configured source: etcd holds all that Git says once each of them was applied.
     pub sources: BTreeSet<String>,
+    /// The first of them: where there is no Cluster object, secrets that name no source are its.
+    pub first_source: String,
 }
 
 /// Every configured source was applied, with no file in quarantine and no removal held: etcd holds all that

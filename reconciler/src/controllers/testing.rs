@@ -29,6 +29,7 @@ pub(crate) fn settings() -> Settings {
         cluster_cidr: CLUSTER_CIDR.parse().unwrap(),
         service_cidr: SERVICE_CIDR.parse().unwrap(),
         sources: ["main".to_owned()].into(),
+        first_source: "main".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ pub struct ClusterSettings {
     pub generation: u64,
     /// What it says; all defaults without one.
     pub spec: ClusterSpec,
-    /// The source of the Cluster object, for which secrets are that name none; empty without one.
+    /// The source of the Cluster object, or without one the first that is configured: secrets that name none are its.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// The cluster's identity, encrypted to its nodes, if the source of the Cluster object has one.

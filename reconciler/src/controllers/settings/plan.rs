@@ -37,7 +37,9 @@ pub(super) fn plan(seen: &Observed) -> Writes {
         let wanted = ClusterSettings {
             generation,
             spec: ClusterSpec::clone(&snapshot.cluster()),
-            source: object.map(|object| object.value.provenance.source.clone()).unwrap_or_default(),
+            source: object
+                .map_or(&seen.settings.first_source, |object| &object.value.provenance.source)
+                .clone(),
             identity: identity.map(|(_, blob)| blob.clone()),
             logins: files.map(|files| logins(&snapshot.cluster(), files)).unwrap_or_default(),
         };
@@ -108,9 +110,10 @@ mod tests {
         let lost = SnapshotBuilder::new();
         assert_eq!(planned(&lost).0, "");
         let applied = lost.put(&Key::Source("main".to_owned()), &source(SourceState::Synced));
-        assert_eq!(planned(&applied).1, Some(ClusterSettings::default()));
+        let defaults = ClusterSettings { source: "main".to_owned(), ..ClusterSettings::default() };
+        assert_eq!(planned(&applied).1, Some(defaults.clone()));
         let removed = SnapshotBuilder::new().put(&Key::Settings, &published(1));
-        assert_eq!(planned(&removed).1, Some(ClusterSettings::default()));
+        assert_eq!(planned(&removed).1, Some(defaults));
     }
 
     #[test]
