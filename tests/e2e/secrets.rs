@@ -37,6 +37,17 @@ fn user_in(namespace: &str, name: &str, secret: &str, node: &str) -> Change {
     Change::write(format!("{name}.yaml"), text)
 }
 
+/// Each variable is the one before it twice: the last would be a terabyte.
+fn endless(node: &str) -> Change {
+    let twice = |number: u32| format!("{{name: A{number}, value: $(A{0})$(A{0})}}", number - 1);
+    let variables = (1..=40).map(twice).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: endless}}\nspec:\n  nodeName: {node}\n  containers:\n  \
+         - {{name: main, image: {IMAGE}, env: [{{name: A0, value: x}}, {variables}]}}\n"
+    );
+    Change::write("endless.yaml", text)
+}
+
 /// `minik8s secrets` in the work tree, with an identity beside it.
 fn secrets(cluster: &Cluster, args: &[&str]) -> Result<Outcome> {
     let (work, own) = (cluster.repo.work().to_string_lossy().into_owned(), cluster.dir("own.txt"));
@@ -161,6 +172,25 @@ fn memory(pid: u32) -> Result<Vec<u8>> {
     Ok(all)
 }
 
+/// The engine's error names the program that is not there: the secret itself.
+fn what_cannot_start_does_not_show_it(cluster: &Cluster, node: &str) -> Result<()> {
+    let Change::Write(_, text) = user("broken", "db", node) else { unreachable!() };
+    let broken = Change::write("broken.yaml", text.replace("[sleep, '100000']", "[$(P)]"));
+    cluster.push(&[broken], "A broken one")?;
+    eventually("the broken pod says so", secs(40), || {
+        let said = cluster.cli(&["describe", "pod/broken"])?.ok()?;
+        ensure!(said.contains("RunContainerError") && !said.contains(CANARY), "{said}");
+        Ok(())
+    })?;
+    is_nowhere(cluster)?;
+    cluster.push(&[Change::remove("broken.yaml")], "Without the broken one")?;
+    eventually("the broken pod is gone", secs(40), || {
+        let left = cluster.containers()?.iter().filter(|one| one.label("pod") == "broken").count();
+        ensure!(left == 0, "{left} containers");
+        Ok(())
+    })
+}
+
 #[test]
 fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(4), ..ClusterOptions::default() };
@@ -189,6 +219,7 @@ fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result
         }
         has(cluster, "neighbour", "other")?;
         is_nowhere(cluster)?;
+        what_cannot_start_does_not_show_it(cluster, &names[0])?;
 
         // Another value: only those that use it are new.
         let before = cluster.lives()?;
@@ -262,6 +293,7 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
                 user("copied", "copy", &node),
                 user("unbound", "loose", &node),
                 user("bombed", "bomb", &node),
+                endless(&node),
                 Change::write("secrets/default/db.age", db.clone()),
                 Change::write("secrets/default/copy.age", db),
                 Change::write("secrets/default/loose.age", encrypted(&recipient, "password: x\n")?),
@@ -285,6 +317,7 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
             ("stolen", "is for shop/db"),
             ("unbound", "minik8s secrets seal loose -n default"),
             ("bombed", "has an alias"),
+            ("endless", "come to more than 2 MiB"),
         ] {
             eventually(part, secs(40), || {
                 let said = cluster.cli(&["describe", &format!("pod/{pod}")])?.ok()?;
