@@ -23,6 +23,7 @@ pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>>
     if ciphertext.len() as u64 > LIMITS.secret_bytes {
         bail!("a secret has at most {} KiB, encrypted", LIMITS.secret_bytes / 1024);
     }
+    without_armour(&ciphertext).context("a secret can have 1,000 recipients at most")?;
     Ok(ciphertext)
 }
 
@@ -66,7 +67,12 @@ pub(crate) fn open_secret(path: &Path, file: &[u8], with: &[Identity]) -> anyhow
 pub(crate) fn recipients_of(ciphertext: &[u8]) -> anyhow::Result<usize> {
     let binary = without_armour(ciphertext)?;
     let lines = binary.split(|byte| *byte == b'\n').take_while(|line| !line.starts_with(b"---"));
-    Ok(lines.filter(|line| line.starts_with(b"-> X25519 ")).count())
+    // Anybody may add a stanza for nobody, called `…-grease`.
+    let is_recipient = |line: &&[u8]| {
+        let mut words = line.strip_prefix(b"-> ").unwrap_or_default().split(|byte| *byte == b' ');
+        words.next().is_some_and(|kind| !kind.is_empty() && !kind.ends_with(b"-grease"))
+    };
+    Ok(lines.filter(is_recipient).count())
 }
 
 /// The identities in a file as `age-keygen` writes it.

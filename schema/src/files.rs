@@ -25,6 +25,8 @@ pub const SECRET_ENDING: &str = ".age";
 
 /// The ending of the file beside a secret's that lists its keys, one a line: what a commit is checked against.
 pub const KEYS_ENDING: &str = ".keys";
+/// The folder, below [`SECRETS_FOLDER`], with the identity of the cluster.
+pub const IDENTITY_FOLDER: &str = ".identity";
 /// Where, below [`SECRETS_FOLDER`], the identity of the cluster lies, encrypted to each node.
 pub const IDENTITY_FILE: &str = ".identity/cluster.age";
 /// Where, below [`SECRETS_FOLDER`], the recipient of that identity stands.
@@ -229,13 +231,10 @@ pub fn identity_paths(source_folder: &str) -> Vec<String> {
     bases.iter().map(|base| normal_path(&format!("{base}/{SECRETS_FOLDER}/{IDENTITY_FILE}"))).collect()
 }
 
-/// The path is that of the folder with the cluster's identity, leads into it, or is that of the list of recipients: in
-/// no volume, since a new node changes both.
+/// The path is that of the folder with the cluster's identity, or leads into it: in no volume.
 pub fn is_of_identity(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
-    let folder = IDENTITY_FILE.split('/').next();
-    let changes = |name: &str| Some(name) == folder || name == RECIPIENTS_FILE;
-    parts.windows(2).any(|pair| pair[0] == SECRETS_FOLDER && changes(pair[1]))
+    parts.windows(2).any(|pair| pair == [SECRETS_FOLDER, IDENTITY_FOLDER])
 }
 
 /// What begins an age file, binary or as text.

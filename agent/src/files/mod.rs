@@ -44,7 +44,7 @@ pub struct PodFiles {
     cache: Arc<Cache>,
     keys: Keys,
     cluster: ClusterKeys,
-    /// The source of the Cluster object; empty where there is none.
+    /// The source of the Cluster object, or without one the first; empty while it is not known.
     home: Mutex<String>,
     swept: Mutex<Option<Instant>>,
     /// Digests that jobs need until they are gone.

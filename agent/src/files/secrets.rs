@@ -44,12 +44,12 @@ pub enum SecretError {
     Unbound { name: String, path: String, namespace: String },
     /// A copy.
     #[error(
-        "secret {name} ({path}) is for {bound} and can't be used as {wanted}; seal one for it with 'minik8s secrets seal'"
+        "secret {name} ({path}) is for {bound} and can't be used as {wanted}; seal one for it with 'minik8s secrets seal', with --source if its source is another"
     )]
     Elsewhere { name: String, path: String, bound: String, wanted: String },
     /// It was cut short or merged by hand.
     #[error(
-        "the cluster's identity ({path}) can't be read: {why}; 'minik8s secrets recipients add' with a node that is on the list writes it anew, or take the version before from Git"
+        "the cluster's identity ({path}) can't be read: {why}; restore the version before from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
     )]
     IdentityDamaged { path: String, why: String },
     #[error("secret {name} {why}; mend it with 'minik8s secrets edit'")]
@@ -216,7 +216,7 @@ pub(super) struct Use<'a> {
     pub(super) namespace: &'a str,
     /// In whose repository the pod and the file are; empty where that is not known.
     pub(super) source: &'a str,
-    /// The source of the Cluster object, for which a secret is that names none.
+    /// The source of the Cluster object, or without one the first: a secret that names none is for it.
     pub(super) home: Option<&'a str>,
 }
 

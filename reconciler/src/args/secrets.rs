@@ -69,7 +69,7 @@ pub struct WhichSecret {
     #[arg(long, conflicts_with = "namespace")]
     pub shared: bool,
     /// Encrypt to these alone, recipients or their names, in place of the cluster (with -n .sources: of all reconcilers);
-    /// may be repeated
+    /// may be repeated; `cluster` is the cluster
     #[arg(long = "to", value_name = "RECIPIENT")]
     pub to: Vec<String>,
 }
@@ -84,7 +84,7 @@ pub struct SealArgs {
     /// How the values are written; by default by the file's ending
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<SecretFormat>,
-    /// The source that may use it, if it is not the one of the Cluster object; * for all
+    /// The source that may use it, if it is not the one of the Cluster object, or the first; * for all
     #[arg(long, value_name = "NAME")]
     pub source: Option<String>,
 }

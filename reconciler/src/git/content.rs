@@ -7,7 +7,10 @@ use std::io::{self, Write};
 
 use git2::{ErrorCode, ObjectType, Oid, Repository, Tree};
 use schema::archive::{Archive, ArchiveError, Made};
-use schema::files::{BlobKind, LIMITS, file_name, is_ciphertext, is_lfs_pointer, is_of_identity, is_sops};
+use schema::files::{
+    BlobKind, IDENTITY_FOLDER, LIMITS, RECIPIENTS_FILE, file_name, is_ciphertext, is_lfs_pointer,
+    is_of_identity, is_sops,
+};
 use schema::plaintext::sops::{Sealed, SopsError};
 
 use super::walk::DEPTH_MAX;
@@ -62,10 +65,10 @@ impl ContentError {
             ContentError::Plain(_) => {
                 "encrypt it with 'minik8s secrets seal', and change what was in it: it is in Git's history for good"
             }
-            ContentError::Damaged { .. } => {
-                "take the version before from Git; \
-                 'minik8s secrets recipients add' with a node that is on the list writes the cluster's identity anew"
+            ContentError::Damaged { path, .. } if is_of_identity(path) => {
+                "restore the version before from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
             }
+            ContentError::Damaged { .. } => "restore the version before from Git, or seal it again",
             ContentError::Sops { .. } => "docs/security.md, \"SOPS files\", has an example",
             ContentError::Unreadable { .. } => "let this user read it",
             ContentError::NoFile(_) => "put the encrypted file there",
@@ -166,8 +169,10 @@ impl<W: Write> Walk<'_, W> {
             if self.entries > LIMITS.entries || depth > DEPTH_MAX {
                 return Err(refused(ArchiveError::TooMany, &path, self.top));
             }
-            // A new version of it, for a new node, changes no pod that mounts a folder around it.
-            if is_of_identity(&path) {
+            // A new version of it, for a new node, changes no pod that mounts a folder around it. The list of recipients
+            // that lies beside it changes as well.
+            let is_list = name == RECIPIENTS_FILE && tree.get_name(IDENTITY_FOLDER).is_some();
+            if is_of_identity(&path) || is_list {
                 continue;
             }
             match item.kind() {

@@ -34,8 +34,7 @@ const HEADER_LINES_MAX: usize = 8;
 /// How the values of a secret are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A map if it is one whose keys can be names of files and whose values are not empty: `hunter2:` is a password.
-    /// Else opaque; never dotenv, which an opaque `bXk=` would be, too.
+    /// A map if it is one, else opaque; never dotenv, which an opaque `bXk=` would be, too.
     #[default]
     Guess,
     /// A map from keys to texts in YAML or JSON.
@@ -63,7 +62,7 @@ pub struct Header {
     pub namespace: String,
     /// Name of the secret.
     pub name: String,
-    /// The source that may name it; [`ANY`] for all. None: the source of the Cluster object.
+    /// The source that may name it; [`ANY`] for all. None: the source of the Cluster object, or without one the first.
     pub source: Option<String>,
     /// How its values are written.
     pub format: Format,
@@ -175,9 +174,7 @@ pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>
     let texts = match format {
         Format::Opaque => return Ok(opaque()),
         Format::Guess => match str::from_utf8(values).ok().map(map::parse) {
-            Some(Ok(Some(texts))) if texts.iter().all(|(key, value)| is_key(key) && !value.is_empty()) => {
-                texts
-            }
+            Some(Ok(Some(texts))) => texts,
             Some(Err(map::MapError::Refused(why))) => return Err(PlaintextError::Values(why.to_owned())),
             _ => return Ok(opaque()),
         },
@@ -191,6 +188,13 @@ pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>
         Format::Dotenv => dotenv::parse(text()?).map_err(PlaintextError::Values)?,
     };
     Ok(texts.into_iter().map(|(key, value)| (key, value.into_bytes())).collect())
+}
+
+/// Values that nobody said the format of are a map beyond doubt. The keys of a map are listed in clear: `hunter2:` is
+/// rather a password than a key without a value.
+pub fn is_plain_map(values: &[u8]) -> bool {
+    let fits = |(key, value): (&String, &Vec<u8>)| is_key(key) && !value.is_empty();
+    entries(Format::Map, values).is_ok_and(|entries| entries.iter().all(fits))
 }
 
 #[cfg(test)]

@@ -59,19 +59,9 @@ fn a_map_of_texts_has_keys_and_anything_else_is_one_value() {
     assert_eq!(guess("{\"a\": \"b\\/\"}"), "a=b/");
     // Numbers are texts as they are written.
     assert_eq!(guess("pin: 0042\nrate: 1e5\n"), "pin=0042,rate=1e5");
-    for whole in [
-        "hunter2",
-        "hunter2:",
-        "my pass: word",
-        "{Xk29}",
-        "{\"auths\": {\"r\": {}}}",
-        "- a\n",
-        "",
-        "\u{1}",
-        "bXk=",
-        "*secret",
-        "a: b\n---\nc: d\n",
-    ] {
+    for whole in
+        ["hunter2", "{\"auths\": {\"r\": {}}}", "- a\n", "", "\u{1}", "bXk=", "*secret", "a: b\n---\nc: d\n"]
+    {
         assert_eq!(guess(whole), format!("value={whole}"));
     }
     assert!(keys(Format::Map, "- a\n").is_err());

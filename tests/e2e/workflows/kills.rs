@@ -81,7 +81,7 @@ fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() ->
         }
         let done = ended(cluster, "flow", "killed")?;
         ensure!(done["phase"] == "Succeeded" && done["output"]["n"] == STEPS, "{done:#}");
-        ensure!(leaders.len() == 2, "{leaders:?} led");
+        ensure!(kills < 2 || leaders.len() == 2, "{leaders:?} led");
         let counts = per_step(cluster)?;
         println!("{kills} kills: {counts:?}");
         for step in 0..STEPS {

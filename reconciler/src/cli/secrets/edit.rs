@@ -29,9 +29,7 @@ pub(super) async fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result
         match take(folder, which, &text) {
             // Nothing that was typed is lost.
             Err(why) if io::stdin().is_terminal() => {
-                eprintln!(
-                    "{why:#}\nEnter opens the editor again, Ctrl-C ends: the secret stays as it was then"
-                );
+                eprintln!("{why:#}\nEnter opens the editor again, Ctrl-D leaves the secret as it was");
                 if io::stdin().read_line(&mut String::new())? == 0 {
                     return Err(why);
                 }

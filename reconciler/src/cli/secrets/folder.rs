@@ -118,8 +118,11 @@ impl Folder {
                     listed.push(reconciler);
                     continue;
                 }
-                if text.trim().starts_with(RECONCILER) && text.contains("age1") {
-                    bail!("{}: write a reconciler as '# {RECONCILER}NAME: age1…'", here());
+                if text.trim().starts_with(RECONCILER) && text.contains(": age1") {
+                    bail!(
+                        "{}: that is no age recipient, so the reconciler of this line can read nothing",
+                        here()
+                    );
                 }
                 text.trim().clone_into(&mut comment);
                 continue;

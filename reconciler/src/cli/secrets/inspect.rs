@@ -169,12 +169,19 @@ fn of_identity(
         problems.push(format!("{} is not there; 'minik8s secrets init' makes it", path.display()));
         return Ok(None);
     }
-    let count = crypt::recipients_of(&fs::read(&path)?).with_context(|| path.display().to_string())?;
+    let count = match crypt::recipients_of(&fs::read(&path)?) {
+        Ok(count) => count,
+        Err(why) => {
+            problems
+                .push(format!("{} is damaged: {why}; restore the version before from Git", path.display()));
+            return Ok(None);
+        }
+    };
     let wanted = listed.iter().filter(|one| !one.is_reconciler).count();
     if count != wanted {
         problems.push(format!(
-            "{} is encrypted to {count} recipients, and the list has {wanted}: 'minik8s secrets recipients add' with one of \
-             the list encrypts it to all of them, 'rotate' makes a new one",
+            "{} is encrypted to {count} recipients, and the list has {wanted}: 'minik8s secrets recipients add' again \
+             for any node on the list encrypts it to all of them",
             path.display(),
         ));
     }

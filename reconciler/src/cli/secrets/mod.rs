@@ -83,7 +83,7 @@ fn names(listed: &[Listed]) -> String {
 
 fn add(listed: &mut Vec<Listed>, name: &str, recipient: &str, is_reconciler: bool) -> anyhow::Result<()> {
     let recipient = crypt::recipient(recipient)?.to_string();
-    if name.trim().is_empty() || name.contains(['\n', '#', ':']) {
+    if name.trim().is_empty() || name.contains(['\n', '#', ':']) || name == seal::CLUSTER {
         bail!("{name:?} can't name a recipient");
     }
     if let Some(known) = listed.iter().find(|one| one.recipient == recipient) {
@@ -115,7 +115,9 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
         }
         Some(RecipientsChange::Add { name, recipient, reconciler: false }) => {
             // One that is listed already, by hand or by a merge, is encrypted to from now on.
-            if !listed.iter().any(|one| one.name == *name && one.recipient == *recipient) {
+            let is_same =
+                |one: &Listed| one.name == *name && one.recipient == *recipient && !one.is_reconciler;
+            if !listed.iter().any(is_same) {
                 add(&mut listed, name, recipient, false)?;
             }
             format!("{name} can decrypt the cluster's identity once this is pushed; no secret changes\n")
@@ -160,8 +162,8 @@ fn rotate(folder: &Folder) -> anyhow::Result<String> {
                 crypt::decrypt(&file, std::slice::from_ref(newest)).with_context(here)?.is_none();
             if crypt::recipients_of(&file).with_context(here)? > 1 {
                 said += &format!(
-                    "{} had other recipients beside the cluster, which can't read it any more: 'minik8s secrets seal' with \
-                     --to adds them\n",
+                    "{} had other recipients beside the cluster, which can no longer read it: 'minik8s secrets seal' with --to \
+                     cluster and --to for each of them adds them again\n",
                     path.display()
                 );
             }

@@ -7,14 +7,14 @@ use std::path::Path;
 use age::x25519::Recipient;
 use anyhow::{Context as _, bail};
 use schema::files::{LIMITS, SOURCES_NAMESPACE};
-use schema::plaintext::{self, ANY, Format, Header, WHOLE};
+use schema::plaintext::{self, ANY, Format, Header};
 
 use super::folder::Folder;
 use crate::args::{SealArgs, SecretFormat, WhichSecret};
 use crate::crypt;
 
 /// The recipient of the cluster's identity, where others are named beside it.
-const CLUSTER: &str = "cluster";
+pub(super) const CLUSTER: &str = "cluster";
 
 impl WhichSecret {
     pub(super) fn namespace(&self) -> Option<&str> {
@@ -70,8 +70,8 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
         Ok((header, values)) => (Some(header), values),
         Err(plaintext::PlaintextError::Unbound) => (None, plain.as_slice()),
         // Whoever says how the values are written says that these are values.
-        Err(_) if args.format.is_some() => (None, plain.as_slice()),
-        Err(why) => bail!("the plaintext {why}; if these are values and no header, name their --format"),
+        Err(_) if args.format.is_some() && args.from.is_some() => (None, plain.as_slice()),
+        Err(why) => bail!("the plaintext {why}; if these are values without a header, name their --format"),
     };
     let asked = args.format.map(|format| match format {
         SecretFormat::Map => Format::Map,
@@ -80,9 +80,9 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
     });
     let said = former.as_ref().map(|former| former.format).filter(|format| *format != Format::Guess);
     let format = asked.or(said).or_else(|| by_name(args.from.as_deref()?, values)).unwrap_or_else(|| {
-        let guessed = plaintext::entries(Format::Guess, values).unwrap_or_default();
-        let is_opaque = guessed.len() == 1 && guessed.get(WHOLE).is_some_and(|whole| whole == values);
-        if is_opaque { Format::Opaque } else { Format::Map }
+        // As it was read before, or what is not to be taken for a password.
+        let is_map = if args.from.is_some() { plaintext::is_plain_map(values) } else { is_map(values) };
+        if is_map { Format::Map } else { Format::Opaque }
     });
     // New values of a secret that is there stay bound to its source.
     let replaced = there.as_deref().and_then(|there| plaintext::split(there).ok()).map(|(header, _)| header);
@@ -152,10 +152,9 @@ pub(super) fn put(
         plaintext::entries(header.format, values).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
     let path = folder.secret(which.namespace(), &which.name)?;
     let plain = [header.to_string().as_bytes(), values].concat();
-    let (written, _) = plaintext::split(&plain).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
-    if written != *header {
+    if !plaintext::split(&plain).is_ok_and(|(written, _)| written == *header) {
         bail!(
-            "its header can't be read as it is written; use letters, digits, '-', '_' and '.' in its names"
+            "its header could not be read again; use letters, digits, '-', '_' and '.' in --source and in names"
         );
     }
     let ciphertext = crypt::encrypt(&plain, &which.recipients(folder)?)?;

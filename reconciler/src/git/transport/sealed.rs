@@ -92,7 +92,7 @@ impl SealedCredentials {
             let (size, _) = repository.odb().and_then(|odb| odb.read_header(entry.id())).map_err(unread)?;
             if size as u64 > LIMITS.secret_bytes {
                 let why = format!("{path} of source {from} has more than {} KiB", LIMITS.secret_bytes / 1024);
-                return missing(why, "a secret is smaller");
+                return missing(why, "it holds a token or a key and little else: seal it again");
             }
             let blob = repository.find_blob(entry.id()).map_err(unread)?;
             return Ok((path, blob.content().to_vec()));

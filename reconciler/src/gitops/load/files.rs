@@ -144,11 +144,11 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
         let enough = if is_secret { LIMITS.secret_bytes } else { 1024 };
         fs::File::open(&at).map_err(unread)?.take(enough).read_to_end(&mut beginning).map_err(unread)?;
         let size = fs::metadata(&at).map_err(unread)?.len();
-        if is_secret && size > LIMITS.secret_bytes {
-            let why = format!("a secret has at most {} KiB", LIMITS.secret_bytes / 1024);
-            return Err(ContentError::TooMuch { path: path.to_owned(), why });
-        }
         if is_secret {
+            if size > LIMITS.secret_bytes {
+                let why = format!("a secret has at most {} KiB", LIMITS.secret_bytes / 1024);
+                return Err(ContentError::TooMuch { path: path.to_owned(), why });
+            }
             check_ciphertext(path, &beginning)?;
         }
         if size == beginning.len() as u64 && is_lfs_pointer(&beginning) {

@@ -74,7 +74,7 @@ states:
     default: end-2
   end: {type: Task, function: square, end: true}
   end-2: {type: Succeed}
-  second-mismatch: {type: Fail, error: TypeMismatch, cause: 'y is no number, but checkType is numGreaterAndEqualThan'}
+  second-mismatch: {type: Fail, error: TypeMismatch, cause: 'y is not a number, but checkType is numGreaterAndEqualThan'}
 "#;
 
 /// As AWS writes it; `INDENT` is taken by what is around it.

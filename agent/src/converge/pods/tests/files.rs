@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
 use schema::files::{BlobKind, BlobRef, ContentRef};
-use schema::kinds::pod::PodSpec;
+use schema::kinds::pod::{KeyToPath, PodSpec};
 use schema::records::Binding;
 
 use super::crash::Rig;
@@ -238,6 +238,10 @@ fn items_are_files_with_their_modes() {
         assert_eq!(fs::read(path.join("deep/colour")).unwrap(), b"COLOUR");
     }
     let all = KeyedPrep { items: Vec::new(), ..first.clone() };
+    let many =
+        (0..3000).map(|number| KeyToPath { path: format!("f{number}"), ..first.items[0].clone() }).collect();
+    let many = KeyedPrep { items: many, ..first.clone() };
+    assert!(prepare::files_of(&many, values()).is_err_and(|why| why.to_string().contains("8 MiB")));
     assert_eq!(
         prepare::files_of(&all, values()).unwrap().into_keys().collect::<Vec<_>>(),
         ["1st", "COLOUR", "SIZE"]

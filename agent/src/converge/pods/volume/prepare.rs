@@ -35,7 +35,9 @@ pub fn files_of(
     if volume.items.is_empty() {
         return Ok(values.into_iter().map(|(key, value)| (key, KeyedFile { value, mode })).collect());
     }
-    let sizes = volume.items.iter().filter_map(|item| values.get(&item.key)).map(Vec::len);
+    // A tmpfs counts whole pages.
+    let sizes =
+        volume.items.iter().filter_map(|item| values.get(&item.key)).map(|v| v.len().next_multiple_of(4096));
     if sizes.sum::<usize>() > KEYED_BYTES_MAX {
         return Err(VolumeError::TooLarge { path: volume.path.clone(), most: KEYED_BYTES_MAX / 1024 / 1024 });
     }

@@ -90,7 +90,7 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
         match item.entry("type").and_then(|entry| entry.value.text()) {
             Some("func") => func(&mut item, mark, namespace, notes),
             Some("choice") => {
-                let mismatch = free_name(&format!("{name}-mismatch"), &taken);
+                let mismatch = free_name(&mismatch_of(&name), &taken);
                 mismatches.extend(choice(&mut item, mark, (&mut end, &mismatch), notes));
             }
             _ => {}
@@ -100,6 +100,11 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
     end.add_to(&mut states);
     states.append(&mut mismatches);
     states
+}
+
+/// The state in which a run fails whose choice compares another type. Names have a bound, and this one is longer.
+fn mismatch_of(choice: &str) -> String {
+    format!("{}-mismatch", choice.chars().take(60).collect::<String>())
 }
 
 /// Takes the fields of `data` into the node itself, and says its type in today's word.
@@ -238,11 +243,11 @@ fn rule(
         mapping(check.mark, [("variable", text(variable.value.mark, &path)), (operator, operand)])
     };
     let (is_type, type_) = match operator.starts_with("string") {
-        true => ("isString", "text"),
+        true => ("isString", "string"),
         false => ("isNumeric", "number"),
     };
     let guard = mapping(check.mark, [("not", of_variable(is_type, plain(check.mark, true)))]);
     let comparison = of_variable(operator, operand);
     let rule = if *is_negated { mapping(check.mark, [("not", comparison)]) } else { comparison };
-    Some((guard, rule, format!("{name} is no {type_}, but checkType is {word}")))
+    Some((guard, rule, format!("{name} is not a {type_}, but checkType is {word}")))
 }
