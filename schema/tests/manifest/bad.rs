@@ -101,6 +101,11 @@ fn containers() -> Vec<(&'static str, String)> {
         ("invalid-image", pod("containers:\n- name: web\n  image: §\"\"")),
         ("invalid-path", container("workingDir: §tmp")),
         ("invalid-env-name", container("env:\n- name: §1A\n  value: a")),
+        ("literal-secret", container("args: [--verbose, §--token=ghp_0123456789]")),
+        (
+            "literal-secret",
+            container("command: [sh, -c, §\"cat <<E\\n-----BEGIN RSA PRIVATE KEY-----\\nE\"]"),
+        ),
         ("duplicate-env", container("env:\n- {name: A, value: a}\n- {name: §A, value: b}")),
         (
             "exclusive",

@@ -43,6 +43,8 @@ fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findi
     }
     env::validate(&container.env, &at.field("env"), findings);
     env::validate_from(container, at, findings);
+    env::validate_words(&container.command, &at.field("command"), findings);
+    env::validate_words(&container.args, &at.field("args"), findings);
     resources::validate(&container.resources, &at.field("resources"), findings);
     volume::mounts(pod, container, &at.field("volumeMounts"), findings);
     probe::validate(container, at, findings);

@@ -8,7 +8,7 @@ use super::super::{Container, EnvVar, EnvVarSource};
 use super::shared::exactly_one;
 use crate::files::ContentRef;
 use crate::kinds::names::{check_qualified_name, is_env_name, is_key, is_name, is_subdomain_name};
-use crate::secrets::is_clear_secret;
+use crate::secrets::{is_clear_key, is_clear_secret};
 use crate::violation::{Findings, Path, rules};
 
 /// What a fieldPath may be, besides a label or annotation.
@@ -22,6 +22,10 @@ const FIELD_PATHS: [&str; 8] = [
     "metadata.labels['KEY']",
     "metadata.annotations['KEY']",
 ];
+
+/// What is wrong with a secret in a manifest.
+const IN_CLEAR: &str =
+    "a password or private key in clear: all who can read the repository have it, also after it is removed";
 
 /// Checks a container's variables.
 pub(super) fn validate(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
@@ -42,11 +46,9 @@ digits, '_', '-', or '.', and must not start with a digit"
         if let Some(value) = &variable.value
             && is_clear_secret(name, value)
         {
-            let message = "a password or private key in clear: all who can read the repository have it, also after it \
-                           is removed";
             let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from -' and \
                         name it here: valueFrom: {secretKeyRef: {name: NAME, key: KEY}}";
-            findings.add(&rules::LITERAL_SECRET, &here.field("value"), message).on_key().help(help);
+            findings.add(&rules::LITERAL_SECRET, &here.field("value"), IN_CLEAR).on_key().help(help);
         }
         let Some(source) = &variable.value_from else { continue };
         let from = here.field("valueFrom");
@@ -77,6 +79,20 @@ fn value_from(source: &EnvVarSource, at: &Path<'_>, findings: &mut Findings) {
         let here = at.field(value.at[1]);
         name_of(&value.of, &here.field("name"), findings);
         key(value.key, &here.field("key"), findings);
+    }
+}
+
+/// Checks that no word of a command is a private key or a token.
+pub(super) fn validate_words(words: &[String], at: &Path<'_>, findings: &mut Findings) {
+    let parts = |text: &str| {
+        let is_between = |c: char| c == '=' || c == '"' || c == '\'' || c == ' ';
+        is_clear_key(text) || text.split(is_between).any(is_clear_key)
+    };
+    for (index, _) in words.iter().enumerate().filter(|(_, text)| parts(text)) {
+        let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from -', take it as \
+                    a variable (env: [{name: VAR, valueFrom: {secretKeyRef: {name: NAME, key: KEY}}}]), and write \
+                    $(VAR) here";
+        findings.add(&rules::LITERAL_SECRET, &at.index(index), IN_CLEAR).on_key().help(help);
     }
 }
 
