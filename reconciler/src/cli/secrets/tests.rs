@@ -392,9 +392,9 @@ fn a_reconciler_that_is_written_wrong_is_no_comment() {
     let world = World::new();
     init(&world.folder, &[]).unwrap();
     let list = world.text("recipients.txt");
-    fs::write(world.path("recipients.txt"), format!("{list}# reconciler r1 age1abc\n")).unwrap();
+    fs::write(world.path("recipients.txt"), format!("{list}# reconciler r1: age1abc\n")).unwrap();
     let why = format!("{:#}", world.folder.listed().unwrap_err());
-    assert!(why.contains("line 3") && why.contains("# reconciler NAME: age1"), "{why}");
+    assert!(why.contains("line 3") && why.contains("is no age recipient"), "{why}");
 }
 
 #[test]
