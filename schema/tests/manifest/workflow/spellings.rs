@@ -358,8 +358,9 @@ fn amazon_of(machine: &[(usize, Option<(usize, usize)>)]) -> String {
                 let mut rule = serde_json::json!({"Variable": "$.x", "Next": next(*first)});
                 rule[CHECKS[*check].1] = operand;
                 let mismatch = format!("n{index}-mismatch");
-                let (is_type, name) = if *check < 3 { ("IsNumeric", "number") } else { ("IsString", "text") };
-                let cause = format!("x is no {name}, but checkType is {}", CHECKS[*check].0);
+                let (is_type, name) =
+                    if *check < 3 { ("IsNumeric", "number") } else { ("IsString", "string") };
+                let cause = format!("x is not a {name}, but checkType is {}", CHECKS[*check].0);
                 let guard = serde_json::json!({"Not": {"Variable": "$.x", is_type: true}, "Next": mismatch});
                 let fail = serde_json::json!({"Type": "Fail", "Error": "TypeMismatch", "Cause": cause});
                 states.insert(mismatch, fail);
