@@ -22,6 +22,8 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // Masters stay for ten minutes otherwise, and so do their sessions.
+        let _ = end_all(&self.dir.path().join("run"), &self.dir.path().join("agent"));
         let _ = self.sshd.kill();
         let _ = self.sshd.wait();
     }
