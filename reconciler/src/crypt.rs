@@ -67,7 +67,7 @@ pub(crate) fn open_secret(path: &Path, file: &[u8], with: &[Identity]) -> anyhow
 pub(crate) fn recipients_of(ciphertext: &[u8]) -> anyhow::Result<usize> {
     let binary = without_armour(ciphertext)?;
     let lines = binary.split(|byte| *byte == b'\n').take_while(|line| !line.starts_with(b"---"));
-    // Anybody may add a stanza for nobody, called `…-grease`.
+    // `…-grease` is a stanza without a recipient: the format lets programs add some.
     let is_recipient = |line: &&[u8]| {
         let mut words = line.strip_prefix(b"-> ").unwrap_or_default().split(|byte| *byte == b' ');
         words.next().is_some_and(|kind| !kind.is_empty() && !kind.ends_with(b"-grease"))

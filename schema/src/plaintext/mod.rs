@@ -190,8 +190,8 @@ pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>
     Ok(texts.into_iter().map(|(key, value)| (key, value.into_bytes())).collect())
 }
 
-/// Values that nobody said the format of are a map beyond doubt. The keys of a map are listed in clear: `hunter2:` is
-/// rather a password than a key without a value.
+/// Whether values of an unknown format are surely a map: each key can be the name of a file, and no value is empty. Keys
+/// are listed in clear, and `hunter2:` may be a password.
 pub fn is_plain_map(values: &[u8]) -> bool {
     let fits = |(key, value): (&String, &Vec<u8>)| is_key(key) && !value.is_empty();
     entries(Format::Map, values).is_ok_and(|entries| entries.iter().all(fits))

@@ -48,7 +48,7 @@ impl Listed {
 
 /// The folder, and whose identity opens it.
 pub(super) struct Folder {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     own: PathBuf,
 }
 
@@ -64,10 +64,6 @@ impl Folder {
             bail!("{} is no folder; name the one that holds secrets/ with --dir", args.dir.display());
         }
         Ok(Self { root: args.dir.join(SECRETS_FOLDER), own })
-    }
-
-    pub(super) fn root(&self) -> &Path {
-        &self.root
     }
 
     pub(super) fn identity_file(&self) -> PathBuf {
@@ -120,7 +116,7 @@ impl Folder {
                 }
                 if text.trim().starts_with(RECONCILER) && text.contains(": age1") {
                     bail!(
-                        "{}: that is no age recipient, so the reconciler of this line can read nothing",
+                        "{}: the reconciler has no valid age recipient; copy it from the reconciler's log",
                         here()
                     );
                 }

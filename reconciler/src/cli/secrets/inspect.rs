@@ -132,7 +132,7 @@ pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
             }
         };
         let place = namespace.as_deref().unwrap_or(ANY);
-        // In no namespace's folder is also one of a single namespace.
+        // `secrets/NAME.age` may be for one namespace as well as for all.
         let is_here = namespace.is_none() || header.namespace == place || header.namespace == ANY;
         if header.name != *name || !is_here {
             problems.push(format!(

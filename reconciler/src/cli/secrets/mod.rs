@@ -191,7 +191,7 @@ fn rotate(folder: &Folder) -> anyhow::Result<String> {
         "encrypted {} secrets below {} to a new identity of the cluster; those in other folders or repositories stay as \
          they are\n",
         opened.len(),
-        folder.root().display()
+        folder.root.display()
     );
     for (_, path) in &sops {
         said += &format!(

@@ -69,7 +69,7 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
     let (former, values) = match plaintext::split(&plain) {
         Ok((header, values)) => (Some(header), values),
         Err(plaintext::PlaintextError::Unbound) => (None, plain.as_slice()),
-        // Whoever says how the values are written says that these are values.
+        // With --format, all of the file is values.
         Err(_) if args.format.is_some() && args.from.is_some() => (None, plain.as_slice()),
         Err(why) => bail!("the plaintext {why}; if these are values without a header, name their --format"),
     };
@@ -79,11 +79,12 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
         SecretFormat::Opaque => Format::Opaque,
     });
     let said = former.as_ref().map(|former| former.format).filter(|format| *format != Format::Guess);
-    let format = asked.or(said).or_else(|| by_name(args.from.as_deref()?, values)).unwrap_or_else(|| {
-        // As it was read before, or what is not to be taken for a password.
-        let is_map = if args.from.is_some() { plaintext::is_plain_map(values) } else { is_map(values) };
-        if is_map { Format::Map } else { Format::Opaque }
-    });
+    let format =
+        asked.or(said).or_else(|| format_of_file(args.from.as_deref()?, values)).unwrap_or_else(|| {
+            // A secret that is there stays what it was. Of new values, only what is surely a map is one.
+            let is_map = if args.from.is_some() { plaintext::is_plain_map(values) } else { is_map(values) };
+            if is_map { Format::Map } else { Format::Opaque }
+        });
     // New values of a secret that is there stay bound to its source.
     let replaced = there.as_deref().and_then(|there| plaintext::split(there).ok()).map(|(header, _)| header);
     let source = [former, replaced].into_iter().flatten().find_map(|header| header.source);
@@ -97,7 +98,7 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
 }
 
 /// What the file's name says: `.env`, `prod.env` and `.env.prod` hold lines, `db.yaml` a map if it is one.
-fn by_name(from: &Path, values: &[u8]) -> Option<Format> {
+fn format_of_file(from: &Path, values: &[u8]) -> Option<Format> {
     let name = from.file_name()?.to_str()?;
     let ending = from.extension().and_then(|ending| ending.to_str());
     match ending {

@@ -394,7 +394,7 @@ fn a_reconciler_that_is_written_wrong_is_no_comment() {
     let list = world.text("recipients.txt");
     fs::write(world.path("recipients.txt"), format!("{list}# reconciler r1: age1abc\n")).unwrap();
     let why = format!("{:#}", world.folder.listed().unwrap_err());
-    assert!(why.contains("line 3") && why.contains("is no age recipient"), "{why}");
+    assert!(why.contains("line 3") && why.contains("no valid age recipient"), "{why}");
 }
 
 #[test]

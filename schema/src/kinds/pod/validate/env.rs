@@ -23,7 +23,7 @@ const FIELD_PATHS: [&str; 8] = [
     "metadata.annotations['KEY']",
 ];
 
-/// What is wrong with a secret in a manifest.
+/// Why a secret may not stand in a manifest.
 const IN_CLEAR: &str =
     "a password or private key in clear: all who can read the repository have it, also after it is removed";
 
@@ -84,11 +84,8 @@ fn value_from(source: &EnvVarSource, at: &Path<'_>, findings: &mut Findings) {
 
 /// Checks that no word of a command is a private key or a token.
 pub(super) fn validate_words(words: &[String], at: &Path<'_>, findings: &mut Findings) {
-    let parts = |text: &str| {
-        let is_between = |c: char| c == '=' || c == '"' || c == '\'' || c == ' ';
-        is_clear_key(text) || text.split(is_between).any(is_clear_key)
-    };
-    for (index, _) in words.iter().enumerate().filter(|(_, text)| parts(text)) {
+    let has_key = |text: &str| is_clear_key(text) || text.split(['=', '"', '\'', ' ']).any(is_clear_key);
+    for (index, _) in words.iter().enumerate().filter(|(_, text)| has_key(text)) {
         let help = "change it where it is used; write the new one with 'minik8s secrets seal NAME --from -', take it as \
                     a variable (env: [{name: VAR, valueFrom: {secretKeyRef: {name: NAME, key: KEY}}}]), and write \
                     $(VAR) here";
