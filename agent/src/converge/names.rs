@@ -82,6 +82,11 @@ pub fn volume_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("volumes").join(volume)
 }
 
+/// Folder of a pod's `hosts` and `resolv.conf`.
+pub fn name_files_dir(state_dir: &Path, uid: &str) -> PathBuf {
+    pods_dir(state_dir).join(uid).join("names")
+}
+
 /// Folder of a secret's files: not among the volumes, whose sizes are reported.
 pub fn secret_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("secrets").join(volume)

@@ -1,19 +1,54 @@
 //! Carries a plan out: one task per pod and per pull, none of which the loop waits for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schema::records::EventType;
 use tokio_util::sync::CancellationToken;
 
-use super::facts::{Busy, Observed};
+use super::facts::{Busy, Observed, Uid};
+use super::sandbox::name_files::NameFiles;
 use super::steps::{Decision, DecisionReason, PodsPlan, Task};
 use super::supervisor::Supervisor;
 use super::task_reports::{Retry, TaskReport};
-use super::worker::{PodId, Worker};
+use super::worker::{PodFailure, PodId, Worker};
 use crate::desired::Desired;
 
+/// Why pods can't be made whose name files could not be written.
+pub type Unwritten = BTreeMap<Uid, PodFailure>;
+
+/// Writes the name files of all pods that are about to be made, together: a task on the disk for each of them would
+/// spread the starts of many pods, and with them the writes of their statuses.
+pub async fn write_name_files(plan: &mut PodsPlan) -> Unwritten {
+    let name_files = |(uid, decision): (&Uid, &mut Decision)| match &mut decision.task {
+        Some(Task::Up(up)) => Some((uid.clone(), up.name_files.take()?)),
+        _ => None,
+    };
+    let wanted: Vec<(Uid, NameFiles)> = plan.pods.iter_mut().filter_map(name_files).collect();
+    if wanted.is_empty() {
+        return Unwritten::new();
+    }
+    let write = move || {
+        let failed = |(uid, files): (Uid, NameFiles)| {
+            let error = files.write().err()?;
+            let folder = files.folder().display();
+            let message = format!("cannot write the pod's hosts and resolv.conf in {folder}: {error}");
+            Some((uid, PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message)))
+        };
+        wanted.into_iter().filter_map(failed).collect()
+    };
+    // It fails only when the runtime ends, and no task begins then.
+    tokio::task::spawn_blocking(write).await.unwrap_or_default()
+}
+
 /// Begins everything in the plan.
-pub fn begin(worker: &Worker, supervisor: &mut Supervisor, plan: &mut PodsPlan, observed: &Observed) {
+pub fn begin(
+    worker: &Worker,
+    supervisor: &mut Supervisor,
+    plan: &mut PodsPlan,
+    observed: &Observed,
+    mut unwritten: Unwritten,
+) {
     let work = &observed.work;
     for slot in &plan.cancel_pulls {
         if let Some(pulling) = work.pulling.get(slot) {
@@ -38,7 +73,8 @@ pub fn begin(worker: &Worker, supervisor: &mut Supervisor, plan: &mut PodsPlan, 
         kills(worker, supervisor, &id, decision);
         if let Some(task) = decision.task.take() {
             tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task");
-            spawn(worker.clone(), supervisor, id, task);
+            let unwritten = unwritten.remove(uid);
+            spawn(worker.clone(), supervisor, id, (task, unwritten));
         }
     }
     for link in std::mem::take(&mut plan.remove_links) {
@@ -70,7 +106,12 @@ fn record_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
     }
 }
 
-fn spawn(worker: Worker, supervisor: &mut Supervisor, id: PodId, task: Task) {
+fn spawn(
+    worker: Worker,
+    supervisor: &mut Supervisor,
+    id: PodId,
+    (task, unwritten): (Task, Option<PodFailure>),
+) {
     let (down, address, ports) = match &task {
         Task::Up(up) => (&up.down, up.address.map(|a| a.addr()), up.ports.clone()),
         Task::Down(down) => (down, None, Vec::new()),
@@ -84,9 +125,10 @@ fn spawn(worker: Worker, supervisor: &mut Supervisor, id: PodId, task: Task) {
     supervisor.spawn(async move {
         // Every call of a task may be its last: the next plan finds out what is there.
         let work = async {
-            let done = match task {
-                Task::Up(up) => worker.up(&id, *up, &in_flight).await,
-                Task::Down(down) => worker.down(&id, &down, &in_flight).await,
+            let done = match (unwritten, task) {
+                (Some(failure), _) => Err(failure),
+                (None, Task::Up(up)) => worker.up(&id, *up, &in_flight).await,
+                (None, Task::Down(down)) => worker.down(&id, &down, &in_flight).await,
             };
             let slot = (id.uid.clone(), String::new());
             match done {

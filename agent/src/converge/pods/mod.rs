@@ -362,7 +362,8 @@ impl Loop for PodsLoop {
         self.book.keep_only(&there);
         self.supervisor.forget_containers_but(&there);
         self.starting = report::starting(observed, &plan);
-        act::begin(&self.worker, &mut self.supervisor, &mut plan, observed);
+        let unwritten = act::write_name_files(&mut plan).await;
+        act::begin(&self.worker, &mut self.supervisor, &mut plan, observed, unwritten);
         if observed.desired.source != Source::Unknown {
             self.supervisor.forget_all_but(|uid| {
                 observed.pods.contains_key(uid)

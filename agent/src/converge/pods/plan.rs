@@ -15,6 +15,7 @@ use super::container::needs::{self, Needs};
 use super::facts::{Container, Observed, Placement, PodFacts, State, Trouble};
 use super::sandbox::allocate::Pool;
 use super::sandbox::drain::{DRAIN_CHECK, Drain};
+use super::sandbox::name_files::NameFiles;
 use super::status::finished::is_end;
 use super::status::statuses::last;
 use super::status::wanted;
@@ -265,6 +266,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         address: pause.address,
         ports: pause.ports.clone(),
         link,
+        name_files: if steps.is_empty() { None } else { NameFiles::of(at) },
         volumes: if steps.is_empty() { Vec::new() } else { volume::render::volumes(at) },
         pod: Arc::new(pod.clone()),
         containers: steps,
@@ -330,6 +332,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         pause: PauseStep::Create(Box::new(sandbox::render::pause(at))),
         address,
         link: link_step(observed, binding, address),
+        name_files: NameFiles::of(at),
         volumes: volume::render::volumes(at),
         pod: Arc::new(pod.clone()),
         containers: steps,

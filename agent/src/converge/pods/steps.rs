@@ -15,6 +15,7 @@ use schema::records::PodInstance;
 use super::container::rendered::Rendered;
 use super::facts::{Container, Slot, Uid};
 use super::probe::target::{Action, Targets};
+use super::sandbox::name_files::NameFiles;
 use super::sandbox::port_taken::PortTaken;
 use super::volume::spec::VolumePrep;
 use crate::worlds::docker::NewContainer;
@@ -158,6 +159,8 @@ pub struct Up {
     /// Its link; the process id is filled in when the pause container runs.
     pub link: Option<LinkStep>,
     pub pod: Arc<PodInstance>,
+    /// Written before the task begins; none without containers to start.
+    pub name_files: Option<NameFiles>,
     pub volumes: Vec<VolumePrep>,
     pub containers: Vec<ContainerStep>,
     pub obsolete: Vec<Target>,

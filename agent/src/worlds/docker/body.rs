@@ -19,8 +19,11 @@ const NO_SEARCH: &str = ".";
 /// An option that says what holds without it.
 const DEFAULT_OPTION: &str = "ndots:1";
 
-/// The body of a create request.
-pub(super) fn create_body(new: &NewContainer) -> ContainerCreateBody {
+/// Keeps link-local addresses, which no packet rule sees, from the links that a pod gets. Its loopback keeps `::1`.
+const NO_IPV6: (&str, &str) = ("net.ipv6.conf.default.disable_ipv6", "1");
+
+/// The body of a create request to a machine that has IPv6 or not.
+pub(super) fn create_body(new: &NewContainer, has_ipv6: bool) -> ContainerCreateBody {
     // Docker keeps the image's CMD when only ENTRYPOINT is absent; Kubernetes drops CMD with `command`.
     let entrypoint = some(&new.command);
     let cmd = some(&new.args);
@@ -32,17 +35,19 @@ pub(super) fn create_body(new: &NewContainer) -> ContainerCreateBody {
         env: some(&new.env),
         working_dir: new.working_dir.clone(),
         hostname: new.hostname.clone(),
+        // For a sandbox, even an empty one, Docker runs the whole of itself once more: a third of what a pod costs.
+        network_disabled: (new.namespaces == Namespaces::Own).then_some(true),
         user: new.user.clone(),
         open_stdin: Some(new.stdin),
         tty: Some(new.tty),
         // Kubernetes never runs the image's own check.
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..Default::default() }),
-        host_config: Some(host_config(new)),
+        host_config: Some(host_config(new, has_ipv6)),
         ..Default::default()
     }
 }
 
-fn host_config(new: &NewContainer) -> HostConfig {
+fn host_config(new: &NewContainer, has_ipv6: bool) -> HostConfig {
     let (network, ipc, pid) = match &new.namespaces {
         Namespaces::Own => ("none".to_owned(), "shareable".to_owned(), None),
         Namespaces::HostNetwork => ("host".to_owned(), "shareable".to_owned(), None),
@@ -84,8 +89,11 @@ fn host_config(new: &NewContainer) -> HostConfig {
         security_opt: new.no_new_privileges.then(|| vec!["no-new-privileges".to_owned()]),
         cap_add: some(&new.capabilities_add),
         cap_drop: some(&new.capabilities_drop),
-        extra_hosts: some(&new.extra_hosts),
         group_add: some(&new.groups),
+        sysctls: (new.namespaces == Namespaces::Own && has_ipv6).then(|| {
+            let (name, value) = NO_IPV6;
+            HashMap::from([(name.to_owned(), value.to_owned())])
+        }),
         dns: new.resolver.as_ref().map(|resolver| resolver.nameservers.clone()),
         // Of an empty list the engine takes the machine's.
         dns_search: new.resolver.as_ref().map(|resolver| or(&resolver.searches, NO_SEARCH)),

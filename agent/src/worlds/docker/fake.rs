@@ -263,6 +263,13 @@ impl FakeEngine {
         if self.containers.values().any(|c| c.row.name == new.name) {
             return Err(DockerError::NameTaken { name: new.name.clone() });
         }
+        if let Some(absent) = new.mounts.iter().find(|mount| !mount.source.exists()) {
+            let message = format!(
+                "invalid mount config for type \"bind\": bind source path does not exist: {}",
+                absent.source.display()
+            );
+            return Err(DockerError::Refused { act: "to create a container", status: 400, message });
+        }
         self.next_id += 1;
         let id = format!("{:012x}", self.next_id);
         let row = ListedContainer {

@@ -1,7 +1,7 @@
 //! The engine at a Unix socket, through bollard at the version that it speaks.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -40,6 +40,8 @@ pub struct RealDocker {
     client: bollard::Docker,
     socket: PathBuf,
     movement: Movement,
+    /// Of this machine, on which the engine runs.
+    has_ipv6: bool,
 }
 
 impl RealDocker {
@@ -58,7 +60,8 @@ impl RealDocker {
             );
             return Err(DockerError::Refused { act, status: 0, message });
         }
-        Ok(Self { client, socket: PathBuf::from(path), movement: Movement::default() })
+        let has_ipv6 = Path::new("/proc/sys/net/ipv6").exists();
+        Ok(Self { client, socket: PathBuf::from(path), movement: Movement::default(), has_ipv6 })
     }
 }
 
@@ -93,7 +96,7 @@ impl Docker for RealDocker {
 
     async fn create(&self, new: &NewContainer) -> Result<String, DockerError> {
         let options = CreateContainerOptions { name: Some(new.name.clone()), ..Default::default() };
-        let request = self.client.create_container(Some(options), create_body(new));
+        let request = self.client.create_container(Some(options), create_body(new, self.has_ipv6));
         within("to create a container", WRITE, request)
             .await
             .map(|created| created.id)

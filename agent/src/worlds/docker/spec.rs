@@ -18,9 +18,7 @@ pub struct NewContainer {
     pub working_dir: Option<String>,
     /// Host name; only for a container with its own network or the host's.
     pub hostname: Option<String>,
-    /// Lines of `/etc/hosts`, `name:address`; further names of the address after a space each.
-    pub extra_hosts: Vec<String>,
-    /// Its `resolv.conf`, if it is not that of another container; the engine's own choice when none.
+    /// Its `resolv.conf`, if the engine makes one: on the host's network. The engine's own choice when none.
     pub resolver: Option<Resolver>,
     /// `uid[:gid]`.
     pub user: Option<String>,
@@ -61,7 +59,7 @@ pub struct BindMount {
 /// Which namespaces a container has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Namespaces {
-    /// Its own, without any network: a pause container.
+    /// Its own, with a network namespace that the engine makes nothing in: a pause container.
     #[default]
     Own,
     /// The host's network, the rest its own: the pause container of a hostNetwork pod.

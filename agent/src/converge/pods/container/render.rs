@@ -10,7 +10,7 @@ use super::rendered::{ContainerInputs, PlaceFields, Rendered};
 use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::converge::pods::probe;
-use crate::converge::pods::sandbox::resolver;
+use crate::converge::pods::sandbox::{name_files, resolver};
 use crate::converge::pods::volume::render::mounts;
 use crate::worlds::docker::{Limits, Namespaces, NewContainer};
 
@@ -60,6 +60,7 @@ pub fn container(
     let user = user(&pod.spec, spec)?;
     new.user = user.text;
     secure(&mut new, &pod.spec, spec.security_context.as_deref());
+    name_files::add_mounts(at, new.read_only_root, &mut new.mounts);
     Ok(Rendered {
         new,
         sub_paths,

@@ -5,6 +5,7 @@ pub mod act;
 pub mod allocate;
 pub mod drain;
 pub mod drain_book;
+pub mod name_files;
 pub mod port_taken;
 pub mod render;
 pub mod resolver;

@@ -2,7 +2,6 @@
 
 use schema::records::PodInstance;
 
-use super::resolver;
 use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::worlds::docker::{Namespaces, NewContainer};
@@ -22,25 +21,20 @@ pub fn pause(at: Placement<'_>) -> NewContainer {
         let digests: Vec<&str> = pod.files.values().map(|blob| blob.digest.as_str()).collect();
         labels.insert(names::FILES.to_owned(), digests.join(","));
     }
-    let hostname = host_name(pod);
-    let own_names = resolver::own_names(pod, &hostname, &at.node.dns);
-    let extra_hosts = at.address.map(|a| format!("{own_names}:{}", a.addr())).into_iter().collect();
     NewContainer {
         name: names::container_name(&at.node.instance, names::PAUSE, &pod.reference(), &pod.uid, 0),
         image: at.node.pause_image.clone(),
         labels,
         // A pod on the host's network has the host's name.
-        hostname: (!pod.spec.host_network).then_some(hostname),
+        hostname: (!pod.spec.host_network).then(|| host_name(pod)),
         namespaces: if pod.spec.host_network { Namespaces::HostNetwork } else { Namespaces::Own },
         log: at.node.container_limits.log,
-        extra_hosts,
-        resolver: Some(resolver::resolver(pod, &at.node.dns)),
         ..NewContainer::default()
     }
 }
 
 /// At most 63 characters of a host name.
-fn host_name(pod: &PodInstance) -> String {
+pub(super) fn host_name(pod: &PodInstance) -> String {
     let name = pod.spec.hostname.as_deref().unwrap_or(&pod.name);
     let name: String = name
         .chars()

@@ -1,11 +1,13 @@
 //! What containers are said to wait for while something is tried again.
 
 use schema::kinds::Kind;
-use schema::kinds::pod::{PullPolicy, RestartPolicy};
+use schema::kinds::pod::{ContainerState, PodStatus, PullPolicy, RestartPolicy};
 use schema::records::Binding;
 
 use super::crash::Rig;
+use super::crowd::until_status;
 use super::{at, binding, container, exited, facts, pause, running, spec, wants};
+use crate::converge::names;
 use crate::converge::pods::facts::{Busy, Observed, Slot, Trouble, Work};
 use crate::converge::pods::plan::plan;
 
@@ -133,4 +135,23 @@ fn a_crash_is_waited_out_also_while_a_neighbour_is_started() {
     observed.pods.insert(web.pod.uid.clone(), there);
     busy(&mut observed, &web);
     assert_eq!(waits(&observed, &web, 5), ("CrashLoopBackOff".into(), false));
+}
+
+// Seen red with the pod made all the same: its containers are refused for a source that is absent.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_name_files_cannot_be_written_says_so_and_runs_once_they_can() {
+    let web = binding("web", spec(&["a"]));
+    let mut rig = Rig::new();
+    let in_the_way = names::name_files_dir(rig.state_dir(), &web.pod.uid);
+    std::fs::create_dir_all(in_the_way.parent().unwrap()).unwrap();
+    std::fs::write(&in_the_way, "no folder").unwrap();
+    rig.want_pod(web.clone(), true);
+    let says_so = |status: &PodStatus| {
+        let state = status.container_statuses.first().map(|one| &one.state);
+        matches!(state, Some(ContainerState::Waiting(why)) if why.message.contains("hosts and resolv.conf"))
+    };
+    until_status(&rig, &web, "it says so", says_so).await;
+    assert!(rig.docker.running().is_empty(), "nothing is made of it");
+    std::fs::remove_file(&in_the_way).unwrap();
+    rig.agent_until("it runs", Rig::complete).await;
 }
