@@ -227,6 +227,16 @@ impl Engine {
         Ok(took)
     }
 
+    /// Freezes a container's processes.
+    pub(crate) fn pause(&self, id: &str) -> Result<()> {
+        Ok(self.runtime.block_on(self.docker.pause_container(id))?)
+    }
+
+    /// Lets them go on.
+    pub(crate) fn resume(&self, id: &str) -> Result<()> {
+        Ok(self.runtime.block_on(self.docker.unpause_container(id))?)
+    }
+
     async fn create(
         &self,
         name: &str,

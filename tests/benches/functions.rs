@@ -35,6 +35,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         let at = Place::of(cluster)?;
         builds(cluster, table)?;
         cold_starts(cluster, &at, scale, table)?;
+        idle(cluster, &at, scale, table)?;
         warm(cluster, &at, scale, table)?;
         burst(cluster, &at, table)?;
         many(cluster, &at, scale, table)
@@ -161,6 +162,41 @@ fn cold_starts(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -
         table.add(Row { what: &what, ours: ms(of.percentile(50)), ..Row::default() });
     }
     Ok(())
+}
+
+/// A call of a replica that has been idle, left running or paused meanwhile; resuming it is part of the call.
+fn idle(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Result<()> {
+    let engine = Engine::beside(cluster)?;
+    push(cluster, &[function("idle", "hello", "  minScale: 1\n")], "One that stays")?;
+    eventually("it answers", secs(90), || at.call("idle"))?;
+    let replica = eventually("it alone runs", secs(90), || match &running(cluster, &engine)?[..] {
+        [replica] => Ok(replica.clone()),
+        others => Err(harness::Error::msg(format!("{} run", others.len()))),
+    })?;
+    let (mut running, mut paused) = (Series::default(), Series::default());
+    for _ in 0..scale.colds {
+        for (is_paused, series) in [(false, &mut running), (true, &mut paused)] {
+            if is_paused {
+                engine.pause(&replica)?;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            let began = Instant::now();
+            if is_paused {
+                engine.resume(&replica)?;
+            }
+            at.call("idle")?;
+            series.add(began.elapsed());
+        }
+    }
+    let text = |series: &Series| format!("{} ({})", ms(series.percentile(50)), ms(series.percentile(95)));
+    table.add(Row {
+        what: "call of an idle replica, p50 (p95), beside one that is paused meanwhile",
+        ours: text(&running),
+        bare: text(&paused),
+        ratio: ratio(running.percentile(50), paused.percentile(50)),
+        budget: "",
+    });
+    push(cluster, &[Change::remove("idle.yaml")], "It goes")
 }
 
 /// The functions' containers that run.

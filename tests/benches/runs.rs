@@ -299,8 +299,26 @@ fn at_once(cluster: &Cluster, api: &mut Http, table: &mut Table) -> Result<()> {
     let per_second = (count * calls) as f64 / span(&runs)?.as_secs_f64();
     let what = format!("calls of {count} runs at once");
     table.add(Row { what: &what, ours: format!("{per_second:.0}/s"), ..Row::default() });
+    println!("of {count} runs {} were under way at one time", most_at_once(&runs)?);
     println!("memory of the reconciler then: {:.0} MiB", resident_mib(cluster.reconcilers[0].pid()?)?);
     Ok(())
+}
+
+/// How many runs were under way at the time when most were.
+fn most_at_once(runs: &[Value]) -> Result<i64> {
+    let mut changes = Vec::new();
+    for run in runs {
+        for (name, change) in [("startedAt", 1), ("finishedAt", -1)] {
+            let at: Timestamp = run[name].as_str().context("no time")?.parse()?;
+            changes.push((at, change));
+        }
+    }
+    changes.sort_unstable();
+    let counts = changes.iter().scan(0, |count, (_, change)| {
+        *count += change;
+        Some(*count)
+    });
+    Ok(counts.max().unwrap_or_default())
 }
 
 /// What many runs that have ended take.
