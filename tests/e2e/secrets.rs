@@ -11,6 +11,8 @@ use harness::{
     Change, Cluster, ClusterOptions, Context, GitHttp, GitRepo, IMAGE, Outcome, Result, Where, encrypted,
     ensure, eventually, minik8s_binary, recipient, recipient_of, secs,
 };
+use schema::keys::Key;
+use schema::records::ClusterSettings;
 
 use crate::serving::{self, flags};
 
@@ -191,6 +193,23 @@ fn what_cannot_start_does_not_show_it(cluster: &Cluster, node: &str) -> Result<(
     })
 }
 
+/// What a node has it keeps: an agent, and a pod of its node, begin anew with reconciler and etcd away.
+fn starts_with_etcd_away(cluster: &mut Cluster, node: usize, pod: &str) -> Result<()> {
+    let settings: ClusterSettings = cluster.etcd.value(Key::Settings)?;
+    let identity = settings.identity.context("no identity")?.digest;
+    let catalog = cluster.nodes[node].state_dir().join("agent/catalog.json");
+    eventually("it is kept which identity counts", secs(10), || {
+        ensure!(fs::read_to_string(&catalog)?.contains(&identity), "not yet");
+        Ok(())
+    })?;
+    cluster.reconcilers[0].kill()?;
+    cluster.etcd.daemon.kill()?;
+    cluster.nodes[node].agent.kill()?;
+    let pod = cluster.pod(pod)?;
+    cluster.nodes[node].docker.run(&["rm", "-f", &pod.container("main")?.id, &pod.pause.id])?;
+    cluster.nodes[node].agent.start()
+}
+
 #[test]
 fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(4), ..ClusterOptions::default() };
@@ -260,13 +279,7 @@ fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result
             before.iter().filter(|(id, since)| after.get(*id) != Some(since)).collect();
         ensure!(touched.is_empty(), "touched: {touched:?}");
 
-        // What a node has it keeps: an agent and a pod start with reconciler and etcd away.
-        cluster.reconcilers[0].kill()?;
-        cluster.etcd.daemon.kill()?;
-        cluster.nodes[3].agent.kill()?;
-        let pod = cluster.pod("app-4")?;
-        cluster.nodes[3].docker.run(&["rm", "-f", &pod.container("main")?.id, &pod.pause.id])?;
-        cluster.nodes[3].agent.start()?;
+        starts_with_etcd_away(cluster, 3, "app-4")?;
         has(cluster, "app-4", "second-word")
     })
 }

@@ -1,6 +1,7 @@
 //! Both older forms and our own, with real functions: the right numbers, each run once.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use super::*;
 
@@ -96,8 +97,12 @@ spec:
 
 /// One run through all kinds of states, which leaves what `describe` and `logs` show.
 fn every_kind_of_state(cluster: &Cluster) -> Result<()> {
+    let began = Instant::now();
     let (ok, output) = run(cluster, "whole", r#"{"x": 2, "y": 3}"#, "w1")?;
     let negated = [-5, -4].map(|x| serde_json::json!({ "x": x }));
+    // A wait of 2 s, and twice two retries after 1 s each.
+    let took = began.elapsed();
+    ensure!(took >= secs(6), "its waits and retries took {took:?}");
     let expected = serde_json::json!({"sum": 5, "square": 4, "negated": negated, "calls": 3, "why": "Moody"});
     ensure!(ok && output == expected, "{output:#}");
     ensure!(calls(cluster, "moody")?.len() == 3, "{:?}", calls(cluster, "moody")?);
