@@ -26,9 +26,17 @@ fn broken(shop: &Workload, image: &'static str, command: &'static str) -> Change
     Workload { image, command, version: 90, ..shop.clone() }.file()
 }
 
-fn failure(cluster: &Cluster, shop: &Workload, what: &str) -> Result<RolloutFailure> {
+/// Why the newest rollout failed; `former` is that of the one before, which stands until the new one begins.
+fn failure(
+    cluster: &Cluster,
+    shop: &Workload,
+    what: &str,
+    former: Option<&RolloutFailure>,
+) -> Result<RolloutFailure> {
     eventually(&format!("{what} fails"), secs(90), || {
-        shop.rollout(cluster)?.failure.context("it has not failed")
+        let failure = shop.rollout(cluster)?.failure.context("it has not failed")?;
+        ensure!(former.is_none_or(|former| former.at != failure.at), "its rollout has not begun");
+        Ok(failure)
     })
 }
 
@@ -55,13 +63,14 @@ fn nobody_notices_rollouts_scalings_and_commits_that_do_not_work() -> Result<()>
             shop.serves(cluster)?;
             answered(&clients)?;
         }
+        let mut former = None;
         for (what, image, command, reason) in [
             ("an image that does not exist", "127.0.0.1:9/absent:1", SERVES, "Image"),
             ("one that ends", IMAGE, "echo no config >&2; exit 3", "CrashLoopBackOff"),
             ("one that is never ready", IMAGE, "sleep 1000", "NotReady"),
         ] {
             let commit = cluster.push(&[broken(&shop, image, command)], what)?;
-            let failure = failure(cluster, &shop, what)?;
+            let failure = failure(cluster, &shop, what, former.as_ref())?;
             println!("{what}: {}: {}", failure.reason, failure.message);
             ensure!(failure.reason.contains(reason), "{failure:?}");
             shop.serves(cluster)?;
@@ -69,6 +78,7 @@ fn nobody_notices_rollouts_scalings_and_commits_that_do_not_work() -> Result<()>
             let waited =
                 cluster.cli(&["wait", "--for", "healthy", "--commit", &commit, "--timeout", "60s"])?;
             ensure!(waited.code != 0, "{waited:?}");
+            former = Some(failure);
         }
         shop.version = 99;
         cluster.push(&[shop.file()], "Mend")?;
@@ -108,7 +118,7 @@ fn what_is_taken_away_during_a_rollout_comes_back_and_nothing_runs_twice() -> Re
         cluster.push(&[broken(&shop, "127.0.0.1:9/absent:1", SERVES)], "Break")?;
         let other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n";
         cluster.push(&[Change::write("other.yaml", other)], "Elsewhere")?;
-        failure(cluster, &shop, "the template")?;
+        failure(cluster, &shop, "the template", None)?;
         shop.serves(cluster)?;
         let source: SourceStatus = cluster.etcd.value(Key::Source("main".to_owned()))?;
         ensure!(source.error.is_none(), "{source:?}");
