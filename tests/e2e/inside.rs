@@ -2,7 +2,8 @@
 //! capabilities, file systems, mounts, variables, names, namespaces.
 //!
 //! In `agent/src/converge/pods/container/render.rs`: the first story is red without `new.groups`, the second with
-//! `read_only: false` in `mounts`, the third when `host_name` leaves `hostname` out.
+//! `read_only: false` in `mounts`, the third when `host_name` leaves `hostname` out; and that one
+//! in `agent/src/worlds/docker/body.rs` without `NO_IPV6`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -325,6 +326,10 @@ fn names_variables_and_namespaces_are_what_the_manifest_says() -> Result<()> {
         says(cluster, &pod, "main", "cat /tmp/args", "hello you-1 $(GREETING) $(UNKNOWN)\n/www")?;
         says(cluster, &pod, "main", "hostname", "other-name")?;
         says(cluster, &pod, "other", "hostname; grep -c other-name /etc/hosts", "other-name\n1")?;
+        // Packet rules are for IPv4: only the loopback has IPv6.
+        if fs::exists("/proc/net/if_inet6")? {
+            says(cluster, &pod, "main", "awk '{print $6}' /proc/net/if_inet6", "lo")?;
+        }
 
         // Both see each other's processes, and the first of all is the pause container's.
         let processes = "cat /proc/[0-9]*/cmdline | tr '\\0' ' '";
