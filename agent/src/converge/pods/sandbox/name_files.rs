@@ -3,8 +3,10 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
 
 use super::{render, resolver};
 use crate::converge::names;
@@ -14,7 +16,7 @@ use crate::worlds::docker::{BindMount, Resolver};
 const HOSTS: &str = "hosts";
 const RESOLV_CONF: &str = "resolv.conf";
 
-/// What `/etc/hosts` begins with, as in Kubernetes and Docker.
+/// What `/etc/hosts` begins with, as in Docker.
 const HOSTS_HEAD: &str = "127.0.0.1\tlocalhost\n\
     ::1\tlocalhost ip6-localhost ip6-loopback\n\
     fe00::0\tip6-localnet\n\
@@ -89,7 +91,9 @@ fn is_as_wanted(path: &Path, text: &str) -> bool {
     let is_right = |there: &fs::Metadata| {
         there.is_file() && there.len() == text.len() as u64 && there.permissions().mode() & 0o777 == 0o644
     };
-    let Ok(mut file) = fs::File::open(path) else { return false };
+    // A container may hold a lease on it, for which a plain open waits.
+    let flags = OFlag::O_NONBLOCK.bits();
+    let Ok(mut file) = fs::OpenOptions::new().read(true).custom_flags(flags).open(path) else { return false };
     if !file.metadata().is_ok_and(|there| is_right(&there)) {
         return false;
     }
