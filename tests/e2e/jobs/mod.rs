@@ -239,9 +239,14 @@ fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well()
         let long = site.reaches("long", JobPhase::Running)?;
         let array = site.reaches("array", JobPhase::Running)?;
         let hit = site.reaches("hit", JobPhase::Running)?;
-        let held = site.reaches("held", JobPhase::Queued)?;
+        site.reaches("held", JobPhase::Queued)?;
         site.reaches("after", JobPhase::Queued)?;
-        ensure!(held.status.reason.contains("JobHeldUser"), "{held:?}");
+        // It is queued once it is accepted; why it waits comes with the next look at the queue.
+        eventually("it says that it is held", secs(30), || {
+            let held = site.reaches("held", JobPhase::Queued)?;
+            ensure!(held.status.reason.contains("JobHeldUser"), "{held:?}");
+            Ok(())
+        })?;
         // What runs and what waits in Slurm's queue is well: the commit is good.
         eventually("the commit is good", secs(30), || {
             let history = site.cluster.cli(&["history"])?.ok()?;

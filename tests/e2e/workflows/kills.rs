@@ -77,6 +77,11 @@ fn a_run_survives_kills_of_its_reconciler_and_calls_no_step_more_than_twice() ->
             cluster.reconcilers[led].kill()?;
             (kills, at_last_kill) = (kills + 1, entries(cluster, "killed")?);
             leaders.insert(led);
+            // Started at once it could win each time.
+            eventually("the other leads", secs(40), || {
+                ensure!(leader(cluster)? != led, "it is {led} still");
+                Ok(())
+            })?;
             cluster.reconcilers[led].start()?;
         }
         let done = ended(cluster, "flow", "killed")?;
