@@ -240,8 +240,7 @@ pub fn publish(
 /// place.
 ///
 /// It comes after what nodes act on: an agent that dies within [`SPACING`] and comes back without etcd
-/// knows the endpoints, and which identity of the cluster counts, of a second ago, as every node does whose etcd is
-/// away.
+/// knows the endpoints and the valid identity as of a second ago, as every node does whose etcd is away.
 pub fn keep(disk: CatalogDisk, catalogs: watch::Receiver<Arc<Catalog>>) -> impl Fn() + Send + Sync {
     move || {
         let newest = Arc::clone(&catalogs.borrow());

@@ -179,6 +179,7 @@ fn idle(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Resul
             if is_paused {
                 engine.pause(&replica)?;
             }
+            // It is to be idle.
             std::thread::sleep(Duration::from_millis(200));
             let began = Instant::now();
             if is_paused {
@@ -192,7 +193,7 @@ fn idle(cluster: &Cluster, at: &Place, scale: Scale, table: &mut Table) -> Resul
     table.add(Row {
         what: "call of an idle replica, p50 (p95), beside one that is paused meanwhile",
         ours: text(&running),
-        bare: text(&paused),
+        bare: format!("paused {}", text(&paused)),
         ratio: ratio(running.percentile(50), paused.percentile(50)),
         budget: "",
     });

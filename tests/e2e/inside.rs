@@ -1,9 +1,9 @@
 //! What a container finds about itself is what its manifest says: limits, user and groups,
 //! capabilities, file systems, mounts, variables, names, namespaces.
 //!
-//! In `agent/src/converge/pods/container/render.rs`: the first story is red without `new.groups`, the second with
-//! `read_only: false` in `mounts`, the third when `host_name` leaves `hostname` out; and that one
-//! in `agent/src/worlds/docker/body.rs` without `NO_IPV6`.
+//! In `agent/src/converge/pods/container/render.rs` the first story is red without `new.groups`, the second with
+//! `read_only: false` in `mounts`. The third is red when `host_name` in `sandbox/render.rs` ignores `hostname`, and without
+//! `NO_IPV6` in `agent/src/worlds/docker/body.rs`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

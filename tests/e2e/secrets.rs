@@ -193,12 +193,12 @@ fn what_cannot_start_does_not_show_it(cluster: &Cluster, node: &str) -> Result<(
     })
 }
 
-/// What a node has it keeps: an agent, and a pod of its node, begin anew with reconciler and etcd away.
+/// A node keeps what it has: its agent and a pod start anew with reconciler and etcd away.
 fn starts_with_etcd_away(cluster: &mut Cluster, node: usize, pod: &str) -> Result<()> {
     let settings: ClusterSettings = cluster.etcd.value(Key::Settings)?;
     let identity = settings.identity.context("no identity")?.digest;
     let catalog = cluster.nodes[node].state_dir().join("agent/catalog.json");
-    eventually("it is kept which identity counts", secs(10), || {
+    eventually("the disk names the valid identity", secs(10), || {
         ensure!(fs::read_to_string(&catalog)?.contains(&identity), "not yet");
         Ok(())
     })?;

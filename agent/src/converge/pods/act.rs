@@ -1,4 +1,5 @@
-//! Carries a plan out: one task per pod and per pull, none of which the loop waits for.
+//! Carries a plan out: first the name files of all pods, which the loop waits for, then one task per pod and per pull,
+//! none of which it waits for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::desired::Desired;
 /// Why pods can't be made whose name files could not be written.
 pub type Unwritten = BTreeMap<Uid, PodFailure>;
 
-/// Writes the name files of all pods that are about to be made, together: a task on the disk for each of them would
-/// spread the starts of many pods, and with them the writes of their statuses.
+/// Writes the name files of all pods of which containers are about to be made, together: one disk task for each pod
+/// would spread the starts of many, and with them the writes of their statuses.
 pub async fn write_name_files(plan: &mut PodsPlan) -> Unwritten {
     let name_files = |(uid, decision): (&Uid, &mut Decision)| match &mut decision.task {
         Some(Task::Up(up)) => Some((uid.clone(), up.name_files.take()?)),
@@ -37,7 +38,7 @@ pub async fn write_name_files(plan: &mut PodsPlan) -> Unwritten {
         };
         wanted.into_iter().filter_map(failed).collect()
     };
-    // It fails only when the runtime ends, and no task begins then.
+    // There is no answer only when the runtime ends. A container without its files is refused by the engine.
     tokio::task::spawn_blocking(write).await.unwrap_or_default()
 }
 

@@ -19,7 +19,9 @@ use super::sandbox::name_files::NameFiles;
 use super::status::finished::is_end;
 use super::status::statuses::last;
 use super::status::wanted;
-use super::steps::{Decision, DecisionReason, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up};
+use super::steps::{
+    ContainerStep, Decision, DecisionReason, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up,
+};
 use super::{probe, sandbox, volume};
 use crate::converge::names;
 use crate::desired::Source;
@@ -266,7 +268,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         address: pause.address,
         ports: pause.ports.clone(),
         link,
-        name_files: if steps.is_empty() { None } else { NameFiles::of(at) },
+        name_files: name_files(at, &steps),
         volumes: if steps.is_empty() { Vec::new() } else { volume::render::volumes(at) },
         pod: Arc::new(pod.clone()),
         containers: steps,
@@ -332,7 +334,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         pause: PauseStep::Create(Box::new(sandbox::render::pause(at))),
         address,
         link: link_step(observed, binding, address),
-        name_files: NameFiles::of(at),
+        name_files: name_files(at, &steps),
         volumes: volume::render::volumes(at),
         pod: Arc::new(pod.clone()),
         containers: steps,
@@ -340,6 +342,10 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         ports,
     })));
     decision
+}
+
+fn name_files(at: Placement<'_>, steps: &[ContainerStep]) -> Option<NameFiles> {
+    if steps.is_empty() { None } else { NameFiles::of(at) }
 }
 
 /// When a pod may be made anew whose pause container ended: one that ends as soon as it starts must

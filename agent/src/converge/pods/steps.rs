@@ -159,7 +159,7 @@ pub struct Up {
     /// Its link; the process id is filled in when the pause container runs.
     pub link: Option<LinkStep>,
     pub pod: Arc<PodInstance>,
-    /// Written before the task begins; none without containers to start.
+    /// Written before the task begins; none on the host's network, or without containers to start.
     pub name_files: Option<NameFiles>,
     pub volumes: Vec<VolumePrep>,
     pub containers: Vec<ContainerStep>,

@@ -40,8 +40,6 @@ pub struct RealDocker {
     client: bollard::Docker,
     socket: PathBuf,
     movement: Movement,
-    /// Of this machine, on which the engine runs.
-    has_ipv6: bool,
 }
 
 impl RealDocker {
@@ -60,8 +58,7 @@ impl RealDocker {
             );
             return Err(DockerError::Refused { act, status: 0, message });
         }
-        let has_ipv6 = Path::new("/proc/sys/net/ipv6").exists();
-        Ok(Self { client, socket: PathBuf::from(path), movement: Movement::default(), has_ipv6 })
+        Ok(Self { client, socket: PathBuf::from(path), movement: Movement::default() })
     }
 }
 
@@ -96,7 +93,9 @@ impl Docker for RealDocker {
 
     async fn create(&self, new: &NewContainer) -> Result<String, DockerError> {
         let options = CreateContainerOptions { name: Some(new.name.clone()), ..Default::default() };
-        let request = self.client.create_container(Some(options), create_body(new, self.has_ipv6));
+        // The engine runs on this machine. Asked each time: the kernel's module may be loaded later.
+        let has_ipv6 = Path::new("/proc/sys/net/ipv6").exists();
+        let request = self.client.create_container(Some(options), create_body(new, has_ipv6));
         within("to create a container", WRITE, request)
             .await
             .map(|created| created.id)

@@ -2,11 +2,9 @@
 //! agent writes them and mounts them in each container, as the kubelet does with `/etc/hosts`.
 
 use std::fs;
-use std::io::{self, Read as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-
-use nix::fcntl::OFlag;
 
 use super::{render, resolver};
 use crate::converge::names;
@@ -45,7 +43,7 @@ impl NameFiles {
         })
     }
 
-    /// Writes what is not there as it should be. Blocks; may be done again.
+    /// Writes both anew. Blocks; may be done again.
     pub fn write(&self) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         write(&self.folder.join(HOSTS), &self.hosts)?;
@@ -73,33 +71,14 @@ pub fn add_mounts(at: Placement<'_>, is_read_only: bool, mounts: &mut Vec<BindMo
     }
 }
 
-/// A container may have written to its file, and as much as the disk takes; others get it as it should be.
+/// Always a new file, and the one that is there is not opened: a container may have changed it in any way, or hold a
+/// lease on it, for which an open waits. Containers that run keep the file that they have.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    if is_as_wanted(path, text) {
-        return Ok(());
-    }
-    // Containers that run keep the file that they have.
     let draft = path.with_extension("new");
     fs::write(&draft, text)?;
-    // Whatever the agent's umask is: any user of a container reads them.
+    // Any user of a container reads it, whatever the agent's umask is.
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o644))?;
     fs::rename(&draft, path)
-}
-
-/// Reads no more than it must.
-fn is_as_wanted(path: &Path, text: &str) -> bool {
-    let is_right = |there: &fs::Metadata| {
-        there.is_file() && there.len() == text.len() as u64 && there.permissions().mode() & 0o777 == 0o644
-    };
-    // A container may hold a lease on it, for which a plain open waits.
-    let flags = OFlag::O_NONBLOCK.bits();
-    let Ok(mut file) = fs::OpenOptions::new().read(true).custom_flags(flags).open(path) else { return false };
-    if !file.metadata().is_ok_and(|there| is_right(&there)) {
-        return false;
-    }
-    // It may grow at this moment.
-    let mut there = vec![0; text.len()];
-    file.read_exact(&mut there).is_ok() && there == text.as_bytes()
 }
 
 fn resolv_conf(resolver: &Resolver) -> String {
@@ -120,16 +99,12 @@ fn resolv_conf(resolver: &Resolver) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use schema::kinds::pod::PodSpec;
 
     use super::*;
-    use crate::converge::pods::tests;
-
-    fn files(folder: &Path) -> NameFiles {
-        let (hosts, resolv_conf) =
-            ("127.0.0.1\tlocalhost\n".to_owned(), "nameserver 10.96.0.10\n".to_owned());
-        NameFiles { folder: folder.join("names"), hosts, resolv_conf }
-    }
+    use crate::converge::pods::{container, tests};
 
     #[test]
     fn a_resolv_conf_has_a_line_only_for_what_there_is() {
@@ -144,25 +119,41 @@ mod tests {
         assert_eq!(resolv_conf(&Resolver::default()), "");
     }
 
-    // Seen red without the comparison of lengths, of modes, and of contents.
+    // Seen red with the file written in place.
     #[test]
-    fn files_that_a_container_changed_are_written_anew_and_others_stay() {
+    fn containers_that_start_later_get_files_as_they_should_be() {
         let state = tempfile::tempdir().unwrap();
-        let files = files(state.path());
+        let (hosts, resolv_conf) =
+            ("127.0.0.1\tlocalhost\n".to_owned(), "nameserver 10.96.0.10\n".to_owned());
+        let files = NameFiles { folder: state.path().join("names"), hosts, resolv_conf };
+        files.write().unwrap();
         let hosts = files.folder.join(HOSTS);
+        // What a container that runs has mounted.
+        let mut mounted = fs::OpenOptions::new().append(true).open(&hosts).unwrap();
+        mounted.write_all(b"192.0.2.1\tevil\n").unwrap();
+        mounted.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
         files.write().unwrap();
-        let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
-        let first = inode(&hosts);
-        files.write().unwrap();
-        assert_eq!(inode(&hosts), first, "as it should be already");
-        for spoiled in ["127.0.0.1\tlocalhost\n192.0.2.1\tevil\n", "127.0.0.1\tlocalhosT\n", ""] {
-            fs::write(&hosts, spoiled).unwrap();
-            files.write().unwrap();
-            assert_eq!(fs::read_to_string(&hosts).unwrap(), files.hosts, "{spoiled:?}");
-        }
-        fs::set_permissions(&hosts, fs::Permissions::from_mode(0o600)).unwrap();
-        files.write().unwrap();
+        assert_eq!(fs::read_to_string(&hosts).unwrap(), files.hosts);
         assert_eq!(fs::metadata(&hosts).unwrap().permissions().mode() & 0o777, 0o644);
+        mounted.write_all(b"192.0.2.1\tevil\n").unwrap();
+        assert_eq!(fs::read_to_string(&hosts).unwrap(), files.hosts, "it is not the container's any more");
+    }
+
+    // Seen red with mounts that are never read-only.
+    #[test]
+    fn in_a_read_only_root_they_are_read_only() {
+        let spec = serde_json::json!({"containers": [
+            {"name": "closed", "image": "app:1", "securityContext": {"readOnlyRootFilesystem": true}},
+            {"name": "open", "image": "app:1"},
+        ]});
+        let (node, binding) = (tests::node(), tests::binding("web", serde_json::from_value(spec).unwrap()));
+        let address = Some("10.244.3.2/24".parse().unwrap());
+        let at = Placement { node: &node, binding: &binding, address, ports: &[] };
+        let read_only = |container: usize| -> Vec<bool> {
+            let rendered = container::render::container(at, &binding.pod.spec.containers[container], 0, 0);
+            rendered.unwrap().new.mounts.iter().map(|mount| mount.read_only).collect()
+        };
+        assert_eq!((read_only(0), read_only(1)), (vec![true; 2], vec![false; 2]));
     }
 
     #[test]

@@ -365,7 +365,7 @@ fn an_autoscaler_of_a_pod_counts_the_pod_itself() {
     assert_eq!(world.scale(&pod).unwrap().replicas, 2);
 }
 
-/// Seen red without `survivors`, without `found_more`, and with what was decided in the place of the greater of both.
+/// Seen red without `survivors`, without `found_more`, and with the decided number in place of the greater one.
 #[test]
 fn after_etcd_was_lost_a_workload_keeps_the_pods_that_run() {
     let mut world = World { snapshot: SnapshotBuilder::new().snapshot, seconds: 0 };
