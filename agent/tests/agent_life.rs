@@ -16,6 +16,7 @@ use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
 use schema::store::etcd::{Access, EtcdStore};
 use schema::store::{Op, Store as _, TxnOutcome};
 use serde_json::json;
+use support::ports::free_port;
 
 mod support;
 
@@ -40,10 +41,6 @@ impl Drop for Rig {
         }
         let _ = self.agent(&["reset"]).output();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Rig {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use schema::kinds::pod::{PodSpec, PodStatus};
 use serde_json::{Value, json};
 use support::Node;
+use support::ports::free_port;
 
 /// Ends at SIGTERM, in order.
 const STAY: &str = "trap 'echo term >> /mark/log; exit 0' TERM; while :; do sleep 0.1; done";
@@ -102,7 +103,7 @@ async fn startup_gates_readiness_toggles_and_a_new_agent_believes_the_former() {
 async fn a_web_server_is_ready_while_it_answers_well() {
     let mut node = Node::new().await;
     node.start().await;
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     // The test's pods have no link of their own, so this one is on the host's network.
     let script = format!("mkdir /tmp/www; touch /tmp/www/ok; exec httpd -f -p 127.0.0.1:{port} -h /tmp/www");
     let server = json!({"command": ["sh", "-c", script], "ports": [{"name": "http", "containerPort": port}],

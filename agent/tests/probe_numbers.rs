@@ -21,6 +21,9 @@ use schema::store::events::EventRecorder;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+#[path = "../../schema/tests/support/ports.rs"]
+mod ports;
+
 const WINDOW: Duration = Duration::from_secs(5);
 
 struct Server(Child);
@@ -48,7 +51,7 @@ async fn three_hundred_probes_cost_no_thread() {
     let state = tempfile::tempdir().unwrap();
     std::fs::create_dir(state.path().join("agent")).unwrap();
     std::fs::write(state.path().join("index.html"), "ok").unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = ports::free_port();
     let server = Command::new("busybox")
         .args(["httpd", "-f", "-p", &format!("127.0.0.1:{port}"), "-h"])
         .arg(state.path())

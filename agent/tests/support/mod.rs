@@ -27,6 +27,9 @@ use schema::store::reflector::{SnapshotReader, WorldPublisher};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+#[path = "../../../schema/tests/support/ports.rs"]
+pub mod ports;
+
 pub const SOCKET: &str = "/var/run/docker.sock";
 pub const NODE: &str = "n1";
 pub const IMAGE: &str = "minik8s-test/busybox:2";

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::future::Future;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -11,6 +10,10 @@ use std::time::{Duration, Instant};
 use schema::store::SharedStore;
 use schema::store::etcd::{Access, EtcdStore, Login};
 use tempfile::TempDir;
+
+use self::ports::free_port;
+
+mod ports;
 
 /// Longest wait for anything in a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -112,10 +115,6 @@ fn spawn(data: &std::path::Path, client_port: u16, peer_port: u16, flags: &[&str
         .stderr(Stdio::null())
         .spawn()
         .expect("these tests need the etcd binary in PATH: apt-get install etcd-server etcd-client (tests/run.sh does it)")
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Waits until `check` says yes; panics with `what` after [`PATIENCE`].

@@ -13,6 +13,9 @@ use schema::kinds::job::{JumpHost, SlurmLogin};
 
 use super::{Credential, LoginHost, RealSsh, RemoteCommand, RemoteOutput, Ssh as _, SshError, end_all};
 
+#[path = "../../../../schema/tests/support/ports.rs"]
+mod ports;
+
 /// An SSH server that lets one key in.
 struct Server {
     dir: tempfile::TempDir,
@@ -54,7 +57,7 @@ impl Server {
             assert!(keygen.status().unwrap().success());
         }
         fs::copy(at("user.pub"), at("authorized")).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = ports::free_port();
         let settings = format!(
             "{}ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
              StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n",
