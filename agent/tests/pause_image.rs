@@ -56,7 +56,7 @@ fn the_pause_container_reaps_orphans_and_ends_at_once() {
     let pid = docker(&["inspect", "-f", "{{.State.Pid}}", &pause]);
     let namespace = format!("container:{pause}");
     // Ten orphans that end at different times; the shell that made them goes on.
-    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do (sleep 0.$i & ); done; touch /tmp/made; exec sleep 60";
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do (sleep 5.$i & ); done; touch /tmp/made; exec sleep 60";
     docker(&[
         "run",
         "-d",

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::support::{Backend, InMemory, OnEtcd, PATIENCE, eventually};
 
-/// The shortest that etcd keeps to.
-const TTL: Duration = Duration::from_secs(2);
+/// Twice the shortest that etcd keeps to: a busy machine renews late.
+const TTL: Duration = Duration::from_secs(4);
 
 macro_rules! on_both {
     ($($name:ident),* $(,)?) => {
@@ -136,7 +136,7 @@ async fn a_leader_cut_off_from_etcd_stops_to_believe_in_itself() {
         async move { fence.is_none() }
     })
     .await;
-    assert!(stopped.elapsed() <= TTL + Duration::from_millis(500), "{:?}", stopped.elapsed());
+    assert!(stopped.elapsed() <= TTL + TTL / 2, "{:?}", stopped.elapsed());
     etcd.signal("CONT");
     one.leads().await;
 }

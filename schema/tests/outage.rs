@@ -112,6 +112,8 @@ async fn calls_on_an_etcd_that_hangs_end_in_time_and_its_watches_too() {
 #[tokio::test]
 async fn connections_that_are_given_up_hold_nobody_up() {
     let etcd = PrivateEtcd::start();
+    // It answers by now: a lazy store waits 2 s only.
+    etcd.connect().await;
     let lazy = Arc::new(LazyStore::new(etcd.access(None)));
     let store: SharedStore = lazy.clone();
     let mut watch = store.watch("/t/", 1).await.unwrap();

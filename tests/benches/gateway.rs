@@ -38,10 +38,14 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         let (port, forwarding) = (cluster.slot().port(8), cluster.slot().port(9));
         let answers =
             format!("server {{ listen {bridge}:{port}; location / {{ return 200 \"hello\\n\"; }} }}");
+        // The same headers as ours sets.
         let forwards = format!(
             "upstream there {{ server {bridge}:{port}; keepalive 64; }}\n\
              server {{ listen {bridge}:{forwarding}; location / {{ proxy_pass http://there; \
-             proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_set_header Host $host; }} }}"
+             proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_set_header Host $host; \
+             proxy_set_header X-Real-IP $remote_addr; proxy_set_header X-Forwarded-Host $host; \
+             proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; \
+             proxy_set_header X-Forwarded-Proto $scheme; }} }}"
         );
         let _endpoint = nginx(cluster, "endpoint", &answers)?;
         let _forwarder = nginx(cluster, "forwarder", &forwards)?;

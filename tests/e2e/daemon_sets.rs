@@ -21,7 +21,7 @@ fn template(image: &str, version: usize) -> Change {
     let command = "trap 'exit 0' TERM; echo open > /tmp/index.html; httpd -f -p 8080 -h /tmp & wait";
     let text = format!(
         "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {{name: exporter}}\nspec:\n  \
-         progressDeadlineSeconds: 12\n  selector: {{matchLabels: {{app: exporter}}}}\n  \
+         progressDeadlineSeconds: 20\n  selector: {{matchLabels: {{app: exporter}}}}\n  \
          updateStrategy: {{type: RollingUpdate, rollingUpdate: {{maxUnavailable: 1}}}}\n  template:\n    \
          metadata: {{labels: {{app: exporter}}}}\n    spec:\n      terminationGracePeriodSeconds: 2\n      \
          nodeSelector: {{kubernetes.io/os: linux}}\n      containers:\n      - name: web\n        image: {image}\n        \

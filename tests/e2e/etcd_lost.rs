@@ -11,6 +11,8 @@ use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::records::Rollout;
 
+use crate::workloads::cluster_file;
+
 #[test]
 fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -53,7 +55,7 @@ fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
 }
 
 const SHOP: &str = "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: shop}\nspec:\n  replicas: 4\n  \
-                    progressDeadlineSeconds: 8\n  selector: {matchLabels: {app: shop}}\n  template:\n    \
+                    progressDeadlineSeconds: 12\n  selector: {matchLabels: {app: shop}}\n  template:\n    \
                     metadata: {labels: {app: shop}}\n    spec:\n      containers:\n      - name: web\n        \
                     image: IMAGE\n        command: [sleep, infinity]\n";
 
@@ -67,7 +69,9 @@ fn shop(image: &str) -> Change {
 fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
-        cluster.push(&[shop(IMAGE)], "Open")?;
+        // A node that registers late is waited for as long as one that is silent.
+        let patience = cluster_file("nodes: {evictAfterSeconds: 120}");
+        cluster.push(&[patience, shop(IMAGE)], "Open")?;
         let workload =
             ObjectRef { kind: Kind::ReplicaSet, namespace: "default".to_owned(), name: "shop".to_owned() };
         let rollout = |cluster: &Cluster| cluster.etcd.value::<Rollout>(Key::Rollout(workload.clone()));
@@ -99,7 +103,7 @@ fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -
         cluster.reconcilers[0].start()?;
         cluster.wait_reconciler(0)?;
         let bound = |node: &Node| cluster.etcd.list(&prefix::bindings_of(&node.name));
-        eventually("the other nodes have their pods", secs(30), || {
+        eventually("the other nodes have their pods", secs(60), || {
             let bound = [bound(&cluster.nodes[0])?.len(), bound(&cluster.nodes[1])?.len()];
             ensure!(bound.iter().all(|pods| *pods > 0), "{bound:?}");
             Ok(())

@@ -24,7 +24,7 @@ use schema::records::ServiceRecord;
 
 pub(crate) const HOST: &str = "shop.example";
 /// Ready when it serves; it stays a second longer than its place among the endpoints.
-const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n    \
+const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}\n    \
     lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
 
 /// Fewer say nothing of what is steady.
@@ -196,7 +196,7 @@ fn by_its_own_resolver(cluster: &Cluster, pod: &PodView) -> Result<()> {
     // The static busybox can't look names of ports up, which its wget does. A client that ends its
     // side of the connection is gone, so the pipe stays open a moment.
     let ask = format!(
-        "(printf 'GET /shop HTTP/1.1\\r\\nHost: {HOST}\\r\\nConnection: close\\r\\n\\r\\n'; sleep 1) | nc {HOST} 80"
+        "(printf 'GET /shop HTTP/1.1\\r\\nHost: {HOST}\\r\\nConnection: close\\r\\n\\r\\n'; sleep 3) | nc {HOST} 80"
     );
     let said = cluster.exec(pod, "web", &["sh", "-c", &ask])?;
     ensure!(said.starts_with("HTTP/1.1 200") && said.contains("this is shop"), "from a pod: {said}");

@@ -15,9 +15,10 @@ use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 use schema::records::Heartbeat;
 
-const PROBES: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n    \
+/// An exec that takes longer than its second on a busy machine is no failure.
+const PROBES: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 1}\n    \
     startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}\n    \
-    livenessProbe: {exec: {command: [test, '!', -e, /tmp/sick]}, periodSeconds: 1, failureThreshold: 1}\n";
+    livenessProbe: {exec: {command: [test, '!', -e, /tmp/sick]}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 1}\n";
 
 fn status(cluster: &Cluster) -> Result<PodStatus> {
     cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", "shop")))
@@ -78,7 +79,8 @@ fn readiness_follows_the_answer_and_liveness_restarts_one_container() -> Result<
     })
 }
 
-const WELL: &str = "{exec: {command: [test, -e, /tmp/well]}, periodSeconds: 1, failureThreshold: ";
+const WELL: &str =
+    "{exec: {command: [test, -e, /tmp/well]}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: ";
 
 // Seen red with what is known of a container kept by its id alone: it counts as started, and its
 // liveness probe ends it.

@@ -190,7 +190,20 @@ impl Cluster {
         }
         let etcd = self.etcd_for_nodes();
         self.nodes.iter_mut().try_for_each(|node| node.begin_agent(&etcd))?;
-        self.nodes.iter().try_for_each(|node| node.wait_agent().with_context(|| node.agent.log_tail()))
+        self.nodes.iter().try_for_each(|node| node.wait_agent().with_context(|| node.agent.log_tail()))?;
+        self.registered()
+    }
+
+    /// Waits until pods can go to each node: it beats, and has a range of addresses.
+    fn registered(&self) -> Result<()> {
+        eventually("all nodes are registered", PATIENCE, || {
+            for node in &self.nodes {
+                for key in [Key::Heartbeat(node.name.clone()), Key::Subnet(node.name.clone())] {
+                    ensure!(self.etcd.key(&key)?.is_some(), "no {key}");
+                }
+            }
+            Ok(())
+        })
     }
 
     fn give_roles(&mut self) -> Result<()> {

@@ -282,7 +282,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_transfer_goes_on_as_long_as_it_shows_signs_of_life() {
-        let (remote, silence, parts) = (remote(), Duration::from_millis(500), 12);
+        let (remote, silence, parts) = (remote(), Duration::from_secs(2), 12);
         let slow = remote.bounded("fetch", silence, move |_, transfer| {
             for _ in 0..parts {
                 std::thread::sleep(silence / 10);

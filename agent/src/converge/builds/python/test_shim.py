@@ -654,7 +654,7 @@ class Output(unittest.TestCase):
             for text in ("'x' * 500 + '\\n'", "'x' * 5000"):
                 with self.subTest(text):
                     code = f"touch('begun')\nwhile True: os.write(1, ({text}).encode())"
-                    deadline = str(int((time.time() + 1) * 1000))
+                    deadline = str(int((time.time() + 5) * 1000))
                     flood = shim.begin({"code": code}, x_deadline=deadline, x_activation_id="id-1")
                     shim.exists("begun")
                     os.remove(shim.path("begun"))

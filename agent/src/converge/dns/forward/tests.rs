@@ -150,7 +150,8 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
         for answered in asking.join_all().await {
             assert_eq!(answered.unwrap().answers.len(), 1);
         }
-        assert!(bad.asked() > 0 && good.asked() == 200, "{} {}", bad.asked(), good.asked());
+        // More than 200 where the machine was slow: an upstream is asked again after a while.
+        assert!(bad.asked() > 0 && good.asked() >= 200, "{} {}", bad.asked(), good.asked());
         // Who was silent is not waited for again and again: at 1,000 questions a second all places would
         // be taken.
         let before = bad.asked();
@@ -158,7 +159,7 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
             forwarder.ask(&question(&format!("later{number}.example.")), CLIENT).await.unwrap();
         }
         let again = bad.asked() - before;
-        assert!(if silent { again == 0 } else { again == 20 }, "{again}");
+        assert!(if silent { again == 0 } else { again >= 20 }, "{again}");
     }
 }
 
@@ -212,8 +213,11 @@ async fn a_client_that_asks_for_what_nobody_answers_is_in_nobodys_way() {
     for _ in 0..flood - QUESTIONS_MAX {
         assert_eq!(asking.join_next().await.unwrap().unwrap().unwrap_err(), ForwardError::Busy);
     }
-    for number in 0..20 {
-        let said = forwarder.ask(&question(&format!("n{number}.example.")), client(number)).await;
+    let others = (0..20).map(|number| {
+        let forwarder = Arc::clone(&forwarder);
+        async move { forwarder.ask(&question(&format!("n{number}.example.")), client(number)).await }
+    });
+    for said in futures::future::join_all(others).await {
         assert_eq!(said.unwrap().answers.len(), 1);
     }
     assert!(asking.try_join_next().is_none(), "the others did not wait for it");
@@ -264,12 +268,15 @@ async fn answers_are_kept_as_long_as_they_say_within_limits() {
     ] {
         let one = upstream(says).await;
         let forwarder = Forwarder::new(vec![one.address]);
+        // One that has answered is asked again only after a long silence.
+        forwarder.ask(&question("first.example."), CLIENT).await.unwrap();
+        let before = one.asked();
         for asked in 1..=3 {
             let said = forwarder.ask(&question("A.example."), CLIENT).await.unwrap();
             assert_eq!(said.metadata.response_code, code);
             let record = said.answers.first().or(said.authorities.first());
             assert!(record.map_or(0, |record| record.ttl) <= ttl);
-            assert_eq!(one.asked(), if kept { 1 } else { asked }, "{code}");
+            assert_eq!(one.asked() - before, if kept { 1 } else { asked }, "{code}");
         }
     }
 }

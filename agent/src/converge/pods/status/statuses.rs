@@ -60,7 +60,7 @@ pub fn last<'a>(last_reported: &'a LastReported, pod: &NamespacedName, uid: &str
 }
 
 /// How long the last word on a pod stands: the writer takes a few milliseconds with etcd at hand.
-pub const LAST_WORDS: Duration = Duration::from_millis(200);
+pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Last words that this agent would take back, since when.
 #[derive(Debug, Default)]

@@ -433,11 +433,18 @@ async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
         if !node.namespace.try_run("iptables", &[&["-C"], theirs.as_slice()].concat()).0 {
             node.namespace.run("iptables", &[&["-A"], theirs.as_slice()].concat());
         }
-        // Long enough ago for the next look.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        converge(&mut node.network).await;
-        converge(&mut node.services).await;
-        assert_eq!(rules(&node.iptables.save().await.unwrap()), whole, "{flush}");
+        // The next look waits for some times as long as the former took.
+        let heals = async {
+            loop {
+                converge(&mut node.network).await;
+                converge(&mut node.services).await;
+                if rules(&node.iptables.save().await.unwrap()) == whole {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), heals).await.expect(flush);
         assert!(ask_tcp(node.outside, "192.0.2.1:30080").is_ok(), "{flush}");
     }
 }
