@@ -1,4 +1,4 @@
-//! Packets go on whatever becomes of a node's agent, rules that somebody flushes come back, and a
+//! Packets go on whatever becomes of a node's agent, rules that somebody flushes are back within 5 s, and a
 //! bad link neither changes a rule nor restarts anything.
 //!
 //! Names and hosts are the agent's own work: while it is away a process that it started answers them, by what
@@ -126,10 +126,10 @@ fn answered(clients: &[Clients]) -> Result<()> {
     clients.iter().try_for_each(|clients| clients.answered(ANSWERS))
 }
 
-/// Asks one server for one name, again and again. Counts answers, and questions without one.
+/// Asks one server for one name, again and again.
 struct Asking {
     ends: Arc<AtomicBool>,
-    thread: JoinHandle<Result<(u32, u32)>>,
+    thread: JoinHandle<Result<u32>>,
 }
 
 impl Asking {
@@ -137,23 +137,20 @@ impl Asking {
         let (net, ends) = (node.net.clone(), Arc::new(AtomicBool::new(false)));
         let end = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
-            let (mut answers, mut lost) = (0, 0);
+            let mut answers = 0;
             while !end.load(Ordering::Relaxed) {
                 // One packet: nothing is asked twice.
                 let only = ["+time=2", "+tries=1"];
-                let Ok(said) = dig(&net, &server, "shop.default.svc.cluster.local", "A", &only) else {
-                    lost += 1;
-                    continue;
-                };
+                let said = dig(&net, &server, "shop.default.svc.cluster.local", "A", &only)?;
                 ensure!(said.gist() == [wanted.as_str()], "after {answers} answers: {said:?}");
                 answers += 1;
             }
-            Ok((answers, lost))
+            Ok(answers)
         });
         Self { ends, thread }
     }
 
-    fn end(self) -> Result<(u32, u32)> {
+    fn end(self) -> Result<u32> {
         self.ends.store(true, Ordering::Relaxed);
         self.thread.join().expect("the thread that asks")
     }
@@ -190,16 +187,12 @@ fn without_the_agent(cluster: &mut Cluster, ways: &Ways) -> Result<()> {
     cluster.nodes[1].agent.start()?;
     cluster.nodes[1].wait_agent()?;
     answered(&clients)?;
-    let (answers, lost) = asking.end()?;
-    // What a killed agent had received and not yet answered is lost with it.
-    ensure!(lost <= 2, "{lost} questions without an answer, and two kills");
+    let answers = asking.end()?;
     let mut requests = 0;
     for clients in &mut clients {
         requests += clients.end()?;
     }
-    println!(
-        "agent away for {away} s: {requests} requests, none failed; {answers} names, {lost} without an answer"
-    );
+    println!("agent away for {away} s: {requests} requests and {answers} names, none failed");
     ensure!(ours(cluster, cluster.numbered(2)?)? == rules, "rules changed");
     Ok(())
 }
@@ -215,7 +208,7 @@ fn flushed(cluster: &Cluster, ways: &Ways) -> Result<()> {
     let rules = ours(cluster, node)?;
     for table in ["nat", "filter"] {
         node.net.run("iptables", &["-w", "-t", table, "-F"])?;
-        eventually(&format!("the rules of {table} are back"), secs(20), || {
+        eventually(&format!("the rules of {table} are back"), secs(5), || {
             let missing: Vec<_> = rules.difference(&ours(cluster, node)?).cloned().collect();
             ensure!(missing.is_empty(), "{missing:#?} are missing");
             Ok(())

@@ -22,8 +22,8 @@ const BALANCED: [(usize, f64); 3] = [(2, 19.5), (5, 28.5), (20, 57.4)];
 const ASKED_EACH: usize = 40;
 /// Who is refused at once knows it within this time.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
-/// So soon a UDP client follows an endpoint that is replaced; one whose connection the kernel keeps never does.
-const FOLLOWS_MAX: Duration = Duration::from_secs(10);
+/// So soon a UDP client follows an endpoint that is replaced.
+const FOLLOWS_MAX: Duration = Duration::from_secs(2);
 
 fn three() -> ClusterOptions {
     ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() }

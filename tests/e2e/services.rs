@@ -73,8 +73,8 @@ fn asked_by_host(address: &str) -> Result<String> {
 /// would take 5 s, one whose first packet is lost 1 s.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 
-/// So soon a UDP client follows an endpoint that is replaced; one whose connection the kernel keeps never does.
-const FOLLOWS_MAX: Duration = Duration::from_secs(10);
+/// So soon a UDP client follows an endpoint that is replaced.
+const FOLLOWS_MAX: Duration = Duration::from_secs(2);
 
 /// The value that chance alone exceeds once in 100,000 times, for one degree of freedom.
 const CHI_LIMIT: f64 = 19.5;

@@ -14,7 +14,7 @@ use crate::workloads::{Runs, Workload, per_node};
 
 const MOST: usize = 3;
 /// A step is due this much earlier at most: it is measured where containers begin and end, not where it is decided.
-const JITTER_NANOS: i64 = 7_000_000_000;
+const JITTER_NANOS: i64 = 2_000_000_000;
 
 /// Burns what it may until `/tmp/idle` is there, and says at `/` which pod it is.
 fn burner(name: &str, kind: &str) -> Change {

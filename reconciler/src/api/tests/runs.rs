@@ -1,5 +1,7 @@
 //! Runs: those that are asked for, and pages of those that there are.
 
+use std::time::Instant;
+
 use schema::keys::prefix;
 use schema::manifest::load_file;
 use schema::meta::NamespacedName;
@@ -221,19 +223,23 @@ async fn long_run(api: &Api, run: &str, transitions: usize) {
 async fn while_a_long_run_is_gone_through_others_are_answered() {
     let api = with_flow().await;
     long_run(&api, "r1", 1_500).await;
+    let began = Instant::now();
     let showing = api.get("/v1/runs/default/long/r1");
     let mut showing = std::pin::pin!(showing);
-    let mut answered = 0;
+    let (mut longest, mut last) = (Duration::ZERO, began);
     let (code, run) = loop {
         tokio::select! {
             shown = showing.as_mut() => break shown,
             (code, _) = api.get("/v1/healthz") => {
                 assert_eq!(code, 200);
-                answered += 1;
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
             }
         }
     };
+    longest = longest.max(last.elapsed());
     assert_eq!((code, &run["steps"]), (200, &1_501.into()));
     assert!(run["withoutData"].as_u64() > Some(1_000), "{}", run["withoutData"]);
-    assert!(answered >= 10, "others were answered {answered} times");
+    let all = began.elapsed();
+    assert!(longest < all / 2, "{longest:?} of {all:?} nothing was answered");
 }

@@ -150,8 +150,8 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
         for answered in asking.join_all().await {
             assert_eq!(answered.unwrap().answers.len(), 1);
         }
-        // More than 200 where the machine was slow: an upstream is asked again after a while.
-        assert!(bad.asked() > 0 && good.asked() >= 200, "{} {}", bad.asked(), good.asked());
+        // More than once for a question where the machine was slow: an upstream is asked again after a while.
+        assert!(bad.asked() > 0 && (200..=400).contains(&good.asked()), "{} {}", bad.asked(), good.asked());
         // Who was silent is not waited for again and again: at 1,000 questions a second all places would
         // be taken.
         let before = bad.asked();
@@ -159,7 +159,7 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
             forwarder.ask(&question(&format!("later{number}.example.")), CLIENT).await.unwrap();
         }
         let again = bad.asked() - before;
-        assert!(if silent { again == 0 } else { again >= 20 }, "{again}");
+        assert!(if silent { again == 0 } else { (20..=40).contains(&again) }, "{again}");
     }
 }
 

@@ -59,7 +59,7 @@ pub fn last<'a>(last_reported: &'a LastReported, pod: &NamespacedName, uid: &str
     last_reported.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
 }
 
-/// How long the last word on a pod stands: the writer takes a few milliseconds with etcd at hand.
+/// How long the last word on a pod stands: the writer takes a few milliseconds, more with a slow etcd.
 pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Last words that this agent would take back, since when.
