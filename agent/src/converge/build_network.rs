@@ -4,8 +4,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Longest wait for the rules.
+const RULES_MAX: Duration = Duration::from_secs(60);
 
 /// Where the package index is, which builds reach even in the cluster; none until a build needs the network. What stands then stays
 /// until another build needs another index: it keeps nothing from anyone but builds.
@@ -26,9 +31,52 @@ pub struct BuildRequests {
     pub stands: watch::Receiver<ReachableIndex>,
 }
 
+impl BuildRequests {
+    /// Asks for the rules of builds that reach `index`, and waits for them.
+    ///
+    /// # Errors
+    /// They were not written in time: no build may begin.
+    pub async fn until_confined(&self, index: BTreeSet<SocketAddrV4>) -> Result<(), String> {
+        let index = Arc::new(index);
+        let mut stands = self.stands.clone();
+        self.wanted.send_if_modified(|wanted| {
+            let is_new = wanted.as_ref() != Some(&index);
+            *wanted = Some(Arc::clone(&index));
+            is_new
+        });
+        match timeout(RULES_MAX, stands.wait_for(|stands| stands.as_ref() == Some(&index))).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err("the agent is ending".to_owned()),
+            Err(_) => Err(format!(
+                "the rules that keep builds from the cluster were not written within {RULES_MAX:?}; the agent's log \
+                 says why"
+            )),
+        }
+    }
+}
+
 /// Both ends.
 pub fn channel() -> (BuildRequests, BuildConfinement) {
     let (wants, wanted) = watch::channel(None);
     let (stands, stand) = watch::channel(None);
     (BuildRequests { wanted: wants, stands: stand }, BuildConfinement { wanted, stands })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Seen red without the wait, and with rules of any index taken.
+    #[tokio::test(start_paused = true)]
+    async fn no_build_begins_before_the_rules_of_its_own_index_stand() {
+        let (requests, confinement) = channel();
+        let index = |port: u16| BTreeSet::from([SocketAddrV4::new([10, 96, 0, 7].into(), port)]);
+        let why = requests.until_confined(index(1)).await.unwrap_err();
+        assert!(why.contains("were not written within 60s"), "{why}");
+        assert_eq!(*confinement.wanted.borrow(), Some(Arc::new(index(1))));
+        confinement.stands.send_replace(Some(Arc::new(index(2))));
+        assert!(requests.until_confined(index(1)).await.is_err(), "the rules of another index");
+        confinement.stands.send_replace(Some(Arc::new(index(1))));
+        assert_eq!(requests.until_confined(index(1)).await, Ok(()));
+    }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, SocketAddrV4};
-use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
@@ -14,32 +13,14 @@ use super::BuildsLoop;
 use crate::packet_rules::names::Names;
 use crate::worlds::docker::EngineNetwork;
 
-/// Longest wait for the rules.
-const RULES_MAX: Duration = Duration::from_secs(60);
 /// Longest time to find the index's addresses.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
 impl BuildsLoop {
     /// The network's name, once what it leads to is bounded.
     pub(super) async fn confined_network(&self, index: Option<&str>) -> Result<String, String> {
-        let index = Arc::new(addresses(index).await?);
-        let mut stands = self.deps.network.stands.clone();
-        self.deps.network.wanted.send_if_modified(|wanted| {
-            let is_new = wanted.as_ref() != Some(&index);
-            *wanted = Some(Arc::clone(&index));
-            is_new
-        });
-        let stand = stands.wait_for(|stands| stands.as_ref() == Some(&index));
-        match timeout(RULES_MAX, stand).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) => return Err("the agent is ending".to_owned()),
-            Err(_) => {
-                return Err(format!(
-                    "the rules that keep builds from the cluster were not written within {RULES_MAX:?}; the agent's log \
-                     says why"
-                ));
-            }
-        }
+        let index = addresses(index).await?;
+        self.deps.network.until_confined(index).await?;
         let names = Names::of(&self.deps.instance);
         let network = EngineNetwork {
             name: names.build_network,
