@@ -157,7 +157,8 @@ impl BuildsLoop {
                 tracing::warn!(target, why, "an image can't be pushed");
                 let attempts = self.push_failed.get(&hash).map_or(0, |failed| failed.attempts) + 1;
                 self.tell_of_node("PushFailed", why.clone());
-                self.push_failed.insert(hash, Failure { why, at: Timestamp::now(), attempts });
+                let failure = Failure { why, at: Timestamp::now(), attempts, package_index: None };
+                self.push_failed.insert(hash, failure);
             }
         }
     }
@@ -197,7 +198,9 @@ impl BuildsLoop {
                 tracing::warn!(function = %order.function, why, "an image can't be built");
                 let attempts = self.failed.get(hash).map_or(0, |failed| failed.attempts) + 1;
                 self.tell(order, EventType::Warning, "BuildFailed", why.clone());
-                self.failed.insert(hash.to_owned(), Failure { why, at: Timestamp::now(), attempts });
+                let package_index = order.package_index.clone();
+                let failure = Failure { why, at: Timestamp::now(), attempts, package_index };
+                self.failed.insert(hash.to_owned(), failure);
             }
         }
     }

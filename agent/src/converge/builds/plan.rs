@@ -28,6 +28,8 @@ pub struct Failure {
     pub why: String,
     pub at: Timestamp,
     pub attempts: u32,
+    /// Where packages were looked for.
+    pub package_index: Option<String>,
 }
 
 impl Failure {
@@ -139,10 +141,11 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         plan.of_image(observed, hash, image, now);
     }
     for (hash, order) in observed.orders.iter().filter(|(hash, _)| !observed.images.contains_key(*hash)) {
-        let failed = observed.failed.get(hash);
+        // With another index it may be built at once.
+        let failed = observed.failed.get(hash).filter(|it| it.package_index == order.package_index);
         let retry_at = failed.map(Failure::retry_at).filter(|at| *at > now);
         let state = match (failed, retry_at) {
-            (Some(Failure { why, at, attempts }), retry_at) => {
+            (Some(Failure { why, at, attempts, .. }), retry_at) => {
                 plan.look_again(retry_at);
                 NodeImageState::Failed { why: why.clone(), at: *at, attempts: *attempts }
             }

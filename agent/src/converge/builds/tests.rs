@@ -66,11 +66,15 @@ fn what_is_ordered_is_built_and_what_is_here_is_reported() {
     assert_eq!(plan.reported[HASH].state, state);
 }
 
+fn failure(since: i64) -> Failure {
+    Failure { why: "no".to_owned(), at: at(since), attempts: 1, package_index: None }
+}
+
 // Seen red with a retry at once, and with none.
 #[test]
 fn a_build_that_failed_is_tried_again_later_and_later() {
     let failed = |attempts| {
-        let failure = Failure { why: "no".to_owned(), at: at(0), attempts };
+        let failure = Failure { attempts, ..failure(0) };
         Observed { failed: [(HASH.to_owned(), failure)].into(), ..ordered() }
     };
     for (attempts, wait) in [(1, 10), (2, 20), (3, 40), (6, 300), (60, 300)] {
@@ -79,6 +83,9 @@ fn a_build_that_failed_is_tried_again_later_and_later() {
         assert!(matches!(early.reported[HASH].state, NodeImageState::Failed { .. }));
         assert!(plan(&failed(attempts), at(wait)).build.is_some(), "{attempts}");
     }
+    let mut mended = failed(60);
+    mended.orders.get_mut(HASH).unwrap().package_index = Some("http://192.0.2.1/simple".to_owned());
+    assert!(plan(&mended, at(1)).build.is_some(), "the cluster names another index since then");
 }
 
 // Seen red without `needed` and without the wait.
@@ -113,10 +120,7 @@ fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps
         images: of_functions(vec![image]),
         registry: Some("r.lan:5000/team".to_owned()),
         to_push: to_push.then(|| HASH.to_owned()).into_iter().collect(),
-        push_failed: failed
-            .map(|since| (HASH.to_owned(), Failure { why: "no".to_owned(), at: at(since), attempts: 1 }))
-            .into_iter()
-            .collect(),
+        push_failed: failed.map(|since| (HASH.to_owned(), failure(since))).into_iter().collect(),
         ..Observed::default()
     };
     let push = Some((HASH.to_owned(), reference(), TARGET.to_owned()));

@@ -162,8 +162,9 @@ impl<'a> Builds<'a> {
             return ImageState::Failed { why: "no node has it any more, and its source is gone".to_owned() };
         };
         let ordered = self.ordered.get(hash).into_iter().flatten().map(|node| (*node).to_owned());
-        let living = ordered.filter(|node| !self.snapshot.is_evicted(node));
-        let mut nodes: Vec<String> = living.chain(self.assigned.get(hash).cloned()).collect();
+        let living: Vec<String> = ordered.filter(|node| !self.snapshot.is_evicted(node)).collect();
+        living.iter().for_each(|node| self.mend_index(node, hash, &order, out));
+        let mut nodes: Vec<String> = living.into_iter().chain(self.assigned.get(hash).cloned()).collect();
         let failed: BTreeMap<&str, (u32, &str)> = self.failures(hash).collect();
         let gave_up =
             |node: &String| failed.get(node.as_str()).is_some_and(|(times, _)| *times >= ATTEMPTS_MAX);
@@ -177,6 +178,18 @@ impl<'a> Builds<'a> {
             (None, Some(why)) => ImageState::Failed { why },
             (None, None) => ImageState::Waiting,
         }
+    }
+
+    /// The Cluster object may name another package index than when the build was assigned: the next try uses it.
+    fn mend_index(&self, node: &str, hash: &str, order: &BuildOrder, out: &mut Writes) {
+        let Some(standing) = self.snapshot.builds.get(&(node.to_owned(), hash.to_owned())) else { return };
+        if standing.value.package_index == order.package_index {
+            return;
+        }
+        let mended = BuildOrder { package_index: order.package_index.clone(), ..standing.value.clone() };
+        let reason = Reason::BuildAssigned { node: node.to_owned() };
+        let key = Key::Build(node.to_owned(), hash.to_owned());
+        out.put(key, &mended, Expect::ModRevision(standing.mod_revision), reason);
     }
 
     /// The nodes at which the build of an image failed, how often and why.

@@ -203,6 +203,20 @@ fn order_of(object: &Object) -> BuildOrder {
     written(&plan(&builder.snapshot, at(0)), &key).unwrap()
 }
 
+// Seen red without `mend_index`: the build was tried with the old index until its source changed.
+#[test]
+fn a_build_that_stands_finds_the_index_that_the_cluster_names_by_now() {
+    let object = function('a');
+    let order = Key::Build("n1".to_owned(), hash(&object));
+    let old = BuildOrder { package_index: Some("http://192.0.2.1/simple".to_owned()), ..order_of(&object) };
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = builder.put(&order, &old);
+    let mended = plan(&builder.snapshot, at(0));
+    assert_eq!(written::<BuildOrder>(&mended, &order), Some(order_of(&object)), "{mended}");
+    let again = plan(&builder.after(&mended).snapshot, at(1));
+    assert_eq!(written::<BuildOrder>(&again, &order), None, "{again}");
+}
+
 // Seen red with a wish of 0 for what was never tried, and without `is_partly_unknown`.
 #[test]
 fn a_new_function_is_tried_then_sleeps_and_a_call_wakes_it() {
