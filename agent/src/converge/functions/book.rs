@@ -1,6 +1,7 @@
 //! Who calls which function now: which replica takes a call, who waits, and what that asks for. Pure; [`Calls`] is its
 //! lock.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,10 +9,12 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use jiff::Timestamp;
+use schema::codec::VALUE_MAX_BYTES;
 use schema::control::lock;
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
 use schema::records::{CallLimits, FunctionDemand, FunctionRecord, NodeDemand};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -141,6 +144,11 @@ impl Entry {
         self.turn = self.turn.wrapping_add(1) % count.max(1);
         *self.in_flight.entry(picked).or_default() += 1;
         Some(picked)
+    }
+
+    /// Most calls that may wait. One always may without a replica, or nothing would wake the function.
+    fn queue_max(&self) -> usize {
+        self.queue_length.max(usize::from(self.ready.is_empty()))
     }
 
     fn at_replicas(&self) -> u32 {
@@ -285,7 +293,7 @@ impl Calls {
         });
         let place = match entry.pick(except, now) {
             Some(address) => Place::At(self.lease(id, address)),
-            None if except.is_none() && entry.queue.len() >= entry.queue_length => Place::Full,
+            None if except.is_none() && entry.queue.len() >= entry.queue_max() => Place::Full,
             None => {
                 let (given, wait) = oneshot::channel();
                 // One that was refused by a replica has waited for its turn already.
@@ -407,6 +415,31 @@ impl Calls {
                 functions.insert(id.to_string(), demand);
             }
         }
-        NodeDemand { since: book.began, functions, beats: self.beats.counts(), failures }
+        fitted(NodeDemand { since: book.began, functions, beats: self.beats.counts(), failures })
     }
+}
+
+/// Bytes of a demand beside its functions, failures and heartbeats.
+const FRAME_BYTES: usize = 1024;
+/// Bytes that an entry takes beside its key and value.
+const ENTRY_BYTES: usize = 4;
+
+/// What of it fits a value of etcd: functions with calls first, then those that had some last, then the newest failures.
+fn fitted(demand: NodeDemand) -> NodeDemand {
+    fn kept<T: Serialize>(mut room: usize, entries: Vec<(String, T)>) -> (usize, BTreeMap<String, T>) {
+        let fits = |(key, value): &(String, T)| {
+            let bytes = serde_json::to_vec(value).map_or(room, |bytes| bytes.len());
+            room.checked_sub(key.len() + bytes + ENTRY_BYTES).map(|left| room = left).is_some()
+        };
+        let kept = entries.into_iter().take_while(fits).collect();
+        (room, kept)
+    }
+    let NodeDemand { since, functions, beats, failures } = demand;
+    let (mut functions, mut failures) = (Vec::from_iter(functions), Vec::from_iter(failures));
+    functions.sort_by_key(|(_, of)| (of.waiting + of.in_flight == 0, Reverse(of.idle_since)));
+    failures.sort_by_key(|(_, of)| Reverse(of.first().map(|newest| newest.last)));
+    let (room, beats) = kept(VALUE_MAX_BYTES - FRAME_BYTES, Vec::from_iter(beats));
+    let (room, functions) = kept(room, functions);
+    let (_, failures) = kept(room, failures);
+    NodeDemand { since, functions, beats, failures }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use schema::codec::encode;
 use schema::control::{Loop as _, Observation};
 use schema::kinds::function::ImageState;
 use schema::meta::NamespacedName;
@@ -101,6 +102,46 @@ async fn calls_wait_in_turn_for_the_replicas_that_come() {
     drop(lease);
     assert!(matches!(second.try_recv(), Ok(Given::Replica(_))));
     assert_eq!(state(&calls), (0, 0), "the second gave its place back, too");
+}
+
+// Seen red with `queue_length` alone: such a function slept for ever.
+#[tokio::test]
+async fn one_call_may_wait_for_a_function_without_replicas_even_where_none_may_wait() {
+    let none_waits = FunctionRecord { calls: CallLimits { queue_length: 0, ..limits() }, ..record(0) };
+    let calls = calls(0);
+    follow(&calls, &none_waits);
+    let mut first = waits(enter(&calls));
+    assert!(matches!(enter(&calls), Place::Full));
+    follow(&calls, &FunctionRecord { replicas: record(1).replicas, ..none_waits });
+    let Ok(Given::Replica(lease)) = first.try_recv() else { panic!("it is served") };
+    assert!(matches!(enter(&calls), Place::Full), "there is a replica");
+    drop(lease);
+}
+
+// Seen red without `fitted`: no demand was written until some failures were an hour old.
+#[tokio::test]
+async fn the_demand_of_many_functions_fits_a_value_and_keeps_those_with_calls() {
+    for (count, all_fit) in [(1000, false), (150, true)] {
+        let (calls, record) = (Calls::new(Timestamp::UNIX_EPOCH), record(1));
+        let name = |number: u32| NamespacedName::new("default", format!("function-{number}"));
+        let ids: Vec<NamespacedName> = (0..count).map(name).collect();
+        calls.follow(ids.iter().map(|id| (id, &record)));
+        let mut leases: Vec<Lease> = ids.iter().map(|id| at(calls.enter(id, &limits(), None))).collect();
+        let under_way = leases.split_off(leases.len() - 10);
+        drop(leases);
+        for id in &ids {
+            calls.note_failure(
+                id,
+                ("ConnectionError", &format!("{id} {}", "cannot reach the database ".repeat(8))),
+            );
+        }
+        let demand = calls.demand();
+        encode(&demand).unwrap();
+        let is_there = |id: &NamespacedName| demand.functions.contains_key(&id.to_string());
+        assert!(ids.iter().rev().take(10).all(is_there), "{count}");
+        assert_eq!((ids.iter().all(is_there), demand.failures.len() > 10), (all_fit, all_fit), "{count}");
+        drop(under_way);
+    }
 }
 
 // Seen red with an address in the place of a lease.
