@@ -15,7 +15,7 @@ use futures::{FutureExt as _, stream};
 use schema::control::{Row, Runtime, logging};
 use schema::keys::ROOT;
 use schema::snapshot::Snapshot;
-use schema::store::election::FenceReader;
+use schema::store::election::{self, FenceReader};
 use schema::store::events::{EventRecorder, RECONCILER};
 use schema::store::reflector::{self, SnapshotReader};
 use tokio::net::TcpListener;
@@ -48,6 +48,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 const WAKE_GAP: Duration = Duration::from_millis(10);
 /// The same for the autoscaler: a thousand nodes write what they use every 15 s.
 const USAGE_GAP: Duration = Duration::from_secs(1);
+/// How long agents may take to learn of another leader: they look this often, for a few seconds.
+const LEADER_UNKNOWN_MAX: Duration = election::LOOKED_UP_EVERY.saturating_add(Duration::from_secs(15));
 /// The API's connections: twice as many as followed logs, each of which takes one and another to a node. An idle one ends
 /// later than clients keep theirs, which is 90 s for reqwest, so that none meets its end with a request.
 const API_BOUNDS: Bounds = Bounds {
@@ -134,6 +136,7 @@ fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> Waiting {
         fence: deps.fence.clone(),
         last_known: deps.last_known.clone(),
         nudge: row.nudge(),
+        unknown_for: LEADER_UNKNOWN_MAX,
     });
     runtime.drive(row, the_loop);
     waiting

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// How often it is looked: another leader is seldom at another address.
-pub const INTERVAL: Duration = Duration::from_secs(30);
+/// How often it is looked.
+pub const INTERVAL: Duration = election::LOOKED_UP_EVERY;
 /// Longest time for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 

@@ -36,6 +36,8 @@ const ERROR_MAX_CHARS: usize = 256;
 pub(super) struct Caller {
     http: reqwest::Client,
     snapshot: SnapshotReader,
+    /// Until then a gateway may refuse this reconciler because it does not know yet that it leads.
+    known_at: Instant,
 }
 
 /// What happened next in a run, and the activation id of the call if it is the answer of one.
@@ -62,9 +64,10 @@ enum Attempt {
 }
 
 impl Caller {
-    pub(super) fn new(snapshot: SnapshotReader) -> Self {
+    /// A caller that gateways know as the leader's in this time.
+    pub(super) fn new(snapshot: SnapshotReader, unknown_for: Duration) -> Self {
         let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
-        Self { http: http.unwrap_or_default(), snapshot }
+        Self { http: http.unwrap_or_default(), snapshot, known_at: Instant::now() + unknown_for }
     }
 
     /// Makes the call until it is answered. Who waits bounds the time, by dropping it. Its id goes to `beats` for as long
@@ -155,6 +158,13 @@ impl Caller {
             Ok(response) if response.status() == StatusCode::NOT_FOUND && self.knows(function) => {
                 let why = format!("{gateway} does not know function {function} yet");
                 (Attempt::NotBegun { why, wait: None, is_busy: true }, None)
+            }
+            Ok(response)
+                if [StatusCode::FORBIDDEN, StatusCode::UNAUTHORIZED].contains(&response.status())
+                    && Instant::now() < self.known_at =>
+            {
+                let why = format!("{gateway} does not know this reconciler yet");
+                (Attempt::NotBegun { why, wait: None, is_busy: false }, None)
             }
             Ok(response) => {
                 let activation = response.headers().get(ACTIVATION).and_then(|id| id.to_str().ok());

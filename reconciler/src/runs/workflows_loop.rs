@@ -41,6 +41,8 @@ pub struct WorkflowsDeps {
     pub last_known: watch::Receiver<Arc<LastKnown>>,
     /// Wakes the loop: for tasks that end.
     pub nudge: Nudge,
+    /// How long gateways may take to learn that this process leads.
+    pub unknown_for: Duration,
 }
 
 /// The loop.
@@ -57,7 +59,7 @@ pub struct WorkflowsLoop {
 impl WorkflowsLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: WorkflowsDeps) -> Self {
-        let caller = Arc::new(Caller::new(deps.snapshot.clone()));
+        let caller = Arc::new(Caller::new(deps.snapshot.clone(), deps.unknown_for));
         Self { deps, caller, term: None, book: Book::default(), forgets: false, looked_at: None }
     }
 
@@ -67,6 +69,7 @@ impl WorkflowsLoop {
             return Ok(());
         }
         self.leave();
+        self.caller = Arc::new(Caller::new(self.deps.snapshot.clone(), self.deps.unknown_for));
         let listing = self.deps.store.list(prefix::RUN_HEADS).await;
         for item in listing.map_err(|error| LoopError::new("listing the runs", error))?.items {
             let (Ok(Key::RunHead(workflow, run)), Ok(head)) =

@@ -193,6 +193,11 @@ impl Kit {
         self.store.get(&key).await.unwrap().map(|found| decode(&found.value).unwrap())
     }
 
+    /// It leads since a moment ago, and gateways learn of it in this time.
+    pub(super) fn is_unknown_for(&mut self, time: Duration) {
+        self.the_loop.deps.unknown_for = time;
+    }
+
     pub(super) async fn count(&self, prefix: &str) -> usize {
         self.store.list(prefix).await.unwrap().items.len()
     }
@@ -209,6 +214,7 @@ fn a_loop(store: &SharedStore, snapshot: &SnapshotReader, fence: Fence) -> Workf
         fence: FenceReader::fixed(Some(fence)),
         last_known: watch::Sender::new(Arc::default()).subscribe(),
         nudge: Nudge::new().0,
+        unknown_for: Duration::ZERO,
     })
 }
 

@@ -113,6 +113,9 @@ impl FenceReader {
     }
 }
 
+/// How often agents ask who leads: another leader is seldom at another address.
+pub const LOOKED_UP_EVERY: Duration = Duration::from_secs(30);
+
 /// Who leads, as the store says.
 ///
 /// # Errors
