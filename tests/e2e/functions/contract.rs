@@ -59,7 +59,7 @@ def small(params):
 "#;
 
 const INSIDE: &str = r#"
-import os, errno, socket, resource
+import os, errno, shutil, socket, subprocess, resource
 
 def attempt(what):
     try:
@@ -88,12 +88,17 @@ def forks():
         os.waitpid(child, 0)
     return len(children)
 
+def in_tmp():
+    shutil.copy('/bin/true', '/tmp/true')
+    subprocess.run(['/tmp/true'], check=True)
+
 def main(params):
     status = dict(line.split(':', 1) for line in open('/proc/self/status') if ':' in line)
     return {
         'uid': os.getuid(),
         'root': attempt(lambda: open('/new', 'w').close()),
         'tmp': attempt(lambda: open('/tmp/new', 'w').close()),
+        'executed': attempt(in_tmp),
         'capabilities': status['CapEff'].strip(),
         'noNewPrivs': status['NoNewPrivs'].strip(),
         'files': resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -220,7 +225,8 @@ fn hold_the_sandbox(cluster: &Cluster) -> Result<()> {
         format!(r#"[["{gateway}", 8081], ["{gateway}", 7071], ["{host}", {port}], ["169.254.169.254", 80]]"#);
     let inside = ask(cluster, "inside", &format!(r#"{{"targets": {targets}}}"#))?;
     let found = &inside.body;
-    ensure!(found["uid"] == 65532 && found["root"] == "EROFS" && found["tmp"] == "done", "{inside:?}");
+    ensure!(found["uid"] == 65532 && found["root"] == "EROFS", "{inside:?}");
+    ensure!(found["tmp"] == "done" && found["executed"] == "EACCES", "{inside:?}");
     ensure!(found["capabilities"] == "0000000000000000" && found["noNewPrivs"] == "1", "{inside:?}");
     ensure!(found["files"] == 1024 && found["docker"] == false, "{inside:?}");
     let reached = serde_json::json!(["connected", "timed out", "timed out", "timed out"]);

@@ -19,7 +19,10 @@ use crate::mounts;
 /// Makes or checks one volume.
 pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
     match volume {
-        VolumePrep::EmptyDir { path, tmpfs_bytes, group } => empty_dir(path, *tmpfs_bytes, *group),
+        VolumePrep::EmptyDir { path, tmpfs_bytes, group, no_exec } => {
+            let tmpfs = tmpfs_bytes.map(|bytes| (bytes, *no_exec));
+            empty_dir(path, tmpfs, *group)
+        }
         VolumePrep::HostPath { path, kind } => host_path(path, *kind),
         // Only its values make it; see [`keyed`].
         VolumePrep::Keyed(_) => Ok(()),
@@ -102,7 +105,7 @@ fn keyed_file(folder: &Path, at: &str, file: &KeyedFile, group: Option<u32>) -> 
 /// What a secret may have, several times: each of its keys takes pages of its own, and may be several files.
 const KEYED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-fn empty_dir(path: &Path, tmpfs_bytes: Option<u64>, group: Option<u32>) -> Result<(), VolumeError> {
+fn empty_dir(path: &Path, tmpfs: Option<(u64, bool)>, group: Option<u32>) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
     // With a group, new files get it too.
     let mode = if group.is_some() { 0o2777 } else { 0o777 };
@@ -118,13 +121,14 @@ fn empty_dir(path: &Path, tmpfs_bytes: Option<u64>, group: Option<u32>) -> Resul
         fs::set_permissions(&new, fs::Permissions::from_mode(mode)).map_err(failed)?;
         fs::rename(&new, path).map_err(failed)?;
     }
-    if let Some(bytes) = tmpfs_bytes
+    if let Some((bytes, no_exec)) = tmpfs
         && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path)
     {
         let size = if bytes == 0 { String::new() } else { format!("size={bytes},") };
         let owner = group.map(|group| format!(",gid={group}")).unwrap_or_default();
         let options = format!("{size}mode={mode:o}{owner}");
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        flags.set(MsFlags::MS_NOEXEC, no_exec);
         mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str()))
             .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use schema::files::{self, BlobKind};
+use schema::kinds::function::FUNCTION_LABEL;
 use schema::kinds::pod::keyed::VolumeOf;
 use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, StorageMedium, Volume};
 
@@ -23,7 +24,8 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
             let items = items.to_vec();
             list.push(VolumePrep::Keyed(KeyedPrep { path, of, items, mode, is_optional, is_secret, group }));
         } else if let Some(empty_dir) = &volume.empty_dir {
-            list.push(VolumePrep::EmptyDir { path, tmpfs_bytes: tmpfs_bytes(empty_dir), group });
+            let (tmpfs_bytes, no_exec) = (tmpfs_bytes(empty_dir), pod.labels.contains_key(FUNCTION_LABEL));
+            list.push(VolumePrep::EmptyDir { path, tmpfs_bytes, group, no_exec });
         } else if let Some(host_path) = &volume.host_path {
             list.push(VolumePrep::HostPath { path, kind: host_path.kind.unwrap_or(HostPathType::Unset) });
         }

@@ -16,6 +16,8 @@ pub enum VolumePrep {
         tmpfs_bytes: Option<u64>,
         /// Group that owns it.
         group: Option<u32>,
+        /// Nothing in its tmpfs can be executed.
+        no_exec: bool,
     },
     /// Something of the node's.
     HostPath {

@@ -22,7 +22,7 @@ fn an_empty_dir_is_the_pods_own_once_it_is_made() {
         [("disk", None, None), ("shared", None, Some(2000)), ("memory", Some(1 << 20), Some(2000))]
     {
         let path = names::volume_dir(state.path(), "uid", volume);
-        let prep = VolumePrep::EmptyDir { path: path.clone(), tmpfs_bytes, group };
+        let prep = VolumePrep::EmptyDir { path: path.clone(), tmpfs_bytes, group, no_exec: false };
         prepare(&prep).unwrap();
         let made = std::fs::metadata(&path).unwrap();
         let mode = if group.is_some() { 0o2777 } else { 0o777 };
@@ -41,7 +41,8 @@ fn a_folder_made_for_a_sub_path_is_as_open_as_its_volume() {
     let state = tempfile::tempdir().unwrap();
     for (volume, group) in [("disk", None), ("shared", Some(2000))] {
         let root = names::volume_dir(state.path(), "uid", volume);
-        prepare(&VolumePrep::EmptyDir { path: root.clone(), tmpfs_bytes: None, group }).unwrap();
+        prepare(&VolumePrep::EmptyDir { path: root.clone(), tmpfs_bytes: None, group, no_exec: false })
+            .unwrap();
         std::fs::create_dir(root.join("there")).unwrap();
         std::fs::set_permissions(root.join("there"), std::fs::Permissions::from_mode(0o700)).unwrap();
         for (index, path) in ["deep/er", "there/in", "deep/er"].into_iter().enumerate() {
@@ -65,7 +66,13 @@ fn a_folder_made_for_a_sub_path_is_as_open_as_its_volume() {
 fn a_folder_for_a_sub_path_whose_making_was_cut_off_is_made_after_all() {
     let state = tempfile::tempdir().unwrap();
     let root = names::volume_dir(state.path(), "uid", "disk");
-    prepare(&VolumePrep::EmptyDir { path: root.clone(), tmpfs_bytes: None, group: Some(2000) }).unwrap();
+    prepare(&VolumePrep::EmptyDir {
+        path: root.clone(),
+        tmpfs_bytes: None,
+        group: Some(2000),
+        no_exec: false,
+    })
+    .unwrap();
     let left = root.join(".uid_a_0_0.new");
     std::fs::create_dir(&left).unwrap();
     let target = names::sub_path_dir(state.path(), "uid", "a", 0, 0);
