@@ -278,15 +278,44 @@ impl ProbeRunner {
 }
 
 /// How soon a container is tried again that does not listen yet: one that was just started may do so at any moment.
-/// Within a tenth of its age, so that an old one is not asked more often than its probe says.
+/// Less often with its age, so that one that never listens costs little.
 fn early(target: &ProbeTarget, action: &Action, is_ready: bool, found: &Found) -> Option<Duration> {
     let may = matches!((action, found), (Action::TcpSocket { .. }, Found::Failure(_))) && !is_ready;
     let age = age(target.started_at);
-    (may && target.started_at.is_some() && age < EARLY_UNTIL).then(|| EARLY.max(age / 10))
+    (may && target.started_at.is_some() && age < EARLY_UNTIL).then(|| EARLY.max(age / 100))
 }
 
 /// How long ago that was; nothing when it lies in the future, as after a clock set back, or is not known.
 fn age(started_at: Option<Timestamp>) -> Duration {
     let age = started_at.map(|at| Timestamp::now().duration_since(at));
     age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    // Seen red with a tenth of its age.
+    #[test]
+    fn a_container_that_starts_is_asked_every_20_ms_and_an_old_one_as_its_probe_says() {
+        let asked = |age: i64, is_ready, found: &Found| {
+            let target = ProbeTarget {
+                pod: schema::meta::NamespacedName::new("default", "web"),
+                container: "app".to_owned(),
+                started_at: Some(Timestamp::now() - SignedDuration::from_millis(age)),
+                checks: Default::default(),
+                former: None,
+            };
+            early(&target, &Action::TcpSocket { host: "192.0.2.1".to_owned(), port: 80 }, is_ready, found)
+        };
+        let refused = Found::Failure("refused".to_owned());
+        assert_eq!(asked(50, false, &refused), Some(EARLY));
+        assert_eq!(asked(1500, false, &refused), Some(EARLY));
+        let later = asked(8000, false, &refused).unwrap();
+        assert!((80..100).contains(&later.as_millis()), "{later:?}");
+        assert_eq!(asked(11_000, false, &refused), None);
+        assert_eq!((asked(50, true, &refused), asked(50, false, &Found::Success)), (None, None));
+    }
 }
