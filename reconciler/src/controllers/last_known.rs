@@ -24,6 +24,9 @@ use serde_json::Value;
 /// within a second.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
 
+/// Kinds whose pods bear their name.
+pub(super) const WORKLOADS: [Kind; 4] = [Kind::ReplicaSet, Kind::DaemonSet, Kind::Pod, Kind::Function];
+
 /// What etcd held when it was last whole. Empty while it is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LastKnown {
@@ -164,7 +167,6 @@ impl LastKnown {
 
     /// All but what is known of these workloads and autoscalers.
     fn without(&self, is_left_out: impl Fn(&ObjectRef) -> bool) -> Self {
-        const WORKLOADS: [Kind; 4] = [Kind::ReplicaSet, Kind::DaemonSet, Kind::Pod, Kind::Function];
         let mut left = self.clone();
         left.places.retain(|of, _| !is_left_out(of));
         keep(&mut left.rollouts, |of, _| !is_left_out(of));

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use schema::keys::{Key, prefix};
-use schema::kinds::Kind;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::PodInstance;
 use schema::snapshot::Snapshot;
+
+use crate::controllers::last_known::WORKLOADS;
 
 /// Values that can't be read. They are not gone: what hangs on them stays as it is.
 pub(super) struct Unreadable {
@@ -33,7 +34,7 @@ impl Unreadable {
                     pods.insert(pod.clone());
                     // Its owner is in the record; its name says as much.
                     let owner = PodInstance::workload_in_name(&pod.name);
-                    for kind in [Kind::ReplicaSet, Kind::DaemonSet, Kind::Pod] {
+                    for kind in WORKLOADS {
                         workloads.extend(owner.map(|name| ObjectRef {
                             kind,
                             namespace: pod.namespace.clone(),

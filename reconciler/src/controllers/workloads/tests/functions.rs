@@ -107,3 +107,13 @@ fn a_version_that_is_built_takes_over() {
         "{plan}"
     );
 }
+
+// Seen red without functions among `WORKLOADS`: another replica was made beside the one that can't be read.
+#[test]
+fn a_replica_that_cannot_be_read_stops_its_function() {
+    let object = function();
+    let builder = asleep(&object, ImageState::Ready);
+    let pod = Key::Pod(NamespacedName::new("default", "hello-00112233-0"));
+    let plan = plan(&builder.garbage(&pod).snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH);
+    assert!(plan.writes.is_empty(), "{plan}");
+}
