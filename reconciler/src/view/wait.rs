@@ -284,19 +284,30 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     }
 }
 
-/// What an object other than a pod waits for. Only a rollout fails for good: a service may come with another source.
+/// What an object other than a pod waits for.
 fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
     let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     // A host has no rules of its own.
     let on_nodes = || unprogrammed(snapshot, &id).filter(|_| object.kind() == Kind::Service);
     let why = trouble(snapshot, object).or_else(on_nodes)?;
     let why = format!("{} {id}: {why}", object.kind().as_str().to_lowercase());
-    let has_failed = rolls_out(object.kind()) && matches!(health(snapshot, object), Health::Degraded { .. });
+    let has_failed =
+        fails_for_good(object.kind()) && matches!(health(snapshot, object), Health::Degraded { .. });
     Some(if has_failed { failed(why) } else { waiting(why) })
 }
 
-fn rolls_out(kind: Kind) -> bool {
-    matches!(kind, Kind::ReplicaSet | Kind::DaemonSet)
+/// Only another commit mends it. Others may be well once another object is.
+fn fails_for_good(kind: Kind) -> bool {
+    match kind {
+        Kind::ReplicaSet | Kind::DaemonSet | Kind::Function | Kind::Job | Kind::Workflow => true,
+        Kind::Pod
+        | Kind::Service
+        | Kind::HorizontalPodAutoscaler
+        | Kind::Dns
+        | Kind::ConfigMap
+        | Kind::Node
+        | Kind::Cluster => false,
+    }
 }
 
 /// A pod of a removed object on a live node. Pods that a workload removes are not waited for.

@@ -1,8 +1,11 @@
 //! The way to a commit, as a table of snapshots.
 
+use schema::kinds::function::ImageState;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, RunningState};
 use schema::kinds::{Kind, Resource};
-use schema::records::{HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState, Waiting};
+use schema::records::{
+    FunctionImage, FunctionRecord, HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState, Waiting,
+};
 use schema::violation::{Severity, Violation};
 
 use super::*;
@@ -302,6 +305,26 @@ fn a_named_commit_is_healthy_with_its_own_objects() {
     check(&snapshot, Some(C2), "sh-", "");
     check(&snapshot, None, "s--", "pod default/other: waiting for the workloads controller to make it");
     check(&snapshot, Some(C1), "s--", "pod default/other: waiting for the workloads controller to make it");
+}
+
+// Seen red with workloads alone: it was waited for until the time was over.
+#[test]
+fn a_function_that_cannot_be_built_is_not_waited_for() {
+    let mut snapshot = good();
+    put_resource(&mut snapshot, "hello", Kind::Function, serde_json::json!({"source": "functions/hello"}));
+    let mut said = |state: ImageState| {
+        let reference = "minik8s.local/function:0".to_owned();
+        let image = FunctionImage { reference, id: None, state, nodes: Vec::new(), registry: None };
+        let record = FunctionRecord { hash: hash(), images: vec![image], ..FunctionRecord::default() };
+        snapshot.functions.insert(NamespacedName::new("default", "hello"), stored(record));
+        let state = wait_state(&snapshot, Some(C2), at(100));
+        (state.healthy, state.failed, state.why)
+    };
+    let building = said(ImageState::Building { node: "n1".to_owned() });
+    assert_eq!(building, (false, false, "function default/hello: node n1 builds the image".to_owned()));
+    let failed = said(ImageState::Failed { why: "no such package".to_owned() });
+    let why = "function default/hello: the image can't be built: no such package".to_owned();
+    assert_eq!(failed, (false, true, why));
 }
 
 #[test]
