@@ -1,4 +1,4 @@
-//! `minik8s run`: asks for a run of a workflow, and waits for its end if told to.
+//! `minik8s run`: asks for a run of a workflow, and waits for its end with `--wait`.
 
 use std::process::ExitCode;
 use std::time::Duration;
