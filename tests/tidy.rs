@@ -365,11 +365,15 @@ fn contract() -> String {
         "# The etcd contract\n\n\
          Made from `schema/src/keys.rs` by `tests/tidy.rs`; `MINIK8S_UPDATE=1 cargo test -p minik8s-tests \
          --test tidy` rewrites it.\n\n\
-         All keys lie under `/minik8s/`; values are JSON, 64 KiB at most. Every key has exactly one writer, and \
-         every write is a\ntransaction guarded by the key's revision; those of the reconciler also by the create \
-         revision of `leader`. Not guarded\nare `heartbeats/`, `events/` and `requests/`, which no other daemon \
-         writes. The keys of a node that leaves for good may be deleted\nby `minik8s-agent reset --leave`, \
-         and by the nodes controller where Git says that the node is gone, while the node has no heartbeat.\n\n\
+         Keys lie under `/minik8s/`, which the table leaves out, and those of runs under `/minik8s-runs/`. \
+         Values are JSON, 64\nKiB at most. Every key has exactly one writer, and every write is a \
+         transaction guarded by the key's revision; those of\nthe reconciler also by the create revision of \
+         `leader`. Not guarded are `heartbeats/`, `events/` and `requests/`, which\nno other daemon writes. \
+         Only the leader writes the heads, journals, payloads and definitions of runs, under its fence:\nto \
+         compact a journal or to delete a run it compares no other revision. Any reconciler may ask for a \
+         run, if neither the\nrun nor a request for it is there; the leader deletes the request. The keys \
+         of a node that leaves for good may be\ndeleted by `minik8s-agent reset --leave`, and by the nodes \
+         controller where Git says that the node is gone, while the\nnode has no heartbeat.\n\n\
          | key | holds | only writer | main reader |\n|---|---|---|---|\n",
     );
     for row in CONTRACT {

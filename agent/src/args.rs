@@ -13,7 +13,7 @@ pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
 pub const DEFAULT_DOCKER: &str = "unix:///var/run/docker.sock";
 /// Where the agent's read-only API listens.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7071";
-/// Where functions are called unless told otherwise.
+/// Where functions are called by default.
 pub const DEFAULT_FUNCTIONS_LISTEN: &str = "0.0.0.0:8081";
 /// Where the private etcd listens.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";

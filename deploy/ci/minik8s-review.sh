@@ -76,7 +76,7 @@ head=${MINIK8S_HEAD:-HEAD}
 [ -n "$base" ] || die "no base is known; name the target branch with MINIK8S_BASE"
 
 # Runs a command whose output names files of the pull request: a name may look like a command to the
-# runner (::warning …), which is told to take none until the word comes.
+# runner (::warning …), which takes none until the word comes.
 unheeded() {
     case $forge in github | gitea) ;; *) "$@"; return ;; esac
     word=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')

@@ -126,7 +126,7 @@ install_rust() {
 }
 
 # ensure_docker PIDFILE LOG: starts Docker if none answers. By hand (where no service manager runs) its
-# process id goes to PIDFILE, so that whoever started it can end it.
+# process id goes to PIDFILE, so that its starter can end it.
 ensure_docker() {
 	local pidfile=$1 log=$2
 	docker info >/dev/null 2>&1 && return 0

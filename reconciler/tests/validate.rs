@@ -289,11 +289,11 @@ fn cases_that_no_workflow_runs_are_warned_of() {
     let output = minik8s(dir.path(), &["validate"]);
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!(text(&output.stdout), @r"
-    warning[workflow-test-unused]: none of its cases is run: cases are read from `*.tests.yaml`
+    warning[workflow-test-unused]: none of these cases is run: cases are read from `*.tests.yaml`
     --> order.tests.yml
      = help: rename it to `order.tests.yaml`
 
-    warning[workflow-test-unused]: none of its cases is run: no workflow of this folder is called `ordre`
+    warning[workflow-test-unused]: none of these cases is run: no workflow of this folder is called `ordre`
     --> ordre.tests.yaml
      = help: rename it to `order.tests.yaml` if it tests the workflow `order`
 

@@ -178,7 +178,7 @@ impl GitRepo {
     }
 }
 
-/// git, deaf to the configuration of whoever runs the tests.
+/// git, deaf to the configuration of the user who runs the tests.
 fn git(dir: &Path, args: &[&str]) -> Result<String> {
     let mut command = Command::new("git");
     command

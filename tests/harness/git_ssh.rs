@@ -1,6 +1,6 @@
 //! Git over SSH: a real sshd with keys of its own on loopback, whose one use is `git-upload-pack`.
 //!
-//! It ends with whoever started it, however that ends (see `Daemon`). Nothing of the user's or the
+//! It ends with its starter, however that ends (see `Daemon`). Nothing of the user's or the
 //! machine's SSH configuration is read or written.
 
 use std::fs;

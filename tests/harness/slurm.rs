@@ -1,7 +1,7 @@
 //! A real Slurm with accounts, and a login host in front of it: munge, MariaDB, slurmdbd, slurmctld, slurmd and
 //! sshd, all on loopback, with sockets, keys and state of their own below one folder.
 //!
-//! They end with whoever started them (see `Daemon`); nothing of the machine's own Slurm is read or written.
+//! They end with their starter (see `Daemon`); nothing of the machine's own Slurm is read or written.
 
 use std::fs;
 use std::net::TcpStream;

@@ -179,7 +179,7 @@ fn client(cas: &Path) -> Result<reqwest::Client, String> {
     builder.tls_certs_merge(certificates).no_proxy().build().map_err(|error| error_chain(&error))
 }
 
-/// Docker speaks HTTP with these without being told.
+/// Docker speaks HTTP with these by default.
 fn is_loopback(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     name == "localhost" || name.starts_with("127.")

@@ -47,7 +47,7 @@ impl Shared {
         let leader = leader.and_then(|leader| decode::<LeaderRecord>(&leader.value).ok());
         let help = match leader {
             Some(leader) if leader.id == self.deps.identity => {
-                "it is made from the mirror of its source: 'minik8s sync' fetches that again; if its commit \
+                "it is made from its source's mirror: 'minik8s sync' fetches that again; if its commit \
                  was rewritten away, push a commit that has the file"
             }
             _ => "ask the leader ('minik8s status' names it)",

@@ -58,7 +58,7 @@ TRACE is JSON. Calls that arrive at even distances, met by the replicas that run
                 {"at": 60, "perSecond": 200, "forSeconds": 30}]}
 
 The answer: replicas over time, calls that waited and how long, calls refused, replica-seconds.
-Or the decider alone (Knative's KPA), by what it sees at each step; null: that can't be told:
+Or the decider alone (Knative's KPA), by what it sees at each step; null is unknown:
 
   {"ready": 1,
    "steps": [{"at": 0, "stableConcurrency": 50, "panicConcurrency": 100},

@@ -112,7 +112,7 @@ impl RepoArgs {
             fields.retain(|field, _| !group.contains(&field.as_str()));
         }
         fields.extend(now);
-        serde_json::from_value(Value::Object(fields)).expect("the fields of two of its kind")
+        serde_json::from_value(Value::Object(fields)).expect("the fields of two RepoArgs make one")
     }
 
     /// Flags of `earlier` that do not hold for another repository. Who may sign is kept, so that no more is let in.

@@ -199,14 +199,14 @@ impl Held {
         let (mut held, mut due, mut next) = (BTreeMap::new(), Vec::new(), None);
         for note in notes {
             let identity = note.identity();
-            let (since, told) = self.0.get(&identity).copied().unwrap_or((now, false));
+            let (since, is_reported) = self.0.get(&identity).copied().unwrap_or((now, false));
             let left = (since + note.patience()).saturating_duration_since(now);
-            match (told, left.is_zero()) {
+            match (is_reported, left.is_zero()) {
                 (true, _) => {}
                 (false, true) => due.push(note),
                 (false, false) => next = Some(next.map_or(left, |next: Duration| next.min(left))),
             }
-            held.insert(identity, (since, told || left.is_zero()));
+            held.insert(identity, (since, is_reported || left.is_zero()));
         }
         self.0 = held;
         (due, next)
@@ -312,7 +312,7 @@ mod tests {
         assert!(!may_write("scheduler", &write(Change::Delete)));
     }
 
-    // Seen red with a patience of zero: told at once.
+    // Seen red with a patience of zero: reported at once.
     #[test]
     fn a_pod_that_waits_for_the_first_node_is_told_of_only_after_a_while() {
         let snapshot = SnapshotBuilder::new().pod(&instance("web", spec(1, 1))).snapshot;

@@ -484,7 +484,7 @@ async fn take(sim: &mut Sim, stalled: &mut Option<(Observed, Writes)>, step: Ste
     }
 }
 
-/// Every pod of an object is there, bound once or told why not; nothing else is bound.
+/// Every pod of an object is there, bound once or with a reason why not; nothing else is bound.
 async fn assert_converged(sim: &mut Sim) {
     sim.catch_up().await;
     let objects: BTreeSet<String> =

@@ -271,8 +271,8 @@ fn workflow_tests(
             let file = stray::file_beside(manifest, &reference.name);
             let Some(text) = text(&file) else { continue };
             let cases = cases::check(&text, reference, spec, &limits);
-            let told = cases.iter().flat_map(|case| case.violations(&file, reference));
-            violations.extend(told.filter(|violation| !violation.is_error()));
+            let reported = cases.iter().flat_map(|case| case.violations(&file, reference));
+            violations.extend(reported.filter(|violation| !violation.is_error()));
             all.push(WorkflowTests { workflow: reference.to_string(), file, cases });
         }
     }

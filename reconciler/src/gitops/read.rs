@@ -94,8 +94,8 @@ fn read_keeping(
     let parsed = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
     let is_unused = !parsed.values().any(|file| file.is_manifest)
         && is_unused(&repository, head, folder).map_err(unread)?;
-    let told: BTreeSet<&Violation> = old_listing.notes.iter().collect();
-    for note in listing.notes.iter().filter(|note| !told.contains(note)) {
+    let old_notes: BTreeSet<&Violation> = old_listing.notes.iter().collect();
+    for note in listing.notes.iter().filter(|note| !old_notes.contains(note)) {
         tracing::info!(source = %mirror.config().name, %note, "skipped");
     }
     tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed = count, "read");

@@ -183,13 +183,13 @@ fn first_parents(
     while at.to_string() != applied {
         if line.len() == LINE_MAX {
             return Ok(Err(format!(
-                "commit {} lies more than {LINE_MAX} first parents back, or is none of them",
+                "commit {} is more than {LINE_MAX} first parents back, or not on that line",
                 short(applied)
             )));
         }
         let parents: Vec<Oid> = repository.find_commit(at)?.parent_ids().collect();
         let Some(&parent) = parents.first() else {
-            return Ok(Err(format!("commit {} is none of its first parents", short(applied))));
+            return Ok(Err(format!("commit {} is not on the first-parent line", short(applied))));
         };
         let trailer = git::plan_trailer(repository, at, &parent.to_string())?;
         line.push(FirstParent { commit: at, parent, is_merge: parents.len() == 2, trailer });

@@ -436,8 +436,8 @@ impl Loop for SourceLoop {
         };
         if !unchanged {
             self.written = self.written.max(at);
-            let told = observed.before(&self.config.name).map(|(status, _)| status);
-            tell(&self.events, told, &status, revision.as_ref());
+            let reported = observed.before(&self.config.name).map(|(status, _)| status);
+            tell(&self.events, reported, &status, revision.as_ref());
         }
         if let Some(why) = outcome.applied.stopped {
             return Err(self.failed(why));

@@ -329,7 +329,7 @@ fn news_of_quarantine(before: Option<&SourceStatus>, after: &SourceStatus) -> Ve
     for file in after.quarantined.iter().filter(is_new) {
         by_commit.entry(&file.commit).or_default().push(file);
     }
-    let told = by_commit.into_iter().map(|(commit, files)| {
+    let news = by_commit.into_iter().map(|(commit, files)| {
         let total: u64 = files.iter().map(|file| errors(file)).sum();
         let named = files.iter().take(QUARANTINED_NAMED_MAX);
         let mut named: Vec<String> = named.map(|file| format!("{} ({})", file.file, errors(file))).collect();
@@ -349,7 +349,7 @@ fn news_of_quarantine(before: Option<&SourceStatus>, after: &SourceStatus) -> Ve
         );
         News { warning: true, reason: "Quarantined", message }
     });
-    told.collect()
+    news.collect()
 }
 
 /// How many errors a file has: they come first, so that if warnings are among those that are kept, all

@@ -26,7 +26,7 @@ impl Beats {
         Self { token: format!("{:032x}", rand::random::<u128>()) }
     }
 
-    /// What the gateway is told.
+    /// The token that goes to the gateway.
     pub(super) fn token(&self) -> &str {
         &self.token
     }

@@ -15,9 +15,9 @@ use super::book::KeptHead;
 use super::machine::{Event, errors};
 use super::records::{Entry, INLINE_MAX_BYTES, JournalPart, PART_MAX_BYTES, Parts, RunHead, RunId, Stored};
 
-/// So many entries become one value.
+/// Entries that become one value.
 const COMPACTED_ENTRIES: usize = 100;
-/// And so many bytes at most.
+/// Most bytes of that value.
 const COMPACTED_BYTES: usize = 24 * 1024;
 /// First and longest wait before etcd is asked again.
 const RETRY_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));

@@ -35,7 +35,7 @@ impl Waiting {
     /// Follows what is asked for, and wakes the loop that begins it.
     pub async fn follow(self, store: SharedStore, nudge: Nudge) {
         loop {
-            // An error is looked into by whoever asks for a run.
+            // Who asks for a run sees the error.
             let _ = self.follow_once(&store, &nudge).await;
             sleep(REWATCH_WAIT).await;
         }
@@ -95,7 +95,7 @@ pub enum RequestError {
     /// The input is nested too deeply.
     #[error("the input is nested more than {DEPTH_MAX} levels deep")]
     TooDeep,
-    /// So many wait that no further one is taken.
+    /// Too many wait already.
     #[error("{WAITING_MAX} runs wait already, which is the most")]
     TooManyWaiting,
     /// Etcd did not take it.

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 /// A tick is missed once it is older than this: a change of leader takes less.
 const LATE: SignedDuration = SignedDuration::from_secs(60);
-/// So many ticks that were missed are counted one by one; of a longer time only the end is looked at.
+/// Most missed ticks that are counted one by one; of a longer time only the end is looked at.
 const COUNTED_MAX: u32 = 1_000;
 /// That end.
 const LOOKED_AT: SignedDuration = SignedDuration::from_hours(48);

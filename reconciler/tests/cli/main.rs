@@ -99,7 +99,7 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// Stands for the reflector and for whoever leads: every receipt is seen, and answered at once.
+/// Stands for the reflector and for the leader: every receipt is seen, and answered at once.
 async fn answer_all(mut snapshot: Snapshot, publisher: WorldPublisher, store: Arc<MemoryStore>) {
     let mut changes = store.watch(prefix::REQUESTS, 1).await.unwrap();
     while let Some(Ok(batch)) = changes.next().await {

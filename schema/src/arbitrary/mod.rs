@@ -104,9 +104,9 @@ mod tests {
                 let text = arbitrary_object_of(kind, "one", seed);
                 assert_eq!(text, arbitrary_object_of(kind, "one", seed));
                 let loaded = load_file("a.yaml", text.as_bytes());
-                let told: Vec<_> =
+                let found: Vec<_> =
                     loaded.violations.iter().filter(|one| one.severity != Severity::Note).collect();
-                assert!(told.is_empty(), "seed {seed}: {told:#?}\n{text}");
+                assert!(found.is_empty(), "seed {seed}: {found:#?}\n{text}");
                 assert_eq!(loaded.documents[0].object.resource.kind(), kind);
             }
         }

@@ -59,7 +59,7 @@ pub fn manifests_page() -> String {
     let definition =
         |name: &str| any.pointer(&format!("/$defs/{name}")).map(|_| SchemaView::definition(&any, name));
     page.push_str(&definition("ObjectMeta").map(|shape| table(&any, shape)).unwrap_or_default());
-    let mut told = BTreeSet::from(["ObjectMeta".to_owned()]);
+    let mut covered = BTreeSet::from(["ObjectMeta".to_owned()]);
     for kind in Kind::ALL {
         let names = [format!("{kind}Spec"), format!("{kind}Manifest")];
         let Some((name, spec)) = names.into_iter().find_map(|name| Some((name.clone(), definition(&name)?)))
@@ -71,12 +71,12 @@ pub fn manifests_page() -> String {
         for Spelling { title, what, example } in spellings(kind) {
             let _ = write!(page, "\n### {title}\n\n{what}\n\n```yaml\n{example}```\n");
         }
-        told.insert(name);
+        covered.insert(name);
     }
     page.push_str("\n## Types\n");
     let names =
         any["$defs"].as_object().map(|all| all.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
-    for name in names.into_iter().filter(|name| !told.contains(name) && !name.ends_with("Manifest")) {
+    for name in names.into_iter().filter(|name| !covered.contains(name) && !name.ends_with("Manifest")) {
         let Some(shape) = definition(&name) else { continue };
         if shape.object().is_none() {
             continue;

@@ -23,7 +23,7 @@ pub fn load_definition(path: &str, bytes: &[u8]) -> ManifestFile {
 }
 
 /// Gives a workflow that names a file by `definitionPath` the state machine that the file holds. What is wrong with that
-/// is told at its place in the file, and then the workflow stays as it was.
+/// is reported at its place in the file, and then the workflow stays as it was.
 pub fn define(document: &mut Document, path: &str, bytes: &[u8]) -> Vec<Violation> {
     let Resource::Workflow(named) = &document.object.resource else { return Vec::new() };
     let ManifestFile { documents, mut violations, .. } = load_in(&document.reference.namespace, path, bytes);

@@ -152,8 +152,8 @@ impl SpecVisitor for (Kind, Reading<'_>) {
             spec.fill_defaults();
             spec
         });
-        let told = findings.into_vec().into_iter().filter(|finding| !follows_from(&faults, finding));
-        told.for_each(|finding| problems.push(located(node, finding)));
+        let kept = findings.into_vec().into_iter().filter(|finding| !follows_from(&faults, finding));
+        kept.for_each(|finding| problems.push(located(node, finding)));
         let draft = DraftObject {
             api_version: api_version.to_owned(),
             metadata: metadata?,

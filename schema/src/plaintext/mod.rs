@@ -1,6 +1,6 @@
 //! What is inside an encrypted secret: a header that says for which pods it is, then its values. Pure.
 //!
-//! Ciphertext can be copied by whoever reads the repository. The header goes along with it, so a copy in another
+//! Ciphertext can be copied by every reader of the repository. The header goes along with it, so a copy in another
 //! namespace, under another name or in another source is of no use there.
 //!
 //! ```text

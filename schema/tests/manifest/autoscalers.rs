@@ -1,4 +1,4 @@
-//! Autoscalers: good ones, what they become, and what is told of bad ones.
+//! Autoscalers: good ones, what they become, and the errors of bad ones.
 
 use schema::kinds::Resource;
 use schema::kinds::horizontal_pod_autoscaler::{

@@ -1,4 +1,4 @@
-//! Dns objects: good ones, what they become, and what is told of bad ones.
+//! Dns objects: good ones, what they become, and the errors of bad ones.
 
 use schema::kinds::Resource;
 use schema::kinds::dns::DnsSpec;

@@ -1,4 +1,4 @@
-//! Services: good ones, what they become, and what is told of bad ones.
+//! Services: good ones, what they become, and the errors of bad ones.
 
 use schema::kinds::Resource;
 use schema::kinds::pod::PortReference;

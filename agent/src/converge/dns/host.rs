@@ -171,7 +171,7 @@ pub(super) async fn set_split_by(program: &str, link: &str, now: &Split, split: 
         run(program, &[switch, link, "no"]).await?;
     }
     // It counts those that go until the new ones are in, and of too many it keeps none: then what stays is
-    // told first, and those names are found all the time.
+    // set first, and those names are found all the time.
     if now.domains.union(&split.domains).count() > DOMAINS_MAX {
         let stay: BTreeSet<String> = now.domains.intersection(&split.domains).cloned().collect();
         set_domains(program, link, &stay).await?;

@@ -49,7 +49,7 @@ const RESOLVED_STUB_LINK: &str = "systemd/resolve/stub-resolv.conf";
 /// The machine's file leads to systemd-resolved, or did before this agent wrote it. `link` and
 /// `former_link`: where the file leads to as a symbolic link, now and then.
 ///
-/// Told by the file alone: that systemd-resolved does not answer at this moment says nothing.
+/// Decided from the file alone: systemd-resolved may be silent for a moment.
 pub fn asks_resolved(machine: &Machine, link: Option<&str>, former_link: Option<&str>) -> bool {
     let (text, link) = match &machine.former {
         Some(former) if is_written(&machine.text) => (former, former_link),

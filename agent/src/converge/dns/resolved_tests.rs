@@ -79,7 +79,7 @@ grep -qx '~cluster.local' wanted || : > gap
 mv wanted there
 "#;
 
-// Seen red with the new domains told at once.
+// Seen red with the new domains set at once.
 #[tokio::test]
 async fn hosts_that_come_while_others_go_leave_no_moment_without_the_zone() {
     let folder = tempfile::tempdir().unwrap();

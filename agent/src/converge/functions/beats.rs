@@ -91,7 +91,7 @@ impl Beats {
     pub(super) fn answer(&self, method: &Method, path: &str, activation: &str) -> Option<Answered> {
         let token = path.strip_prefix(PATH)?;
         if *method != Method::POST {
-            let message = "POST tells that the call is alive";
+            let message = "use POST to say that the call is alive";
             let refused = Refused::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
             return Some(refused.answer(activation));
         }

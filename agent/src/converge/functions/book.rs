@@ -405,9 +405,9 @@ impl Calls {
                 panic_milli: entry.window.mean_milli(PANIC_SECONDS, now),
                 idle_since: entry.idle_since,
             };
-            let told = entry.failures.told(Timestamp::now());
-            if !told.is_empty() {
-                failures.insert(id.to_string(), told);
+            let recent = entry.failures.told(Timestamp::now());
+            if !recent.is_empty() {
+                failures.insert(id.to_string(), recent);
             }
             let is_old = now.duration_since(entry.idle_from).as_secs() > STABLE_SECONDS as u64;
             let is_idle = demand.waiting + demand.in_flight == 0 && demand.stable_milli == 0;

@@ -1,4 +1,4 @@
-//! How long the parts of a call took: told to its caller on request, and summed up; and how calls failed. Pure.
+//! How long the parts of a call took: sent to its caller on request, and summed up; and how calls failed. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -90,7 +90,7 @@ impl Tally {
 
 /// Failures that are kept of each function.
 const FAILURES_MAX: usize = 3;
-/// How long they are told of.
+/// How long they are reported.
 const FAILURES_TOLD: SignedDuration = SignedDuration::from_hours(1);
 /// Bytes of a failure's type, and of its message.
 const FAILURE_BYTES: (usize, usize) = (60, 200);
@@ -113,7 +113,7 @@ impl Failures {
         self.0.truncate(FAILURES_MAX);
     }
 
-    /// Those that are told of, the newest first.
+    /// Those that are reported, the newest first.
     pub(super) fn told(&self, now: Timestamp) -> Vec<CallFailure> {
         let is_recent = |one: &&CallFailure| now.duration_since(one.last) < FAILURES_TOLD;
         self.0.iter().filter(is_recent).cloned().collect()

@@ -22,7 +22,7 @@ use crate::packet_rules::spellings::Spellings;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Netlink, Tunnels};
 
-/// Where agents' APIs listen unless told otherwise.
+/// Where agents' APIs listen by default.
 const DEFAULT_API_PORT: u16 = 7071;
 
 /// What does not change while the loop runs.

@@ -72,7 +72,7 @@ impl PodId {
 }
 
 impl Worker {
-    /// Tells of something about a pod.
+    /// Records an event about a pod.
     pub fn tell(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
         self.events.record(EventDraft {
             kind,

@@ -104,7 +104,7 @@ fn squeue(names: &[String]) -> String {
     format!("SLURM_BITSTR_LEN=0 squeue -h -t all --user=\"$(id -un)\" --name={names} -O {fields}")
 }
 
-/// Bytes that both programs may print of a job with so many tasks.
+/// Bytes that both programs may print of a job with `tasks` tasks.
 pub fn answer_bytes(name: &str, tasks: u32) -> u64 {
     2 * u64::from(tasks) * (ROW_BYTES + name.len() as u64)
 }

@@ -244,8 +244,8 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Optio
         Some((index, EndedTask { state: row.state.clone(), exit: row.exit }))
     });
     let ended_tasks = ended_tasks.collect();
-    let told = all.iter().max_by_key(|row| weight(&row.state))?;
-    let (phase, ended) = match meaning(&told.state) {
+    let decisive = all.iter().max_by_key(|row| weight(&row.state))?;
+    let (phase, ended) = match meaning(&decisive.state) {
         Meaning::Queued => (JobPhase::Queued, None),
         Meaning::Running => (JobPhase::Running, None),
         Meaning::Suspended => (JobPhase::Suspended, None),
@@ -254,12 +254,12 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Optio
     };
     Some(Facts {
         id,
-        submitted: told.submitted.clone(),
-        state: told.state.clone(),
-        reason: told.reason.clone(),
-        exit: told.exit,
-        derived: told.derived.clone(),
-        nodes: told.nodes.clone(),
+        submitted: decisive.submitted.clone(),
+        state: decisive.state.clone(),
+        reason: decisive.reason.clone(),
+        exit: decisive.exit,
+        derived: decisive.derived.clone(),
+        nodes: decisive.nodes.clone(),
         elapsed_seconds: all.iter().filter_map(|row| row.elapsed_seconds).max(),
         tasks,
         phase,

@@ -76,7 +76,7 @@ async fn what_this_process_does_in_its_own_chains_is_nobody_elses_change() {
     assert_eq!(iptables.generation().await, Some(count + 3), "what was written of it is looked at");
 }
 
-// Seen red with what was read kept, and given to whoever comes later.
+// Seen red with what was read kept, and given to a later caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_a_read_is_given_it_only_if_nothing_changed_meanwhile() {
     let node = TestNamespace::new();

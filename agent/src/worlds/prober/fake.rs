@@ -16,7 +16,7 @@ pub enum FakeAnswer {
     Status(u16),
     Refused,
     Silent,
-    /// Whoever asks panics.
+    /// The caller panics.
     Panics,
 }
 

@@ -38,7 +38,7 @@ impl Server {
         Self::start_with("")
     }
 
-    /// One that lets in whoever has the password of a user, and nobody with a key.
+    /// One that takes a user's password, and no key.
     fn with_passwords() -> Option<Self> {
         Self::start_with("PasswordAuthentication yes\nPubkeyAuthentication no\n")
     }

@@ -1,7 +1,7 @@
 //! The files that Slurm jobs left: listed as JSON, or as a page with links for a browser, and one by one.
 //!
 //! Their names and contents are whatever a job made of them. Nothing of them is run: names are escaped, files are saved and
-//! not shown, and the browser is told to guess no type.
+//! not shown, and the browser must guess no type.
 
 use std::fmt::Write as _;
 

@@ -41,7 +41,7 @@ pub(in crate::api) struct Which {
     namespace: Option<String>,
     /// Of this workflow.
     workflow: Option<String>,
-    /// So many at most.
+    /// The most that are answered.
     limit: Option<u16>,
     /// Those that are older: the `next` of the answer before.
     before: Option<i64>,

@@ -12,7 +12,7 @@ use crate::cli::error::CliError;
 use crate::cli::print::output::{complain, write_out};
 use crate::view::root_cause;
 
-/// Where functions are called unless told otherwise.
+/// Where functions are called by default.
 const GATEWAY_PORT: u16 = 8081;
 /// The function failed.
 const FAILED: u8 = 1;

@@ -1,4 +1,4 @@
-//! `minik8s run`: asks for a run of a workflow, and waits for its end if told to.
+//! `minik8s run`: asks for a run of a workflow, and waits for its end with `--wait`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -79,8 +79,8 @@ async fn until_answered<T: DeserializeOwned>(
             Err(error) if error.is_not_found() && *has_begun => {
                 let run = path[1..4].join("/");
                 return Err(CliError::NotReached(format!(
-                    "run {run} is no longer kept: how it ended is not known; see ttlSecondsAfterFinished and \
-                     runsHistoryLimit of its workflow"
+                    "run {run} is no longer kept: how it ended is not known; see the workflow's \
+                     ttlSecondsAfterFinished and runsHistoryLimit"
                 )));
             }
             // The leader has not begun it yet.

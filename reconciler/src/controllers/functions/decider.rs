@@ -60,7 +60,7 @@ impl Config {
     }
 }
 
-/// What is known of a function; none: it can't be told.
+/// What is known of a function; none: unknown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
     /// Replicas that take calls.

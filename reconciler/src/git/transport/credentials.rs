@@ -208,7 +208,7 @@ fn credential(
 
 fn check_host_key(config: &SourceConfig, key: &[u8]) -> Result<(), GitError> {
     let (known, shown) = match (sealed(config, "knownHosts")?, &config.credentials.known_hosts) {
-        (Some(sealed), _) => (sealed, "`knownHosts` of its sealed credentials".to_owned()),
+        (Some(sealed), _) => (sealed, "`knownHosts` in its sealed credentials".to_owned()),
         (None, Some(file)) => (read(config, file)?, file.display().to_string()),
         (None, None) => {
             return Err(failed(config, "no known_hosts file is given", "give --known-hosts FILE"));

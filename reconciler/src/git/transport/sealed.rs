@@ -67,7 +67,7 @@ impl SealedCredentials {
         entries.into_iter().map(text).collect()
     }
 
-    /// As the commit has it that the mirror holds now, if that may be applied: whoever can push, but not sign, must
+    /// As the commit has it that the mirror holds now, if that may be applied: who can push, but not sign, must
     /// not put other credentials there. First below the source's folder, then below the root.
     fn ciphertext(&self, source: &str) -> Result<(String, Vec<u8>), Missing> {
         let from = &self.home.name;

@@ -12,7 +12,8 @@ use super::files::Lookup;
 use crate::git::content::ContentError;
 
 /// The same manifests with the state machines that they name. What is wrong with one keeps the file of its workflow
-/// from being applied, and is told at its place in the machine's own file. Fails only for what is not the commit's fault.
+/// from being applied, and is reported at its place in the machine's own file. Fails only for what is not the
+/// commit's fault.
 pub(in crate::gitops) fn with_definitions(
     manifests: &Manifests,
     lookup: &mut impl Lookup,

@@ -247,7 +247,7 @@ pub(in crate::gitops) fn resolve(
         let folders = folder.of(name);
         for (draft, uses) in file.documents.iter_mut().zip(by_document) {
             let mut files = Files::new();
-            let mut told = BTreeSet::new();
+            let mut reported = BTreeSet::new();
             for used in uses {
                 let key = (folders.clone(), draft.reference.namespace.clone(), used.what.clone());
                 let granted = match known.get(&key) {
@@ -263,7 +263,7 @@ pub(in crate::gitops) fn resolve(
                     }
                     Err(refusal) if refusal.is_absent && used.is_optional => {}
                     Err(refusal) => {
-                        if told.insert(used.what.clone()) {
+                        if reported.insert(used.what.clone()) {
                             file.violations.push(violation(name, draft, &used, refusal));
                         }
                     }

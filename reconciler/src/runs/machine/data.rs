@@ -162,7 +162,7 @@ pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
     Err(Failure::new(errors::DATA_LIMIT, cause))
 }
 
-/// More than so many lists and objects lie in each other.
+/// Whether lists and objects are nested more than `levels` deep.
 pub fn is_deeper_than(value: &Json, levels: usize) -> bool {
     let Some(inside) = levels.checked_sub(1) else { return value.is_array() || value.is_object() };
     match value {

@@ -28,7 +28,7 @@ pub const MAP_CONCURRENCY_MAX: u32 = 40;
 /// with their calls.
 pub const CALLS_MAX: usize = 40;
 
-/// With so many strands under way, a Map begins no further item while another one of its own is under way. A few levels of
+/// With this many strands under way, a Map begins no further item while another one of its own is under way. A few levels of
 /// Maps in each other fit in; each step of a run looks at all strands.
 pub const STRANDS_MAX: usize = 1_000;
 

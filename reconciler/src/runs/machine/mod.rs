@@ -146,7 +146,7 @@ pub struct Timer {
     pub due: Timestamp,
 }
 
-/// What is to be done outside for a run as it is. Not edges: whoever asks again gets the same.
+/// What is to be done outside for a run as it is. Not edges: who asks again gets the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pending<'a> {
     /// [`Event::Continue`] is wanted.

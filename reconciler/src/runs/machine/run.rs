@@ -109,7 +109,7 @@ impl Run {
         Some(history)
     }
 
-    /// What is to be done outside for the run as it is. Whoever asks again gets the same.
+    /// What is to be done outside for the run as it is. Who asks again gets the same.
     pub fn pending(&self) -> Pending<'_> {
         let mut pending =
             Pending { continues: false, calls: Vec::new(), timers: Vec::new(), heartbeats: Vec::new() };

@@ -38,7 +38,7 @@ pub enum Report {
 pub struct Entry {
     /// Seconds, as the trace counts them.
     pub at: Number,
-    /// Replicas; 0 without data, which `valid` tells from a decision.
+    /// Replicas; 0 without data: `valid` says whether it is a decision.
     pub desired: u32,
     /// There was data to decide on.
     pub valid: bool,

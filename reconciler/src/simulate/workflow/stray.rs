@@ -81,7 +81,7 @@ pub fn unused<'a>(
             };
             (why, help)
         };
-        let message = format!("none of its cases is run: {why}");
+        let message = format!("none of these cases is run: {why}");
         violations.push(Violation::of(&rules::WORKFLOW_TEST_UNUSED, file, (0, 0), message).with_help(help));
     }
     violations
@@ -117,10 +117,10 @@ mod tests {
             ("other/order.tests.yaml", cases),
         ]);
         insta::assert_snapshot!(found.join("\n"), @r"
-    apps/order.tests.yml: none of its cases is run: cases are read from `*.tests.yaml` (rename it to `order.tests.yaml`)
-    apps/ordr.tests.yaml: none of its cases is run: no workflow of this folder is called `ordr` (rename it to `order.tests.yaml` if it tests the workflow `order`)
-    apps/unlike.tests.yaml: none of its cases is run: no workflow of this folder is called `unlike` (name it `NAME.tests.yaml` after a workflow of this folder, or remove it)
-    other/order.tests.yaml: none of its cases is run: no workflow of this folder is called `order` (move it to `apps/order.tests.yaml`, beside the manifest of `order`)
+    apps/order.tests.yml: none of these cases is run: cases are read from `*.tests.yaml` (rename it to `order.tests.yaml`)
+    apps/ordr.tests.yaml: none of these cases is run: no workflow of this folder is called `ordr` (rename it to `order.tests.yaml` if it tests the workflow `order`)
+    apps/unlike.tests.yaml: none of these cases is run: no workflow of this folder is called `unlike` (name it `NAME.tests.yaml` after a workflow of this folder, or remove it)
+    other/order.tests.yaml: none of these cases is run: no workflow of this folder is called `order` (move it to `apps/order.tests.yaml`, beside the manifest of `order`)
     ");
     }
 

@@ -400,7 +400,7 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
             "hash": hash, "clusterIP": "10.96.0.20", "ports": ports, "leftOutCount": left_out
         }))
     };
-    told(with(&hash(), 2), "service default/web: none of its 2 pods is ready");
+    told(with(&hash(), 2), "service default/web: none of 2 pods is ready");
     let old = "service default/web: the services controller has not taken this version in yet";
     told(with("of the version before", 0), old);
     told(with(&hash(), 0), "");

@@ -106,7 +106,7 @@ pub struct RunDetail {
     pub calls: Vec<RunCall>,
     /// With the event names of Step Functions.
     pub history: Vec<HistoryEvent>,
-    /// So many events, from the first one on, are without their inputs and outputs: the history would be too large.
+    /// How many events, from the first one on, lack inputs and outputs: the history would be too large.
     #[serde(default)]
     pub without_data: usize,
 }

@@ -1,4 +1,4 @@
-//! What is written down of whoever comes in, and that nothing is lost.
+//! What is recorded of each delivery, and that nothing is lost.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -143,7 +143,7 @@ impl Reconciler {
             identity: name.to_owned(),
         };
         tokio::spawn(follower.run(token));
-        // As the daemon does it: whoever begins to lead looks.
+        // As the daemon does it: a new leader looks.
         let (mut changes, look) = (fence.clone(), nudge.clone());
         tokio::spawn(async move {
             loop {

@@ -48,7 +48,7 @@ impl ServiceSpec {
             return progressing(format!("{} of {} node ports", node_ports.len(), self.ports.len()));
         }
         if *ready_endpoints == 0 && *unready_endpoints > 0 && !self.publish_not_ready_addresses {
-            return progressing(format!("none of its {unready_endpoints} pods is ready"));
+            return progressing(format!("none of {unready_endpoints} pods is ready"));
         }
         Health::Healthy
     }
@@ -66,10 +66,7 @@ mod tests {
         status.cluster_ip = Some("10.96.0.20".to_owned());
         assert_eq!(spec.health(&status), Health::Healthy);
         status.unready_endpoints = 2;
-        assert_eq!(
-            spec.health(&status),
-            Health::Progressing { why: "none of its 2 pods is ready".to_owned() }
-        );
+        assert_eq!(spec.health(&status), Health::Progressing { why: "none of 2 pods is ready".to_owned() });
         status.ready_endpoints = 1;
         assert_eq!(spec.health(&status), Health::Healthy);
         spec.cluster_ip = Some(super::super::HEADLESS.to_owned());

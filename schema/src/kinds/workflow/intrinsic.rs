@@ -318,7 +318,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether the function takes so many arguments, and such.
+/// Whether the function takes arguments of this number and kind.
 fn fit(function: Intrinsic, arguments: &[Argument]) -> Result<(), ExpressionError> {
     let (wanted, optional, more) = function.parameters();
     let (least, found) = (wanted.len() - optional, arguments.len());

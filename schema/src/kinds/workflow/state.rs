@@ -121,7 +121,7 @@ pub struct TaskState {
     /// The machine ends with this state.
     #[serde(default, skip_serializing_if = "is_false")]
     pub end: bool,
-    /// What of the state's input it sees; all when absent, `{}` when null.
+    /// The part of the state's input that it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
     /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
@@ -133,7 +133,7 @@ pub struct TaskState {
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub result_path: Option<NullablePath>,
-    /// What of its output goes to the next state; all when absent, `{}` when null.
+    /// The part of its output that goes to the next state; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub output_path: Option<NullablePath>,
     /// When it is tried again; the first that names the error counts.
@@ -171,10 +171,10 @@ pub struct ChoiceState {
     /// The state to go to if no rule fits; without it the run fails with `States.NoChoiceMatched`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
-    /// What of the state's input it sees; all when absent, `{}` when null.
+    /// The part of the state's input that it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
-    /// What of its output goes to the next state; all when absent, `{}` when null.
+    /// The part of its output that goes to the next state; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub output_path: Option<NullablePath>,
 }
@@ -196,7 +196,7 @@ pub struct PassState {
     /// Its output, as it is; its input when absent.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub result: Option<Json>,
-    /// What of the state's input it sees; all when absent, `{}` when null.
+    /// The part of the state's input that it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
     /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
@@ -205,7 +205,7 @@ pub struct PassState {
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub result_path: Option<NullablePath>,
-    /// What of its output goes to the next state; all when absent, `{}` when null.
+    /// The part of its output that goes to the next state; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub output_path: Option<NullablePath>,
 }
@@ -237,10 +237,10 @@ pub struct WaitState {
     /// Path of the point in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp_path: Option<String>,
-    /// What of the state's input it sees; all when absent, `{}` when null.
+    /// The part of the state's input that it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
-    /// What of its output goes to the next state; all when absent, `{}` when null.
+    /// The part of its output that goes to the next state; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub output_path: Option<NullablePath>,
 }
@@ -253,10 +253,10 @@ pub struct SucceedState {
     /// For people; has no effect and is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// What of the state's input it sees; all when absent, `{}` when null.
+    /// The part of the state's input that it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
-    /// What of its output goes to the next state; all when absent, `{}` when null.
+    /// The part of its output that goes to the next state; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub output_path: Option<NullablePath>,
 }
@@ -299,7 +299,7 @@ pub struct ParallelState {
     /// The machine ends with this state.
     #[serde(default, skip_serializing_if = "is_false")]
     pub end: bool,
-    /// What of the state's input it sees; all when absent, `{}` when null.
+    /// The part of the state's input that it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
     /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
@@ -311,7 +311,7 @@ pub struct ParallelState {
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub result_path: Option<NullablePath>,
-    /// What of its output goes to the next state; all when absent, `{}` when null.
+    /// The part of its output that goes to the next state; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub output_path: Option<NullablePath>,
     /// When it is tried again; the first that names the error counts.
@@ -365,7 +365,7 @@ pub struct MapState {
     /// The machine ends with this state.
     #[serde(default, skip_serializing_if = "is_false")]
     pub end: bool,
-    /// What of the state's input it sees; all when absent, `{}` when null.
+    /// The part of the state's input that it sees; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub input_path: Option<NullablePath>,
     /// What is made of the result before `resultPath`. A field `x.$` takes its value from a path of it.
@@ -374,7 +374,7 @@ pub struct MapState {
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub result_path: Option<NullablePath>,
-    /// What of its output goes to the next state; all when absent, `{}` when null.
+    /// The part of its output that goes to the next state; all when absent, `{}` when null.
     #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
     pub output_path: Option<NullablePath>,
     /// When it is tried again; the first that names the error counts.

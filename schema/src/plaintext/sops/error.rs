@@ -18,7 +18,7 @@ pub enum SopsError {
     /// A value that can't become a text under a key.
     #[error("`{0}` is no text: write each value as a text at the top level of the file")]
     Nested(String),
-    /// A value that whoever reads the repository can read.
+    /// A value that every reader of the repository can read.
     #[error("`{0}` is not encrypted: take it out of the file, or out of the rule that leaves it in clear")]
     Clear(String),
     /// It could be a copy from anywhere.

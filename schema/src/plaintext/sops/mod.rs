@@ -1,4 +1,4 @@
-//! SOPS files with age recipients, as a plaintext with a header. Pure: whoever has an identity decrypts the data key.
+//! SOPS files with age recipients, as a plaintext with a header. Pure: the owner of an identity decrypts the data key.
 //!
 //! In a SOPS file each value is encrypted by itself and the keys are in clear, so the header is among the values: the keys
 //! `namespace`, `name` and `source` of the top level. All values must be encrypted: of what is in clear, the MAC covers the

@@ -78,7 +78,7 @@ struct Held {
     until: Option<Instant>,
 }
 
-/// Tells whether this process leads. Clones tell the same.
+/// Says whether this process leads. Clones say the same.
 #[derive(Debug, Clone)]
 pub struct FenceReader {
     held: watch::Receiver<Option<Held>>,

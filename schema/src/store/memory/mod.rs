@@ -41,9 +41,9 @@ struct Inner {
 /// What goes wrong next.
 #[derive(Debug, Default)]
 struct Faults {
-    /// So many transactions fail without being done.
+    /// How many transactions fail without being done.
     fail_txns: u32,
-    /// So many transactions are done, and their answers get lost.
+    /// How many transactions are done, but lose their answers.
     lose_answers: u32,
     /// Transactions that touch one of these keys fail without being done.
     refused_keys: BTreeSet<String>,

@@ -33,7 +33,7 @@ pub(super) struct Place {
 }
 
 impl Shares {
-    /// So many places.
+    /// Shares of `places` places.
     pub(super) fn of(places: usize) -> Self {
         Self {
             places: Arc::new(Semaphore::new(places)),

@@ -181,7 +181,7 @@ async fn without_any_upstream_that_answers_all_end_in_bounded_time() {
     assert!(start.elapsed() <= super::DEADLINE + super::STAGGER, "{:?}", start.elapsed());
 }
 
-// Seen red with SERVFAIL for whoever finds no place at once.
+// Seen red with SERVFAIL for a question that finds no place at once.
 #[tokio::test]
 async fn who_finds_no_place_waits_for_one() {
     let one = upstream(Says::Late).await;

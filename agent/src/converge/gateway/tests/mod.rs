@@ -43,7 +43,7 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
     Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
 }
 
-/// A catalog that an etcd told.
+/// A catalog as etcd gave it.
 fn known() -> Catalog {
     Catalog { source: Source::Etcd, ..Catalog::default() }
 }
@@ -181,7 +181,7 @@ impl Wire {
         self.until("\r\n\r\n").await.to_ascii_lowercase()
     }
 
-    /// A head, then a body of the length that it tells or in chunks as they were sent.
+    /// A head, then a body of the length that it names or in chunks as they were sent.
     async fn message(&mut self) -> String {
         let head = self.head().await;
         let body = match field(&head, "content-length") {

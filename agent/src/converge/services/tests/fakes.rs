@@ -1,4 +1,4 @@
-//! The loop on fakes: what it reads, what it writes, what it tells.
+//! The loop on fakes: what it reads, writes and reports.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ mod lists;
 mod numbers;
 mod texts;
 
-/// What a call gives: at most so many bytes of JSON, as do its arguments in all.
+/// What a call gives: at most `most` bytes of JSON, as do its arguments in all.
 pub(super) fn evaluate(
     call: &IntrinsicCall,
     data: &Json,

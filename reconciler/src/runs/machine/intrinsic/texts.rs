@@ -13,7 +13,7 @@ use crate::runs::machine::limits::size;
 /// Longest text that is encoded, decoded or hashed, in characters: the language's own bound.
 const TEXT_MAX_CHARS: usize = 10_000;
 
-/// The template with a value for each `{}`, at most so many bytes. In one that stands in the workflow, `\{` is a brace.
+/// The template with a value for each `{}`, at most `most` bytes. In one that stands in the workflow, `\{` is a brace.
 pub(super) fn format(
     template: &str,
     has_escapes: bool,

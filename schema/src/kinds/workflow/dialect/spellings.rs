@@ -43,7 +43,7 @@ spec:
     },
     Spelling {
         title: "Older form: `startAt`, `params`, `nodes`",
-        what: "All beside `metadata`. A task calls the Function of its own name. Each node's output is the next one's \
+        what: "All beside `metadata`. A task calls the Function with the same name. Each node's output is the next one's \
                input; without `next`, and where no choice fits, the run ends.",
         example: "\
 kind: Workflow

@@ -62,7 +62,7 @@ impl Resources<'_> {
         let mark = if written.value.is_blank() { written.mark } else { written.value.mark };
         let function = match named(&written, self.namespace) {
             Ok(function) => {
-                self.told(&written, mark, &function, notes);
+                self.note_spelling(&written, mark, &function, notes);
                 function
             }
             Err((rule, message)) => {
@@ -76,7 +76,7 @@ impl Resources<'_> {
         put(state, entry("function", written.mark, text(mark, &function)));
     }
 
-    fn told(&mut self, written: &Entry, mark: Mark, function: &str, notes: &mut Notes<'_>) {
+    fn note_spelling(&mut self, written: &Entry, mark: Mark, function: &str, notes: &mut Notes<'_>) {
         if written.value.text().is_some_and(|text| text.starts_with("arn:")) {
             let (_, functions) = self.by_arn.get_or_insert((mark, Vec::new()));
             if !functions.iter().any(|known| known == function) {

@@ -79,5 +79,5 @@ fn intrinsic(text: &str, at: &Path<'_>, findings: &mut Findings) {
     let message = format!("Invalid value: a path is wanted here, not the intrinsic function `{name}`");
     findings
         .add(&rules::JSON_PATH, at, message)
-        .help("work the value out in a Pass before, in a field of its parameters that ends in `.$`");
+        .help("first compute the value in a Pass, in a parameter whose name ends in `.$`");
 }
