@@ -23,7 +23,7 @@ use schema::snapshot::{Snapshot, Versioned};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{SnapshotReader, WorldPublisher};
+use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,7 @@ pub struct Node {
     pub store: SharedStore,
     pub state: tempfile::TempDir,
     snapshot: Snapshot,
-    publisher: WorldPublisher,
+    publisher: SnapshotPublisher,
     reader: SnapshotReader,
     running: Option<Running>,
     /// What the loop gives to every container.

@@ -1,9 +1,10 @@
 //! What the leader knows of all runs, and the tasks that carry them on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use imbl::OrdMap;
+use schema::control::lock;
 use schema::meta::NamespacedName;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -118,8 +119,7 @@ impl Book {
 
     /// Where each run is that a task carries on.
     pub(super) fn progress(&self) -> BTreeMap<RunId, Progress> {
-        let read =
-            |carried: &Carried| carried.progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let read = |carried: &Carried| lock(&carried.progress).clone();
         self.tasks.iter().map(|(id, carried)| (id.clone(), read(carried))).collect()
     }
 }

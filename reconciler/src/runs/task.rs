@@ -1,9 +1,10 @@
 //! One run under way: what happens is written down, and only then followed up.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use schema::control::lock;
 use schema::kinds::workflow::{RunPhase, WorkflowSpec};
 use schema::store::SharedStore;
 use schema::store::election::Fence;
@@ -222,7 +223,7 @@ impl RunTask {
         if let Some(head) = ended {
             self.kept.head = head;
         }
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = lock(&self.progress);
         self.run.state_name().clone_into(&mut progress.state);
         progress.steps = self.run.steps();
         Ok(())

@@ -15,7 +15,7 @@ use schema::keys::{Key, prefix};
 use schema::records::{Delivery, DeliveryAnswer};
 use schema::snapshot::{Change, Snapshot};
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{SnapshotReader, WorldPublisher};
+use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
 use schema::store::{Store, WatchEvent};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -100,7 +100,7 @@ fn snapshot() -> Snapshot {
 }
 
 /// Stands for the reflector and for the leader: every receipt is seen, and answered at once.
-async fn answer_all(mut snapshot: Snapshot, publisher: WorldPublisher, store: Arc<MemoryStore>) {
+async fn answer_all(mut snapshot: Snapshot, publisher: SnapshotPublisher, store: Arc<MemoryStore>) {
     let mut changes = store.watch(prefix::REQUESTS, 1).await.unwrap();
     while let Some(Ok(batch)) = changes.next().await {
         for event in batch.events {

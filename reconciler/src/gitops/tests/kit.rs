@@ -19,7 +19,7 @@ use schema::snapshot::{Change, Snapshot};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{SnapshotReader, WorldPublisher};
+use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
 use schema::store::{Op, Store, TxnOutcome};
 use tempfile::TempDir;
 
@@ -166,7 +166,7 @@ pub(in crate::gitops) struct Cluster {
     crashing: CrashingStore,
     snapshot: Snapshot,
     known: BTreeMap<String, i64>,
-    publisher: WorldPublisher,
+    publisher: SnapshotPublisher,
     reader: SnapshotReader,
     pub(in crate::gitops) sync: SourceLoop,
     config: SourceConfig,

@@ -42,11 +42,11 @@ pub struct SnapshotReader {
 
 /// The end that publishes snapshots.
 #[derive(Debug)]
-pub struct WorldPublisher {
+pub struct SnapshotPublisher {
     snapshots: watch::Sender<Arc<Snapshot>>,
 }
 
-impl WorldPublisher {
+impl SnapshotPublisher {
     /// Readers see `snapshot` from now on.
     pub fn publish(&self, snapshot: Snapshot) {
         self.snapshots.send_replace(Arc::new(snapshot));
@@ -60,9 +60,9 @@ impl SnapshotReader {
     }
 
     /// A reader whose snapshots come from the publisher, beginning with `snapshot`.
-    pub fn channel(snapshot: Snapshot) -> (WorldPublisher, Self) {
+    pub fn channel(snapshot: Snapshot) -> (SnapshotPublisher, Self) {
         let (sender, snapshots) = watch::channel(Arc::new(snapshot));
-        (WorldPublisher { snapshots: sender }, Self { snapshots })
+        (SnapshotPublisher { snapshots: sender }, Self { snapshots })
     }
 
     /// The newest snapshot. Cheap.
@@ -122,7 +122,7 @@ pub fn spawn(
 async fn publish(
     mut fold: Fold,
     mut inputs: mpsc::Receiver<Input>,
-    publisher: WorldPublisher,
+    publisher: SnapshotPublisher,
     anew: watch::Sender<u64>,
 ) {
     let mut burst = Vec::with_capacity(QUEUE);

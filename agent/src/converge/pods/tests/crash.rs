@@ -22,7 +22,7 @@ use schema::records::Binding;
 use schema::snapshot::{Snapshot, Versioned};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{SnapshotReader, WorldPublisher};
+use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -103,7 +103,7 @@ pub(in crate::converge::pods) struct Rig {
     pub(in crate::converge::pods) table: watch::Sender<PodTable>,
     state: tempfile::TempDir,
     snapshot: Snapshot,
-    publisher: WorldPublisher,
+    publisher: SnapshotPublisher,
     reader: SnapshotReader,
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
+use schema::control::lock;
 use schema::files::of_content;
 use schema::records::EventType;
 
@@ -33,14 +34,14 @@ async fn on_disk(
     let (busy, at) = (Arc::clone(busy), Arc::new(Mutex::new(PathBuf::new())));
     let now_at = {
         let at = Arc::clone(&at);
-        move |path: &Path| path.clone_into(&mut at.lock().unwrap_or_else(PoisonError::into_inner))
+        move |path: &Path| path.clone_into(&mut lock(&at))
     };
     let work = tokio::task::spawn_blocking(move || {
         let _busy = busy;
         work(&now_at)
     });
     let Ok(done) = tokio::time::timeout(VOLUMES_MAX, work).await else {
-        let path = at.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
+        let path = lock(&at).display().to_string();
         let seconds = VOLUMES_MAX.as_secs();
         return Err(format!(
             "{path} did not answer within {seconds} s; check the file system that it is on, such as a network share whose server is away"
