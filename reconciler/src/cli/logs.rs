@@ -98,7 +98,7 @@ async fn of_run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliE
             continue;
         };
         let only = Some(format!("[{}] ", call.activation));
-        let mut lines = Lines { prefix, only, rest: Vec::new() };
+        let mut lines = Lines { prefix, only, stamped: false, rest: Vec::new() };
         write_bytes(&lines.take(log))?;
         write_bytes(&lines.end())?;
     }
@@ -205,7 +205,8 @@ async fn print_all(
 async fn print_lines(client: &Client, args: &LogsArgs, pod: &str, answer: Response) -> Result<(), CliError> {
     let mut chunks = answer.bytes_stream();
     let only = args.activation.as_ref().map(|id| format!("[{id}] "));
-    let mut lines = Lines { prefix: format!("[{pod}] "), only, rest: Vec::new() };
+    let prefix = format!("[{pod}] ");
+    let mut lines = Lines { prefix, only, stamped: args.timestamps, rest: Vec::new() };
     while let Some(chunk) = chunks.next().await {
         write_bytes(&lines.take(&chunk.map_err(|error| broken_off(client, &error))?))?;
     }
@@ -215,8 +216,10 @@ async fn print_lines(client: &Client, args: &LogsArgs, pod: &str, answer: Respon
 /// What came of a line that is not at its end.
 struct Lines {
     prefix: String,
-    /// What lines begin with that count.
+    /// What lines begin with that count, behind their time if they have one.
     only: Option<String>,
+    /// Each line begins with its time and a space.
+    stamped: bool,
     rest: Vec<u8>,
 }
 
@@ -236,13 +239,22 @@ impl Lines {
     /// The line as far as it came.
     fn end(&mut self) -> Vec<u8> {
         let mut line = std::mem::take(&mut self.rest);
-        if line.is_empty() || self.only.as_ref().is_some_and(|only| !line.starts_with(only.as_bytes())) {
+        if line.is_empty() || !self.counts(&line) {
             return Vec::new();
         }
         if !line.ends_with(b"\n") {
             line.push(b'\n');
         }
         [self.prefix.as_bytes(), &line].concat()
+    }
+
+    fn counts(&self, line: &[u8]) -> bool {
+        let Some(only) = &self.only else { return true };
+        let text = match self.stamped {
+            true => line.splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default(),
+            false => line,
+        };
+        text.starts_with(only.as_bytes())
     }
 }
 
@@ -266,7 +278,7 @@ mod tests {
     // Seen red with the rest of a chunk written at once.
     #[test]
     fn lines_of_several_pods_are_whole_whatever_the_chunks_are() {
-        let mut lines = Lines { prefix: "[a] ".to_owned(), only: None, rest: Vec::new() };
+        let mut lines = Lines { prefix: "[a] ".to_owned(), only: None, stamped: false, rest: Vec::new() };
         let mut told = Vec::new();
         for chunk in ["on", "e\ntwo", "\n", "\nthr", "ee"] {
             told.push(String::from_utf8(lines.take(chunk.as_bytes())).unwrap());
@@ -274,5 +286,22 @@ mod tests {
         told.push(String::from_utf8(lines.end()).unwrap());
         assert_eq!(told, ["", "[a] one\n", "[a] two\n", "[a] \n", "", "[a] three\n"]);
         assert!(lines.end().is_empty());
+    }
+
+    // Seen red with the time taken for the beginning of the line, and without `only`.
+    #[test]
+    fn lines_of_one_call_are_chosen_also_behind_their_time() {
+        let chosen = |stamped, text: &str| {
+            let only = Some("[a1] ".to_owned());
+            let mut lines = Lines { prefix: "[p] ".to_owned(), only, stamped, rest: Vec::new() };
+            String::from_utf8([lines.take(text.as_bytes()), lines.end()].concat()).unwrap()
+        };
+        assert_eq!(
+            chosen(false, "[a1] one\n[a2] two\nsays [a1] three\n[a1] end"),
+            "[p] [a1] one\n[p] [a1] end\n"
+        );
+        let stamped = "2026-01-01T00:00:00.5Z [a1] one\n2026-01-01T00:00:01.5Z [a2] two\n\
+                       2026-01-01T00:00:02.5Z says [a1] three\n2026-01-01T00:00:03.5Z \n";
+        assert_eq!(chosen(true, stamped), "[p] 2026-01-01T00:00:00.5Z [a1] one\n");
     }
 }

@@ -145,3 +145,92 @@ fn failure(status: StatusCode, text: &str) -> (String, String) {
     let said = format!("{status}: {kind}: {}{trace}", part("message"));
     (kind, said)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    const SILENT: &str = "the connection stays open, without an answer";
+
+    /// Answers one call, whose body is an object; ends with what it was asked.
+    fn gateway(answer: String) -> (String, std::thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let asked = std::thread::spawn(move || {
+            let (mut connection, _) = listener.accept().unwrap();
+            let (mut request, mut part) = (String::new(), [0; 4096]);
+            while !request.ends_with('}') {
+                let bytes = connection.read(&mut part).unwrap();
+                assert!(bytes > 0, "{request}");
+                request.push_str(std::str::from_utf8(&part[..bytes]).unwrap());
+            }
+            match answer.as_str() {
+                SILENT => _ = connection.read(&mut part),
+                answer => connection.write_all(answer.as_bytes()).unwrap(),
+            }
+            request
+        });
+        (address, asked)
+    }
+
+    fn answer(status: &str, body: &str) -> String {
+        format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    }
+
+    async fn invoke(gateway: &str, flags: &[&str]) -> Result<ExitCode, CliError> {
+        let line = ["minik8s", "invoke", "hello", "--gateway", gateway];
+        let Command::Invoke(args) = Cli::parse_from(line.iter().chain(flags)).command else {
+            panic!("invoke is typed")
+        };
+        run(&args).await
+    }
+
+    // Seen red with each code changed.
+    #[tokio::test]
+    async fn the_exit_code_says_whether_the_call_ran() {
+        let failed = |status, kind| answer(status, &format!(r#"{{"error": {{"type": "{kind}"}}}}"#));
+        let cases = [
+            (0, answer("200", "{}")),
+            (1, failed("500", "ValueError")),
+            (1, failed("502", "BadAnswer")),
+            (1, failed("504", "Timeout")),
+            (2, failed("400", "BadRequest")),
+            (2, answer("404", "no JSON")),
+            (3, failed("429", "TooMany")),
+            (3, failed("503", "QueueFull")),
+            (4, failed("502", "ReplicaLost")),
+            (4, String::new()),
+            (4, answer("200", "{}").replace("length: 2", "length: 9")),
+            (4, SILENT.to_owned()),
+        ];
+        for (wanted, answer) in cases {
+            let (address, _) = gateway(answer.clone());
+            let timeout = if answer == SILENT { "100ms" } else { "60s" };
+            let code = invoke(&address, &["--timeout", timeout]).await.unwrap();
+            assert_eq!(code, ExitCode::from(wanted), "{answer}");
+        }
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(invoke(&closed.to_string(), &[]).await.unwrap(), ExitCode::from(3));
+    }
+
+    // Seen red with the body of a call without a file.
+    #[tokio::test]
+    async fn the_object_of_a_file_is_what_the_function_is_called_with() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        std::fs::write(path, r#"{"name": "Ada"}"#).unwrap();
+        let (address, asked) = gateway(answer("200", "{}"));
+        assert_eq!(invoke(&address, &["-f", path]).await.unwrap(), ExitCode::SUCCESS);
+        let asked = asked.join().unwrap();
+        assert!(asked.starts_with("POST /default/hello "), "{asked}");
+        assert!(asked.ends_with(r#"{"name": "Ada"}"#), "{asked}");
+        let error = invoke(&address, &["-f", "/gone.json"]).await.unwrap_err().to_string();
+        assert!(error.contains("cannot read /gone.json"), "{error}");
+    }
+}

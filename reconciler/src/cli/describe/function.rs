@@ -75,3 +75,74 @@ fn image(image: &FunctionImage) -> String {
     };
     format!("{}: {state}{registry}", image.reference)
 }
+
+#[cfg(test)]
+mod tests {
+    use schema::files::Files;
+    use schema::kinds::{Kind, Resource};
+    use schema::meta::NamespacedName;
+    use schema::object::Object;
+    use schema::records::{NodeDemand, OwnerRef, Rollout};
+    use schema::snapshot::Snapshot;
+
+    use super::*;
+    use crate::view::testing::*;
+
+    fn put_replica(snapshot: &mut Snapshot, name: &str, hash: char, commit: &str) {
+        let object = put_object(snapshot, name, commit);
+        let mut pod = put_instance(snapshot, &object);
+        pod.owner = OwnerRef { kind: Kind::Function, name: "hello".to_owned() };
+        pod.hash = hash.to_string().repeat(64);
+        snapshot.pods.insert(NamespacedName::new("default", name), stored(pod));
+    }
+
+    // Seen red without the errors, and without the revisions.
+    #[test]
+    fn the_page_has_the_last_errors_of_all_nodes_and_the_versions_that_run() {
+        let mut snapshot = snapshot();
+        put_replica(&mut snapshot, "hello-1", 'a', C1);
+        put_replica(&mut snapshot, "hello-2", 'a', C1);
+        put_replica(&mut snapshot, "hello-3", 'b', C2);
+        let mut object = put_object(&mut snapshot, "hello", C2);
+        snapshot.objects.remove(&object.reference());
+        object.resource = Resource::Function(serde_json::from_str(r#"{"source": "code"}"#).unwrap());
+        object.hash = Object::hash_of(&object.resource, &Files::default());
+        snapshot.objects.insert(object.reference(), stored(object.clone()));
+        let rollout: Rollout = serde_json::from_value(serde_json::json!({
+            "objectHash": object.hash, "commit": C2, "wanted": "b".repeat(64),
+            "startedAt": at(60), "progressedAt": at(60), "best": {"updated": 0, "available": 0, "old": 0}, "status": {},
+        }))
+        .unwrap();
+        snapshot.rollouts.insert(object.reference(), stored(rollout));
+        let failure = |kind: &str, message: &str, count, last| CallFailure {
+            kind: kind.to_owned(),
+            message: message.to_owned(),
+            count,
+            last: at(last),
+        };
+        let of_nodes = [
+            ("n1", vec![failure("ValueError", "no name", 2, 70)]),
+            (
+                "n2",
+                vec![failure("Timeout", "it took too long", 1, 75), failure("ValueError", "no name", 3, 90)],
+            ),
+        ];
+        for (node, failures) in of_nodes {
+            let failures = [("default/hello".to_owned(), failures)].into();
+            let (functions, beats) = Default::default();
+            let demand = NodeDemand { since: at(0), functions, beats, failures };
+            snapshot.demand.insert(node.to_owned(), stored(demand));
+        }
+        let id = NamespacedName::new("default", "hello");
+        let detail = crate::view::function(&snapshot, &id, Vec::new(), at(100)).unwrap();
+        let page = function_page(&detail, Screen { width: None, colour: false }, at(100)).unwrap();
+        let lines: Vec<&str> =
+            page.lines().skip_while(|line| !line.starts_with("Calls:")).skip(1).take(4).collect();
+        insta::assert_snapshot!(lines.join("\n"), @r"
+        Last errors:   ValueError: no name (5 times, the last 10s ago)
+                       Timeout: it took too long (1 times, the last 25s ago)
+        Revisions:     bbbbbbbb: newest, 1 pod, commit 2222222, image app:1
+                       aaaaaaaa: before, 2 pods, commit 1111111, image app:1
+        ");
+    }
+}

@@ -29,7 +29,7 @@ impl Bounds {
     /// function, none while one is; `decided` is the decider's number, none while it has no data.
     ///
     /// The time without a call alone decides on zero, whatever the windows still hold; until then one replica stays. A
-    /// call that finds none gets one at once: the decider has no average to go by yet.
+    /// call that finds none gets one at once: the decider is not asked before.
     pub fn wanted(&self, decided: Option<u32>, before: u32, idle: Option<SignedDuration>) -> u32 {
         let sleeps = idle.is_some_and(|idle| before == 0 || idle >= self.zero_after);
         if sleeps && self.least == 0 {

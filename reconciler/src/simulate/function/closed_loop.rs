@@ -1,7 +1,8 @@
 //! The closed loop: calls meet the replicas that the decider wanted for those before them. Times are microseconds.
 //!
-//! A tick as in the controller, and a look at once when a call finds no replica or the last one may go. The windows and
-//! the memory begin anew when the function falls asleep: what was before it says nothing of the load that wakes it.
+//! A tick as in the controller, and a look at once when a call finds no replica or the last one may go. The windows go on
+//! while the function sleeps, as those of the gateways do: the calls before its sleep still count as it wakes. What the
+//! decider remembers, such as a panic, ends with the last replica.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::function::FunctionSpec;
@@ -11,7 +12,7 @@ use super::fleet::Fleet;
 use super::trace::Load;
 use super::{CallCounts, Change, LoadReport};
 use crate::controllers::functions::bounds::Bounds;
-use crate::controllers::functions::decider::{Config, Memory, Observation, TICK, decide};
+use crate::controllers::functions::decider::{Config, Decision, Memory, Observation, TICK, decide};
 use crate::controllers::functions::windows::Windows;
 use crate::simulate::trace::TraceError;
 
@@ -91,6 +92,9 @@ impl Simulation {
         let mut fleet = Fleet::new(spec.concurrency, cold_start, micros(load.handling_seconds));
         // Those of `minScale` have long been ready.
         fleet.scale(spec.min_scale, begin - cold_start);
+        // The gateways know it for as long, without a call.
+        let mut windows = Windows::default();
+        windows.record(time(begin) - config.stable_window, time(begin), 0.0);
         Self {
             config,
             bounds: Bounds::of(spec),
@@ -103,7 +107,7 @@ impl Simulation {
                 waits: Vec::new(),
             },
             fleet,
-            windows: Windows::default(),
+            windows,
             memory: Memory::default(),
             wanted: spec.min_scale,
             now: begin,
@@ -121,6 +125,10 @@ impl Simulation {
             self.serve();
             let is_wake_up = self.wanted == 0 && self.idle_since.is_none();
             if is_wake_up || self.now >= self.next_tick || self.sleeps_at().is_some_and(|at| at <= self.now) {
+                self.look();
+            }
+            if is_wake_up {
+                // The controller plans again as soon as its first replica is written.
                 self.look();
             }
             self.note();
@@ -151,9 +159,7 @@ impl Simulation {
     }
 
     fn pass_time(&mut self, next: i64) {
-        if self.wanted > 0 {
-            self.windows.record(time(self.now), time(next), self.calls() as f64);
-        }
+        self.windows.record(time(self.now), time(next), self.calls() as f64);
         let passed = u64::try_from(next - self.now).unwrap_or_default();
         self.replica_micros += passed * self.fleet.all() as u64;
         self.now = next;
@@ -178,22 +184,31 @@ impl Simulation {
 
     /// Decides, and starts or removes replicas.
     fn look(&mut self) {
-        let now = time(self.now);
-        let (stable, panic) = self.windows.averages(now, self.config.stable_window);
-        let ready = u32::try_from(self.fleet.ready()).ok();
-        let (decision, memory) =
-            decide(&self.config, &self.memory, Observation { ready, stable, panic }, now);
-        self.memory = memory;
+        let decision = self.decide();
         let idle = self.idle_since.map(|since| SignedDuration::from_micros(self.now - since));
         self.wanted = self.bounds.wanted(decision.map(|decision| decision.desired), self.wanted, idle);
         if self.wanted == 0 {
-            (self.memory, self.windows) = (Memory::default(), Windows::default());
+            self.memory = Memory::default();
         }
         self.fleet.scale(self.wanted, self.now);
         self.most_replicas = self.most_replicas.max(self.fleet.all());
         if self.now >= self.next_tick {
             self.next_tick += i64::try_from(TICK.as_micros()).unwrap_or(i64::MAX);
         }
+    }
+
+    /// Asks the decider; not where no replica is wanted, as the controller does: there a call wakes one.
+    fn decide(&mut self) -> Option<Decision> {
+        if self.wanted == 0 {
+            return None;
+        }
+        let now = time(self.now);
+        let (stable, panic) = self.windows.averages(now, self.config.stable_window);
+        let ready = u32::try_from(self.fleet.ready()).ok();
+        let seen = Observation { ready, stable, panic };
+        let (decision, memory) = decide(&self.config, &self.memory, seen, now);
+        self.memory = memory;
+        decision
     }
 
     /// Keeps how it is, if other replicas are wanted or ready than before.

@@ -58,7 +58,7 @@ fn from_zero_to_a_load_and_back_to_zero() {
     assert!(report.replicas.iter().any(|change| change.panic));
     // The load ends at 120.49, when the last call of it came 0.5 s before.
     assert_eq!(at(399.0), (150.49, 0, 0));
-    // Asleep it remembers nothing: one call wakes one replica.
+    // After so long a sleep the windows are empty: one call wakes one replica.
     assert_eq!(
         sizes(&report).iter().rev().take(3).copied().collect::<Vec<_>>(),
         [(431.5, 0, 0), (401.0, 1, 1), (400.0, 1, 0)]
@@ -99,14 +99,42 @@ fn the_scale_of_the_manifest_bounds_it() {
     assert!(report.calls.refused > 0);
 }
 
+// Seen red with a memory that outlives the sleep.
 #[test]
-fn a_function_that_was_asleep_begins_anew() {
-    // In panic until 61 s at least, and with a full window behind it.
-    let rows = [(0.0, 200.0, 1.0), (35.0, 1.0, 1.0)];
-    let report = load("concurrency: 10, maxScale: 30", &arrivals(0.5, 1.0, &rows));
-    assert!(report.replicas.iter().any(|change| change.panic) && report.most_replicas > 10);
+fn a_function_that_was_asleep_has_forgotten_its_panic() {
+    // In panic until 62 s at least. A target of 10 calls, and what is left in the window is less than that.
+    let rows = [(0.0, 100.0, 2.5), (35.0, 1.0, 1.0)];
+    let fields = "concurrency: 200, targetUtilizationPercentage: 5, maxScale: 30";
+    let report = load(fields, &arrivals(0.5, 1.0, &rows));
+    assert!(report.replicas.iter().any(|change| change.panic) && report.most_replicas > 4);
     let after: Vec<_> = sizes(&report).into_iter().filter(|(at, ..)| *at > 30.0).collect();
-    assert_eq!(after, [(33.5, 0, 0), (35.0, 1, 0), (35.5, 1, 1), (66.5, 0, 0)]);
+    assert_eq!(after, [(33.49, 0, 0), (35.0, 1, 0), (35.5, 1, 1), (66.5, 0, 0)]);
+}
+
+// Seen red with windows that begin anew with each sleep, and with a second look that waits for the next tick.
+#[test]
+fn the_calls_before_its_sleep_still_count_as_it_wakes() {
+    // Ten calls at once for 20 s, all in one replica that could take 100: 200 call-seconds, and a target of 1 call.
+    let fields = "concurrency: 100, targetUtilizationPercentage: 1, maxScale: 30";
+    let report = load(fields, &arrivals(0.0, 0.5, &[(0.0, 20.0, 20.0), (55.0, 1.0, 1.0)]));
+    let woken: Vec<_> =
+        sizes(&report).into_iter().filter(|(at, _, ready)| *at > 50.0 && *ready > 0).collect();
+    // 200 / 60 are 3.3 calls at 55 s; each second that leaves the window takes 10 call-seconds with it.
+    assert_eq!(woken, [(55.0, 4, 4), (64.0, 3, 3), (70.0, 2, 2), (76.0, 1, 1)]);
+    assert_eq!(sizes(&report).last(), Some(&(85.5, 0, 0)));
+}
+
+// Seen red with windows that begin with the first call.
+#[test]
+fn a_load_finds_a_function_that_slept_as_one_that_has_no_past() {
+    let from = |second: f64, rows: &[(f64, f64, f64)]| {
+        let report = load("concurrency: 10, maxScale: 30", &arrivals(0.5, 0.5, rows));
+        let since = |at: f64| ((at - second) * 1000.0).round() as i64;
+        let found = sizes(&report).into_iter().filter(|(at, ..)| *at >= second);
+        found.map(|(at, wanted, ready)| (since(at), wanted, ready)).collect::<Vec<_>>()
+    };
+    let slept = from(200.0, &[(0.0, 1.0, 1.0), (200.0, 100.0, 30.0)]);
+    assert_eq!(from(0.0, &[(0.0, 100.0, 30.0)]), slept);
 }
 
 /// Seconds of all replicas together that take calls.
