@@ -458,11 +458,67 @@ impl Reported for RulesStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::FunctionDemand;
     use crate::store::Store as _;
     use crate::store::memory::MemoryStore;
 
     fn rules(revision: i64) -> Option<RulesStatus> {
         Some(RulesStatus { revision, ..RulesStatus::default() })
+    }
+
+    /// Calls of functions: how many wait, and how many are at a replica.
+    fn demand(functions: &[(&str, u32, u32)]) -> NodeDemand {
+        let of = |&(name, waiting, in_flight): &(&str, u32, u32)| {
+            (name.to_owned(), FunctionDemand { waiting, in_flight, ..FunctionDemand::default() })
+        };
+        NodeDemand {
+            since: jiff::Timestamp::UNIX_EPOCH,
+            functions: functions.iter().map(of).collect(),
+            beats: BTreeMap::new(),
+            failures: BTreeMap::new(),
+        }
+    }
+
+    // Seen red with every call that waits taken for the first.
+    #[test]
+    fn only_a_call_that_wakes_a_function_is_urgent() {
+        let is_urgent = |before: Option<&[_]>, now: Option<&[_]>| {
+            NodeDemand::is_urgent(before.map(demand).as_ref(), now.map(demand).as_ref())
+        };
+        let waits = Some(&[("f", 1, 0)][..]);
+        assert!(is_urgent(None, waits), "nothing is written yet");
+        assert!(is_urgent(Some(&[]), waits), "it was left out");
+        assert!(is_urgent(Some(&[("f", 0, 0)]), waits), "from zero");
+        assert!(is_urgent(Some(&[("f", 0, 3)]), Some(&[("f", 0, 3), ("g", 1, 0)])), "another one");
+        assert!(!is_urgent(waits, waits), "unchanged");
+        assert!(!is_urgent(waits, Some(&[("f", 2, 0)])), "it is woken already");
+        assert!(!is_urgent(Some(&[("f", 0, 1)]), Some(&[("f", 1, 1)])), "it has a replica");
+        assert!(!is_urgent(Some(&[("f", 0, 0)]), Some(&[("f", 0, 1)])), "nobody waits");
+        assert!(!is_urgent(waits, Some(&[])) && !is_urgent(waits, None));
+    }
+
+    // Seen red with no change of one key urgent.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_wakes_a_function_is_written_at_once_and_another_number_a_second_later() {
+        let store = Arc::new(MemoryStore::new());
+        let key = Key::Demand("n1".to_owned());
+        let (sender, newest) = watch::channel(Some(demand(&[])));
+        let shutdown = CancellationToken::new();
+        let writer = StatusWriter::of_key(key.clone(), store.clone() as SharedStore);
+        let running = tokio::spawn(writer.run(newest, shutdown.clone()));
+        let waiting = async |millis: u64| {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            let value = store.get(&key.to_string()).await.unwrap().unwrap().value;
+            decode::<NodeDemand>(&value).unwrap().functions.get("f").map(|demand| demand.waiting)
+        };
+        assert_eq!(waiting(10).await, None);
+        sender.send_replace(Some(demand(&[("f", 1, 0)])));
+        assert_eq!(waiting(10).await, Some(1), "at once");
+        sender.send_replace(Some(demand(&[("f", 2, 0)])));
+        assert_eq!(waiting(900).await, Some(1));
+        assert_eq!(waiting(200).await, Some(2));
+        shutdown.cancel();
+        running.await.unwrap();
     }
 
     // Seen red with only unknown keys taken over, and with a store that is away taken for one that refuses a key.

@@ -9,12 +9,13 @@ use schema::condition::ConditionStatus;
 use schema::files::{BlobKind, BlobRef};
 use schema::keys::Key;
 use schema::kinds::Resource;
+use schema::kinds::cluster::ClusterSpec;
 use schema::kinds::function::{FunctionSpec, ImageState, built_image, image_hash};
 use schema::kinds::replica_set::ReplicaSetStatus;
 use schema::object::Object;
 use schema::records::{
     BuildOrder, FunctionDemand, FunctionRecord, NodeConditions, NodeDemand, NodeImage, NodeImageState,
-    RegistryCopy, Rollout, RolloutProgress, ScaleRecord,
+    RegistryCopy, Rollout, RolloutProgress, ScaleRecord, Settled,
 };
 use schema::snapshot::Snapshot;
 
@@ -114,6 +115,22 @@ fn one_node_builds_and_what_is_built_is_ordered_no_more() {
         (ImageState::Ready, vec!["n1".to_owned()])
     );
     assert!(plan(&builder.after(&built).snapshot, at(3)).writes.is_empty());
+}
+
+// Seen red with an order that names no base.
+#[test]
+fn the_base_that_the_cluster_names_is_what_another_image_is_ordered_on() {
+    let object = function('a');
+    let mut cluster = ClusterSpec::default();
+    cluster.functions.python_base = Some("base:1".to_owned());
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let plan = plan(&builder.cluster(cluster).snapshot, at(0));
+    let record: FunctionRecord = written(&plan, &record_key(&object)).unwrap();
+    let image = &record.images[0].reference;
+    let key = Key::Build("n1".to_owned(), image_hash(image).unwrap().to_owned());
+    let order: BuildOrder = written(&plan, &key).unwrap();
+    assert_eq!((order.base.as_deref(), &order.reference), (Some("base:1"), image));
+    assert_ne!(order.reference, reference(&object), "what was built on another base is not it");
 }
 
 // Seen red with `builder` that asks no node whether it is there.
@@ -293,6 +310,46 @@ fn a_node_that_is_silent_for_a_moment_takes_no_replica_away() {
     let silent = silent.put(&Key::NodeConditions("n1".to_owned()), &conditions);
     let planned = plan(&silent.snapshot, at(0));
     assert!(written::<ScaleRecord>(&planned, &Key::Scale(object.reference())).is_none(), "{planned}");
+}
+
+// Seen red with what a gateway of 59 seconds says taken for the whole window.
+#[test]
+fn a_gateway_that_has_just_begun_takes_no_replica_away() {
+    let object = function('a');
+    let scale = Key::Scale(object.reference());
+    let five = ScaleRecord { replicas: 5, scaler: object.reference().to_string() };
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
+    let builder = builder.put(&Key::Rollout(object.reference()), &rollout(&object, at(-100)));
+    let builder = builder.put(&scale, &five);
+    let one = FunctionDemand { in_flight: 1, stable_milli: 1000, panic_milli: 1000, ..Default::default() };
+    for (calls, replicas) in [(&[][..], 0), (&[("default/hello", one)], 2)] {
+        let scaled = |seconds: i64| {
+            let reported = NodeDemand { since: at(-seconds), ..demand(calls) };
+            let planned =
+                plan(&builder.clone().put(&Key::Demand("n1".to_owned()), &reported).snapshot, at(0));
+            written::<ScaleRecord>(&planned, &scale).map(|scale| scale.replicas)
+        };
+        assert_eq!((scaled(1), scaled(59), scaled(60)), (None, None, Some(replicas)), "{calls:?}");
+    }
+}
+
+// Seen red with the pods that run alone counted: one was written.
+#[test]
+fn an_etcd_that_was_lost_gets_the_scale_that_was_last_known() {
+    let object = function('a');
+    let scale = Key::Scale(object.reference());
+    let of = |replicas| ScaleRecord { replicas, scaler: object.reference().to_string() };
+    let builder = SnapshotBuilder::new().nodes(1).put(&Key::Object(object.reference()), &object);
+    let whole = builder.clone().put(&scale, &of(5)).put(&Key::Settled("n1".to_owned()), &Settled::default());
+    let known = LastKnown::of(&whole.snapshot, at(0)).unwrap();
+    let known = LastKnown::from_disk(&known.to_disk());
+    let scaled = |snapshot: &Snapshot| {
+        let planned = super::plan::plan(snapshot, &known, at(500));
+        written::<ScaleRecord>(&planned, &scale).map(|scale| scale.replicas)
+    };
+    assert_eq!(scaled(&builder.snapshot), Some(5));
+    assert_eq!(scaled(&builder.put(&scale, &of(2)).snapshot), None, "what etcd has comes first");
 }
 
 #[test]

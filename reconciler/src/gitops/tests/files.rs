@@ -12,6 +12,7 @@ use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance, SourceState};
 use schema::snapshot::{Snapshot, Versioned};
+use schema::violation::Severity;
 
 use super::kit::{Cluster, Files, Repo, merge_of, pod};
 use crate::blobs::{BlobStore, Blobs, BlobsError};
@@ -339,4 +340,24 @@ fn a_folder_of_the_disk_is_checked_as_its_commit_would_be() {
     assert_eq!(rules(dir.path()), ["apps/c.yaml repo-file", "apps/d.yaml repo-file"]);
     write("apps/secrets/db.age", "password: x");
     assert_eq!(rules(&dir.path().join("apps/b.yaml")), ["apps/b.yaml secret-file"]);
+}
+
+// Seen red with the folder of a function taken for an optional one.
+#[test]
+fn a_function_whose_folder_is_missing_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    Repository::init(dir.path()).unwrap();
+    let function = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: f}\n\
+                    spec: {source: functions/hello}\n";
+    fs::write(dir.path().join("f.yaml"), function).unwrap();
+    let told = || crate::diagnostics::inspect(&[dir.path()]).unwrap().report.violations;
+    let missing = told();
+    assert_eq!(
+        missing.iter().map(|one| (&*one.rule, one.severity)).collect::<Vec<_>>(),
+        [("repo-file", Severity::Error)]
+    );
+    assert_eq!(missing[0].message, "spec.source: there is no functions/hello in the repository");
+    fs::create_dir_all(dir.path().join("functions/hello")).unwrap();
+    fs::write(dir.path().join("functions/hello/main.py"), "def main(params):\n    return {}\n").unwrap();
+    assert_eq!(told(), []);
 }

@@ -54,3 +54,41 @@ pub fn of_registry(reference: &str) -> Option<(&str, &str)> {
     (name == REGISTRY_REPOSITORY && format!("{address}/") != LOCAL && is_hash(hash))
         .then_some((repository, hash))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::files::BlobKind;
+    use crate::kinds::function::Runtime;
+
+    // Seen red without the base in the hash.
+    #[test]
+    fn another_source_runtime_or_base_is_another_image_and_nothing_else_is() {
+        let image = |digit: &str, function: &FunctionSpec, cluster: &FunctionDefaults| {
+            let (digest, texts, source) = (digit.repeat(64), Vec::new(), String::new());
+            let blob = BlobRef { digest, size: 1, kind: BlobKind::Folder, texts, source };
+            let files = [("functions/hello".to_owned(), blob)].into();
+            built_image(function, &files, cluster).unwrap().0
+        };
+        let source = Some("functions/hello".to_owned());
+        let (function, cluster) =
+            (FunctionSpec { source, ..FunctionSpec::default() }, FunctionDefaults::default());
+        let docker = FunctionSpec { runtime: Some(Runtime::Dockerfile), ..function.clone() };
+        let on = |base: &str| FunctionDefaults { python_base: Some(base.to_owned()), ..cluster.clone() };
+        let first = image("a", &function, &cluster);
+        let others = [
+            image("b", &function, &cluster),
+            image("a", &docker, &cluster),
+            image("a", &function, &on("base:1")),
+            image("a", &function, &on("base:2")),
+        ];
+        assert_eq!(others.iter().chain([&first]).collect::<BTreeSet<_>>().len(), 5, "{others:?}");
+        assert!(others.iter().all(|name| image_hash(name).is_some()), "{others:?}");
+        let slower = FunctionSpec { timeout_seconds: Some(600), ..function };
+        let index = Some("https://index.lan/simple".to_owned());
+        let elsewhere = FunctionDefaults { package_index: index, ..cluster };
+        assert_eq!(image("a", &slower, &elsewhere), first);
+    }
+}
