@@ -125,3 +125,81 @@ impl ImageSource for NoPeers {
         Err(DockerError::Pull { image: reference.to_owned(), message: "no node has it".to_owned() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use schema::keys::Key;
+    use schema::kinds::function::ImageState;
+    use schema::meta::NamespacedName;
+    use schema::records::{FunctionRecord, NodeVersions};
+    use schema::snapshot::{Change, Snapshot, Versioned};
+    use schema::store::memory::MemoryStore;
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::files::{Keys, PodFiles};
+    use crate::worlds::blobs::Reconcilers;
+    use crate::worlds::docker::FakeDocker;
+
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+
+    /// The agent of another node: it gives the image, which to the fake engine is its name.
+    async fn other_node(reference: String) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let api = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut said = vec![0; 1024];
+            let read = stream.read(&mut said).await.unwrap();
+            let asked = String::from_utf8_lossy(&said[..read]).into_owned();
+            assert!(asked.starts_with(&format!("GET /v1/images/{HASH} ")), "{asked}");
+            let length = reference.len();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+            stream.write_all((head + &reference).as_bytes()).await.unwrap();
+        });
+        api
+    }
+
+    // Seen red without the comparison of ids: what another node gives would run.
+    #[tokio::test]
+    async fn what_another_node_gives_is_kept_only_if_it_is_what_was_built() {
+        let (state, reference) = (tempfile::tempdir().unwrap(), format!("minik8s.local/function:{HASH}"));
+        // The fake engine gives what it loads no id.
+        for (built, is_kept) in [("", true), ("sha256:built", false)] {
+            let docker = Arc::new(FakeDocker::default());
+            let node = json!({
+                "name": "n2", "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 1,
+                "versions": NodeVersions::default(), "api": other_node(reference.clone()).await,
+                "registeredAt": "2026-01-01T00:00:00Z",
+            });
+            let (key, value) = (Key::Node("n2".to_owned()).to_string(), node.to_string().into());
+            let mut snapshot = Snapshot::default();
+            snapshot.apply(&Change::Put { key, value, create_revision: 1, mod_revision: 1 });
+            let image = FunctionImage {
+                reference: reference.clone(),
+                id: Some(built.to_owned()),
+                state: ImageState::Ready,
+                nodes: vec!["n2".to_owned()],
+                registry: None,
+            };
+            let value = FunctionRecord { images: vec![image], ..FunctionRecord::default() };
+            let mut catalog = Catalog::default();
+            let version = Versioned { value, create_revision: 1, mod_revision: 1 };
+            catalog.functions.insert(NamespacedName::new("default", "hello"), Arc::new(version));
+            let catalog = watch::channel(Arc::new(catalog)).1;
+            let keys = Keys::open_or_without(&state.path().join("age.txt"));
+            let blobs = Reconcilers::new(Vec::new(), Arc::new(MemoryStore::new()));
+            let files = Arc::new(PodFiles::new(state.path(), Arc::new(blobs), keys));
+            let registry = Arc::new(ClusterRegistry::new(docker.clone(), files, catalog.clone()));
+            let snapshot = SnapshotReader::fixed(snapshot);
+            let peers = Peers::new("n1".to_owned(), docker.clone(), snapshot, catalog, registry);
+            let brought = peers.bring(&reference).await;
+            assert_eq!(docker.engine().images.contains_key(&reference), is_kept, "{brought:?}");
+            let why = brought.err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(why.contains("n2 gave another image than was built"), !is_kept, "{why}");
+            assert_eq!(why.is_empty(), is_kept, "{why}");
+        }
+    }
+}

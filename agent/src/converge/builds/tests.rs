@@ -1,20 +1,36 @@
 //! What is built, retried, reported and removed.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
+use schema::archive::Archive;
 use schema::codec::hex;
 use schema::files::{BlobKind, BlobRef};
 use schema::kinds::function::RUNTIME_VERSION;
 use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
+use schema::snapshot::{Snapshot, Versioned};
+use schema::store::events::EventRecorder;
+use schema::store::reflector::SnapshotReader;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 
 use super::base::own;
-use super::plan::{Failure, Observed, Removal, of_bases, of_functions, plan};
+use super::plan::{BuildsPlan, Failure, Observed, Removal, of_bases, of_functions, plan};
 use super::python::{BASE_SCRIPT, Bases, SHIM, dockerfile, netrc_word};
-use crate::worlds::docker::StoredImage;
+use super::{BuildLimits, BuildsDeps, BuildsLoop};
+use crate::converge::build_network;
+use crate::files::{Keys, PodFiles};
+use crate::worlds::blobs::BlobSource;
+use crate::worlds::disk::{DiskUsage, FakeDisk};
+use crate::worlds::docker::{DockerError, FakeDocker, Fault, StoredImage};
+use crate::worlds::registry::ClusterRegistry;
 
 const HASH: &str = "0123456789abcdef0123456789abcdef";
 
@@ -217,17 +233,109 @@ fn packages_come_from_wheels_first_then_from_the_named_index() {
     let of = |order: &BuildOrder, folder: &Path| dockerfile(&bases, order, folder, false);
     let (plain, network) = of(&order(), dir.path());
     assert!(!network && plain.starts_with("FROM base:1\n") && !plain.contains("pip"), "{plain}");
-    std::fs::write(dir.path().join("requirements.txt"), "six\n").unwrap();
+    fs::write(dir.path().join("requirements.txt"), "six\n").unwrap();
+    // Seen red with `--no-index` for it.
+    let (text, network) = of(&order(), dir.path());
+    assert!(network && text.contains("\"install\"") && !text.contains("index"), "pip's default: {text}");
     let named = BuildOrder { package_index: Some("http://index.lan/simple".to_owned()), ..order() };
     let (text, network) = of(&named, dir.path());
     let index = r#""--index-url","http://index.lan/simple","--trusted-host","index.lan""#;
     assert!(network && text.contains(index), "{text}");
     let (text, _) = dockerfile(&bases, &named, dir.path(), true);
     assert!(text.contains("/dev/shm/netrc") && text.contains(index), "{text}");
-    std::fs::create_dir(dir.path().join("wheels")).unwrap();
+    fs::create_dir(dir.path().join("wheels")).unwrap();
     let (text, network) = of(&named, dir.path());
     assert!(!network && text.contains(r#""--no-index","--find-links","/build/wheels""#), "{text}");
     assert!(text.contains("FROM pip:1 AS packages\n") && text.contains("COPY --from=packages"), "{text}");
+}
+
+/// Gives out this archive.
+struct Gives(Vec<u8>);
+
+#[async_trait]
+impl BlobSource for Gives {
+    async fn fetch(&self, _: &str, _: u64, mut to: fs::File) -> Result<(), String> {
+        to.write_all(&self.0).map_err(|error| error.to_string())
+    }
+}
+
+/// Carries out an order for a folder with packages, in a cluster without a package index; why it failed, if it did.
+async fn build(docker: &Arc<FakeDocker>, order: BuildOrder) -> Option<String> {
+    let state = tempfile::tempdir().unwrap();
+    let mut archive = Archive::new(Vec::new());
+    for (path, text) in [("main.py", "def main(params): return {}\n"), ("requirements.txt", "six\n")] {
+        archive.file(path, false, text.len() as u64, text.as_bytes()).unwrap();
+    }
+    let made = archive.finish().unwrap();
+    let source = BlobRef { digest: made.digest, size: made.size, ..order.source };
+    let order = BuildOrder { source, ..order };
+    let keys = Keys::open_or_without(&state.path().join("age.txt"));
+    let files = Arc::new(PodFiles::new(state.path(), Arc::new(Gives(made.writer)), keys));
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    let version = Versioned { value: order.clone(), create_revision: 1, mod_revision: 1 };
+    snapshot.builds.insert(("n1".to_owned(), HASH.to_owned()), Arc::new(version));
+    let catalog = watch::channel(Arc::default()).1;
+    let (network, confinement) = build_network::channel();
+    confinement.stands.send_replace(Some(Arc::default()));
+    let disk = FakeDisk::default();
+    disk.set(DiskUsage { used_bytes: 0, free_bytes: 1 << 40 });
+    let deps = BuildsDeps {
+        node: "n1".to_owned(),
+        state_dir: state.path().to_owned(),
+        instance: "mk8s".to_owned(),
+        kept: SignedDuration::from_mins(10),
+        limits: BuildLimits { time: Duration::from_secs(60), memory_bytes: 1 << 30, disk_bytes: 1 << 30 },
+        mtu: 1500,
+        network,
+        docker: docker.clone(),
+        disk: Arc::new(disk),
+        registry: Arc::new(ClusterRegistry::new(docker.clone(), Arc::clone(&files), catalog.clone())),
+        files,
+        snapshot: SnapshotReader::fixed(snapshot),
+        catalog,
+        events: EventRecorder::disabled(),
+    };
+    let mut builds = BuildsLoop::new(deps, watch::channel(None).0);
+    let plan = BuildsPlan { build: Some((HASH.to_owned(), order)), ..BuildsPlan::default() };
+    builds.carry_out(&ordered(), plan).await;
+    builds.failed.get(HASH).map(|failure| failure.why.clone())
+}
+
+// Seen red with the node's own base for all.
+#[tokio::test]
+async fn what_is_built_on_is_the_base_that_the_cluster_names_or_else_the_nodes_own() {
+    let Bases { runtime, packages } = own();
+    for (base, wanted) in [(Some("base:1"), ["base:1", "base:1"]), (None, [&*packages, &*runtime])] {
+        let docker = Arc::new(FakeDocker::with_images(&[&runtime, &packages]));
+        let order = BuildOrder { base: base.map(str::to_owned), ..order() };
+        assert_eq!(build(&docker, order).await, None);
+        let engine = docker.engine();
+        let context = String::from_utf8_lossy(&engine.builds[0].context);
+        let bases: Vec<&str> =
+            context.lines().filter_map(|line| line.split_once("FROM ")).map(|it| it.1).collect();
+        let first = format!("{} AS packages", wanted[0]);
+        assert_eq!(bases[..2], [first.as_str(), wanted[1]]);
+    }
+}
+
+// Seen red without the help for the step in which pip installs packages.
+#[tokio::test]
+async fn where_pip_finds_no_packages_the_failure_says_where_to_name_an_index() {
+    let why = async |command: &str| {
+        let docker = Arc::new(FakeDocker::default());
+        let message = format!("The command '{command}' returned a non-zero code: 1");
+        let error = DockerError::Refused { act: "to build an image", status: 0, message };
+        // The first makes the network.
+        docker.engine().fault = Some(Fault::Fail { call: 2, error });
+        build(&docker, BuildOrder { base: Some("base:1".to_owned()), ..order() }).await.unwrap()
+    };
+    let of_pip =
+        why("python3 -m pip install --no-cache-dir --target /packages -r /build/requirements.txt").await;
+    let help =
+        "name one in the Cluster object's functions.packageIndex, or put the wheels into a `wheels` folder";
+    assert!(of_pip.contains("returned a non-zero code: 1") && of_pip.contains(help), "{of_pip}");
+    let of_another = why("python3 -c import compileall").await;
+    assert!(!of_another.contains("packageIndex") && !of_another.contains("wheels"), "{of_another}");
 }
 
 // Seen red with every word of ASCII.

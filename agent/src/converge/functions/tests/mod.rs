@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 use schema::control::{Loop as _, Observation};
@@ -12,7 +13,8 @@ use schema::snapshot::Versioned;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::Functions;
@@ -135,6 +137,22 @@ async fn who_refused_gets_none_for_a_while_and_who_was_not_reached_comes_last() 
     }
 }
 
+// Seen red without `load` in the rank of `pick`: the turn alone decides.
+#[tokio::test]
+async fn of_replicas_that_take_several_calls_the_one_with_the_fewest_gets_the_next() {
+    let calls = Calls::new(Timestamp::UNIX_EPOCH);
+    let limits = CallLimits { concurrency: 10, ..limits() };
+    follow(&calls, &FunctionRecord { calls: limits, ..record(2) });
+    let first = at(enter(&calls));
+    let loaded = first.address();
+    for call in 0..4 {
+        assert_ne!(at(enter(&calls)).address(), loaded, "{call}: the other one has none");
+    }
+    let others = [at(enter(&calls)), at(enter(&calls)), at(enter(&calls))];
+    let at_loaded = others.iter().filter(|lease| lease.address() == loaded).count();
+    assert_eq!(at_loaded, 1, "two each");
+}
+
 // Seen red with every trouble taken for the end.
 #[tokio::test]
 async fn only_what_never_ran_and_cannot_start_is_answered_at_once() {
@@ -178,47 +196,82 @@ async fn echoes() -> SocketAddr {
     address
 }
 
-/// A replica that answers each call so, and begins with none.
-async fn says(head: &'static str) -> SocketAddr {
+/// A call, up to its body, as a replica reads it.
+async fn read_call(stream: &mut TcpStream) {
+    let mut said = Vec::new();
+    while !String::from_utf8_lossy(&said).contains("\r\n\r\n{") {
+        stream.read_buf(&mut said).await.unwrap();
+    }
+}
+
+/// A replica that answers its calls so, the last of these for good; and how many it had.
+async fn says(answers: &'static [&'static str]) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            read_call(&mut stream).await;
+            let call = count.fetch_add(1, Ordering::SeqCst);
+            stream.write_all(answers[call.min(answers.len() - 1)].as_bytes()).await.unwrap();
+        }
+    });
+    (address, asked)
+}
+
+/// A replica that answers one call so late, by a clock that waits for nothing meanwhile.
+async fn answers_after(wait: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut said = Vec::new();
-            while !String::from_utf8_lossy(&said).contains("\r\n\r\n{") {
-                stream.read_buf(&mut said).await.unwrap();
-            }
-            stream.write_all(head.as_bytes()).await.unwrap();
-        }
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read_call(&mut stream).await;
+        // Not before: it would run ahead of bytes that are under way.
+        tokio::time::pause();
+        tokio::time::sleep(wait).await;
+        tokio::time::resume();
+        // The gateway may have given it up.
+        let _ = stream.write_all(DONE.as_bytes()).await;
     });
     address
 }
 
-#[tokio::test]
-async fn a_replica_of_another_function_at_an_old_address_costs_no_call() {
-    let other = says(
-        "HTTP/1.1 421 Misdirected Request\r\nX-Minik8s-Busy: other-function\r\nContent-Length: 0\r\n\
-         Connection: close\r\n\r\n",
-    );
-    let replicas = [other.await, echoes().await].map(|address| {
-        let SocketAddr::V4(address) = address else { panic!("{address}") };
+const DONE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\n{\"x\": 1}";
+const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\nX-Minik8s-Busy: 1\r\nContent-Length: 0\r\n\
+                    Connection: close\r\n\r\n";
+
+/// A gateway to these replicas, with bounds that nothing reaches: its URL of the function, and what serves it.
+async fn gateway(replicas: &[SocketAddr], timeout_seconds: u32) -> (String, JoinHandle<()>) {
+    let replica = |address: &SocketAddr| {
+        let SocketAddr::V4(address) = *address else { panic!("{address}") };
         Replica { pod: format!("hello-{address}"), node: "n1".to_owned(), address, start: None }
-    });
-    let limits = CallLimits {
-        timeout_seconds: 60,
+    };
+    let calls = CallLimits {
+        timeout_seconds,
         cold_start_timeout_seconds: 60,
         concurrency: 10,
         request_body_bytes: 1000,
         response_body_bytes: 1000,
         ..limits()
     };
-    let (functions, _) =
-        functions(FunctionRecord { replicas: replicas.to_vec(), calls: limits, ..record(0) });
+    let replicas = replicas.iter().map(replica).collect();
+    let (functions, _) = functions(FunctionRecord { replicas, calls, ..record(0) });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/default/hello", listener.local_addr().unwrap());
     let (listeners, opened) = mpsc::channel(1);
     listeners.send(listener).await.unwrap();
-    let serving = tokio::spawn(super::serve(functions, opened, CancellationToken::new()));
+    (url, tokio::spawn(super::serve(functions, opened, CancellationToken::new())))
+}
+
+#[tokio::test]
+async fn a_replica_of_another_function_at_an_old_address_costs_no_call() {
+    let (other, _) = says(&[
+        "HTTP/1.1 421 Misdirected Request\r\nX-Minik8s-Busy: other-function\r\nContent-Length: 0\r\n\
+         Connection: close\r\n\r\n",
+    ])
+    .await;
+    let (url, serving) = gateway(&[other, echoes().await], 60).await;
     let client = reqwest::Client::new();
     for call in 0..6 {
         let answer = client.post(&url).body("{\"x\": 1}").send().await.unwrap();
@@ -226,6 +279,47 @@ async fn a_replica_of_another_function_at_an_old_address_costs_no_call() {
         assert_eq!(answer.text().await.unwrap(), "{\"x\": 1}");
     }
     serving.abort();
+}
+
+// Seen red with 503 of a busy replica taken for the function's answer.
+#[tokio::test]
+async fn a_call_that_a_busy_replica_refuses_goes_to_another_one() {
+    let (busy, asked) = says(&[BUSY]).await;
+    let (url, serving) = gateway(&[busy, echoes().await], 60).await;
+    let client = reqwest::Client::new();
+    for call in 0..4 {
+        let answer = client.post(&url).body("{\"x\": 1}").send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{call}");
+        assert_eq!(answer.text().await.unwrap(), "{\"x\": 1}");
+    }
+    assert!(asked.load(Ordering::SeqCst) > 0, "it was asked");
+    serving.abort();
+}
+
+// Seen red like the test above.
+#[tokio::test]
+async fn a_call_whose_only_replica_is_busy_waits_and_is_sent_there_again() {
+    let (only, asked) = says(&[BUSY, BUSY, DONE]).await;
+    let (url, serving) = gateway(&[only], 60).await;
+    let answer = reqwest::Client::new().post(&url).body("{}").send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), asked.load(Ordering::SeqCst)), (200, 3));
+    serving.abort();
+}
+
+// Seen red with a call that may run for 60 s at most.
+#[tokio::test]
+async fn a_call_may_run_as_long_as_the_function_says_and_no_longer() {
+    let client = reqwest::Client::new();
+    for (answers_at, status, ended_at) in [(300, 200, 300), (599, 200, 599), (700, 504, 602)] {
+        let replica = answers_after(Duration::from_secs(answers_at)).await;
+        let (url, serving) = gateway(&[replica], 600).await;
+        let began = Instant::now();
+        let answer = client.post(&url).body("{}").send().await.unwrap();
+        assert_eq!(answer.status(), status, "{answers_at}");
+        let took = began.elapsed().as_secs();
+        assert!((ended_at..ended_at + 60).contains(&took), "{answers_at}: {took}");
+        serving.abort();
+    }
 }
 
 #[tokio::test]
