@@ -46,6 +46,8 @@ const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Least time between two times that the snapshot wakes a controller.
 const WAKE_GAP: Duration = Duration::from_millis(10);
+/// The same for verdicts.
+const VERDICTS_GAP: Duration = Duration::from_millis(250);
 /// The same for the autoscaler: a thousand nodes write what they use every 15 s.
 const USAGE_GAP: Duration = Duration::from_secs(1);
 /// How long agents may take to learn of another leader: they look this often, for a few seconds.
@@ -86,6 +88,13 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
 fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
+/// Verdicts are for people, and each looks at every object of a commit: while much changes, they leave the cores to what
+/// brings it about.
+fn verdicts_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), VERDICTS_GAP, is_news)
 }
 
 /// The autoscaler also wakes when nodes report what they use.
@@ -189,7 +198,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         settings: config.settings.clone(),
     };
     let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
-    runtime.drive(controller_row(&snapshot, &fence), verdicts);
+    runtime.drive(verdicts_row(&snapshot, &fence), verdicts);
     drive_controllers(&mut runtime, &deps);
     let waiting_runs = drive_workflows(&mut runtime, &deps);
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
