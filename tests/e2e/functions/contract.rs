@@ -59,7 +59,7 @@ def small(params):
 "#;
 
 const INSIDE: &str = r#"
-import os, errno, shutil, socket, subprocess, resource
+import os, errno, shutil, socket, subprocess, sys, resource
 
 def attempt(what):
     try:
@@ -89,8 +89,8 @@ def forks():
     return len(children)
 
 def in_tmp():
-    shutil.copy('/bin/true', '/tmp/true')
-    subprocess.run(['/tmp/true'], check=True)
+    shutil.copy(sys.executable, '/tmp/python')
+    subprocess.run(['/tmp/python', '-c', ''], check=True)
 
 def main(params):
     status = dict(line.split(':', 1) for line in open('/proc/self/status') if ':' in line)
