@@ -46,7 +46,7 @@ const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Least time between two times that the snapshot wakes a controller.
 const WAKE_GAP: Duration = Duration::from_millis(10);
-/// The same for verdicts.
+/// The same for verdicts, which are for people: each look is at every object of a commit.
 const VERDICTS_GAP: Duration = Duration::from_millis(250);
 /// The same for the autoscaler: a thousand nodes write what they use every 15 s.
 const USAGE_GAP: Duration = Duration::from_secs(1);
@@ -85,16 +85,9 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
 }
 
 /// A controller: changes of the snapshot and the lead wake it, but not usage, which each node writes every 15 s.
-fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader, gap: Duration) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
-    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
-}
-
-/// Verdicts are for people, and each looks at every object of a commit: while much changes, they leave the cores to what
-/// brings it about.
-fn verdicts_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
-    let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
-    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), VERDICTS_GAP, is_news)
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), gap, is_news)
 }
 
 /// The autoscaler also wakes when nodes report what they use.
@@ -112,7 +105,7 @@ fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
 }
 
 fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
-    let row = || controller_row(&deps.snapshot, &deps.fence);
+    let row = || controller_row(&deps.snapshot, &deps.fence, WAKE_GAP);
     runtime.drive(row(), Shell::<Nodes>::new(deps.clone()));
     runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
     runtime.drive(row(), Shell::<Workloads>::new(deps.clone()));
@@ -198,7 +191,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         settings: config.settings.clone(),
     };
     let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
-    runtime.drive(verdicts_row(&snapshot, &fence), verdicts);
+    runtime.drive(controller_row(&snapshot, &fence, VERDICTS_GAP), verdicts);
     drive_controllers(&mut runtime, &deps);
     let waiting_runs = drive_workflows(&mut runtime, &deps);
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
@@ -261,7 +254,7 @@ mod tests {
         let (woken, nudged) = schema::control::Nudge::new();
         let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
         let mut runtime = Runtime::new();
-        runtime.follow("controller", controller_row(&reader, &fence), move || woken.nudge());
+        runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
         runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         let running = tokio::spawn(runtime.run_until(stop));

@@ -493,7 +493,7 @@ mod tests {
         assert!(!is_urgent(waits, waits), "unchanged");
         assert!(!is_urgent(waits, Some(&[("f", 2, 0)])), "it is woken already");
         assert!(!is_urgent(Some(&[("f", 0, 1)]), Some(&[("f", 1, 1)])), "it has a replica");
-        assert!(!is_urgent(Some(&[("f", 0, 0)]), Some(&[("f", 0, 1)])), "nobody waits");
+        assert!(!is_urgent(Some(&[("f", 0, 0)]), Some(&[("f", 0, 1)])), "no call waits");
         assert!(!is_urgent(waits, Some(&[])) && !is_urgent(waits, None));
     }
 
