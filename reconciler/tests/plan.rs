@@ -158,6 +158,14 @@ fn code_of_a_function_that_python_cannot_parse_is_an_error_with_its_line() {
         let text = check(&plan(dir, &["--base", "main", "--head", "typo", "-o", form]), 1, "SyntaxError");
         assert!(text.contains("hello/main.py:3"), "{text}");
     }
-    let typo = Command::new(env!("CARGO_BIN_EXE_minik8s")).current_dir(dir).args(["validate", "."]).output();
-    check(&typo.unwrap(), 1, "SyntaxError");
+    let validate =
+        || Command::new(env!("CARGO_BIN_EXE_minik8s")).current_dir(dir).args(["validate", "."]).output();
+    check(&validate().unwrap(), 1, "SyntaxError");
+    // What it imports of its folder, and no other file there.
+    write("hello/main.py", "import json\nfrom lib.words import greet\n\ndef main(params):\n    return {}\n");
+    std::fs::create_dir_all(dir.join("hello/lib")).unwrap();
+    write("hello/notes.py", "print 'of an older Python'\n");
+    write("hello/lib/words.py", "def greet():\n    return (\n");
+    let text = check(&validate().unwrap(), 1, "SyntaxError");
+    assert!(text.contains("hello/lib/words.py:2") && !text.contains("notes.py"), "{text}");
 }

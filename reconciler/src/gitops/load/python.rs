@@ -1,7 +1,8 @@
 //! Python code of functions that can't be parsed: said before a push, by the Python of this machine. It parses the code
 //! and runs none of it. Blocking.
 //!
-//! Decides which modules calls begin in; what is imported from there is found by the build or the start of a replica.
+//! Decides which modules are looked at: those in which calls begin, and those of the same folder that they import by a
+//! line of its own.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -38,7 +39,10 @@ const PYTHON: &str = "python3";
 /// The Python of Debian 12, whose packages the default base is made of; a node's may be newer.
 const BASE_VERSION: (u32, u32) = (3, 11);
 
-/// A module in which calls begin.
+/// Most modules of one function.
+const MODULES_MAX: usize = 200;
+
+/// A module that calls run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Module {
     path: String,
@@ -92,12 +96,54 @@ fn of_function(document: &Document, read: impl Fn(&str) -> Option<String>) -> Ve
     if !is_python {
         return Vec::new();
     }
-    let files = ["main.py".to_owned(), "func.py".to_owned()].into_iter().chain(handler_file(spec));
-    let module = |file: String| {
-        let path = below(&file);
-        Some(Module { text: read(&path)?, path, function: document.reference.to_string() })
+    let mut files = vec!["main.py".to_owned(), "func.py".to_owned()];
+    files.extend(handler_file(spec));
+    let (mut next, mut modules) = (0, Vec::new());
+    while let Some(file) = files.get(next).filter(|_| modules.len() < MODULES_MAX).cloned() {
+        next += 1;
+        let Some(text) = read(&below(&file)) else { continue };
+        for import in imports(&file, &text) {
+            if !files.contains(&import) {
+                files.push(import);
+            }
+        }
+        modules.push(Module { text, path: below(&file), function: document.reference.to_string() });
+    }
+    modules
+}
+
+/// The files that a module may mean by what it imports, if they are there.
+fn imports(file: &str, text: &str) -> Vec<String> {
+    let folder: Vec<&str> = file.split('/').rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect();
+    // As Python reads it: dots before a name lead upwards from the module's own folder.
+    let path = |module: &str| -> Option<Vec<String>> {
+        let name = module.trim_start_matches('.');
+        let up = module.len() - name.len();
+        let from = if up == 0 { &[][..] } else { folder.get(..folder.len().checked_sub(up - 1)?)? };
+        let parts = from.iter().copied().chain(name.split('.').filter(|part| !part.is_empty()));
+        Some(parts.map(str::to_owned).collect())
     };
-    files.filter_map(module).collect()
+    let first_word = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
+    let mut modules = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(names) = line.strip_prefix("import ") {
+            modules.extend(names.split(',').filter_map(|name| path(&first_word(name))));
+        } else if let Some((from, names)) = line.strip_prefix("from ").and_then(|l| l.split_once(" import "))
+        {
+            let Some(from) = path(from.trim()) else { continue };
+            let name = |name: &str| first_word(name.trim_matches(['(', ')', ' ']));
+            modules.extend(names.split(',').map(|one| [from.as_slice(), &[name(one)]].concat()));
+            modules.push(from);
+        }
+    }
+    let is_name = |part: &String| part.chars().all(|c| c.is_alphanumeric() || c == '_') && !part.is_empty();
+    let modules = modules.into_iter().filter(|parts| parts.iter().all(is_name));
+    let files = modules.flat_map(|parts| {
+        // A package's own file is run before what is in it.
+        let packages = (1..=parts.len()).map(|end| format!("{}/__init__.py", parts[..end].join("/")));
+        packages.chain([format!("{}.py", parts.join("/"))]).collect::<Vec<_>>()
+    });
+    files.filter(|file| !file.starts_with(['/', '.'])).collect()
 }
 
 /// The file of the module that the handler names.
@@ -178,6 +224,22 @@ mod tests {
             "{broken}"
         );
         assert_eq!((nul.file.as_str(), nul.rule.as_str()), ("c/main.py", "python-syntax"));
+    }
+
+    // Seen red without `imports`.
+    #[test]
+    fn what_a_module_of_the_folder_imports_is_looked_at_too() {
+        let found = |file: &str, text: &str| imports(file, text);
+        assert_eq!(
+            found("main.py", "import json, a.b as c\n"),
+            ["json/__init__.py", "json.py", "a/__init__.py", "a/b/__init__.py", "a/b.py"]
+        );
+        let of_package =
+            found("pkg/one.py", "if True:\n    from . import two\n    from ..three import (four)\n");
+        for file in ["pkg/__init__.py", "pkg/two.py", "three.py", "three/four.py"] {
+            assert!(of_package.contains(&file.to_owned()), "{file}: {of_package:?}");
+        }
+        assert!(found("main.py", "from ... import x\nimport ../../etc\n'import'\n").is_empty());
     }
 
     #[test]
