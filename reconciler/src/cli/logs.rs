@@ -98,7 +98,7 @@ async fn of_run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliE
             continue;
         };
         let only = Some(format!("[{}] ", call.activation));
-        let mut lines = Lines { prefix, only, stamped: false, rest: Vec::new() };
+        let mut lines = Lines { prefix, only, stamped: args.timestamps, rest: Vec::new() };
         write_bytes(&lines.take(log))?;
         write_bytes(&lines.end())?;
     }
@@ -119,7 +119,8 @@ async fn log_of_function(
     for pod in &pods {
         let log = all.get_or_insert_with(Vec::new);
         // One that does not run yet has none.
-        let Ok(answer) = client.stream(&["logs", namespace, &pod.name], &[]).await else { continue };
+        let stamped: &[(&str, &str)] = if args.timestamps { &[("timestamps", "true")] } else { &[] };
+        let Ok(answer) = client.stream(&["logs", namespace, &pod.name], stamped).await else { continue };
         let mut chunks = answer.bytes_stream();
         while let Some(chunk) = chunks.next().await {
             log.extend_from_slice(&chunk.map_err(|error| broken_off(client, &error))?);

@@ -21,6 +21,9 @@ pub(super) struct OfFunction {
     pub(super) crashed: Option<Trouble>,
 }
 
+/// Most replicas of a function whose starts are published too: a record has 64 KiB.
+const STARTS_MAX: usize = 200;
+
 /// By function.
 pub(super) type Replicas = BTreeMap<NamespacedName, OfFunction>;
 
@@ -45,6 +48,9 @@ pub(super) fn replicas(snapshot: &Snapshot) -> Replicas {
     }
     for of_function in found.values_mut() {
         of_function.ready.sort_by(|a, b| a.pod.cmp(&b.pod));
+        if of_function.ready.len() > STARTS_MAX {
+            of_function.ready.iter_mut().for_each(|replica| replica.start = None);
+        }
     }
     found
 }
