@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
+use schema::kinds::Resource;
 use schema::kinds::cluster::{PrunePolicy, cluster_reference};
-use schema::kinds::{Kind, Resource};
 use schema::meta::ObjectRef;
 use schema::object::{Object, Provenance};
 use schema::records::{ChangeCounts, Waiting};
@@ -309,8 +309,8 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
         let object = built(claim, here(), live.generation + u64::from(another));
         // A hash that is not the resource's was changed by a hand, and pods go by the hash.
         let replaced = live.resource.is_replaced_by(&draft.resource)
-            // Its replicas have its labels.
-            || draft.resource.kind() == Kind::Function && live.metadata.labels != draft.metadata.labels
+            || draft.resource.kind().descriptor().labels_are_of_replicas
+                && live.metadata.labels != draft.metadata.labels
             || live.resource == draft.resource && another
             || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.document.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };

@@ -218,7 +218,16 @@ impl Resource {
         match self {
             Resource::Workflow(spec) => &spec.triggers,
             Resource::Function(spec) => &spec.triggers,
-            _ => &[],
+            Resource::Cluster(_)
+            | Resource::Node(_)
+            | Resource::ConfigMap(_)
+            | Resource::Service(_)
+            | Resource::Pod(_)
+            | Resource::ReplicaSet(_)
+            | Resource::DaemonSet(_)
+            | Resource::HorizontalPodAutoscaler(_)
+            | Resource::Dns(_)
+            | Resource::Job(_) => &[],
         }
     }
 }

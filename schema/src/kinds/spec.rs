@@ -28,6 +28,11 @@ pub struct Descriptor {
     pub fields: Fields,
     /// Whether its objects belong to namespaces. Others lie under [`crate::meta::DEFAULT_NAMESPACE`].
     pub is_namespaced: bool,
+    /// Whether an object that does not become healthy fails the commit that changed it. Machines come and go, and no
+    /// commit is to blame.
+    pub fails_commits: bool,
+    /// Whether its replicas have the object's own labels, so that other labels make others of them.
+    pub labels_are_of_replicas: bool,
     /// How its objects may be called.
     pub names: NameForm,
     /// Spellings of older systems.

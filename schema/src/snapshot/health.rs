@@ -12,7 +12,7 @@ use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
 use crate::kinds::service::ServiceType;
 use crate::kinds::workflow::RunPhase;
-use crate::kinds::{Health, Kind, Resource};
+use crate::kinds::{Health, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
 use crate::records::{ClusterSettings, PodInstance, Rollout, RouteRecord, ServiceRecord};
@@ -56,10 +56,9 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
     }
 }
 
-/// What keeps an object from being healthy, if anything does. Nodes hold nothing
-/// up: machines come and go, and no commit is to blame.
+/// What keeps an object from being healthy, if anything does and it fails commits.
 pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
-    let is_awaited = object.kind() != Kind::Node;
+    let is_awaited = object.kind().descriptor().fails_commits;
     health(snapshot, object).why().filter(|_| is_awaited).map(str::to_owned)
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::{Health, Kind};
+use schema::kinds::Health;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{
@@ -151,7 +151,7 @@ fn troubles(
     now: Timestamp,
 ) -> (Vec<Trouble>, bool) {
     let is_silent = |object: &Object| {
-        let is_awaited = object.kind() != Kind::Node;
+        let is_awaited = object.kind().descriptor().fails_commits;
         is_awaited && matches!(health(snapshot, object), Health::Unknown { .. })
     };
     let is_open = objects.iter().any(|object| is_silent(object));

@@ -13,6 +13,8 @@ impl KindSpec for ClusterSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: false,
+        fails_commits: true,
+        labels_are_of_replicas: false,
         names: NameForm::Only(CLUSTER_NAME),
         older: Older::of_own_kind(super::super::job::dialect::rewrite_cluster),
     };

@@ -12,6 +12,8 @@ impl KindSpec for ConfigMapSpec {
         api_version: "v1",
         fields: Fields::AtTop,
         is_namespaced: true,
+        fails_commits: true,
+        labels_are_of_replicas: false,
         names: NameForm::Long,
         older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () },
     };

@@ -18,6 +18,8 @@ impl KindSpec for DaemonSetSpec {
         api_version: "apps/v1",
         fields: Fields::InSpec,
         is_namespaced: true,
+        fails_commits: true,
+        labels_are_of_replicas: false,
         names: NameForm::OfPods,
         older: Older {
             words: &["Daemonset"],

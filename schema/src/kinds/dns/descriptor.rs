@@ -16,6 +16,8 @@ impl KindSpec for DnsSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: true,
+        fails_commits: true,
+        labels_are_of_replicas: false,
         names: NameForm::Label,
         older: Older {
             words: &["DNS"],

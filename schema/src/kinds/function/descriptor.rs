@@ -13,6 +13,8 @@ impl KindSpec for FunctionSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: true,
+        fails_commits: true,
+        labels_are_of_replicas: true,
         names: NameForm::Short,
         older: Older::of_own_kind(dialect::rewrite),
     };

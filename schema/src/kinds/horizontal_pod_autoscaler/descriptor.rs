@@ -17,6 +17,8 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         api_version: "autoscaling/v2",
         fields: Fields::InSpec,
         is_namespaced: true,
+        fails_commits: true,
+        labels_are_of_replicas: false,
         names: NameForm::Short,
         older: Older {
             words: &["Hpa", "HPA"],

@@ -15,6 +15,8 @@ impl KindSpec for JobSpec {
         api_version: OWN_API_VERSION,
         fields: Fields::InSpec,
         is_namespaced: true,
+        fails_commits: true,
+        labels_are_of_replicas: false,
         names: NameForm::Short,
         older: Older::of_own_kind(dialect::rewrite),
     };

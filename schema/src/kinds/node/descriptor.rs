@@ -12,6 +12,8 @@ impl KindSpec for NodeSpec {
         api_version: "v1",
         fields: Fields::InSpec,
         is_namespaced: false,
+        fails_commits: false,
+        labels_are_of_replicas: false,
         names: NameForm::Short,
         older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: dialect::rewrite },
     };

@@ -19,6 +19,8 @@ impl KindSpec for ServiceSpec {
         api_version: "v1",
         fields: Fields::InSpec,
         is_namespaced: true,
+        fails_commits: true,
+        labels_are_of_replicas: false,
         names: NameForm::Label,
         older: Older {
             words: &[],
