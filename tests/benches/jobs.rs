@@ -224,7 +224,7 @@ impl Site<'_> {
             [("agent", self.cluster.node().agent.pid()?), ("reconciler", self.cluster.reconcilers[0].pid()?)]
         {
             let who = format!("{who} with {} queued jobs", scale.queued_jobs);
-            Idler { who, pid, budget: "≤ 1 % of a core" }.show(scale, table)?;
+            Idler { who, pid, budget: "" }.show(scale, table)?;
         }
         Ok(())
     }
