@@ -6,7 +6,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Sha256, Sha512};
 
 use crate::webhooks::payload;
-use crate::webhooks::provider::{Claim, Proof, SCHEMES, claim, envelope, event_kind};
+use crate::webhooks::provider::{AuthClaim, Proof, SCHEMES, claim, envelope, event_kind};
 use crate::webhooks::verify::{CLOCK_SKEW_MAX_S, Secrets, Verifier};
 
 /// The secrets of all requests.
@@ -39,7 +39,7 @@ fn secrets() -> Secrets {
 }
 
 /// Whether the request is authentic, its body coming in pieces of this size.
-fn is_authentic(claim: &Claim, body: &[u8], piece: usize) -> bool {
+fn is_authentic(claim: &AuthClaim, body: &[u8], piece: usize) -> bool {
     let Ok(mut verifier) = Verifier::begin(claim, &secrets(), NOW) else { return false };
     body.chunks(piece.max(1)).for_each(|piece| verifier.update(piece));
     verifier.finish().is_ok()
@@ -63,7 +63,7 @@ fn sha512(secret: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 /// The same question, answered the plain way.
-fn should_be(claim: &Claim, body: &[u8]) -> bool {
+fn should_be(claim: &AuthClaim, body: &[u8]) -> bool {
     SECRETS.iter().any(|secret| match &claim.proof {
         Proof::HmacSha256(signature) => *signature == sha256(secret, body),
         Proof::HmacSha512(signature) => *signature == sha512(secret, body),

@@ -7,7 +7,7 @@ use schema::records::Provider;
 
 /// A claim to be authentic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
+pub struct AuthClaim {
     pub provider: Provider,
     pub proof: Proof,
 }
@@ -65,7 +65,7 @@ const SIGNATURES_MAX: usize = 4;
 /// Longest id or event name that is kept, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-pub fn claim(headers: &HeaderMap) -> Result<Claim, NoClaim> {
+pub fn claim(headers: &HeaderMap) -> Result<AuthClaim, NoClaim> {
     let (header, provider) =
         SCHEMES.into_iter().find(|(header, _)| headers.contains_key(*header)).ok_or(NoClaim::Missing)?;
     let value = only(headers, header).ok_or(NoClaim::Malformed)?;
@@ -79,7 +79,7 @@ pub fn claim(headers: &HeaderMap) -> Result<Claim, NoClaim> {
         },
         _ => sha256(value),
     };
-    Ok(Claim { provider, proof: proof.ok_or(NoClaim::Malformed)? })
+    Ok(AuthClaim { provider, proof: proof.ok_or(NoClaim::Malformed)? })
 }
 
 /// The one value of a header; none if it is there twice.

@@ -6,7 +6,7 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Sha256, Sha512};
 
-use super::provider::{Claim, Proof};
+use super::provider::{AuthClaim, Proof};
 
 /// Shortest secret: 16 bytes of chance can't be guessed.
 pub const SECRET_BYTES_MIN: usize = 16;
@@ -75,7 +75,7 @@ enum State {
 
 impl Verifier {
     /// Begins to check `claim`. What the headers alone disprove is refused before the body is read.
-    pub fn begin(claim: &Claim, secrets: &Secrets, now: i64) -> Result<Self, Forged> {
+    pub fn begin(claim: &AuthClaim, secrets: &Secrets, now: i64) -> Result<Self, Forged> {
         let sha256 = |keys: Vec<Vec<u8>>, head: &[u8], signatures: Vec<Vec<u8>>| {
             let macs = keys.iter().map(|key| mac::<Hmac<Sha256>>(key).chain_update(head)).collect();
             Self(State::Sha256 { macs, signatures })

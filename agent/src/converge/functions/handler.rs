@@ -24,7 +24,7 @@ use super::call::{self, CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
 use super::phases::{Phases, error_in};
 use super::rates::Rates;
 use super::token::Tokens;
-use super::who::Known;
+use super::who::ClusterAddresses;
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
 use crate::converge::function_calls::FunctionCalls;
@@ -49,7 +49,7 @@ const BUDGET_BYTES: u64 = 256 << 20;
 #[derive(Debug, Clone)]
 pub struct Functions {
     catalog: watch::Receiver<Arc<Catalog>>,
-    known: watch::Receiver<Known>,
+    known: watch::Receiver<ClusterAddresses>,
     calls: Calls,
     client: reqwest::Client,
     tokens: Tokens,
@@ -99,7 +99,7 @@ fn activation_id() -> String {
 impl Functions {
     pub(super) fn new(
         catalog: watch::Receiver<Arc<Catalog>>,
-        known: watch::Receiver<Known>,
+        known: watch::Receiver<ClusterAddresses>,
         calls: Calls,
         files: Option<Arc<PodFiles>>,
     ) -> Self {
@@ -137,7 +137,7 @@ impl Functions {
         let calls = Calls::new(Timestamp::now());
         calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
         // Nobody sends: what is known stays.
-        let (_, known) = watch::channel(Known::of(&newest, own, control));
+        let (_, known) = watch::channel(ClusterAddresses::of(&newest, own, control));
         Self { follows: false, ..Self::new(catalog, known, calls, None) }
     }
 

@@ -37,7 +37,7 @@ pub use act::Outcome;
 pub use book::Calls;
 pub use handler::Functions;
 use plan::{FunctionsPlan, Observed};
-use who::Known;
+use who::ClusterAddresses;
 
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
@@ -66,7 +66,7 @@ pub struct FunctionsLoop {
     catalog: watch::Receiver<Arc<Catalog>>,
     calls: Calls,
     control: watch::Receiver<ControlPlane>,
-    known: watch::Sender<Known>,
+    known: watch::Sender<ClusterAddresses>,
     listeners: mpsc::Sender<TcpListener>,
     listens: Option<SocketAddr>,
     followed: Option<Arc<Catalog>>,
@@ -82,7 +82,7 @@ impl FunctionsLoop {
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let FunctionsDeps { listen, subnet, catalog, calls, files, control, handover } = deps;
-        let (known, knows) = watch::channel(Known::default());
+        let (known, knows) = watch::channel(ClusterAddresses::default());
         let (listeners, opened) = mpsc::channel(1);
         let functions = Functions::new(catalog.clone(), knows, calls.clone(), Some(files)).listening(listen);
         let serving = serve(functions.clone(), opened, shutdown);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schema::control::Plan;
 use schema::records::Subnet;
 
-use super::who::Known;
+use super::who::ClusterAddresses;
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
 
@@ -20,7 +20,7 @@ pub struct Observed {
     pub control: ControlPlane,
     /// What is gone by.
     pub followed: Option<Arc<Catalog>>,
-    pub(super) known: Known,
+    pub(super) known: ClusterAddresses,
 }
 
 /// What is to be done.
@@ -29,7 +29,7 @@ pub struct FunctionsPlan {
     pub listen: Option<SocketAddr>,
     /// Functions or their replicas are others.
     pub follow: bool,
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<ClusterAddresses>,
 }
 
 impl Plan for FunctionsPlan {
@@ -39,7 +39,7 @@ impl Plan for FunctionsPlan {
 }
 
 pub(super) fn plan(observed: &Observed) -> FunctionsPlan {
-    let known = Known::of(&observed.catalog, observed.subnet.as_ref(), &observed.control);
+    let known = ClusterAddresses::of(&observed.catalog, observed.subnet.as_ref(), &observed.control);
     let is_same = |former: &Arc<Catalog>| former.functions.ptr_eq(&observed.catalog.functions);
     FunctionsPlan {
         listen: (observed.listens != Some(observed.wanted)).then_some(observed.wanted),

@@ -12,13 +12,13 @@ use crate::converge::control_plane::ControlPlane;
 
 /// Addresses of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct ClusterAddresses {
     pods: Vec<Ipv4Net>,
     /// And reconcilers.
     nodes: BTreeSet<Ipv4Addr>,
 }
 
-impl Known {
+impl ClusterAddresses {
     pub(super) fn of(catalog: &Catalog, own: Option<&Subnet>, control: &ControlPlane) -> Self {
         let pods =
             own.map(|subnet| subnet.cidr).into_iter().chain(catalog.peers.values().map(|peer| peer.cidr));

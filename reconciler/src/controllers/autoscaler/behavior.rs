@@ -8,7 +8,7 @@ use schema::kinds::horizontal_pod_autoscaler::{
 };
 use schema::records::{Recommendation, ScaleChange};
 
-use super::model::{Limit, Memory, Tuning};
+use super::model::{AutoscalerMemory, Limit, Tuning};
 
 /// Without `behavior`, a look at most doubles the number of pods, or makes it this many.
 const STEP_WITHOUT_BEHAVIOR: u32 = 4;
@@ -20,7 +20,7 @@ const REPLICAS_MAX: u32 = 10_000;
 pub(super) struct Rate<'a> {
     pub(super) spec: &'a HorizontalPodAutoscalerSpec,
     pub(super) current: u32,
-    pub(super) memory: &'a Memory,
+    pub(super) memory: &'a AutoscalerMemory,
     pub(super) now: Timestamp,
     pub(super) tuning: &'a Tuning,
 }
@@ -117,8 +117,9 @@ impl Rate<'_> {
     }
 
     /// What is to be remembered of a recommendation and of the step that it led to.
-    pub(super) fn remembered(&self, recommendation: Option<u32>, desired: u32) -> Memory {
-        let Memory { mut recommendations, mut scale_ups, mut scale_downs, conditions } = self.memory.clone();
+    pub(super) fn remembered(&self, recommendation: Option<u32>, desired: u32) -> AutoscalerMemory {
+        let AutoscalerMemory { mut recommendations, mut scale_ups, mut scale_downs, conditions } =
+            self.memory.clone();
         let now = self.now;
         let past = recommendations.get_or_insert_default();
         if let Some(replicas) = recommendation {
@@ -150,7 +151,7 @@ impl Rate<'_> {
             scale_ups.clear();
             scale_downs.clear();
         }
-        Memory { recommendations, scale_ups, scale_downs, conditions }
+        AutoscalerMemory { recommendations, scale_ups, scale_downs, conditions }
     }
 
     fn windows(&self) -> Windows {

@@ -7,7 +7,7 @@ use schema::kinds::horizontal_pod_autoscaler::SCALING_DISABLED;
 use schema::records::Recommendation;
 
 use super::behavior::Rate;
-use super::model::{Decision, Demand, Input, Limit, Memory, MetricResult};
+use super::model::{AutoscalerMemory, Decision, Demand, Input, Limit, MetricResult};
 use super::replicas::{proposal, word};
 
 const ABLE_TO_SCALE: &str = "AbleToScale";
@@ -61,7 +61,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
 }
 
 /// The first sight of a target counts as a recommendation of its present size.
-fn with_first_sight(input: &Input<'_>) -> Memory {
+fn with_first_sight(input: &Input<'_>) -> AutoscalerMemory {
     let mut memory = input.memory.clone();
     let first = || vec![Recommendation { at: input.now, replicas: input.current }];
     memory.recommendations.get_or_insert_with(first);
@@ -69,7 +69,12 @@ fn with_first_sight(input: &Input<'_>) -> Memory {
 }
 
 /// What an autoscaler says that can't look at its target at all: which condition is false, and why.
-pub(super) fn undecided(memory: &Memory, now: Timestamp, false_condition: Undecided, why: &str) -> Memory {
+pub(super) fn undecided(
+    memory: &AutoscalerMemory,
+    now: Timestamp,
+    false_condition: Undecided,
+    why: &str,
+) -> AutoscalerMemory {
     let mut memory = memory.clone();
     let mut set =
         |kind, holds, reason, message| condition(&mut memory.conditions, now, (kind, holds, reason, message));
@@ -205,7 +210,7 @@ impl<'a> Look<'a> {
             self.able("SucceededRescale", &message);
         }
         let remembered = self.rate().remembered(recommendation, desired);
-        let memory = Memory { conditions: self.conditions, ..remembered };
+        let memory = AutoscalerMemory { conditions: self.conditions, ..remembered };
         Decision { desired, recommendation, limit, metrics: self.metrics, memory, reason }
     }
 }

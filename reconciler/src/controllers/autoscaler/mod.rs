@@ -18,7 +18,8 @@ mod tests;
 
 pub use decide::{FAILED_GET_METRIC, decide};
 pub use model::{
-    Decision, Demand, Input, Limit, Memory, MetricResult, PerResource, Pod, Proposal, Sample, Tuning,
+    AutoscalerMemory, Decision, Demand, Input, Limit, MetricResult, PerResource, Pod, Proposal, Sample,
+    Tuning,
 };
 pub use plan::{LOOK_SECONDS, plan};
 pub use replicas::word;

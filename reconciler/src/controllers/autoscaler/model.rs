@@ -94,7 +94,7 @@ pub enum Demand<'a> {
 
 /// What the last decisions left behind.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Memory {
+pub struct AutoscalerMemory {
     /// What metrics asked for, the oldest first; none before the first look.
     pub recommendations: Option<Vec<Recommendation>>,
     /// Pods that were added, the oldest first.
@@ -115,7 +115,7 @@ pub struct Input<'a> {
     /// What asks for another number.
     pub demand: Demand<'a>,
     /// What was before.
-    pub memory: &'a Memory,
+    pub memory: &'a AutoscalerMemory,
     /// The time.
     pub now: Timestamp,
     /// What the whole cluster has in common.
@@ -134,7 +134,7 @@ pub struct Decision {
     /// Each metric of the spec.
     pub metrics: Vec<MetricResult>,
     /// What to go on with.
-    pub memory: Memory,
+    pub memory: AutoscalerMemory,
     /// Why the number changes, or does not.
     pub reason: String,
 }

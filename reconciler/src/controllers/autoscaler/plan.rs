@@ -18,7 +18,7 @@ use schema::records::{AutoscalerRecord, Recommendation, ScaleRecord};
 use schema::snapshot::Snapshot;
 
 use super::decide::{Undecided, decide, failures, is_active, undecided};
-use super::model::{Decision, Demand, Input, Memory, MetricResult, Tuning};
+use super::model::{AutoscalerMemory, Decision, Demand, Input, MetricResult, Tuning};
 use super::target::Targets;
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
@@ -214,7 +214,7 @@ impl Step<'_> {
 
     fn undecided(
         &self,
-        memory: &Memory,
+        memory: &AutoscalerMemory,
         before: HorizontalPodAutoscalerStatus,
         false_condition: Undecided,
         why: &str,
@@ -243,8 +243,8 @@ impl Step<'_> {
         self.record(memory, status)
     }
 
-    fn record(&self, memory: Memory, status: HorizontalPodAutoscalerStatus) -> AutoscalerRecord {
-        let Memory { recommendations, scale_ups, scale_downs, conditions } = memory;
+    fn record(&self, memory: AutoscalerMemory, status: HorizontalPodAutoscalerStatus) -> AutoscalerRecord {
+        let AutoscalerMemory { recommendations, scale_ups, scale_downs, conditions } = memory;
         AutoscalerRecord {
             observed_generation: self.scaler.object.generation,
             target: self.scaler.target.clone(),
@@ -293,13 +293,13 @@ fn after_look(at: Timestamp) -> Timestamp {
 
 /// What a record says by now. Its last recommendation held until the look before this one, or there would be
 /// another record.
-fn remembered(record: &AutoscalerRecord, now: Timestamp) -> Memory {
+fn remembered(record: &AutoscalerRecord, now: Timestamp) -> AutoscalerMemory {
     let mut recommendations = record.recommendations.clone();
     // Else the look before this one asked for nothing.
     if let Some(last) = recommendations.last_mut().filter(|_| is_active(&record.status.conditions)) {
         last.at = last.at.max(now.checked_sub(look()).unwrap_or(last.at));
     }
-    Memory {
+    AutoscalerMemory {
         // None: it has not seen its target yet.
         recommendations: (!recommendations.is_empty()).then_some(recommendations),
         scale_ups: record.scale_ups.clone(),

@@ -7,7 +7,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::function::FunctionSpec;
-pub use schema::records::{ScalerMemory as Memory, ScalerMode as Mode, ScalerPeak as Peak};
+pub use schema::records::{ScalerMemory, ScalerMode as Mode, ScalerPeak as Peak};
 
 #[cfg(test)]
 mod tests;
@@ -85,17 +85,17 @@ pub struct Decision {
 /// Decides. Without data there is no decision, and the memory stays as it was: not knowing is not "no calls".
 pub fn decide(
     config: &Config,
-    memory: &Memory,
+    memory: &ScalerMemory,
     seen: Observation,
     now: Timestamp,
-) -> (Option<Decision>, Memory) {
+) -> (Option<Decision>, ScalerMemory) {
     let average = |value: Option<f64>| value.filter(|value| value.is_finite());
     let (Some(ready), Some(stable), Some(panic)) = (seen.ready, average(seen.stable), average(seen.panic))
     else {
         return (None, memory.clone());
     };
     let mut memory = match memory.mode {
-        Mode::Unseen => Memory::at_first(ready, now),
+        Mode::Unseen => ScalerMemory::at_first(ready, now),
         _ => memory.clone(),
     };
     let limits = Limits::of(config, ready);

@@ -7,7 +7,7 @@ use schema::records::{FunctionDemand, Rollout};
 use schema::snapshot::Snapshot;
 
 use super::bounds::Bounds;
-use super::decider::{Config, Memory, Mode, Observation, TICK, decide};
+use super::decider::{Config, Mode, Observation, ScalerMemory, TICK, decide};
 
 /// The window of the longer mean that gateways report.
 const WINDOW: SignedDuration = SignedDuration::from_secs(60);
@@ -63,7 +63,7 @@ fn milli(value: u64) -> f64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Decided {
     pub(super) replicas: u32,
-    pub(super) memory: Memory,
+    pub(super) memory: ScalerMemory,
     pub(super) again_at: Option<Timestamp>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Scaled<'a> {
     /// After `with_defaults`.
     pub(super) spec: &'a FunctionSpec,
     pub(super) demand: Demand,
-    pub(super) memory: &'a Memory,
+    pub(super) memory: &'a ScalerMemory,
     pub(super) rollout: Option<&'a Rollout>,
     /// The last call that was known of when this was decided last.
     pub(super) last_active: Option<Timestamp>,
@@ -89,7 +89,7 @@ impl Scaled<'_> {
         let Demand { busy, stable, panic, is_partly_unknown, .. } = self.demand;
         let (decision, memory) = match self.current {
             // Nothing to go by yet: a call wakes one replica.
-            0 => (None, Memory::default()),
+            0 => (None, ScalerMemory::default()),
             _ => {
                 let seen = Observation { ready: Some(self.ready), stable: Some(stable), panic: Some(panic) };
                 decide(&Config::of(self.spec), self.memory, seen, now)
@@ -114,7 +114,7 @@ impl Scaled<'_> {
         let zero_at = zero_at.filter(|_| replicas > bounds.least && busy == 0);
         let tick = now.checked_add(TICK).ok().filter(|_| ticks && replicas > 0);
         let next = tick.into_iter().chain(zero_at).filter(|at| *at > now).min();
-        let memory = if replicas == 0 { Memory::default() } else { memory };
+        let memory = if replicas == 0 { ScalerMemory::default() } else { memory };
         Decided { replicas, memory, again_at: next }
     }
 
@@ -126,7 +126,7 @@ impl Scaled<'_> {
 }
 
 /// A surge that goes on is written down once in a tick, not with each plan: each write wakes the next one.
-fn is_same_surge(before: &Memory, now: &Memory) -> bool {
+fn is_same_surge(before: &ScalerMemory, now: &ScalerMemory) -> bool {
     match (before.mode, now.mode) {
         (Mode::Panic { surged_at: then, most: had }, Mode::Panic { surged_at: at, most }) => {
             had == most && before.peaks == now.peaks && at.duration_since(then) < TICK

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use schema::snapshot::{BoundPod, Snapshot};
 
-use super::demand::{Claim, Demand, Owner};
+use super::demand::{Demand, Owner, PodDemand};
 use super::fit::{Unfit, is_avoided, node_failure, pod_failure};
 use super::node::NodeLoad;
 use super::strategy::{Order, Rank, Strategy, lot, seed};
@@ -58,7 +58,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Takes in a binding that appeared at this revision, and what its pod needs, if anything.
-    pub(super) fn charge_bound(&mut self, node: usize, create_revision: i64, claim: Option<&Claim<'a>>) {
+    pub(super) fn charge_bound(&mut self, node: usize, create_revision: i64, claim: Option<&PodDemand<'a>>) {
         self.nodes[node].count_binding(create_revision);
         match claim {
             Some(claim) => self.charge(node, claim),
@@ -67,20 +67,20 @@ impl<'a> Cluster<'a> {
     }
 
     /// Gives the node a pod that is new to it.
-    pub(super) fn bind(&mut self, node: usize, claim: &Claim<'a>) {
+    pub(super) fn bind(&mut self, node: usize, claim: &PodDemand<'a>) {
         self.revision = self.revision.saturating_add(1);
         self.charge_bound(node, self.revision, Some(claim));
     }
 
     /// Takes what a pod needs from a node.
-    pub(super) fn charge(&mut self, node: usize, claim: &Claim<'a>) {
+    pub(super) fn charge(&mut self, node: usize, claim: &PodDemand<'a>) {
         self.nodes[node].take(claim);
         *self.owners.entry(claim.owner()).or_default().entry(node).or_default() += 1;
         self.reorder(node);
     }
 
     /// Gives back what a pod took from a node.
-    pub(super) fn release(&mut self, node: usize, claim: &Claim<'a>) {
+    pub(super) fn release(&mut self, node: usize, claim: &PodDemand<'a>) {
         self.nodes[node].give_back(claim);
         if let Some(pods) = self.owners.get_mut(&claim.owner()).and_then(|nodes| nodes.get_mut(&node)) {
             *pods = pods.saturating_sub(1);
@@ -137,7 +137,7 @@ impl<'a> Cluster<'a> {
 
     /// The node that the strategy chooses: the first that fits, and of all that fit one that the pod need not
     /// avoid, if there is one.
-    pub(super) fn choose(&mut self, claim: &Claim<'a>) -> Option<usize> {
+    pub(super) fn choose(&mut self, claim: &PodDemand<'a>) -> Option<usize> {
         if let Some(name) = claim.demand.node_name {
             return self.find(name).filter(|&node| self.fits(node, &claim.demand));
         }
@@ -151,7 +151,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// The least lot of all nodes that fit, or of those that are not avoided.
-    fn draw(&self, claim: &Claim<'a>) -> Option<usize> {
+    fn draw(&self, claim: &PodDemand<'a>) -> Option<usize> {
         let seed = seed(&claim.pod.uid);
         let mut best = None;
         for (node, state) in self.nodes.iter().enumerate() {
@@ -167,7 +167,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// The first of the nodes that fits and is not avoided, else the first that fits.
-    fn first(&self, claim: &Claim<'a>, nodes: impl Iterator<Item = usize>) -> Option<usize> {
+    fn first(&self, claim: &PodDemand<'a>, nodes: impl Iterator<Item = usize>) -> Option<usize> {
         let mut avoided = None;
         for node in nodes.filter(|&node| self.fits(node, &claim.demand)) {
             if !is_avoided(&self.nodes[node], &claim.demand) {
@@ -179,7 +179,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Why `node` was chosen for the pod, in a sentence.
-    pub(super) fn choice(&self, node: usize, claim: &Claim<'a>) -> String {
+    pub(super) fn choice(&self, node: usize, claim: &PodDemand<'a>) -> String {
         if claim.demand.node_name.is_some() {
             return "the pod names it".to_owned();
         }
@@ -204,9 +204,9 @@ fn is_open(node: &NodeLoad<'_>) -> bool {
 
 /// What a bound pod takes: also the ports of the node that its agent gave it for `hostPort: 0`. Nothing once it has
 /// ended for good.
-pub(super) fn taken<'a>(bound: &BoundPod<'a>) -> Option<Claim<'a>> {
+pub(super) fn taken<'a>(bound: &BoundPod<'a>) -> Option<PodDemand<'a>> {
     let pod = &bound.binding.value.pod;
-    let mut claim = Claim::of(pod);
+    let mut claim = PodDemand::of(pod);
     if let Some(status) = bound.status_of(&pod.uid) {
         if status.has_ended() {
             return None;

@@ -64,12 +64,12 @@ pub(super) type Owner<'a> = (&'a str, Kind, &'a str);
 
 /// A pod with what it needs of a node.
 #[derive(Clone)]
-pub(super) struct Claim<'a> {
+pub(super) struct PodDemand<'a> {
     pub(super) pod: &'a PodInstance,
     pub(super) demand: Demand<'a>,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> PodDemand<'a> {
     pub(super) fn of(pod: &'a PodInstance) -> Self {
         Self { pod, demand: Demand::of(&pod.spec) }
     }

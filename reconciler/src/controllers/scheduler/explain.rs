@@ -9,7 +9,7 @@ use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 
 use super::cluster::{Cluster, taken};
-use super::demand::Claim;
+use super::demand::PodDemand;
 
 /// Why `pod` is not bound; none when it is, or when there is no such pod. For many pods of one
 /// snapshot make one [`Explainer`].
@@ -48,7 +48,7 @@ impl<'a> Explainer<'a> {
         if before.is_some_and(|(_, uid)| *uid == instance.uid) {
             return None;
         }
-        let claim = Claim::of(instance);
+        let claim = PodDemand::of(instance);
         let mut cluster = self.cluster.borrow_mut();
         let why = match cluster.choose(&claim) {
             Some(node) => format!("fits on {}, waits for the scheduler", cluster.name(node)),

@@ -10,7 +10,7 @@ use schema::meta::{NamespacedName, StringMap};
 use schema::records::{NodeConditions, NodeRecord};
 use schema::snapshot::Snapshot;
 
-use super::demand::Claim;
+use super::demand::PodDemand;
 
 /// A node with what is taken of it.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ impl NodeLoad<'_> {
     }
 
     /// Takes what a pod needs.
-    pub(super) fn take(&mut self, claim: &Claim<'_>) {
+    pub(super) fn take(&mut self, claim: &PodDemand<'_>) {
         let demand = &claim.demand;
         self.pods += 1;
         self.cpu_millis = self.cpu_millis.saturating_add(demand.cpu_millis);
@@ -85,7 +85,7 @@ impl NodeLoad<'_> {
     }
 
     /// Gives back what a pod took.
-    pub(super) fn give_back(&mut self, claim: &Claim<'_>) {
+    pub(super) fn give_back(&mut self, claim: &PodDemand<'_>) {
         let demand = &claim.demand;
         self.pods = self.pods.saturating_sub(1);
         self.cpu_millis = self.cpu_millis.saturating_sub(demand.cpu_millis);

@@ -19,7 +19,7 @@ use schema::snapshot::health;
 use schema::snapshot::{BoundPod, Snapshot};
 
 use super::cluster::{Cluster, taken};
-use super::demand::{Claim, Demand};
+use super::demand::{Demand, PodDemand};
 use super::fit::Unfit;
 use super::leave::{Leave, has_left, is_ending_a_pod, must_leave};
 use crate::controllers::last_known::LastKnown;
@@ -297,7 +297,7 @@ impl<'a> Planner<'a> {
     fn replace_on_same_node(&mut self, waiting: &Waiting<'a>) -> bool {
         let Waiting { pod, before: Some(before), leave: None } = *waiting else { return false };
         let Some(node) = self.cluster.find(&before.place.0) else { return false };
-        let (claim, old) = (Claim::of(pod), taken(&before));
+        let (claim, old) = (PodDemand::of(pod), taken(&before));
         old.iter().for_each(|old| self.cluster.release(node, old));
         if self.cluster.unfit_on(node, &claim.demand).is_some() {
             old.iter().for_each(|old| self.cluster.charge(node, old));
@@ -321,7 +321,7 @@ impl<'a> Planner<'a> {
         if self.replace_on_same_node(waiting) || !self.may_move(waiting) {
             return;
         }
-        let claim = Claim::of(waiting.pod);
+        let claim = PodDemand::of(waiting.pod);
         if self.waits_for_node(waiting) {
             return;
         }
@@ -378,7 +378,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The node that runs the pod, or ran it last, and still takes it: etcd was lost, and its bindings with it.
-    fn runs_on(&self, waiting: &Waiting<'a>, claim: &Claim<'a>) -> Option<usize> {
+    fn runs_on(&self, waiting: &Waiting<'a>, claim: &PodDemand<'a>) -> Option<usize> {
         if waiting.before.is_some() {
             return None;
         }
@@ -388,7 +388,7 @@ impl<'a> Planner<'a> {
         self.cluster.find(node).filter(|&node| self.cluster.unfit_on(node, &claim.demand).is_none())
     }
 
-    fn bind(&mut self, waiting: &Waiting<'a>, node: usize, claim: &Claim<'a>, choice: String) {
+    fn bind(&mut self, waiting: &Waiting<'a>, node: usize, claim: &PodDemand<'a>, choice: String) {
         let name = self.cluster.name(node).to_owned();
         let value = Binding { node: name.clone(), pod: waiting.pod.clone(), reason: choice.clone() };
         let place = (name.clone(), waiting.pod.reference());

@@ -12,7 +12,7 @@ use super::fleet::Fleet;
 use super::trace::Load;
 use super::{CallCounts, Change, LoadReport};
 use crate::controllers::functions::bounds::Bounds;
-use crate::controllers::functions::decider::{Config, Decision, Memory, Observation, TICK, decide};
+use crate::controllers::functions::decider::{Config, Decision, Observation, ScalerMemory, TICK, decide};
 use crate::controllers::functions::windows::Windows;
 use crate::simulate::trace::TraceError;
 
@@ -73,7 +73,7 @@ struct Simulation {
     queue: Queue,
     fleet: Fleet,
     windows: Windows,
-    memory: Memory,
+    memory: ScalerMemory,
     /// Replicas that there should be.
     wanted: u32,
     now: i64,
@@ -108,7 +108,7 @@ impl Simulation {
             },
             fleet,
             windows,
-            memory: Memory::default(),
+            memory: ScalerMemory::default(),
             wanted: spec.min_scale,
             now: begin,
             next_tick: begin,
@@ -188,7 +188,7 @@ impl Simulation {
         let idle = self.idle_since.map(|since| SignedDuration::from_micros(self.now - since));
         self.wanted = self.bounds.wanted(decision.map(|decision| decision.desired), self.wanted, idle);
         if self.wanted == 0 {
-            self.memory = Memory::default();
+            self.memory = ScalerMemory::default();
         }
         self.fleet.scale(self.wanted, self.now);
         self.most_replicas = self.most_replicas.max(self.fleet.all());

@@ -2,7 +2,7 @@
 
 use super::Entry;
 use super::trace::Step;
-use crate::controllers::functions::decider::{Config, Memory, Observation, decide};
+use crate::controllers::functions::decider::{Config, Observation, ScalerMemory, decide};
 use crate::simulate::trace::{TraceError, number, time};
 
 /// One decision for each step. `ready` is how many replicas are ready when the decider is made, and at steps that do
@@ -13,7 +13,7 @@ pub(super) fn follow_steps(
     steps: &[Step],
 ) -> Result<Vec<Entry>, TraceError> {
     let begin = steps.first().map(|step| time(step.at)).unwrap_or_default();
-    let mut memory = ready.map(|ready| Memory::at_first(ready, begin)).unwrap_or_default();
+    let mut memory = ready.map(|ready| ScalerMemory::at_first(ready, begin)).unwrap_or_default();
     let mut last_known = ready;
     let mut entries = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {

@@ -9,7 +9,7 @@ use super::load::Fleet;
 use super::trace::{StepForm, Trace, load_of};
 use super::{Entry, Metric, Report};
 use crate::controllers::autoscaler::{
-    Decision, Demand, Input, LOOK_SECONDS, Memory, MetricResult, PerResource, Tuning, decide, word,
+    AutoscalerMemory, Decision, Demand, Input, LOOK_SECONDS, MetricResult, PerResource, Tuning, decide, word,
 };
 use crate::simulate::trace::{TraceError, number, time};
 
@@ -43,7 +43,7 @@ pub fn run(spec: &HorizontalPodAutoscalerSpec, trace: &Trace) -> Result<Report, 
 struct Looks<'a> {
     spec: &'a HorizontalPodAutoscalerSpec,
     tuning: Tuning,
-    memory: Memory,
+    memory: AutoscalerMemory,
     entries: Vec<Entry>,
 }
 

@@ -9,7 +9,7 @@ use schema::quantity::{Cpu, Memory as Bytes};
 use schema::records::{Recommendation, ScaleChange};
 use serde::Deserialize;
 
-use crate::controllers::autoscaler::{Memory, PerResource, Pod, Sample, Tuning};
+use crate::controllers::autoscaler::{AutoscalerMemory, PerResource, Pod, Sample, Tuning};
 use crate::simulate::trace::{self, SECONDS_MAX, TraceError, present, seconds, time};
 
 /// How long a pod has run that says nothing of it: for longer than any start takes.
@@ -182,7 +182,7 @@ impl Trace {
         })
     }
 
-    pub(super) fn memory(&self) -> Result<Memory, TraceError> {
+    pub(super) fn memory(&self) -> Result<AutoscalerMemory, TraceError> {
         let History { recommendations, scale_ups, scale_downs } = self.history.clone().unwrap_or_default();
         let changes = |all: Option<Vec<PastChange>>, field: &str| {
             let all = all.unwrap_or_default().into_iter().enumerate().map(|(index, past)| {
@@ -198,7 +198,7 @@ impl Trace {
             });
             all.collect::<Result<Vec<_>, TraceError>>()
         });
-        Ok(Memory {
+        Ok(AutoscalerMemory {
             recommendations: recommendations.transpose()?,
             scale_ups: changes(scale_ups, "scaleUps")?,
             scale_downs: changes(scale_downs, "scaleDowns")?,

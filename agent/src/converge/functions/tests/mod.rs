@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Functions;
 use super::book::{Calls, Given, Lease, Place};
-use super::who::Known;
+use super::who::ClusterAddresses;
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
 use crate::desired::Source;
@@ -412,7 +412,7 @@ fn functions(record: FunctionRecord) -> (Functions, Catalog) {
         ["10.244.0.0/24", "10.244.0.0/16", "10.96.0.0/16"].map(|range| range.parse().unwrap());
     let subnet = Subnet { cidr, cluster_cidr, service_cidr };
     let control = ControlPlane::of_urls(&[], &["http://192.0.2.9:7070".to_owned()]);
-    let (_, known) = watch::channel(Known::of(&catalog, Some(&subnet), &control));
+    let (_, known) = watch::channel(ClusterAddresses::of(&catalog, Some(&subnet), &control));
     let (_, newest) = watch::channel(Arc::new(catalog.clone()));
     (Functions::new(newest, known, calls, None), catalog)
 }

@@ -12,8 +12,8 @@ fn words(conditions: &[Condition]) -> String {
     conditions.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-fn seen_before() -> Memory {
-    Memory { recommendations: recommendations(&[]), ..Memory::default() }
+fn seen_before() -> AutoscalerMemory {
+    AutoscalerMemory { recommendations: recommendations(&[]), ..AutoscalerMemory::default() }
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_target_of_no_pods_is_left_alone() {
         &spec(&[utilization(ResourceName::Cpu, 50)], (3, 5)),
         0,
         Demand::Given(4),
-        &Memory::default(),
+        &AutoscalerMemory::default(),
         0,
     );
     assert_eq!((decision.desired, decision.recommendation), (0, None));
@@ -62,7 +62,7 @@ fn a_target_of_no_pods_is_left_alone() {
 fn bounds_come_before_metrics() {
     let spec = spec(&[utilization(ResourceName::Cpu, 50)], (3, 5));
     for (current, desired, limit) in [(2, 3, Limit::TooFewReplicas), (10, 5, Limit::TooManyReplicas)] {
-        let decision = look(&spec, current, Demand::Pods(&[]), &Memory::default(), 0);
+        let decision = look(&spec, current, Demand::Pods(&[]), &AutoscalerMemory::default(), 0);
         assert_eq!((decision.desired, decision.recommendation, decision.limit), (desired, None, limit));
         assert_eq!(words(&decision.memory.conditions), "AbleToScale=True/SucceededRescale");
     }
@@ -70,7 +70,7 @@ fn bounds_come_before_metrics() {
 
 #[test]
 fn conditions_say_what_holds_it() {
-    let at_target = |spec: &HorizontalPodAutoscalerSpec, current, used, memory: &Memory| {
+    let at_target = |spec: &HorizontalPodAutoscalerSpec, current, used, memory: &AutoscalerMemory| {
         let pods = vec![pod(used); current as usize];
         look(spec, current, Demand::Pods(&pods), memory, 0)
     };
@@ -88,7 +88,8 @@ fn conditions_say_what_holds_it() {
             max_replicas: if used == 4000 && current == 2 { 50 } else { 4.max(current) },
             ..spec.clone()
         };
-        let memory = Memory { recommendations: recommendations(before), ..Memory::default() };
+        let memory =
+            AutoscalerMemory { recommendations: recommendations(before), ..AutoscalerMemory::default() };
         let found = words(&at_target(&spec, current, used, &memory).memory.conditions);
         assert_eq!(
             found,
@@ -101,7 +102,7 @@ fn conditions_say_what_holds_it() {
 #[test]
 fn a_condition_keeps_its_time_until_it_turns() {
     let spec = spec(&[utilization(ResourceName::Cpu, 50)], (1, 5));
-    let first = look(&spec, 1, Demand::Pods(&[pod(500)]), &Memory::default(), 0);
+    let first = look(&spec, 1, Demand::Pods(&[pod(500)]), &AutoscalerMemory::default(), 0);
     let second = look(&spec, 1, Demand::Pods(&[pod(500)]), &first.memory, 15);
     assert_eq!(first.memory.conditions, second.memory.conditions);
     let third = look(&spec, 1, Demand::Pods(&[]), &second.memory, 30);

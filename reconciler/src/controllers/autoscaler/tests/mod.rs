@@ -9,7 +9,7 @@ use schema::kinds::pod::PodPhase;
 use schema::records::{Recommendation, ScaleChange};
 
 use super::decide;
-use super::model::{Decision, Demand, Input, Limit, Memory, PerResource, Pod, Sample, Tuning};
+use super::model::{AutoscalerMemory, Decision, Demand, Input, Limit, PerResource, Pod, Sample, Tuning};
 
 mod decisions;
 mod metrics;
@@ -119,7 +119,7 @@ fn look(
     spec: &HorizontalPodAutoscalerSpec,
     current: u32,
     demand: Demand<'_>,
-    memory: &Memory,
+    memory: &AutoscalerMemory,
     seconds: i64,
 ) -> Decision {
     decide(&Input { spec, current, demand, memory, now: at(seconds), tuning: &Tuning::default() })

@@ -8,13 +8,14 @@ struct Case {
     asked: u32,
     bounds: (u32, u32),
     behavior: Option<Behavior>,
-    memory: Memory,
+    memory: AutoscalerMemory,
     wanted: (u32, Limit),
 }
 
 impl Case {
     fn new(current: u32, asked: u32, wanted: (u32, Limit)) -> Self {
-        let memory = Memory { recommendations: recommendations(&[]), ..Memory::default() };
+        let memory =
+            AutoscalerMemory { recommendations: recommendations(&[]), ..AutoscalerMemory::default() };
         Self { current, asked, bounds: (1, 1000), behavior: None, memory, wanted }
     }
 
@@ -105,7 +106,7 @@ fn without_behavior_the_highest_of_five_minutes_counts() {
 #[test]
 fn the_first_sight_counts_as_a_recommendation_of_the_present_size() {
     let spec = spec(&[], (1, 10));
-    let memory = Memory::default();
+    let memory = AutoscalerMemory::default();
     let first = look(&spec, 5, Demand::Given(3), &memory, 0);
     assert_eq!(first.memory.recommendations.as_ref().map(Vec::len), Some(2));
     assert_eq!((first.desired, first.limit), (5, ScaleDownStabilized));
@@ -211,7 +212,7 @@ fn what_no_window_asks_for_is_forgotten() {
         scale_down: Some(rules(60, SelectPolicy::Max, &[policy(PolicyType::Pods, 1, 45)])),
     });
     let spec = HorizontalPodAutoscalerSpec { behavior, ..spec(&[], (1, 10)) };
-    let mut memory = Memory::default();
+    let mut memory = AutoscalerMemory::default();
     let mut current = 1;
     for step in 0..200 {
         let asked = if step % 8 < 4 { 10 } else { 1 };

@@ -44,11 +44,11 @@ fn look(at: f64, seen: (u32, f64, f64), wanted: (u32, i64, bool)) -> Look {
 }
 
 /// Decides on each look with a decider that is made while `first` replicas are ready; gives what it remembers.
-fn check(what: &str, config: &Config, first: u32, looks: &[Look]) -> Memory {
-    check_from(what, config, Memory::at_first(first, at(looks[0].at)), looks)
+fn check(what: &str, config: &Config, first: u32, looks: &[Look]) -> ScalerMemory {
+    check_from(what, config, ScalerMemory::at_first(first, at(looks[0].at)), looks)
 }
 
-fn check_from(what: &str, config: &Config, mut memory: Memory, looks: &[Look]) -> Memory {
+fn check_from(what: &str, config: &Config, mut memory: ScalerMemory, looks: &[Look]) -> ScalerMemory {
     for (number, look) in looks.iter().enumerate() {
         let (ready, stable, panic) = look.seen;
         let (decision, after) = decide(config, &memory, seen(ready, stable, panic), at(look.at));
@@ -69,9 +69,9 @@ fn the_memory_goes_through_a_record_as_it_is() {
         text,
         r#"{"mode":{"panic":{"surgedAt":"1970-01-01T00:00:00Z","most":9}},"peaks":[{"tick":1,"replicas":9}]}"#
     );
-    assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), memory);
-    assert_eq!(serde_json::from_str::<Memory>("{}").unwrap(), Memory::default());
-    assert_eq!(serde_json::to_string(&Memory::at_first(1, at(0.0))).unwrap(), r#"{"mode":"stable"}"#);
+    assert_eq!(serde_json::from_str::<ScalerMemory>(&text).unwrap(), memory);
+    assert_eq!(serde_json::from_str::<ScalerMemory>("{}").unwrap(), ScalerMemory::default());
+    assert_eq!(serde_json::to_string(&ScalerMemory::at_first(1, at(0.0))).unwrap(), r#"{"mode":"stable"}"#);
 }
 
 #[test]

@@ -39,7 +39,7 @@ proptest! {
     fn in_panic_no_decision_is_smaller_than_the_one_before(config in any_config(), looks in looks()) {
         // A delay raises decisions by those before a panic.
         let config = Config { scale_down_delay: SignedDuration::ZERO, ..config };
-        let (mut memory, mut now, mut before) = (Memory::default(), 0.0, None);
+        let (mut memory, mut now, mut before) = (ScalerMemory::default(), 0.0, None);
         for (later, seen) in looks {
             now += later;
             let (decision, after) = decide(&config, &memory, seen, at(now));
@@ -56,7 +56,7 @@ proptest! {
     #[test]
     fn looks_without_data_change_nothing(config in any_config(), looks in looks()) {
         let decisions = |looks: &mut dyn Iterator<Item = &(f64, Observation)>| {
-            let mut memory = Memory::default();
+            let mut memory = ScalerMemory::default();
             looks.filter_map(|(now, seen)| {
                 let decision;
                 (decision, memory) = decide(&config, &memory, *seen, at(*now));
@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn a_decision_by_the_stable_window_is_within_the_rates(config in any_config(), (_, seen) in any_look()) {
         let config = Config { scale_down_delay: SignedDuration::ZERO, panic_threshold: 1e12, ..config };
-        let memory = Memory::at_first(0, at(0.0));
+        let memory = ScalerMemory::at_first(0, at(0.0));
         let (Some(decision), _) = decide(&config, &memory, seen, at(0.0)) else { return Ok(()) };
         let ready = f64::from(seen.ready.unwrap_or_default().max(1));
         let (desired, least_activated) = (f64::from(decision.desired), f64::from(config.activation_scale));
@@ -90,7 +90,7 @@ proptest! {
     fn a_delay_holds_the_largest_of_its_decisions(config in any_config(), looks in looks()) {
         let plain = Config { scale_down_delay: SignedDuration::ZERO, ..config };
         let ticks = (config.scale_down_delay.as_secs() + 1) / 2;
-        let (mut delayed, mut undelayed, mut now) = (Memory::default(), Memory::default(), 0.0);
+        let (mut delayed, mut undelayed, mut now) = (ScalerMemory::default(), ScalerMemory::default(), 0.0);
         let mut free_ones: Vec<(i64, u32)> = Vec::new();
         for (later, seen) in looks {
             now += later;

@@ -73,7 +73,7 @@ fn rate_limits() {
 
 #[test]
 fn panic_follows_a_surge_and_ends_after_a_window_without_one() {
-    let surged = |memory: &Memory| match memory.mode {
+    let surged = |memory: &ScalerMemory| match memory.mode {
         Mode::Panic { surged_at, .. } => Some(surged_at),
         Mode::Stable | Mode::Unseen => None,
     };
@@ -117,7 +117,7 @@ fn a_decider_that_is_made_over_more_than_one_replica_starts_in_panic() {
     for (ready, mode) in
         [(0, Mode::Stable), (1, Mode::Stable), (2, Mode::Panic { surged_at: at(7.0), most: 2 })]
     {
-        assert_eq!(Memory::at_first(ready, at(7.0)).mode, mode, "StartInPanicMode");
+        assert_eq!(ScalerMemory::at_first(ready, at(7.0)).mode, mode, "StartInPanicMode");
     }
     // The same at the first look, and its load is none: nothing is taken for a stable window.
     let config = fixture(100.0, 11.0);
@@ -126,13 +126,13 @@ fn a_decider_that_is_made_over_more_than_one_replica_starts_in_panic() {
         look(67.0, (4, 0.0, 0.0), (4, 522, true)),
         look(67.5, (4, 0.0, 0.0), (0, 522, false)),
     ];
-    check_from("restart", &config, Memory::default(), &looks);
+    check_from("restart", &config, ScalerMemory::default(), &looks);
 }
 
 #[test]
 fn without_data_there_is_no_decision() {
     let config = fixture(10.0, 100.0);
-    let memory = Memory::at_first(3, at(0.0));
+    let memory = ScalerMemory::at_first(3, at(0.0));
     let all = seen(3, 1000.0, 888.0);
     for (what, seen) in [
         ("NoDataNoAutoscale", Observation { stable: None, panic: None, ..all }),
@@ -142,7 +142,11 @@ fn without_data_there_is_no_decision() {
         ("no number", Observation { stable: Some(f64::NAN), ..all }),
     ] {
         assert_eq!(decide(&config, &memory, seen, at(99.0)), (None, memory.clone()), "{what}");
-        assert_eq!(decide(&config, &Memory::default(), seen, at(99.0)), (None, Memory::default()), "{what}");
+        assert_eq!(
+            decide(&config, &ScalerMemory::default(), seen, at(99.0)),
+            (None, ScalerMemory::default()),
+            "{what}"
+        );
     }
 }
 
