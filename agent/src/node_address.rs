@@ -1,4 +1,4 @@
-//! The node's address: what the network loop settled, for all that publish it.
+//! The node's address: what the address loop settled, for all that publish it.
 //!
 //! One place decides it, so the end of the tunnel, pods on the node's network and the agent's API move
 //! together, and none of them with a route that flaps. It reads nothing and changes nothing by itself.

@@ -5,6 +5,7 @@ mod advertise;
 mod keep;
 mod lead;
 mod prepare;
+mod rows;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,13 +16,18 @@ use futures::{FutureExt as _, stream};
 use schema::control::{Row, Runtime, logging};
 use schema::keys::ROOT;
 use schema::snapshot::Snapshot;
-use schema::store::election::{self, FenceReader};
+use schema::store::SharedStore;
+use schema::store::election;
 use schema::store::events::{EventRecorder, RECONCILER};
-use schema::store::reflector::{self, SnapshotReader};
+use schema::store::reflector;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::prepare::{Ground, described, prepare};
+pub(crate) use self::rows::source_row;
+use self::rows::{
+    CONTROLLER_INTERVAL, VERDICTS_GAP, WAKE_GAP, autoscaler_row, controller_row, functions_row,
+};
 use crate::api::{self, ApiDeps};
 use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::{LogFormat, ServeConfig};
@@ -40,16 +46,8 @@ use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop};
 use crate::webhooks::calls::{self, CallState};
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
-/// Controllers look again after this even if nothing changed.
-const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 /// How often content on disk that nothing refers to is looked for. What goes has an hour.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
-/// Least time between two times that the snapshot wakes a controller.
-const WAKE_GAP: Duration = Duration::from_millis(10);
-/// The same for verdicts, which are for people: each look is at every object of a commit.
-const VERDICTS_GAP: Duration = Duration::from_millis(250);
-/// The same for the autoscaler: a thousand nodes write what they use every 15 s.
-const USAGE_GAP: Duration = Duration::from_secs(1);
 /// How long agents may take to learn of another leader: they look this often, for a few seconds.
 const LEADER_UNKNOWN_MAX: Duration = election::LOOKED_UP_EVERY.saturating_add(Duration::from_secs(15));
 /// The API's connections: twice as many as followed logs, each of which takes one and another to a node. An idle one ends
@@ -72,36 +70,6 @@ pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::
     let runtime = started?;
     let asked = stream::once(shutdown.cancelled_owned().map(|()| "shutdown").boxed());
     runtime.run_until(asked).await.context("the reconciler ended before it should; see its log")
-}
-
-/// A repository: its interval wakes it, and all that makes etcd another one than it knew.
-pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
-    let mut synced = snapshot.clone();
-    Row::every(poll).wake_on(fence.clone()).wake_by(|nudge| async move {
-        synced.synced().await;
-        nudge.nudge();
-        std::future::pending::<()>().await;
-    })
-}
-
-/// A controller: changes of the snapshot and the lead wake it, but not usage, which each node writes every 15 s.
-fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader, gap: Duration) -> Row {
-    let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
-    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), gap, is_news)
-}
-
-/// The autoscaler also wakes when nodes report what they use.
-fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
-    let is_news =
-        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.usage.ptr_eq(&before.usage);
-    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
-}
-
-/// The functions controller wakes when gateways report calls, at once: someone may wait for the first replica.
-fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
-    let is_news =
-        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.demand.ptr_eq(&before.demand);
-    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
 fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
@@ -157,6 +125,14 @@ fn serve_hooks(
     counts
 }
 
+/// Events, written until the end.
+fn write_events(runtime: &mut Runtime, store: &SharedStore) -> EventRecorder {
+    let (events, writing) =
+        EventRecorder::spawn(Arc::clone(store), RECONCILER, "reconciler", runtime.token());
+    runtime.adopt("events", writing);
+    events
+}
+
 async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let Ground { listener, hooks, store, state_dir } = prepare(&config).await?;
     let mut runtime = Runtime::new();
@@ -166,7 +142,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let fence = lead::stand(&mut runtime, &store, advertise::standing(&config), state_dir).await;
     let (snapshot, reflecting) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
     runtime.adopt("reflector", reflecting);
-    let events = EventRecorder::spawn(Arc::clone(&store), RECONCILER, "reconciler", token.clone());
+    let events = write_events(&mut runtime, &store);
 
     let (mut targets, mut runs) = (Vec::new(), Vec::new());
     for source in &config.sources {
@@ -232,58 +208,4 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         "reconciler started"
     );
     Ok(runtime)
-}
-
-#[cfg(test)]
-mod tests {
-    use schema::store::SharedStore;
-    use schema::store::election;
-
-    use super::lead::LEADER_TTL;
-    use super::*;
-
-    /// Seen red without the comparison in `controller_row`, and with it alone in `autoscaler_row`.
-    #[tokio::test(start_paused = true)]
-    async fn what_nodes_use_wakes_the_autoscaler_and_no_other_controller() {
-        let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
-        let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
-        let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
-        let token = CancellationToken::new();
-        let (fence, _election) =
-            election::spawn(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
-        let (woken, nudged) = schema::control::Nudge::new();
-        let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
-        let mut runtime = Runtime::new();
-        runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
-        runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
-        let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
-        let running = tokio::spawn(runtime.run_until(stop));
-        let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {
-            snapshot.put(&key, &schema::records::Settled::default(), revision);
-            publisher.publish(snapshot.clone());
-        };
-        let usage = schema::records::NodeUsage {
-            at: jiff::Timestamp::UNIX_EPOCH,
-            window_seconds: 15,
-            cpu: 0,
-            memory: 0,
-            pods: Default::default(),
-            left_out: String::new(),
-        };
-        // The lead, and the first snapshot: looked at once each, at most.
-        write(&mut snapshot, schema::keys::Key::Settled("n1".to_owned()), 1);
-        while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
-        while tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.is_ok() {}
-        for revision in 2..5 {
-            snapshot.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
-            publisher.publish(snapshot.clone());
-            let woken = tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await;
-            assert!(woken.is_err(), "a write of usage woke a controller");
-            tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.unwrap();
-        }
-        write(&mut snapshot, schema::keys::Key::Settled("n2".to_owned()), 5);
-        tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.unwrap();
-        token.cancel();
-        running.await.unwrap().unwrap();
-    }
 }

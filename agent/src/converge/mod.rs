@@ -1,5 +1,6 @@
 //! The loops of a node, one folder per kind of thing converged: observe, plan, act, report.
 
+pub mod address;
 pub mod build_network;
 pub mod builds;
 pub mod clients;

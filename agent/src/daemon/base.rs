@@ -1,10 +1,12 @@
 //! How each loop is made of what all loops share.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use schema::control::Nudge;
+use schema::control::{Nudge, Row};
 use schema::records::{NodeUsage, RulesStatus, Subnet, Vtep};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
@@ -13,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
+use crate::converge::address::AddressLoop;
 use crate::converge::build_network::{BuildConfinement, BuildRequests};
 use crate::converge::builds::plan::Reported;
 use crate::converge::builds::{BuildsDeps, BuildsLoop};
@@ -42,6 +45,18 @@ use crate::worlds::peers::Peers;
 use crate::worlds::prober::RealProber;
 use crate::worlds::registry::ClusterRegistry;
 use crate::worlds::ssh::RealSsh;
+
+/// How often the rules are looked at: a flush by someone else is healed in less than 5 s.
+pub(super) const NETWORK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
+/// kept, within seconds after the cause is gone.
+const FAILURE_MAX: Duration = Duration::from_secs(4);
+
+/// A loop of the agent.
+pub(super) fn every(interval: Duration) -> Row {
+    Row::every(interval).backoff_max(FAILURE_MAX)
+}
 
 /// What all loops share.
 pub(super) struct Base<'c> {
@@ -219,6 +234,10 @@ impl Base<'_> {
         })
     }
 
+    pub(super) fn address(&self, addresses: watch::Sender<Option<IpAddr>>) -> AddressLoop {
+        AddressLoop::new(Arc::clone(&self.netlink) as _, Arc::clone(&self.netlink) as _, addresses)
+    }
+
     pub(super) fn network(
         &self,
         pods: watch::Receiver<PodTable>,
@@ -227,7 +246,6 @@ impl Base<'_> {
             watch::Sender<SandboxedPods>,
             BuildConfinement,
         ),
-        address: watch::Sender<Option<std::net::IpAddr>>,
         rules_changed: Nudge,
     ) -> NetworkLoop {
         let deps = NetworkDeps {
@@ -241,11 +259,10 @@ impl Base<'_> {
             vtep,
             sandboxed,
             builds,
-            address,
+            address: self.address.clone(),
             rules_changed,
         };
         let settings = NetworkSettings {
-            node_ip: self.config.node_ip,
             vxlan: self.config.vxlan,
             api_port: self.config.listen.port(),
             tunnel_without_peers: self.config.dns.node_dns,

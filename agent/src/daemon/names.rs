@@ -9,7 +9,7 @@ use schema::control::{Row, Runtime};
 use schema::records::{NodeDemand, Subnet};
 use tokio::sync::watch;
 
-use super::every;
+use super::base::every;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::converge::control_plane::ControlPlane;

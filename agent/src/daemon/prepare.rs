@@ -10,7 +10,7 @@ use schema::store::etcd::LazyStore;
 use tokio::net::TcpListener;
 
 use crate::config::Config;
-use crate::converge::network::address_of_tunnel;
+use crate::converge::address::address_of_tunnel;
 use crate::converge::network::mtu::pod_mtu;
 use crate::desired::{DesiredStore, Source};
 use crate::files::{Keys, PodFiles};
@@ -107,7 +107,7 @@ async fn load_pause_image(docker: &dyn Docker) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The address before the network loop has looked: that of the tunnel which a former agent made, so that a
+/// The address before the address loop has looked: that of the tunnel which a former agent made, so that a
 /// restart while the routes flap moves nothing.
 async fn node_ip(config: &Config, netlink: &RealNetlink) -> anyhow::Result<Option<IpAddr>> {
     if config.node_ip.is_some() {

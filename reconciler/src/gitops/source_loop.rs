@@ -60,7 +60,7 @@ pub struct SourceLoop {
     fence: FenceReader,
     events: EventRecorder,
     /// What the last plan found to be as it should.
-    settled: Option<Settled>,
+    settled: Option<Rest>,
     /// What the newest commit was begun with.
     planned: Planned,
     /// Newest revision of the store that this loop wrote, or at which it came to lead: until then the leader
@@ -74,7 +74,7 @@ pub struct SourceLoop {
 }
 
 /// A state of the snapshot in which there is nothing to do.
-struct Settled {
+struct Rest {
     commit: Oid,
     objects: Table<ObjectRef, Object>,
     status: i64,
@@ -138,6 +138,8 @@ pub struct Observed {
     /// None: nothing was ever read.
     loaded: Option<Loaded>,
     /// None: nothing changed since all was as it should be.
+    /// What was loaded before this look.
+    loaded_before: Option<Oid>,
     situation: Option<Situation>,
 }
 
@@ -225,9 +227,9 @@ impl SourceLoop {
     }
 
     /// Reports, once per commit, that content of it is not on this disk.
-    fn tell_unkept(&self, before: Option<Oid>) {
-        let Some(loaded) = self.head.loaded().filter(|loaded| Some(loaded.head) != before) else { return };
-        let Some(why) = &loaded.unkept else { return };
+    fn tell_unkept(&self, observed: &Observed) {
+        let loaded = observed.loaded.as_ref().filter(|loaded| Some(loaded.head) != observed.loaded_before);
+        let Some(why) = loaded.and_then(|loaded| loaded.unkept.as_ref()) else { return };
         tracing::warn!(source = %self.config.name, %why, "content that pods need could not be kept");
         tell_unkept(&self.events, &self.config.name, why);
     }
@@ -318,13 +320,10 @@ impl Loop for SourceLoop {
         let applied =
             snapshot.sources.get(&self.config.name).and_then(|status| status.value.applied_commit.clone());
         let problem_of = |error: &GitError| Problem { kind: error.kind(), message: error.to_string() };
-        let before = self.head.loaded().map(|loaded| loaded.head);
+        let loaded_before = self.head.loaded().map(|loaded| loaded.head);
         let live = || commits_of(&snapshot, &self.config.name);
         let (head, mut problem) = match self.head.look(applied, live).await {
-            Ok(head) => {
-                self.tell_unkept(before);
-                (Some(head.to_string()), None)
-            }
+            Ok(head) => (Some(head.to_string()), None),
             Err(error) => (None, Some(problem_of(&error))),
         };
         // Looking may have taken long: the plan is for what is there now.
@@ -357,6 +356,7 @@ impl Loop for SourceLoop {
             due,
             strict,
             loaded,
+            loaded_before,
             situation,
         }))
     }
@@ -371,6 +371,7 @@ impl Loop for SourceLoop {
     }
 
     async fn act(&mut self, observed: &Observed, plan: SyncPlan) -> Outcome {
+        self.tell_unkept(observed);
         let (Some(situation), Some(loaded)) = (&observed.situation, &observed.loaded) else {
             return Outcome { plan: None, ahead: None, applied: Applied::default() };
         };
@@ -447,7 +448,7 @@ impl Loop for SourceLoop {
         }
         let nothing_left = outcome.plan.as_ref().filter(|plan| plan.steps.is_empty());
         if let (Some(plan), Some(loaded)) = (nothing_left, &observed.loaded) {
-            self.settled = Some(Settled {
+            self.settled = Some(Rest {
                 commit: loaded.head,
                 objects: observed.snapshot.objects.clone(),
                 status: at,

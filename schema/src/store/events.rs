@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -75,21 +76,21 @@ impl EventRecorder {
     }
 
     /// A recorder that writes to `store` below `events/<key>/` until `shutdown`: a node's name, or
-    /// [`RECONCILER`]. `reporter` is for people: `agent/<node>`, `gitops`, `scheduler`. Its task is not a
-    /// critical one: without it events are dropped.
+    /// [`RECONCILER`]. `reporter` is for people: `agent/<node>`, `gitops`, `scheduler`. The task writes them,
+    /// also what waits at `shutdown`, and is to be waited for.
     pub fn spawn(
         store: SharedStore,
         key: impl Into<String>,
         reporter: impl Into<String>,
         shutdown: CancellationToken,
-    ) -> Self {
+    ) -> (Self, JoinHandle<()>) {
         let key = key.into();
         let (queue, events) = mpsc::channel(QUEUE);
         let dropped = Arc::new(AtomicU64::new(0));
         let writer =
             EventWriter { store, key, lease: None, recent: Recent::default(), dropped: Arc::clone(&dropped) };
-        tokio::spawn(writer.run(events, shutdown));
-        Self { queue: Some(queue), reporter: reporter.into().into(), dropped }
+        let writing = tokio::spawn(writer.run(events, shutdown));
+        (Self { queue: Some(queue), reporter: reporter.into().into(), dropped }, writing)
     }
 
     /// The same queue, with another reporter.

@@ -19,7 +19,7 @@ fn draft(name: &str, message: &str) -> EventDraft {
 
 fn recorder(store: &MemoryStore) -> (EventRecorder, CancellationToken) {
     let shutdown = CancellationToken::new();
-    (EventRecorder::spawn(Arc::new(store.clone()), "n1", "agent/n1", shutdown.clone()), shutdown)
+    (EventRecorder::spawn(Arc::new(store.clone()), "n1", "agent/n1", shutdown.clone()).0, shutdown)
 }
 
 async fn written(store: &MemoryStore) -> Vec<Event> {

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use schema::control::lock;
+use schema::control::{Next, lock};
 use schema::kinds::cluster::cluster_reference;
 use schema::kinds::function::{Runtime, image_hash};
 use schema::records::{BuildOrder, EventType};
@@ -31,14 +32,6 @@ const LOG_MAX_BYTES: usize = 1 << 20;
 /// Lines of a log's end that go into the reason of a failure, and their bytes.
 const WHY_LINES: usize = 20;
 const WHY_BYTES: usize = 2000;
-
-/// What became of a plan.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// There is something to look at at once.
-    pub again: bool,
-    pub again_at: Option<Timestamp>,
-}
 
 /// What a build says, on disk and for the reason of a failure.
 struct BuildLog {
@@ -78,12 +71,12 @@ fn without_colours(said: &str) -> String {
 }
 
 impl BuildsLoop {
-    pub(super) async fn carry_out(&mut self, observed: &Observed, plan: BuildsPlan) -> Outcome {
+    pub(super) async fn carry_out(&mut self, observed: &Observed, plan: BuildsPlan) -> Next {
         self.reports.send_replace(Some(plan.reported));
         self.unneeded_since = plan.unneeded_since;
         self.failed.retain(|hash, _| observed.orders.contains_key(hash));
         self.push_failed.retain(|hash, _| observed.images.contains_key(hash));
-        let mut outcome = Outcome { again: false, again_at: plan.again_at };
+        let mut is_again = false;
         for (image, name) in plan.claim {
             if let Err(error) = self.deps.docker.tag(&image, &name).await {
                 tracing::debug!(image, %error, "could not tag an image of a function");
@@ -91,20 +84,21 @@ impl BuildsLoop {
         }
         if let Some((hash, order)) = plan.build {
             self.build(&hash, &order).await;
-            outcome.again = true;
+            is_again = true;
         }
         if let Some((hash, reference, target)) = plan.push {
             self.push(hash, &reference, &target).await;
-            outcome.again = true;
+            is_again = true;
         }
         // Minutes have gone by after a build or a push: what nothing needed then may be needed now.
-        if !outcome.again {
-            outcome.again = self.remove_all(plan.remove).await;
+        if !is_again {
+            is_again = self.remove_all(plan.remove).await;
             if !plan.remove_logs.is_empty() {
                 self.remove_logs(&plan.remove_logs).await;
             }
         }
-        outcome
+        // What is known now may be enough for the next step.
+        if is_again { Next::After(Duration::ZERO) } else { Next::Interval }
     }
 
     /// Whether any is gone. A registry that is unavailable is asked once: each answer may take its time.

@@ -36,8 +36,6 @@ pub use python::Bases;
 #[cfg(test)]
 mod tests;
 
-pub use act::Outcome;
-
 use plan::{BuildsPlan, Failure, Observed, Reported};
 
 use crate::catalog::Catalog;
@@ -118,7 +116,7 @@ fn log_dir(state_dir: &Path) -> PathBuf {
 impl Loop for BuildsLoop {
     type Observed = Observed;
     type Plan = BuildsPlan;
-    type Outcome = Outcome;
+    type Outcome = Next;
 
     fn name(&self) -> &'static str {
         "builds"
@@ -132,17 +130,12 @@ impl Loop for BuildsLoop {
         plan::plan(observed, now)
     }
 
-    async fn act(&mut self, observed: &Observed, plan: BuildsPlan) -> Outcome {
+    async fn act(&mut self, observed: &Observed, plan: BuildsPlan) -> Next {
         self.carry_out(observed, plan).await
     }
 
-    async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
-        if outcome.again {
-            return Ok(Next::After(Duration::ZERO));
-        }
-        let wait = outcome.again_at.map(|at| at.duration_since(Timestamp::now()));
-        let wait = wait.map(|wait| Duration::try_from(wait).unwrap_or_default());
-        Ok(wait.map_or(Next::Interval, Next::After))
+    async fn report(&mut self, _: Observed, next: Next) -> Result<Next, LoopError> {
+        Ok(next)
     }
 }
 

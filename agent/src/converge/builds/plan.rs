@@ -99,6 +99,10 @@ impl schema::control::Plan for BuildsPlan {
         let removes = !(self.remove.is_empty() && self.remove_logs.is_empty());
         self.build.is_none() && self.push.is_none() && self.claim.is_empty() && !removes
     }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.again_at
+    }
 }
 
 /// The hashes of images of functions among these.

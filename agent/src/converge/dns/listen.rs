@@ -19,7 +19,7 @@ use schema::kinds::pod::Protocol;
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::Semaphore;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::resolv::PORT;
 use super::server::Handler;
@@ -88,8 +88,9 @@ pub(super) async fn explain(address: Ipv4Addr, error: &io::Error, netlink: &dyn 
 /// A server that runs. Dropping it ends it.
 pub(super) struct Running {
     address: Ipv4Addr,
-    udp: AbortOnDropHandle<()>,
-    tcp: AbortOnDropHandle<()>,
+    servers: [AbortHandle; 2],
+    /// They end with it.
+    _tasks: JoinSet<()>,
 }
 
 impl Running {
@@ -100,18 +101,19 @@ impl Running {
         let handler = Arc::new(handler);
         let mut server = Server::new(handler.as_ref().clone());
         server.register_socket(udp);
-        let udp = tokio::spawn(async move {
+        let mut tasks = JoinSet::new();
+        let udp = tasks.spawn(async move {
             if let Err(error) = server.block_until_done().await {
                 tracing::error!(%error, "the name server ended; it is started again");
             }
         });
-        let tcp = tokio::spawn(serve_tcp(tcp, handler));
-        Ok(Self { address, udp: AbortOnDropHandle::new(udp), tcp: AbortOnDropHandle::new(tcp) })
+        let tcp = tasks.spawn(serve_tcp(tcp, handler));
+        Ok(Self { address, servers: [udp, tcp], _tasks: tasks })
     }
 
     /// Where it answers; none if it has ended.
     pub(super) fn address(&self) -> Option<Ipv4Addr> {
-        (!self.udp.is_finished() && !self.tcp.is_finished()).then_some(self.address)
+        (!self.servers.iter().any(AbortHandle::is_finished)).then_some(self.address)
     }
 }
 
@@ -119,7 +121,9 @@ impl Running {
 pub(super) async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let clients = Clients::sharing(CONNECTIONS_MAX);
+    let mut connections = JoinSet::new();
     loop {
+        while connections.try_join_next().is_some() {}
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -135,7 +139,7 @@ pub(super) async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
             continue;
         };
         let handler = Arc::clone(&handler);
-        tokio::spawn(async move {
+        connections.spawn(async move {
             serve_connection(stream, from, &handler).await;
             drop((place, held));
         });

@@ -1,35 +1,27 @@
 //! Reads what the network loop decides on: rules, bridge, links, and the pods of this node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 
 use schema::control::{LoopError, error_chain};
 use schema::records::{Subnet, dns_address, gateway_address};
-use tokio::time::Instant;
 
 use super::plan::{Observed, first_claims};
 use super::render::{BuildRules, Model, gateway_of};
 use super::state::NetworkLoop;
-use super::tunnel::{self, AddressSeen, Origin, TunnelSeen};
+use super::tunnel::{self, TunnelSeen};
 use crate::converge::pod_table::PodNet;
 use crate::desired::Source;
-use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel, Tunnels};
-
-/// Where the tunnel that is there leaves from, if that is still an address of the node.
-pub async fn address_of_tunnel(tunnels: &dyn Tunnels, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
-    let Some(there) = tunnels.tunnel_origin(name).await? else { return Ok(None) };
-    Ok(tunnels.has_address(there).await?.then_some(there))
-}
+use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
 
 impl NetworkLoop {
     pub(super) async fn look(
         &mut self,
         subnet: &Subnet,
         pods: &BTreeMap<String, PodNet>,
-        local: Result<Option<Ipv4Addr>, NetlinkError>,
     ) -> Result<Observed, LoopError> {
         // A tunnel that can't be looked at is no reason to leave bridge and rules alone.
-        let (tunnel, tunnel_failure) = match self.look_at_tunnel(subnet, local).await {
+        let (tunnel, tunnel_failure) = match self.look_at_tunnel(subnet).await {
             Ok(tunnel) => (tunnel, None),
             Err(error) => (None, Some(error_chain(&error))),
         };
@@ -51,13 +43,9 @@ impl NetworkLoop {
     }
 
     /// Without an address of the node there is nowhere to send from.
-    async fn look_at_tunnel(
-        &mut self,
-        subnet: &Subnet,
-        local: Result<Option<Ipv4Addr>, NetlinkError>,
-    ) -> Result<Option<TunnelSeen>, LoopError> {
+    async fn look_at_tunnel(&mut self, subnet: &Subnet) -> Result<Option<TunnelSeen>, LoopError> {
         let failed = |error| LoopError::new("cannot look at the tunnel", error);
-        let Some(local) = local.map_err(failed)?.filter(|address| !address.is_loopback()) else {
+        let Some(local) = self.deps.address.v4().filter(|address| !address.is_loopback()) else {
             return Ok(None);
         };
         let tunnel = Tunnel {
@@ -94,55 +82,6 @@ impl NetworkLoop {
             self.checksum_trials = 0;
         }
         Ok(self.checksum_trials > 0)
-    }
-
-    /// The node's IPv4 address, published at once: the report comes only once there is a range of pod
-    /// addresses, and the node's record and connections need the address before.
-    pub(super) async fn follow_address(&mut self) -> Result<Option<Ipv4Addr>, NetlinkError> {
-        match self.settings.node_ip {
-            Some(IpAddr::V4(address)) => return Ok(Some(address)),
-            Some(IpAddr::V6(_)) => return Ok(None),
-            None => {}
-        }
-        let seen = self.look_at_address().await?;
-        let Some(settled) = self.settle(seen) else { return Ok(None) };
-        let now = Some(IpAddr::V4(settled));
-        if self.deps.address.send_if_modified(|there| std::mem::replace(there, now) != now) {
-            tracing::info!(address = %settled, "network: the node has another address");
-        }
-        Ok(Some(settled))
-    }
-
-    /// The address to leave from; logs once why it is not another.
-    fn settle(&mut self, seen: AddressSeen) -> Option<Ipv4Addr> {
-        let now = Instant::now();
-        let rival = |origin: &Origin| origin.held_back(now).map(|(rival, _)| rival);
-        let before = rival(&self.origin);
-        let address = self.origin.settle(seen, now);
-        if let (Some(former), Some((to, left))) = (address, self.origin.held_back(now))
-            && before != Some(to)
-        {
-            tracing::info!(%former, %to, ?left, "network: the tunnel moves if the routes still say so then");
-        }
-        address
-    }
-
-    async fn look_at_address(&mut self) -> Result<AddressSeen, NetlinkError> {
-        // An agent that starts while the routes flap keeps the tunnel that is there.
-        if self.origin.address().is_none()
-            && let Some(there) = address_of_tunnel(&*self.deps.tunnels, &self.settings.names.tunnel).await?
-        {
-            self.origin.adopt(there);
-        }
-        let address = self.deps.netlink.node_address().await?.and_then(|address| match address {
-            IpAddr::V4(address) => Some(address),
-            IpAddr::V6(_) => None,
-        });
-        let keeps_former = match self.origin.address().filter(|former| Some(*former) != address) {
-            Some(former) => self.deps.tunnels.has_address(former).await?,
-            None => true,
-        };
-        Ok(AddressSeen { address, is_routed: self.deps.netlink.uplink_mtu().await?.is_some(), keeps_former })
     }
 
     /// What builds may reach.

@@ -1,7 +1,6 @@
 //! What the network loop stands on, and what it keeps between runs.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use schema::control::Nudge;
@@ -9,11 +8,11 @@ use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
 use super::checksums::TRIALS_MAX;
-use super::tunnel::Origin;
 use crate::catalog::Catalog;
 use crate::converge::build_network::BuildConfinement;
 use crate::converge::control_plane::ControlPlane;
 use crate::converge::pod_table::{PodTable, SandboxedPods};
+use crate::node_address::NodeAddress;
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::names::Names;
 use crate::packet_rules::reader::RulesReader;
@@ -30,8 +29,6 @@ const DEFAULT_API_PORT: u16 = 7071;
 pub struct NetworkSettings {
     pub names: Names,
     pub pod_mtu: u32,
-    /// The node's address; none: what its routes say, which may change.
-    pub node_ip: Option<IpAddr>,
     pub vxlan: Vxlan,
     /// Where the agents' APIs listen.
     pub api_port: u16,
@@ -57,7 +54,7 @@ impl NetworkSettings {
     /// The settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
         let (names, vxlan) = (Names::of(instance), Vxlan::default());
-        Self { names, pod_mtu, node_ip: None, vxlan, api_port: DEFAULT_API_PORT, tunnel_without_peers: false }
+        Self { names, pod_mtu, vxlan, api_port: DEFAULT_API_PORT, tunnel_without_peers: false }
     }
 }
 
@@ -74,8 +71,7 @@ pub struct NetworkDeps {
     /// Functions' pods whose rules stand.
     pub sandboxed: watch::Sender<SandboxedPods>,
     pub builds: BuildConfinement,
-    /// The node's address, once it is settled; never written when the settings name one.
-    pub address: watch::Sender<Option<IpAddr>>,
+    pub address: NodeAddress,
     /// Wakes whose jumps have to stand before ours.
     pub rules_changed: Nudge,
 }
@@ -84,7 +80,6 @@ pub struct NetworkDeps {
 pub struct NetworkLoop {
     pub(super) settings: NetworkSettings,
     pub(super) deps: NetworkDeps,
-    pub(super) origin: Origin,
     /// Our chains and the kernel's.
     pub(super) rules: RulesReader<SavedRules>,
     /// Why the tunnel is not as it should be, as logged last.
@@ -106,7 +101,6 @@ impl NetworkLoop {
             rules,
             settings,
             deps,
-            origin: Origin::default(),
             tunnel_failure: None,
             checksum_trials: TRIALS_MAX,
             spellings: Spellings::default(),

@@ -1,83 +1,18 @@
 //! Decides what is on the tunnel to the other nodes: per node exactly one neighbour, one forwarding entry,
-//! one route, and which address it leaves from. Pure: the time is an argument.
+//! one route. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use schema::records::Vtep;
-use tokio::time::Instant;
 
 use crate::catalog::Peer;
 use crate::worlds::netlink::{Tunnel, TunnelEntry, parse_hardware_address};
 
-/// How long another address must be the node's own before the tunnel moves to it while the former is still
-/// there: a new link costs a moment without any way to other nodes, and a route that flaps comes back.
-const STEADY: Duration = Duration::from_secs(2);
-
 /// Nodes that a trial of the checksums asks at once: one answer is enough.
 const ASKED_MAX: usize = 8;
-
-/// The address that the tunnel leaves from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Origin {
-    address: Option<Ipv4Addr>,
-    /// What the routes say instead, since when.
-    rival: Option<(Ipv4Addr, Instant)>,
-    /// The tunnel moves to the rival when it has been the node's own for long enough.
-    moves_in_time: bool,
-}
-
-/// What the node's routes and links say of its address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AddressSeen {
-    /// By the routes; some other address where there is no default route.
-    pub address: Option<Ipv4Addr>,
-    pub is_routed: bool,
-    pub keeps_former: bool,
-}
-
-impl Origin {
-    /// The former address, if there is one.
-    pub fn address(&self) -> Option<Ipv4Addr> {
-        self.address
-    }
-
-    /// Takes the address of a tunnel that an agent before this one made, if none is known yet.
-    pub fn adopt(&mut self, address: Ipv4Addr) {
-        self.address.get_or_insert(address);
-    }
-
-    /// The address that the tunnel will move to unless something changes, and when at the latest it should
-    /// be looked again.
-    pub fn held_back(&self, now: Instant) -> Option<(Ipv4Addr, Duration)> {
-        let (rival, since) = self.rival.filter(|_| self.moves_in_time)?;
-        Some((rival, STEADY.saturating_sub(now.saturating_duration_since(since))))
-    }
-
-    /// The address from now on. A former one that is gone is replaced at once, if the routes say by which.
-    pub fn settle(&mut self, seen: AddressSeen, now: Instant) -> Option<Ipv4Addr> {
-        let Some(other) = seen.address.filter(|_| self.address != seen.address) else {
-            *self = Self { address: self.address, ..Self::default() };
-            return self.address;
-        };
-        let since = self.rival.filter(|(rival, _)| *rival == other).map_or(now, |(_, since)| since);
-        self.rival = Some((other, since));
-        let steady = now.duration_since(since) >= STEADY;
-        let moves = match (self.address, seen.is_routed, seen.keeps_former) {
-            (None, _, _) | (Some(_), true, false) => true,
-            (Some(_), false, true) => false,
-            (Some(_), true, true) | (Some(_), false, false) => steady,
-        };
-        self.moves_in_time = seen.is_routed == seen.keeps_former;
-        if moves {
-            *self = Self { address: Some(other), ..Self::default() };
-        }
-        self.address
-    }
-}
 
 /// The tunnel, as it should be and as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,6 @@ use jiff::{Timestamp, ToSpan as _};
 use schema::codec::hex;
 use schema::control::lock;
 use schema::kinds::job::{Submission, script};
-use schema::meta::NamespacedName;
 use schema::records::JobDependencyState;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
@@ -19,7 +18,7 @@ use super::book::JobBook;
 use super::commands::{self, EXIT_NO_FOLDER, EXIT_SLURM, Place};
 use super::machine::{Event, JobRecord, Step};
 use super::parse::Facts;
-use super::plan::login_hash;
+use super::plan::{Finding, login_hash};
 use crate::files::PodFiles;
 use crate::worlds::ssh::{Credential, LoginHost, RemoteCommand, RemoteOutput, Ssh, SshError};
 
@@ -261,7 +260,7 @@ impl Worker {
     }
 
     /// Asks a login host for all of these, in as few questions as will do.
-    pub(super) async fn poll(&self, records: &[JobRecord]) -> Vec<(NamespacedName, String, Event)> {
+    pub(super) async fn poll(&self, records: &[JobRecord]) -> Vec<Finding> {
         let jobs: Vec<(String, u32)> =
             records.iter().map(|record| (record.slurm_name(), record.task_count())).collect();
         let (mut events, mut rest) = (Vec::new(), (records, jobs.as_slice()));
@@ -274,11 +273,7 @@ impl Worker {
     }
 
     /// A question that fails says nothing of any of them.
-    async fn poll_at_once(
-        &self,
-        records: &[JobRecord],
-        jobs: &[(String, u32)],
-    ) -> Vec<(NamespacedName, String, Event)> {
+    async fn poll_at_once(&self, records: &[JobRecord], jobs: &[(String, u32)]) -> Vec<Finding> {
         let Some(first) = records.first() else { return Vec::new() };
         let names: Vec<String> = jobs.iter().map(|(name, _)| name.clone()).collect();
         let ids: Vec<u64> = records.iter().map(|record| record.facts.id).collect();
@@ -291,7 +286,11 @@ impl Worker {
             _ => Ok(output),
         });
         let sections = answered.map(|output| Sections::of(&String::from_utf8_lossy(&output.stdout)));
-        let with = |record: &JobRecord, event| (record.id.clone(), record.order.uid.clone(), event);
+        let with = |record: &JobRecord, event| Finding {
+            id: record.id.clone(),
+            uid: record.order.uid.clone(),
+            event,
+        };
         let (why, unreachable) = match sections {
             Ok(sections) if sections.squeue_ok || sections.sacct_ok => {
                 let now = Timestamp::now();

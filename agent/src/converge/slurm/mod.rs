@@ -7,16 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, lock};
 use schema::keys::Key;
-use schema::kinds::job::JobPhase;
 use schema::meta::NamespacedName;
-use schema::records::{EventType, JobReport};
+use schema::records::JobReport;
 use schema::store::StoreError;
-use schema::store::events::{EventDraft, EventRecorder};
+use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
 use schema::store::status_writer::{Report, Stored};
 use tokio::sync::watch;
@@ -42,11 +42,14 @@ pub use book::JobBook;
 pub use files::{JobFiles, Piece};
 
 use act::Worker;
-use machine::{Event, JobRecord, State};
-use plan::{Observed, Reported, Slot, SlurmPlan};
+use machine::{Event, JobRecord};
+use plan::{Change, Finding, Observed, Reported, Slot, SlurmPlan, login_hash};
 
 use crate::files::PodFiles;
 use crate::worlds::ssh::Ssh;
+
+/// Until the disk is tried again with what it did not take.
+const UNWRITTEN_RETRY: Duration = Duration::from_secs(2);
 
 /// What the loop stands on.
 pub struct SlurmDeps {
@@ -62,7 +65,7 @@ pub struct SlurmDeps {
 /// What a task found.
 struct Done {
     slot: Slot,
-    events: Vec<(NamespacedName, String, Event)>,
+    findings: Vec<Finding>,
 }
 
 /// The loop.
@@ -110,55 +113,44 @@ impl SlurmLoop {
     /// Does something in a task of its own; what it finds is taken in at the next look.
     fn begin<F>(&mut self, slot: Slot, task: F)
     where
-        F: Future<Output = Vec<(NamespacedName, String, Event)>> + Send + 'static,
+        F: Future<Output = Vec<Finding>> + Send + 'static,
     {
         self.busy.insert(slot.clone());
         let (found, nudge) = (Arc::clone(&self.found), self.deps.nudge.clone());
         self.tasks.spawn(async move {
-            let events = task.await;
-            lock(&found).push(Done { slot, events });
+            let findings = task.await;
+            lock(&found).push(Done { slot, findings });
             nudge.nudge();
         });
     }
 
-    /// Events for what a person waits for.
-    fn tell(&self, before: &JobRecord, now: &JobRecord) {
-        let (old, new) = (before.report().status, now.report().status);
-        let number = new.slurm_id.unwrap_or_default();
-        let said = match (&before.state, &now.state) {
-            (State::Submitting, State::Submitted) => Some((
-                EventType::Normal,
-                "Submitted",
-                format!("submitted as Slurm job {number}, named {}", now.slurm_name()),
-            )),
-            (before, State::Ended(_)) if *before != now.state => match new.phase {
-                JobPhase::Succeeded => {
-                    Some((EventType::Normal, "Succeeded", format!("Slurm job {number} completed")))
-                }
-                phase => Some((EventType::Warning, "Failed", format!("{phase:?}: {}", new.reason))),
-            },
-            (_, State::Lost) if before.state != State::Lost => {
-                Some((EventType::Warning, "Unknown", format!("Slurm no longer knows job {number}")))
+    /// Writes a record before it counts: a submission follows only from an attempt that is on the disk.
+    fn keep(&mut self, Change { record, events }: Change) -> bool {
+        let id = record.id.clone();
+        if let Err(error) = self.book.write(&record) {
+            tracing::warn!(job = %id, %error, "cannot write the record of a job");
+            let why = format!("cannot write to the node's disk: {error}");
+            if let Some(before) = self.records.get_mut(&id) {
+                before.apply(Event::Failed { why, unreachable: false }, Timestamp::now());
             }
-            _ if old.phase != new.phase && new.phase == JobPhase::Running => {
-                Some((EventType::Normal, "Started", format!("Slurm job {number} runs on {}", new.nodes)))
-            }
-            _ => match (&before.trouble, &now.trouble) {
-                (old, Some(new)) if new.failures > 0 && old.as_ref().is_none_or(|old| old.why != new.why) => {
-                    Some((EventType::Warning, "Delayed", new.why.clone()))
-                }
-                _ => None,
-            },
-        };
-        let Some((kind, reason, message)) = said else { return };
-        self.deps.events.record(EventDraft {
-            kind,
-            object_kind: "Job".to_owned(),
-            namespace: now.id.namespace.clone(),
-            name: now.id.name.clone(),
-            reason: reason.to_owned(),
-            message,
-        });
+            return false;
+        }
+        if self.records.get(&id).is_some_and(|before| before.results != record.results) {
+            self.book.sweep(&record);
+        }
+        self.records.insert(id, record);
+        for event in events {
+            self.deps.events.record(event);
+        }
+        true
+    }
+
+    /// Keeps what the jobs of now need, and no more: answers of their logins, and secrets on the disk.
+    fn hold_logins(&mut self) {
+        let logins = self.records.values().map(|record| login_hash(&record.order.spec.login)).collect();
+        self.polled_at.retain(|login, _| BTreeSet::contains(&logins, login));
+        self.worker.forget_other_logins(&logins);
+        self.deps.files.hold_for_jobs(book::login_secrets(self.records.values()));
     }
 }
 
@@ -166,7 +158,7 @@ impl SlurmLoop {
 impl Loop for SlurmLoop {
     type Observed = Observed;
     type Plan = SlurmPlan;
-    type Outcome = Option<Timestamp>;
+    type Outcome = Next;
 
     fn name(&self) -> &'static str {
         "slurm"
@@ -186,7 +178,19 @@ impl Loop for SlurmLoop {
         plan::plan(observed, now)
     }
 
-    async fn act(&mut self, observed: &Observed, plan: SlurmPlan) -> Option<Timestamp> {
+    async fn act(&mut self, _: &Observed, mut plan: SlurmPlan) -> Next {
+        let mut next = Next::Interval;
+        for (id, change) in plan.changes {
+            if !self.keep(change) {
+                next = Next::After(UNWRITTEN_RETRY);
+                plan.steps.retain(|(of, _)| *of != id);
+                match self.records.get(&id) {
+                    Some(record) => _ = plan.reported.insert(id, Arc::new(record.report())),
+                    None => _ = plan.reported.remove(&id),
+                }
+            }
+        }
+        self.hold_logins();
         self.reports.send_replace(Some(plan.reported));
         for id in plan.forget {
             match self.book.forget(&id) {
@@ -195,26 +199,23 @@ impl Loop for SlurmLoop {
             }
         }
         for (id, step) in plan.steps {
-            let Some(record) = observed.records.get(&id).cloned() else { continue };
+            let Some(record) = self.records.get(&id).cloned() else { continue };
             let (worker, uid) = (self.worker.clone(), record.order.uid.clone());
             self.begin(Slot::Job(id.clone()), async move {
                 let event = worker.perform(&record, step).await;
-                vec![(id, uid, event)]
+                vec![Finding { id, uid, event }]
             });
         }
         for (login, ids) in plan.polls {
-            let records: Vec<JobRecord> =
-                ids.iter().filter_map(|id| observed.records.get(id).cloned()).collect();
+            let records: Vec<JobRecord> = ids.iter().filter_map(|id| self.records.get(id).cloned()).collect();
             let worker = self.worker.clone();
             self.begin(Slot::Poll(login), async move { worker.poll(&records).await });
         }
-        plan.again_at
+        next
     }
 
-    async fn report(&mut self, _: Observed, again_at: Option<Timestamp>) -> Result<Next, LoopError> {
-        let wait = again_at.map(|at| at.duration_since(Timestamp::now()));
-        let wait = wait.map(|wait| std::time::Duration::try_from(wait).unwrap_or_default());
-        Ok(wait.map_or(Next::Interval, Next::After))
+    async fn report(&mut self, _: Observed, next: Next) -> Result<Next, LoopError> {
+        Ok(next)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Decides which steps begin now, which login hosts are asked, and what is reported. Pure.
+//! Decides how records change, which steps begin now, which login hosts are asked, and what is reported. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::content_hash;
 use schema::control::Plan;
-use schema::kinds::job::SlurmLogin;
+use schema::kinds::job::{JobPhase, SlurmLogin};
 use schema::meta::NamespacedName;
-use schema::records::{JobOrder, JobReport};
+use schema::records::{EventType, JobOrder, JobReport};
+use schema::store::events::EventDraft;
 
-use super::machine::{JobRecord, State, Step};
+use super::machine::{Event, JobRecord, State, Step};
 
 /// Between two polls of a login host: at least, for what has just changed, and at most.
 const POLL: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(2), SignedDuration::from_secs(30));
@@ -31,12 +32,23 @@ pub enum Slot {
     Poll(String),
 }
 
+/// What a step found of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub id: NamespacedName,
+    /// Of the order that the step began with.
+    pub uid: String,
+    pub event: Event,
+}
+
 /// What the loop saw.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     pub orders: BTreeMap<NamespacedName, JobOrder>,
-    /// Records as they follow from the orders and from what steps found.
+    /// Records as they are on the disk.
     pub records: BTreeMap<NamespacedName, JobRecord>,
+    /// Since the last look, in this order.
+    pub findings: Vec<Finding>,
     /// Since when a job has had no order although etcd is whole.
     pub unordered_since: BTreeMap<NamespacedName, Timestamp>,
     /// Etcd holds all that this node is to see to: a job without an order is another node's, or over.
@@ -46,9 +58,17 @@ pub struct Observed {
     pub polled_at: BTreeMap<String, Timestamp>,
 }
 
-/// What is to be done.
+/// A record that is to be written, and the events of how it came about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    pub record: JobRecord,
+    pub events: Vec<EventDraft>,
+}
+
+/// What is to be done, in this order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SlurmPlan {
+    pub changes: BTreeMap<NamespacedName, Change>,
     pub steps: Vec<(NamespacedName, Step)>,
     /// By login, the jobs that are asked for.
     pub polls: BTreeMap<String, Vec<NamespacedName>>,
@@ -60,7 +80,7 @@ pub struct SlurmPlan {
 
 impl Plan for SlurmPlan {
     fn is_empty(&self) -> bool {
-        self.steps.is_empty() && self.polls.is_empty() && self.forget.is_empty()
+        self.changes.is_empty() && self.steps.is_empty() && self.polls.is_empty() && self.forget.is_empty()
     }
 
     fn again_at(&self) -> Option<Timestamp> {
@@ -74,10 +94,13 @@ pub fn login_hash(login: &SlurmLogin) -> String {
 }
 
 pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
+    let changes = changes(observed, now);
+    let mut records: BTreeMap<&NamespacedName, &JobRecord> = observed.records.iter().collect();
+    records.extend(changes.iter().map(|(id, change)| (id, &change.record)));
     let mut plan = SlurmPlan::default();
     let mut polled: BTreeMap<String, Vec<&JobRecord>> = BTreeMap::new();
     let mut under_way = under_way(observed);
-    for (id, record) in &observed.records {
+    for (id, record) in records {
         let is_busy = observed.busy.contains(&Slot::Job(id.clone()));
         if !observed.orders.contains_key(id) && observed.is_whole {
             let since = observed.unordered_since.get(id).copied().unwrap_or(now);
@@ -123,7 +146,77 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
             plan.polls.insert(login, records.iter().map(|record| record.id.clone()).collect());
         }
     }
-    plan
+    SlurmPlan { changes, ..plan }
+}
+
+/// Records as they follow from what steps found and from the orders, where they are not as on the disk.
+fn changes(observed: &Observed, now: Timestamp) -> BTreeMap<NamespacedName, Change> {
+    let mut changes = BTreeMap::new();
+    let mut change = |id: &NamespacedName, change: &dyn Fn(&mut JobRecord)| {
+        let known = changes.get(id).map(|change: &Change| &change.record).or(observed.records.get(id));
+        let Some(before) = known else { return };
+        let mut record = before.clone();
+        change(&mut record);
+        if record != *before {
+            let event = event(before, &record);
+            let of_job = changes.entry(id.clone());
+            let of_job = of_job.or_insert_with(|| Change { record: record.clone(), events: Vec::new() });
+            of_job.record = record;
+            of_job.events.extend(event);
+        }
+    };
+    for Finding { id, uid, event } in &observed.findings {
+        change(id, &|record| {
+            if record.order.uid == *uid {
+                record.apply(event.clone(), now);
+            }
+        });
+    }
+    // While a step is under way, it is of the order that it began with.
+    for id in observed.records.keys().filter(|id| !observed.busy.contains(&Slot::Job((*id).clone()))) {
+        change(id, &|record| record.follow(observed.orders.get(id), now));
+    }
+    for (id, order) in observed.orders.iter().filter(|(id, _)| !observed.records.contains_key(id)) {
+        let mut record = JobRecord::first(id.clone(), order, Vec::new(), now);
+        record.follow(Some(order), now);
+        changes.insert(id.clone(), Change { record, events: Vec::new() });
+    }
+    changes
+}
+
+/// What a person waits for.
+fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
+    let (old, new) = (before.report().status, now.report().status);
+    let number = new.slurm_id.unwrap_or_default();
+    let (kind, reason, message) = match (&before.state, &now.state) {
+        (State::Submitting, State::Submitted) => {
+            let name = now.slurm_name();
+            (EventType::Normal, "Submitted", format!("submitted as Slurm job {number}, named {name}"))
+        }
+        (before, State::Ended(_)) if *before != now.state => match new.phase {
+            JobPhase::Succeeded => (EventType::Normal, "Succeeded", format!("Slurm job {number} completed")),
+            phase => (EventType::Warning, "Failed", format!("{phase:?}: {}", new.reason)),
+        },
+        (_, State::Lost) if before.state != State::Lost => {
+            (EventType::Warning, "Unknown", format!("Slurm no longer knows job {number}"))
+        }
+        _ if old.phase != new.phase && new.phase == JobPhase::Running => {
+            (EventType::Normal, "Started", format!("Slurm job {number} runs on {}", new.nodes))
+        }
+        _ => {
+            let trouble = now.trouble.as_ref().filter(|trouble| trouble.failures > 0)?;
+            let is_known = before.trouble.as_ref().is_some_and(|old| old.why == trouble.why);
+            (!is_known).then(|| (EventType::Warning, "Delayed", trouble.why.clone()))?
+        }
+    };
+    Some(EventDraft {
+        kind,
+        object_kind: "Job".to_owned(),
+        namespace: now.id.namespace.clone(),
+        name: now.id.name.clone(),
+        reason: reason.to_owned(),
+        message,
+    })
 }
 
 /// Steps that are under way, by login.

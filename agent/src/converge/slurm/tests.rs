@@ -8,17 +8,24 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use schema::archive::Archive;
+use schema::control::{Loop as _, Next, Nudge, Observation};
 use schema::files::{BlobKind, BlobRef};
+use schema::keys::Key;
 use schema::kinds::job::{FailureClass, JobPhase, JobSpec, SlurmLogin};
 use schema::kinds::pod::SecretKeyRef;
 use schema::meta::NamespacedName;
 use schema::records::{FormerJob, JobDependencyState, JobOrder, ResultKind, UnfetchedFiles};
+use schema::snapshot::Snapshot;
+use schema::store::events::EventRecorder;
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
 
 use super::act::Worker;
 use super::book::JobBook;
 use super::machine::{Event, JobRecord, State, Step};
 use super::parse::{Ended, Facts};
-use super::plan::{Observed, Slot, login_hash, plan};
+use super::plan::{Finding, Observed, Slot, login_hash, plan};
+use super::{SlurmDeps, SlurmLoop, UNWRITTEN_RETRY};
 use crate::files::{Keys, PodFiles};
 use crate::worlds::blobs::BlobSource;
 use crate::worlds::ssh::{FakeLoginHost, SshError};
@@ -83,6 +90,7 @@ pub(super) struct Site {
     dir: tempfile::TempDir,
     pub(super) host: Arc<FakeLoginHost>,
     pub(super) worker: Worker,
+    files: Arc<PodFiles>,
     secret: BlobRef,
 }
 
@@ -111,8 +119,8 @@ impl Site {
         };
         let files = Arc::new(PodFiles::new(dir.path(), Arc::new(Gives(made.writer)), keys));
         let book = JobBook::new(dir.path());
-        let worker = Worker::new(Arc::clone(&host) as _, files, book);
-        Self { dir, host, worker, secret }
+        let worker = Worker::new(Arc::clone(&host) as _, Arc::clone(&files), book);
+        Self { dir, host, worker, files, secret }
     }
 
     pub(super) fn record(&self) -> JobRecord {
@@ -160,7 +168,7 @@ async fn a_job_is_uploaded_submitted_followed_fetched_and_removed() {
     fs::write(folder.join("out/a b"), "x").unwrap();
     let ended = "1|1|default.sum.01234567.1|FAILED|NonZeroExitCode|768|2026-11-23T15:05:28|0:07|n1|\n";
     fs::write(site.home().join("jobs"), ended).unwrap();
-    for (_, uid, event) in site.worker.poll(&[record.clone()]).await {
+    for Finding { uid, event, .. } in site.worker.poll(&[record.clone()]).await {
         assert_eq!(uid, record.order.uid);
         record.apply(event, at(9));
     }
@@ -217,8 +225,8 @@ async fn a_submission_that_slurm_forgot_is_not_made_again() {
     site.step(&mut other, at(2), &[]).await;
     assert_eq!((other.state.clone(), other.facts.id), (State::Submitted, 1), "{other:?}");
     let events = site.worker.poll(&[other.clone()]).await;
-    assert_eq!(events[0].2, Event::Polled(None));
-    other.apply(events[0].2.clone(), at(3));
+    assert_eq!(events[0].event, Event::Polled(None));
+    other.apply(events[0].event.clone(), at(3));
     assert_eq!(other.report().status.phase, JobPhase::Unknown);
     assert_eq!(site.submitted(), 0);
 }
@@ -233,7 +241,7 @@ async fn what_does_not_answer_changes_nothing() {
     let running = Facts { phase: JobPhase::Running, state: "RUNNING".into(), ..record.facts.clone() };
     record.apply(Event::Polled(Some(running)), at(2));
     fs::write(site.home().join("down"), "").unwrap();
-    for (_, _, event) in site.worker.poll(&[record.clone()]).await {
+    for Finding { event, .. } in site.worker.poll(&[record.clone()]).await {
         record.apply(event, at(3));
     }
     let report = record.report();
@@ -242,7 +250,7 @@ async fn what_does_not_answer_changes_nothing() {
         (JobPhase::Running, "Slurm does not answer")
     );
     *site.host.faults.lock().unwrap() = vec![Some(SshError::Unreachable("no route".into()))];
-    for (_, _, event) in site.worker.poll(&[record.clone()]).await {
+    for Finding { event, .. } in site.worker.poll(&[record.clone()]).await {
         record.apply(event, at(4));
     }
     assert_eq!(record.report().status.phase, JobPhase::Running);
@@ -424,6 +432,62 @@ fn a_login_host_that_does_not_answer_leaves_others_their_turn() {
     let done = NamespacedName::new("default", "j39");
     observed.busy.remove(&Slot::Job(done.clone()));
     assert_eq!(plan(&observed, at(2)).steps, [(done, Step::Look)]);
+}
+
+// Seen red without the test of `uid`.
+#[test]
+fn a_finding_changes_the_record_of_its_order_and_is_an_event_once() {
+    let record = JobRecord { state: State::Submitting, ..JobRecord::new(id(), order("one"), at(0)) };
+    let finding = |uid: &str| Finding { id: id(), uid: uid.to_owned(), event: Event::Submitted(7) };
+    let mut observed = Observed {
+        orders: BTreeMap::from([(id(), order("one"))]),
+        records: BTreeMap::from([(id(), record)]),
+        findings: vec![finding("another"), finding("one"), finding("one")],
+        is_whole: true,
+        ..Observed::default()
+    };
+    let planned = plan(&observed, at(1));
+    let change = &planned.changes[&id()];
+    assert_eq!(change.record.state, State::Submitted);
+    let reasons: Vec<&str> = change.events.iter().map(|event| event.reason.as_str()).collect();
+    assert_eq!(reasons, ["Submitted"]);
+    assert_eq!(planned.reported[&id()].status.slurm_id, Some(7));
+    assert_eq!((planned.steps.len(), planned.polls.len()), (0, 1), "what follows is of the new record");
+    observed.findings = vec![finding("another")];
+    assert!(plan(&observed, at(1)).changes.is_empty());
+}
+
+// Seen red with the step begun all the same.
+#[tokio::test]
+async fn a_step_follows_only_from_a_record_that_is_on_the_disk() {
+    let site = Site::new();
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    snapshot.put(&Key::Job("n1".to_owned(), id()), &site.record().order, 1);
+    let deps = SlurmDeps {
+        node: "n1".to_owned(),
+        ssh: Arc::clone(&site.host) as _,
+        files: Arc::clone(&site.files),
+        snapshot: SnapshotReader::fixed(snapshot),
+        events: EventRecorder::disabled(),
+        nudge: Nudge::new().0,
+    };
+    let (reports, reported) = watch::channel(None);
+    let mut jobs = SlurmLoop::new(deps, site.dir.path(), reports);
+    let mut run = async || {
+        let Observation::Ready(observed) = jobs.observe().await.unwrap() else { panic!("ready") };
+        let plan = SlurmLoop::plan(&observed, Timestamp::now());
+        let next = jobs.act(&observed, plan).await;
+        (next, jobs.busy.len())
+    };
+    // Something has the name of the folder.
+    let folder = site.dir.path().join("jobs");
+    fs::write(&folder, "").unwrap();
+    assert_eq!(run().await, (Next::After(UNWRITTEN_RETRY), 0));
+    assert_eq!(reported.borrow().as_ref().map(BTreeMap::len), Some(0));
+    fs::remove_file(&folder).unwrap();
+    assert_eq!(run().await, (Next::Interval, 1));
+    assert!(JobBook::new(site.dir.path()).read_one(&id()).is_some());
+    assert_eq!(reported.borrow().as_ref().map(BTreeMap::len), Some(1));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::catalog::Catalog;
 use crate::converge::network::tunnel::{TunnelSeen, TunnelStep, plan};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::desired::Source;
+use crate::node_address::NodeAddress;
 use crate::testing::TestNamespace;
 use crate::worlds::iptables::FakeIptables;
 use crate::worlds::netlink::{FakeNetlink, RealNetlink, Tunnels};
@@ -85,7 +86,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
     let catalog =
         Catalog { source: Source::Etcd, peers: peers(&[2]).unwrap_or_default(), ..Catalog::default() };
     let mut network = NetworkLoop::new(
-        NetworkSettings { node_ip: Some([192, 0, 2, 1].into()), ..NetworkSettings::new("mk8s", 1450) },
+        NetworkSettings::new("mk8s", 1450),
         NetworkDeps {
             netlink: netlink.clone(),
             tunnels: netlink.clone(),
@@ -97,7 +98,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
             vtep: watch::Sender::new(None),
             sandboxed: watch::Sender::default(),
             builds: crate::converge::build_network::channel().1,
-            address: watch::Sender::new(None),
+            address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             rules_changed: schema::control::Nudge::new().0,
         },
     );

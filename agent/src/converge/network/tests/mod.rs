@@ -20,6 +20,7 @@ use super::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::build_network;
 use crate::converge::control_plane::ControlPlane;
 use crate::converge::pod_table::PodTable;
+use crate::node_address::NodeAddress;
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::names::Names;
 use crate::packet_rules::saved::saved_rules;
@@ -81,7 +82,7 @@ fn network_loop<N: Netlink + Tunnels>(
             vtep,
             sandboxed: watch::Sender::default(),
             builds: build_network::channel().1,
-            address: watch::Sender::new(None),
+            address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             rules_changed: Nudge::new().0,
         },
     )

@@ -1,7 +1,7 @@
 //! Decisions beside the rules' text: links, UDP, spellings; and the loop on fakes.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,19 +10,17 @@ use jiff::Timestamp;
 use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::kinds::pod::{HostPortStatus, Protocol};
 use schema::meta::NamespacedName;
-use schema::records::{Subnet, Vtep};
+use schema::records::Subnet;
 use tokio::sync::watch;
 
 use super::super::plan::plan;
 use super::super::{NetworkLoop, NetworkSettings};
 use super::*;
-use crate::catalog::{Catalog, Peer};
 use crate::converge::pod_table::{PodNet, PodTable};
-use crate::desired::Source;
 use crate::packet_rules::jumps::RuleReason;
 use crate::packet_rules::testing::{BARE, after_restore};
 use crate::worlds::iptables::{FakeIptables, StaleUdp};
-use crate::worlds::netlink::{FakeNetlink, Tunnel};
+use crate::worlds::netlink::FakeNetlink;
 
 #[test]
 fn udp_connections_are_forgotten_only_where_the_target_changes() {
@@ -353,60 +351,4 @@ async fn changes_without_end_are_read_at_a_bounded_share_and_none_waits_for_a_fu
     assert_eq!(run(&mut rig).await, Ok(true));
     assert_eq!(rig.iptables.rules().saved, whole);
     assert_eq!(run(&mut rig).await, Ok(false), "what it wrote it reads at once");
-}
-
-/// A rig that knows its range, its pods and one other node.
-fn rig_with_peer() -> Rig {
-    let mut rig = rig();
-    rig.subnets.send_replace(subnet());
-    rig.tables.send_replace(Some(Arc::default()));
-    let vtep = Vtep { address: [192, 0, 2, 2].into(), mac: "0a:58:0a:f4:02:00".into() };
-    let cidr = "10.244.2.0/24".parse().unwrap();
-    let peer = Peer { cidr, vtep, address: None, absent_since: None };
-    let peers = BTreeMap::from([("n2".to_owned(), peer)]);
-    rig.network.deps.catalog =
-        watch::channel(Arc::new(Catalog { source: Source::Etcd, peers, ..Catalog::default() })).1;
-    rig
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_tunnel_that_is_there_at_a_start_moves_only_to_an_address_that_stays() {
-    let mut rig = rig_with_peer();
-    let former = Ipv4Addr::new(192, 0, 2, 9);
-    let there = Tunnel {
-        name: "mk8s.1".into(),
-        local: former,
-        vni: 1,
-        port: 8472,
-        address: [10, 244, 3, 0].into(),
-        mtu: 1450,
-    };
-    rig.netlink.kernel().tunnels.insert("mk8s.1".into(), (there, BTreeSet::new()));
-    rig.netlink.kernel().addresses.insert(former);
-    let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
-    let plan = NetworkLoop::plan(&observed, Timestamp::now());
-    let outcome = rig.network.act(&observed, plan).await;
-    let next = rig.network.report(observed, outcome).await.unwrap();
-    assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].0.local, former);
-    assert_eq!(next, Next::After(Duration::from_secs(2)));
-    assert_eq!(
-        *rig.network.deps.address.borrow(),
-        Some(former.into()),
-        "and nothing else moves before the tunnel"
-    );
-    tokio::time::advance(Duration::from_secs(2)).await;
-    run(&mut rig).await.unwrap();
-    assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].0.local, Ipv4Addr::new(192, 0, 2, 1));
-    assert_eq!(*rig.network.deps.address.borrow(), Some([192, 0, 2, 1].into()));
-}
-
-// Seen red with the range asked for first.
-#[tokio::test]
-async fn the_address_is_known_without_a_range_and_one_that_was_given_stays() {
-    for (given, published) in [(None, Some([192, 0, 2, 1].into())), (Some([192, 0, 2, 9].into()), None)] {
-        let mut rig = rig();
-        rig.network.settings.node_ip = given;
-        assert!(matches!(rig.network.observe().await.unwrap(), Observation::NotReady(_)));
-        assert_eq!(*rig.network.deps.address.borrow(), published, "{given:?}");
-    }
 }

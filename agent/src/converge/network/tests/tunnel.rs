@@ -1,14 +1,11 @@
 //! The tunnel: what is decided, and nodes that reach each other through it on the real kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use schema::records::Vtep;
-use tokio::time::Instant;
 
 use crate::catalog::Peer;
-use crate::converge::network::tunnel::{AddressSeen, Origin, TunnelSeen, TunnelStep, plan};
+use crate::converge::network::tunnel::{TunnelSeen, TunnelStep, plan};
 use crate::testing::TestNamespace;
 use crate::worlds::netlink::{RealNetlink, Tunnel, TunnelEntry, Tunnels};
 
@@ -99,33 +96,6 @@ fn peer_with_mac(seen: &mut TunnelSeen, mac: &str) {
 #[test]
 fn a_node_that_claims_our_own_range_gets_nothing() {
     assert_eq!(plan(&seen(&[1], &[])), []);
-}
-
-// Seen red with `steady` always true.
-#[test]
-fn the_tunnel_moves_when_the_address_did_and_not_with_a_route_that_flaps() {
-    let begun = Instant::now();
-    let at = |seconds: u64| begun + Duration::from_secs(seconds);
-    let [one, two] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-    let seen = |address, is_routed, keeps_former| AddressSeen { address, is_routed, keeps_former };
-    let mut origin = Origin::default();
-    assert_eq!(origin.settle(seen(None, false, true), at(0)), None);
-    assert_eq!(origin.settle(seen(Some(one), false, true), at(0)), Some(one), "the first is taken as it is");
-    for (second, address) in [(3, None), (6, Some(two)), (60, Some(two))] {
-        let kept = origin.settle(seen(address, false, true), at(second));
-        assert_eq!(kept, Some(one), "without a default route the former stays");
-        assert_eq!(origin.held_back(at(second)), None, "however long");
-    }
-    origin.settle(seen(Some(one), true, true), at(61));
-    assert_eq!(origin.settle(seen(Some(two), true, true), at(62)), Some(one), "a route flaps");
-    assert_eq!(origin.settle(seen(Some(one), true, true), at(65)), Some(one));
-    assert_eq!(origin.settle(seen(Some(two), true, true), at(68)), Some(one), "again: it counts anew");
-    assert_eq!(origin.held_back(at(69)), Some((two, Duration::from_secs(1))), "looked at again just then");
-    assert_eq!(origin.settle(seen(Some(two), true, true), at(70)), Some(two), "and stays");
-    assert_eq!(origin.held_back(at(70)), None);
-    assert_eq!(origin.settle(seen(Some(one), true, false), at(75)), Some(one), "the former is gone");
-    assert_eq!(origin.settle(seen(Some(two), false, false), at(78)), Some(one), "gone, and no route yet");
-    assert_eq!(origin.settle(seen(Some(two), false, false), at(80)), Some(two));
 }
 
 // Seen red with `unwrap_or_default` for the peers: all is taken away.

@@ -147,7 +147,7 @@ impl Rig {
     /// One whose events are written.
     fn telling() -> (Self, Arc<MemoryStore>) {
         let store = Arc::new(MemoryStore::new());
-        (Self::with(EventRecorder::spawn(store.clone(), "n1", "agent/n1", CancellationToken::new())), store)
+        (Self::with(EventRecorder::spawn(store.clone(), "n1", "agent/n1", CancellationToken::new()).0), store)
     }
 
     fn with(events: EventRecorder) -> Self {

@@ -184,7 +184,7 @@ impl Rig {
             },
             snapshot: self.reader.clone(),
             store: self.store.clone(),
-            events: EventRecorder::spawn(self.store.clone(), "n1", "agent/n1", events.clone()),
+            events: EventRecorder::spawn(self.store.clone(), "n1", "agent/n1", events.clone()).0,
             nudge,
             pod_table: self.table.clone(),
             credentials: Arc::new(NoCredentials),

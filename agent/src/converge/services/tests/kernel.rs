@@ -88,7 +88,7 @@ impl Node {
             vtep: watch::Sender::new(None),
             sandboxed: watch::Sender::default(),
             builds: crate::converge::build_network::channel().1,
-            address: watch::Sender::new(None),
+            address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             rules_changed: Nudge::new().0,
         };
         let mut network = NetworkLoop::new(settings, deps);

@@ -1,0 +1,203 @@
+//! Loops of the agent with what only they need: what they report, what carries that to etcd, what wakes them.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schema::control::{Row, Runtime};
+use schema::keys::Key;
+use schema::records::Subnet;
+use schema::snapshot::Snapshot;
+use schema::store::SharedStore;
+use schema::store::events::EventRecorder;
+use schema::store::reflector::SnapshotReader;
+use schema::store::status_writer::{Reported, StatusWriter};
+use tokio::sync::watch;
+
+use super::base::{Base, NETWORK_INTERVAL, every};
+use super::names::{Known, wire_functions, wire_gateway};
+use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
+use crate::config::Config;
+use crate::converge::build_network::BuildRequests;
+use crate::converge::builds::NodeImages;
+use crate::converge::control_plane::{self, ControlPlane};
+use crate::converge::node_dns::NodeDns;
+use crate::converge::pod_table::{PodTable, SandboxedPods};
+use crate::converge::pods::{Statuses, publish_reported};
+use crate::converge::slurm::{JobFiles, JobReports};
+use crate::desired;
+use crate::files::PodFiles;
+use crate::worlds::netlink::RealNetlink;
+
+/// How often containers are looked at when nothing is heard of them; Docker's events come at once.
+const PODS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often Docker's disk is looked at.
+const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often it is looked which images of functions are here; orders wake the loop.
+const BUILDS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How often Slurm jobs are looked at; orders and steps that are done wake the loop.
+const SLURM_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What is known of the cluster: from the disk at first, then from etcd.
+pub(super) fn follow_catalog(
+    runtime: &mut Runtime,
+    agent_dir: &Path,
+    node: &str,
+    files: &PodFiles,
+    snapshot: &SnapshotReader,
+) -> watch::Receiver<Arc<Catalog>> {
+    let (disk, known) = CatalogDisk::open(agent_dir);
+    let (catalogs, catalog) = watch::channel(Arc::new(known.clone().unwrap_or_default()));
+    if let Some(known) = &known {
+        files.follow(&known.settings);
+    }
+    let publish = catalog::publish(CatalogStore::new(node, known), snapshot.clone(), catalogs);
+    runtime.follow("catalog", Row::every(catalog::PEER_CHECK).wake_on(snapshot.clone()), publish);
+    let row = Row::when_woken().wake_on(catalog.clone()).rest(catalog::SPACING).last_at_end();
+    runtime.follow_blocking("catalog to disk", row, catalog::keep(disk, catalog.clone()));
+    catalog
+}
+
+/// The pods loop with its helpers; whether etcd has what runs here.
+pub(super) fn wire_pods(
+    runtime: &mut Runtime,
+    base: &Base<'_>,
+    dns: watch::Receiver<NodeDns>,
+    pod_tables: watch::Sender<PodTable>,
+    rules: (watch::Receiver<i64>, watch::Receiver<SandboxedPods>),
+) -> anyhow::Result<watch::Receiver<bool>> {
+    let row = every(PODS_INTERVAL).wake_on(base.address.changes());
+    let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules)?;
+    helpers.into_iter().for_each(|(name, helper)| runtime.task(name, helper));
+    let reported = follow_reported(runtime, &base.config.node, pods.statuses(), &base.snapshot);
+    runtime.drive(row, pods);
+    Ok(reported)
+}
+
+/// Images: what is removed of them, the loop that builds those of functions, and what is reported of them.
+pub(super) fn wire_images(runtime: &mut Runtime, base: &Base<'_>, network: BuildRequests) {
+    runtime.drive(every(IMAGES_INTERVAL), base.images());
+    let (reports, built) = watch::channel(None);
+    let images = NodeImages { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
+    let writer = StatusWriter::new(images, Arc::clone(&base.store));
+    runtime.task("image statuses", writer.run(built, runtime.token()));
+    let is_work = |before: &Snapshot, now: &Snapshot| !before.builds.ptr_eq(&now.builds);
+    let row = every(BUILDS_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
+    runtime.drive(row, base.builds(network, reports));
+}
+
+/// Slurm jobs: the loop that sees to them, and what is reported of them.
+pub(super) fn wire_slurm(runtime: &mut Runtime, base: &Base<'_>) -> JobFiles {
+    let (reports, reported) = watch::channel(None);
+    let jobs = JobReports { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
+    let writer = StatusWriter::new(jobs, Arc::clone(&base.store));
+    runtime.task("job reports", writer.run(reported, runtime.token()));
+    let is_work = |before: &Snapshot, now: &Snapshot| {
+        !before.jobs.ptr_eq(&now.jobs) || !before.settled.ptr_eq(&now.settled)
+    };
+    let row = every(SLURM_INTERVAL).wake_if(base.snapshot.clone(), Duration::ZERO, is_work);
+    let slurm = base.slurm(row.nudge(), reports);
+    let files = slurm.job_files();
+    runtime.drive(row, slurm);
+    files
+}
+
+/// Whether etcd has what runs here.
+fn follow_reported(
+    runtime: &mut Runtime,
+    node: &str,
+    statuses: watch::Receiver<Statuses>,
+    snapshot: &SnapshotReader,
+) -> watch::Receiver<bool> {
+    let (reports, reported) = watch::channel(false);
+    let row = Row::when_woken().wake_on(statuses.clone()).wake_on(snapshot.clone());
+    let publish = publish_reported(node.to_owned(), statuses, snapshot.clone(), reports);
+    runtime.follow("reported pods", row, publish);
+    reported
+}
+
+/// What is sent here is written to the key.
+pub(super) fn written_to<V: Reported>(
+    runtime: &mut Runtime,
+    name: &'static str,
+    key: Key,
+    store: &SharedStore,
+) -> watch::Sender<Option<V>> {
+    let (values, newest) = watch::channel(None);
+    let writer = StatusWriter::of_key(key, Arc::clone(store));
+    runtime.task(name, writer.run(newest, runtime.token()));
+    values
+}
+
+/// The gateways of functions and hosts; where etcd and the reconcilers are.
+pub(super) fn wire_gateways(
+    runtime: &mut Runtime,
+    config: &Config,
+    known: Known,
+    store: &SharedStore,
+    files: &Arc<PodFiles>,
+) -> watch::Receiver<ControlPlane> {
+    let urls = (config.etcd.endpoints.clone(), config.reconciler.clone());
+    let (controls, control) = watch::channel(ControlPlane::of_urls(&urls.0, &urls.1));
+    let publish = control_plane::publish(urls, Arc::clone(store), controls, runtime.token());
+    runtime.follow_async("control plane", Row::every(control_plane::INTERVAL), publish);
+    let demand = written_to(runtime, "demand record", Key::Demand(config.node.clone()), store);
+    let reads = (Arc::clone(files), control.clone());
+    let functions = wire_functions(runtime, config.functions_listen, known.clone(), demand, reads);
+    wire_gateway(runtime, &config.node, known, functions);
+    control
+}
+
+/// Events, written until the end.
+pub(super) fn write_events(runtime: &mut Runtime, node: &str, store: &SharedStore) -> EventRecorder {
+    let reporter = format!("agent/{node}");
+    let (events, writing) = EventRecorder::spawn(Arc::clone(store), node, reporter, runtime.token());
+    runtime.adopt("events", writing);
+    events
+}
+
+/// The range of pod addresses: from the disk at first, then from etcd.
+pub(super) fn follow_subnet(
+    runtime: &mut Runtime,
+    node: &str,
+    first: Option<Subnet>,
+    snapshot: &SnapshotReader,
+) -> watch::Receiver<Option<Subnet>> {
+    let (subnets, subnet) = watch::channel(first);
+    let publish = desired::publish_subnet(node.to_owned(), snapshot.clone(), subnets);
+    runtime.follow("subnet", Row::when_woken().wake_on(snapshot.clone()), publish);
+    subnet
+}
+
+/// The node's address, unless one is configured.
+pub(super) fn drive_address(
+    runtime: &mut Runtime,
+    base: &Base<'_>,
+    addresses: watch::Sender<Option<IpAddr>>,
+) {
+    if base.config.node_ip.is_none() {
+        let row = wake_on_addresses(every(NETWORK_INTERVAL), &base.netlink);
+        runtime.drive(row, base.address(addresses));
+    }
+}
+
+/// Wakes the address loop when the kernel says that the node's address may be another one. Without it the
+/// loop finds out by itself, a little later.
+fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
+    match netlink.address_changes() {
+        Ok(mut heard) => row.wake_by(|nudge| async move {
+            while heard.heard().await {
+                nudge.nudge();
+            }
+            std::future::pending::<()>().await;
+        }),
+        Err(error) => {
+            tracing::warn!("{error}; another address of this node is noticed {NETWORK_INTERVAL:?} later");
+            row
+        }
+    }
+}

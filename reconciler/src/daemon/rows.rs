@@ -1,0 +1,106 @@
+//! What wakes each loop of the reconciler, and how often it looks by itself.
+
+use std::time::Duration;
+
+use schema::control::Row;
+use schema::snapshot::Snapshot;
+use schema::store::election::FenceReader;
+use schema::store::reflector::SnapshotReader;
+
+/// Controllers look again after this even if nothing changed.
+pub(super) const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
+/// Least time between two times that the snapshot wakes a controller.
+pub(super) const WAKE_GAP: Duration = Duration::from_millis(10);
+/// The same for verdicts, which are for people: each look is at every object of a commit.
+pub(super) const VERDICTS_GAP: Duration = Duration::from_millis(250);
+/// The same for the autoscaler: a thousand nodes write what they use every 15 s.
+const USAGE_GAP: Duration = Duration::from_secs(1);
+
+/// A repository: its interval wakes it, and all that makes etcd another one than it knew.
+pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let mut synced = snapshot.clone();
+    Row::every(poll).wake_on(fence.clone()).wake_by(|nudge| async move {
+        synced.synced().await;
+        nudge.nudge();
+        std::future::pending::<()>().await;
+    })
+}
+
+/// A controller: changes of the snapshot and the lead wake it, but not usage, which each node writes every 15 s.
+pub(super) fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader, gap: Duration) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), gap, is_news)
+}
+
+/// The autoscaler also wakes when nodes report what they use.
+pub(super) fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news =
+        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.usage.ptr_eq(&before.usage);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
+}
+
+/// The functions controller wakes when gateways report calls, at once: someone may wait for the first replica.
+pub(super) fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news =
+        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.demand.ptr_eq(&before.demand);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::{FutureExt as _, stream};
+    use schema::control::Runtime;
+    use schema::store::SharedStore;
+    use schema::store::election;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::lead::LEADER_TTL;
+    use super::*;
+
+    /// Seen red without the comparison in `controller_row`, and with it alone in `autoscaler_row`.
+    #[tokio::test(start_paused = true)]
+    async fn what_nodes_use_wakes_the_autoscaler_and_no_other_controller() {
+        let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+        let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
+        let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
+        let token = CancellationToken::new();
+        let (fence, _election) =
+            election::spawn(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
+        let (woken, nudged) = schema::control::Nudge::new();
+        let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
+        let mut runtime = Runtime::new();
+        runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
+        runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
+        let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
+        let running = tokio::spawn(runtime.run_until(stop));
+        let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {
+            snapshot.put(&key, &schema::records::Settled::default(), revision);
+            publisher.publish(snapshot.clone());
+        };
+        let usage = schema::records::NodeUsage {
+            at: jiff::Timestamp::UNIX_EPOCH,
+            window_seconds: 15,
+            cpu: 0,
+            memory: 0,
+            pods: Default::default(),
+            left_out: String::new(),
+        };
+        // The lead, and the first snapshot: looked at once each, at most.
+        write(&mut snapshot, schema::keys::Key::Settled("n1".to_owned()), 1);
+        while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
+        while tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.is_ok() {}
+        for revision in 2..5 {
+            snapshot.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
+            publisher.publish(snapshot.clone());
+            let woken = tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await;
+            assert!(woken.is_err(), "a write of usage woke a controller");
+            tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.unwrap();
+        }
+        write(&mut snapshot, schema::keys::Key::Settled("n2".to_owned()), 5);
+        tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.unwrap();
+        token.cancel();
+        running.await.unwrap().unwrap();
+    }
+}
