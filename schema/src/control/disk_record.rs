@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -25,18 +25,26 @@ pub enum Fsync {
 pub struct DiskRecord {
     path: PathBuf,
     fsync: Fsync,
+    mode: u32,
 }
 
 impl DiskRecord {
-    /// The record at `path`, which survives a power failure. Touches nothing.
+    /// The record at `path`, which survives a power failure and which only its owner may read: some hold an address
+    /// with a password. Touches nothing.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), fsync: Fsync::All }
+        Self { path: path.into(), fsync: Fsync::All, mode: 0o600 }
     }
 
     /// The same with another guarantee.
     #[must_use]
     pub fn fsync(self, fsync: Fsync) -> Self {
         Self { fsync, ..self }
+    }
+
+    /// The same with other permissions, whatever the umask is.
+    #[must_use]
+    pub fn mode(self, mode: u32) -> Self {
+        Self { mode, ..self }
     }
 
     /// Where it is.
@@ -111,8 +119,8 @@ impl DiskRecord {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // For the owner only: some records hold an address with a password.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        file.set_permissions(fs::Permissions::from_mode(self.mode))?;
         file.write_all(bytes)?;
         if self.fsync != Fsync::None {
             file.sync_all()?;
@@ -147,7 +155,6 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 
@@ -165,6 +172,13 @@ mod tests {
         }
         assert_eq!(fs::metadata(record.path()).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(record.path().parent().unwrap()).unwrap().count(), 1, "a draft stays");
+        let open = DiskRecord::new(record.path()).mode(0o666);
+        open.write(&Value::new()).unwrap();
+        assert_eq!(
+            fs::metadata(record.path()).unwrap().permissions().mode() & 0o777,
+            0o666,
+            "whatever the umask"
+        );
         record.remove().unwrap();
         record.remove().unwrap();
         assert!(!record.exists());

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+
+use schema::control::{DiskRecord, Fsync};
 
 use super::{render, resolver};
 use crate::converge::names;
@@ -74,11 +75,8 @@ pub fn add_mounts(at: Placement<'_>, is_read_only: bool, mounts: &mut Vec<BindMo
 /// Always a new file, and the one that is there is not opened: a container may have changed it in any way, or hold a
 /// lease on it, for which an open waits. Containers that run keep the file that they have.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let draft = path.with_extension("new");
-    fs::write(&draft, text)?;
-    // Any user of a container reads it, whatever the agent's umask is.
-    fs::set_permissions(&draft, fs::Permissions::from_mode(0o644))?;
-    fs::rename(&draft, path)
+    // Any user of a container reads it.
+    DiskRecord::new(path).fsync(Fsync::None).mode(0o644).write_bytes(text.as_bytes())
 }
 
 fn resolv_conf(resolver: &Resolver) -> String {
@@ -100,6 +98,7 @@ fn resolv_conf(resolver: &Resolver) -> String {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use schema::kinds::pod::PodSpec;
 
