@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use self::base::{Base, NETWORK_INTERVAL, every};
 pub(crate) use self::names::{Known, wire_dns, wire_gateway};
 use self::parts::{
-    drive_address, follow_catalog, follow_subnet, wire_gateways, wire_images, wire_pods, wire_slurm,
-    write_events, written_to,
+    drive_address, follow_catalog, follow_subnet, wake_on_addresses, wire_gateways, wire_images, wire_pods,
+    wire_slurm, write_events, written_to,
 };
 use self::prepare::{Ground, prepare, require_root};
 use crate::api::{self, Api};
@@ -139,7 +139,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let row = every(NETWORK_INTERVAL).wake_on(base.catalog.clone()).wake_on(base.subnet.clone());
     let row =
         row.wake_on(pod_table.clone()).wake_on(base.control.clone()).wake_on(confinement.wanted.clone());
-    let row = row.wake_on(base.address.changes());
+    let row = wake_on_addresses(row.wake_on(base.address.changes()), &base.netlink);
     let wakes = vec![wake_services.clone(), row.nudge()];
     runtime.drive(row, base.network(pod_table, (vteps, sandboxes, confinement), wake_services));
     let watched = wake::on_change(Arc::clone(&base.iptables), wakes, token.clone());

@@ -185,9 +185,9 @@ pub(super) fn drive_address(
     }
 }
 
-/// Wakes the address loop when the kernel says that the node's address may be another one. Without it the
+/// Wakes a loop when the kernel says that a link has another address: the node's, or the bridge's. Without it the
 /// loop finds out by itself, a little later.
-fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
+pub(super) fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
     match netlink.address_changes() {
         Ok(mut heard) => row.wake_by(|nudge| async move {
             while heard.heard().await {

@@ -98,7 +98,9 @@ pub fn inspect_definitions(paths: &[impl AsRef<Path>]) -> Result<Inspection, Fol
 
 /// A file of the repository; none behind a link, which a commit does not follow.
 fn regular_text(root: &Path, file: &str) -> Option<String> {
-    root.join(file).symlink_metadata().is_ok_and(|meta| meta.is_file()).then(|| folder::text(root, file))?
+    let is_link = |at: &Path| root.join(at).symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+    let is_file = root.join(file).symlink_metadata().is_ok_and(|meta| meta.is_file());
+    (is_file && !Path::new(file).ancestors().any(is_link)).then(|| folder::text(root, file))?
 }
 
 /// A violation that other files may answer.

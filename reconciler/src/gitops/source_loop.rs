@@ -63,6 +63,8 @@ pub struct SourceLoop {
     settled: Option<Rest>,
     /// What the newest commit was begun with.
     planned: Planned,
+    /// The commit of which it was last reported whether its content is on this disk.
+    unkept_reported: Option<Oid>,
     /// Newest revision of the store that this loop wrote, or at which it came to lead: until then the leader
     /// before it had written its last.
     written: i64,
@@ -138,8 +140,6 @@ pub struct Observed {
     /// None: nothing was ever read.
     loaded: Option<Loaded>,
     /// None: nothing changed since all was as it should be.
-    /// What was loaded before this look.
-    loaded_before: Option<Oid>,
     situation: Option<Situation>,
 }
 
@@ -180,6 +180,7 @@ impl SourceLoop {
             events,
             settled: None,
             planned: Planned::default(),
+            unkept_reported: None,
             written: 0,
             service_cidr: None,
             #[cfg(test)]
@@ -227,9 +228,12 @@ impl SourceLoop {
     }
 
     /// Reports, once per commit, that content of it is not on this disk.
-    fn tell_unkept(&self, observed: &Observed) {
-        let loaded = observed.loaded.as_ref().filter(|loaded| Some(loaded.head) != observed.loaded_before);
-        let Some(why) = loaded.and_then(|loaded| loaded.unkept.as_ref()) else { return };
+    fn tell_unkept(&mut self, observed: &Observed) {
+        let Some(loaded) = &observed.loaded else { return };
+        if self.unkept_reported.replace(loaded.head) == Some(loaded.head) {
+            return;
+        }
+        let Some(why) = &loaded.unkept else { return };
         tracing::warn!(source = %self.config.name, %why, "content that pods need could not be kept");
         tell_unkept(&self.events, &self.config.name, why);
     }
@@ -320,7 +324,6 @@ impl Loop for SourceLoop {
         let applied =
             snapshot.sources.get(&self.config.name).and_then(|status| status.value.applied_commit.clone());
         let problem_of = |error: &GitError| Problem { kind: error.kind(), message: error.to_string() };
-        let loaded_before = self.head.loaded().map(|loaded| loaded.head);
         let live = || commits_of(&snapshot, &self.config.name);
         let (head, mut problem) = match self.head.look(applied, live).await {
             Ok(head) => (Some(head.to_string()), None),
@@ -356,7 +359,6 @@ impl Loop for SourceLoop {
             due,
             strict,
             loaded,
-            loaded_before,
             situation,
         }))
     }

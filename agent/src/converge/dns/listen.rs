@@ -117,7 +117,7 @@ impl Running {
     }
 }
 
-/// Hickory's own loop takes any number of connections; this one as many as the agent can hold open.
+/// Hickory's own loop takes any number of connections; this one as many as the agent can hold open. They end with it.
 pub(super) async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let clients = Clients::sharing(CONNECTIONS_MAX);

@@ -128,10 +128,12 @@ impl SlurmLoop {
     fn keep(&mut self, Change { record, events }: Change) -> bool {
         let id = record.id.clone();
         if let Err(error) = self.book.write(&record) {
-            tracing::warn!(job = %id, %error, "cannot write the record of a job");
-            let why = format!("cannot write to the node's disk: {error}");
-            if let Some(before) = self.records.get_mut(&id) {
-                before.apply(Event::Failed { why, unreachable: false }, Timestamp::now());
+            let (why, now) = (format!("cannot write to the node's disk: {error}"), Timestamp::now());
+            let waits = |record: &JobRecord| record.trouble.as_ref().is_some_and(|it| it.retry_at > now);
+            match self.records.get_mut(&id) {
+                Some(before) if waits(before) => {}
+                Some(before) => before.apply(Event::Failed { why, unreachable: false }, now),
+                None => tracing::warn!(job = %id, %why),
             }
             return false;
         }
@@ -184,9 +186,11 @@ impl Loop for SlurmLoop {
             if !self.keep(change) {
                 next = Next::After(UNWRITTEN_RETRY);
                 plan.steps.retain(|(of, _)| *of != id);
-                match self.records.get(&id) {
-                    Some(record) => _ = plan.reported.insert(id, Arc::new(record.report())),
-                    None => _ = plan.reported.remove(&id),
+                plan.polls.values_mut().for_each(|ids| ids.retain(|of| *of != id));
+                if plan.reported.remove(&id).is_some()
+                    && let Some(record) = self.records.get(&id)
+                {
+                    plan.reported.insert(id, Arc::new(record.report()));
                 }
             }
         }

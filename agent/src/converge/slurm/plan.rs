@@ -65,7 +65,7 @@ pub struct Change {
     pub events: Vec<EventDraft>,
 }
 
-/// What is to be done, in this order.
+/// What is to be done: first the changes, from which all else follows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SlurmPlan {
     pub changes: BTreeMap<NamespacedName, Change>,

@@ -1,9 +1,10 @@
 //! Python code of functions that can't be parsed: said before a push, by the Python of this machine. It parses the code
 //! and runs none of it. Blocking.
 //!
-//! Decides which modules are looked at: those in which calls begin, and those of the same folder that they import by a
-//! line of its own.
+//! Decides which modules are looked at: those in which calls begin, and those of the same folder that they import in any
+//! case, on lines that are not indented.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
@@ -39,8 +40,11 @@ const PYTHON: &str = "python3";
 /// The Python of Debian 12, whose packages the default base is made of; a node's may be newer.
 const BASE_VERSION: (u32, u32) = (3, 11);
 
-/// Most modules of one function.
-const MODULES_MAX: usize = 200;
+/// Most imports of a function that are followed, and most bytes of text after which none is: the code may be hostile.
+const IMPORTS_MAX: usize = 500;
+const TEXT_MAX_BYTES: usize = 64 << 20;
+/// Most names of a module's path.
+const DEPTH_MAX: usize = 10;
 
 /// A module that calls run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -81,69 +85,89 @@ fn names_base(manifests: &Manifests) -> bool {
 }
 
 fn modules(manifests: &Manifests, read: impl Fn(&str) -> Option<String>) -> Vec<Module> {
-    let documents = manifests.values().flat_map(|file| &file.documents);
-    let mut modules: Vec<Module> = documents.flat_map(|document| of_function(document, &read)).collect();
-    modules.sort();
-    modules.dedup_by(|one, other| one.path == other.path);
-    modules
+    let mut modules = Modules { read, seen: BTreeSet::new(), bytes: 0, found: Vec::new() };
+    for document in manifests.values().flat_map(|file| &file.documents) {
+        if let Resource::Function(spec) = &document.object.resource {
+            modules.add_function(document, spec);
+        }
+    }
+    modules.found
 }
 
-fn of_function(document: &Document, read: impl Fn(&str) -> Option<String>) -> Vec<Module> {
-    let Resource::Function(spec) = &document.object.resource else { return Vec::new() };
-    let Some(source) = spec.source.as_deref().map(normal_path) else { return Vec::new() };
-    let below = |file: &str| if source == "." { file.to_owned() } else { format!("{source}/{file}") };
-    let is_python = spec.runtime == Some(Runtime::Python) || read(&below("Dockerfile")).is_none();
-    if !is_python {
-        return Vec::new();
-    }
-    let mut files = vec!["main.py".to_owned(), "func.py".to_owned()];
-    files.extend(handler_file(spec));
-    let (mut next, mut modules) = (0, Vec::new());
-    while let Some(file) = files.get(next).filter(|_| modules.len() < MODULES_MAX).cloned() {
-        next += 1;
-        let Some(text) = read(&below(&file)) else { continue };
-        for import in imports(&file, &text) {
-            if !files.contains(&import) {
-                files.push(import);
-            }
+/// The modules of all functions.
+struct Modules<R> {
+    read: R,
+    /// Paths that were looked for.
+    seen: BTreeSet<String>,
+    bytes: usize,
+    found: Vec<Module>,
+}
+
+impl<R: Fn(&str) -> Option<String>> Modules<R> {
+    fn add_function(&mut self, document: &Document, spec: &FunctionSpec) {
+        let Some(source) = spec.source.as_deref().map(normal_path) else { return };
+        let below = |file: &str| if source == "." { file.to_owned() } else { format!("{source}/{file}") };
+        let is_python = spec.runtime == Some(Runtime::Python) || (self.read)(&below("Dockerfile")).is_none();
+        if !is_python {
+            return;
         }
-        modules.push(Module { text, path: below(&file), function: document.reference.to_string() });
+        let mut files = vec!["main.py".to_owned(), "func.py".to_owned()];
+        files.extend(handler_file(spec));
+        let most = files.len() + IMPORTS_MAX;
+        let mut next = 0;
+        while let Some(file) = files.get(next).cloned() {
+            next += 1;
+            let path = below(&file);
+            if !self.seen.insert(path.clone()) {
+                continue;
+            }
+            let Some(text) = (self.read)(&path) else { continue };
+            self.bytes += text.len();
+            if self.bytes <= TEXT_MAX_BYTES {
+                files.extend(imports(&file, &text).take(most.saturating_sub(files.len())));
+            }
+            self.found.push(Module { text, path, function: document.reference.to_string() });
+        }
     }
-    modules
 }
 
 /// The files that a module may mean by what it imports, if they are there.
-fn imports(file: &str, text: &str) -> Vec<String> {
-    let folder: Vec<&str> = file.split('/').rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect();
-    // As Python reads it: dots before a name lead upwards from the module's own folder.
-    let path = |module: &str| -> Option<Vec<String>> {
-        let name = module.trim_start_matches('.');
-        let up = module.len() - name.len();
-        let from = if up == 0 { &[][..] } else { folder.get(..folder.len().checked_sub(up - 1)?)? };
-        let parts = from.iter().copied().chain(name.split('.').filter(|part| !part.is_empty()));
-        Some(parts.map(str::to_owned).collect())
-    };
-    let first_word = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
-    let mut modules = Vec::new();
-    for line in text.lines().map(str::trim) {
-        if let Some(names) = line.strip_prefix("import ") {
-            modules.extend(names.split(',').filter_map(|name| path(&first_word(name))));
-        } else if let Some((from, names)) = line.strip_prefix("from ").and_then(|l| l.split_once(" import "))
-        {
-            let Some(from) = path(from.trim()) else { continue };
-            let name = |name: &str| first_word(name.trim_matches(['(', ')', ' ']));
-            modules.extend(names.split(',').map(|one| [from.as_slice(), &[name(one)]].concat()));
-            modules.push(from);
-        }
-    }
-    let is_name = |part: &String| part.chars().all(|c| c.is_alphanumeric() || c == '_') && !part.is_empty();
-    let modules = modules.into_iter().filter(|parts| parts.iter().all(is_name));
-    let files = modules.flat_map(|parts| {
+fn imports<'t>(file: &'t str, text: &'t str) -> impl Iterator<Item = String> + 't {
+    let folder: Vec<&str> =
+        file.rsplit_once('/').map_or(Vec::new(), |(folder, _)| folder.split('/').collect());
+    // Indented ones may be for another Python only, or may fail without harm.
+    text.lines().flat_map(named).filter_map(move |module| path(&folder, &module)).flat_map(|parts| {
         // A package's own file is run before what is in it.
         let packages = (1..=parts.len()).map(|end| format!("{}/__init__.py", parts[..end].join("/")));
         packages.chain([format!("{}.py", parts.join("/"))]).collect::<Vec<_>>()
-    });
-    files.filter(|file| !file.starts_with(['/', '.'])).collect()
+    })
+}
+
+/// The modules that a line imports, as it names them.
+fn named(line: &str) -> Vec<String> {
+    let first_word = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
+    if let Some(names) = line.strip_prefix("import ") {
+        return names.split(',').map(first_word).collect();
+    }
+    let Some((from, names)) = line.strip_prefix("from ").and_then(|line| line.split_once(" import ")) else {
+        return Vec::new();
+    };
+    // What is imported from a package may be a module of it.
+    let from = from.trim();
+    let dot = if from.ends_with('.') { "" } else { "." };
+    let names = names.split(',').map(|name| first_word(name.trim_matches(['(', ')', ' '])));
+    names.map(|name| format!("{from}{dot}{name}")).chain([from.to_owned()]).collect()
+}
+
+/// The path of a module that is imported in this folder, as Python reads it: dots before a name lead upwards.
+fn path(folder: &[&str], module: &str) -> Option<Vec<String>> {
+    let name = module.trim_start_matches('.');
+    let up = module.len() - name.len();
+    let from = if up == 0 { &[][..] } else { folder.get(..folder.len().checked_sub(up - 1)?)? };
+    let names = name.split('.').filter(|part| !part.is_empty()).take(DEPTH_MAX + 1);
+    let parts: Vec<String> = from.iter().copied().chain(names).map(str::to_owned).collect();
+    let is_name = |part: &String| part.chars().all(|c| c.is_alphanumeric() || c == '_');
+    ((1..=DEPTH_MAX).contains(&parts.len()) && parts.iter().all(is_name)).then_some(parts)
 }
 
 /// The file of the module that the handler names.
@@ -229,17 +253,20 @@ mod tests {
     // Seen red without `imports`.
     #[test]
     fn what_a_module_of_the_folder_imports_is_looked_at_too() {
-        let found = |file: &str, text: &str| imports(file, text);
+        let found = |file: &str, text: &str| imports(file, text).collect::<Vec<_>>();
         assert_eq!(
             found("main.py", "import json, a.b as c\n"),
             ["json/__init__.py", "json.py", "a/__init__.py", "a/b/__init__.py", "a/b.py"]
         );
-        let of_package =
-            found("pkg/one.py", "if True:\n    from . import two\n    from ..three import (four)\n");
+        let of_package = found("pkg/one.py", "from . import two\nfrom ..three import (four)\n");
         for file in ["pkg/__init__.py", "pkg/two.py", "three.py", "three/four.py"] {
             assert!(of_package.contains(&file.to_owned()), "{file}: {of_package:?}");
         }
-        assert!(found("main.py", "from ... import x\nimport ../../etc\n'import'\n").is_empty());
+        let of_another = "from ... import x\nimport ../../etc\n'import'\ntry:\n    import new\n";
+        assert!(found("main.py", of_another).is_empty());
+        // Hostile.
+        let deep = format!("import a{}\n", ".a".repeat(200_000));
+        assert!(found("main.py", &deep).is_empty());
     }
 
     #[test]
