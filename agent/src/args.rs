@@ -195,8 +195,8 @@ pub struct DoctorArguments {
 /// Flags of `reset`.
 #[derive(Debug, Clone, Args)]
 pub struct ResetArguments {
-    /// This node leaves for good: then take away what etcd at these addresses has of it, so that its pods start on
-    /// other nodes; without it all of that stays for when the node comes back
+    /// This node leaves for good: remove what etcd at these addresses has of it, so that its pods start on other
+    /// nodes. Without it, that stays for when the node comes back
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub leave: Vec<String>,
     #[command(flatten)]

@@ -114,7 +114,7 @@ print() {
     exit "$failed"
 }
 if [ -z "$forge" ] || [ -z "$api" ] || [ -z "$project" ] || [ -z "$number" ]; then
-    say "this is no pull request of a known forge: the plan is only printed"
+    say "this is not a pull request of a known forge: the plan is only printed"
     print
 fi
 if [ -z "${MINIK8S_TOKEN:-}" ]; then

@@ -253,7 +253,7 @@ pub struct PlanArgs {
     /// Name of the source
     #[arg(long, value_name = "NAME")]
     pub source: Option<String>,
-    /// As a strict source: one file that can't be applied keeps all others from it
+    /// Plan as a strict source does: one file that can't be applied blocks the whole commit
     #[arg(long)]
     pub strict: bool,
     /// Against what this reconciler has applied now, instead of a base
@@ -287,10 +287,7 @@ pub struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// What to list: pods (po), nodes (no), services (svc), replicasets (rs), hpa, dns, functions (fn),
-    /// workflows (wf), runs, triggers, jobs, cluster, all, sources (src), revisions (rev), deliveries (dlv), events (ev); or
-    /// KIND/NAME; several kinds as KIND,KIND
-    #[arg(value_name = "KIND")]
+    #[arg(value_name = "KIND", help = ResourceKind::help())]
     pub resources: Resources,
     /// Only those of these names
     #[arg(value_name = "NAME")]

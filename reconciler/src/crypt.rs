@@ -109,5 +109,5 @@ pub(crate) fn written(identities: &[Identity], what: &str) -> String {
 /// `age1…`.
 pub(crate) fn recipient(text: &str) -> anyhow::Result<Recipient> {
     let parsed = text.trim().parse::<Recipient>();
-    parsed.map_err(|_| anyhow::anyhow!("{text:?} is no age recipient; it begins with age1"))
+    parsed.map_err(|_| anyhow::anyhow!("{text:?} is not an age recipient; it begins with age1"))
 }

@@ -105,7 +105,7 @@ fn several_paths_are_checked_as_one_and_a_file_without_a_manifest_is_named() {
         report["violations"].as_array().unwrap().iter().map(|v| (&v["file"], &v["rule"])).collect();
     let (file, rule) = (json!("jobs/b.yaml"), json!("duplicate-object"));
     assert_eq!((output.status.code(), told), (Some(1), vec![(&file, &rule)]));
-    let note = "jobs/values.yaml: no document in it has a `kind`; it is no manifest and is ignored\n";
+    let note = "jobs/values.yaml: no document in it has a `kind`; it is not a manifest and is ignored\n";
     assert_eq!(text(&output.stderr), note);
     let output = minik8s(dir.path(), &["validate", "jobs/values.yaml"]);
     assert_eq!(output.status.code(), Some(0));

@@ -44,7 +44,7 @@ impl FromStr for Since {
         let shown: String = text.chars().take(60).collect();
         let wrong = || {
             format!(
-                "`{}` is no time: write an age (90s, 10m, 1h30m, 2d) or a time (2030-01-31T12:00:00Z)",
+                "`{}` is not a time: write an age (90s, 10m, 1h30m, 2d) or a time (2030-01-31T12:00:00Z)",
                 shown.escape_debug()
             )
         };

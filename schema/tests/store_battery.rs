@@ -169,7 +169,7 @@ async fn a_list_holds_only_its_prefix(backend: &impl Backend) {
     }
     let listing = store.list("/t/").await.unwrap();
     assert_eq!(listing.items.iter().map(|item| &item.key).collect::<Vec<_>>(), ["/t/a", "/t/b/c"]);
-    assert!(store.get("/t/b").await.unwrap().is_none(), "a prefix of a key is no key");
+    assert!(store.get("/t/b").await.unwrap().is_none(), "a prefix of a key is not a key");
 }
 
 async fn a_list_of_nothing_has_a_revision(backend: &impl Backend) {

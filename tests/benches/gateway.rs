@@ -195,7 +195,7 @@ fn time(text: &str) -> Result<Duration> {
         "us" => 1e-6,
         "ms" => 1e-3,
         "s" => 1.0,
-        other => harness::bail!("{other} is no unit of wrk"),
+        other => harness::bail!("{other} is not a unit of wrk"),
     };
     Ok(Duration::from_secs_f64(digits.parse::<f64>()? * unit))
 }

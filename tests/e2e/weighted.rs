@@ -105,7 +105,7 @@ fn behind_a_host(gateway: &Gateway) -> Result<()> {
     for said in ask(r#"{"name": "Ada"}"#)? {
         ensure!(said.contains("hello ada"), "{said}");
     }
-    let wrong = ask("[1]").err().context("a list is no call")?;
+    let wrong = ask("[1]").err().context("a list is not a call")?;
     let wrong = format!("{wrong:#}");
     ensure!(wrong.contains("400") && wrong.contains("notanobject"), "{wrong}");
     Ok(())

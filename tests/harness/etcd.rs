@@ -102,7 +102,7 @@ struct RawKey {
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
-    number.ok_or_else(|| D::Error::custom(format!("{value} is no number")))
+    number.ok_or_else(|| D::Error::custom(format!("{value} is not a number")))
 }
 
 impl Etcd {

@@ -186,7 +186,7 @@ fn respond(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Result<(
         ),
     };
     let text = || -> Result<String> {
-        let value: Value = serde_json::from_slice(body).context("the body is no JSON")?;
+        let value: Value = serde_json::from_slice(body).context("the body is not JSON")?;
         Ok(value["body"].as_str().context("the body has no text")?.to_owned())
     };
     let user = list.split_once("/repos/").or_else(|| list.split_once("/projects/"));

@@ -123,5 +123,5 @@ fn user() -> String {
 }
 
 fn text(path: &Path) -> Result<&str> {
-    path.to_str().context("a path that is no text")
+    path.to_str().context("a path that is not text")
 }

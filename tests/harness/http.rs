@@ -43,7 +43,7 @@ pub(crate) fn unix_get(socket: &Path, path: &str, limit: Duration) -> Result<(u1
 
 /// The whole request as it is; status code and body.
 pub(crate) fn request(address: &str, head: &str) -> Result<(u16, String)> {
-    let socket: SocketAddr = address.parse().with_context(|| format!("{address} is no address"))?;
+    let socket: SocketAddr = address.parse().with_context(|| format!("{address} is not an address"))?;
     let stream =
         TcpStream::connect_timeout(&socket, LIMIT).with_context(|| format!("cannot connect to {address}"))?;
     stream.set_read_timeout(Some(LIMIT))?;

@@ -140,7 +140,7 @@ fn vxlan(config: &Config, names: &Names, links: &Links) -> Check {
     let ours = links.devices.iter().find(|device| device.name == names.tunnel);
     let listener = links.listeners.get(&(Protocol::Udp, port));
     if ours.is_some_and(|ours| ours.vxlan.is_none()) {
-        let found = format!("link {} is there and is no VXLAN", names.tunnel);
+        let found = format!("link {} is there and is not a VXLAN", names.tunnel);
         return Check::warn("vxlan port", found, "rename it, or use another --instance");
     }
     if let Some((name, _)) = others.iter().find(|(_, theirs)| *theirs == (vni, port)) {

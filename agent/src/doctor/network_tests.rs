@@ -111,7 +111,7 @@ fn each_trouble_of_the_network_is_told_with_a_remedy() {
             Warn,
             "cilium uses UDP port 8472 too",
         ),
-        (with(|l| l.devices.push(device("mk8s.1", 1450, "", None))), "vxlan port", Warn, "is no VXLAN"),
+        (with(|l| l.devices.push(device("mk8s.1", 1450, "", None))), "vxlan port", Warn, "is not a VXLAN"),
         (
             with(|l| drop(l.listeners.insert((Protocol::Udp, 8472), process()))),
             "vxlan port",

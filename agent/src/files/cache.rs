@@ -77,7 +77,7 @@ impl Cache {
     pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<Ensured, CacheError> {
         let failed = |why: String| CacheError::Disk { path: path.to_owned(), dir: self.dir.clone(), why };
         if !is_digest(&blob.digest) {
-            return Err(failed(format!("{:?} is no digest", blob.digest)));
+            return Err(failed(format!("{:?} is not a digest", blob.digest)));
         }
         let turn = self.turn(&blob.digest);
         let _turn = turn.lock().await;

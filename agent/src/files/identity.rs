@@ -40,8 +40,12 @@ impl ClusterKeys {
 
     /// What is there is what is wanted.
     pub(super) fn is_current(&self) -> bool {
-        let wanted = self.wanted().map(|blob| blob.digest);
-        wanted == self.held().map(|held| held.digest.clone())
+        self.has(self.wanted().as_ref())
+    }
+
+    /// This is what is there.
+    pub(super) fn has(&self, wanted: Option<&BlobRef>) -> bool {
+        wanted.map(|blob| &blob.digest) == self.held().as_ref().map(|held| &held.digest)
     }
 
     /// Holds this from now on.

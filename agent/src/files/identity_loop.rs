@@ -41,7 +41,7 @@ impl Plan for IdentityPlan {
 
 #[async_trait]
 impl Loop for IdentityLoop {
-    type Observed = bool;
+    type Observed = (Arc<Catalog>, bool);
     type Plan = IdentityPlan;
     type Outcome = Result<(), SecretError>;
 
@@ -49,24 +49,29 @@ impl Loop for IdentityLoop {
         "identity"
     }
 
-    async fn observe(&mut self) -> Result<Observation<bool>, LoopError> {
+    async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError> {
         let catalog = Arc::clone(&self.catalog.borrow());
         if catalog.source == Source::Unknown {
             return Ok(Observation::NotReady("nothing is known of the cluster yet".to_owned()));
         }
-        self.files.follow(&catalog.settings);
-        Ok(Observation::Ready(self.files.has_wanted_identity()))
+        let is_current = self.files.has_identity(catalog.settings.identity.as_ref());
+        Ok(Observation::Ready((catalog, is_current)))
     }
 
-    fn plan(is_current: &bool, _now: Timestamp) -> IdentityPlan {
+    fn plan((_, is_current): &Self::Observed, _now: Timestamp) -> IdentityPlan {
         IdentityPlan { fetch: !is_current }
     }
 
-    async fn act(&mut self, _: &bool, _: IdentityPlan) -> Result<(), SecretError> {
-        self.files.take_identity().await
+    async fn act(&mut self, (catalog, _): &Self::Observed, plan: IdentityPlan) -> Result<(), SecretError> {
+        self.files.follow(&catalog.settings);
+        if plan.fetch { self.files.take_identity().await } else { Ok(()) }
     }
 
-    async fn report(&mut self, _: bool, outcome: Result<(), SecretError>) -> Result<Next, LoopError> {
+    async fn report(
+        &mut self,
+        _: Self::Observed,
+        outcome: Result<(), SecretError>,
+    ) -> Result<Next, LoopError> {
         match outcome {
             Ok(()) => Ok(Next::Interval),
             Err(error) => {

@@ -87,9 +87,9 @@ impl PodFiles {
         settings.source.clone_into(&mut lock(&self.home));
     }
 
-    /// Whether this node has that version.
-    pub fn has_wanted_identity(&self) -> bool {
-        self.cluster.is_current()
+    /// Whether this node has this version of the cluster's identity, and no other.
+    pub fn has_identity(&self, wanted: Option<&BlobRef>) -> bool {
+        self.cluster.has(wanted)
     }
 
     /// Brings the wanted version here. What can't be fetched or read leaves the one before in its place; one that is

@@ -257,7 +257,7 @@ pub fn variable(
     let unfit = |why| SecretError::Unfit { of: of.to_string(), key: key.to_owned(), why };
     let value = entries.get(key).ok_or_else(|| {
         let known = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let hint = if known == WHOLE { " (what is no map from keys to texts is one value)" } else { "" };
+        let hint = if known == WHOLE { " (what is not a map from keys to texts is one value)" } else { "" };
         SecretError::NoKey { of: of.to_string(), key: key.to_owned(), known: format!("{known}{hint}") }
     })?;
     let text = String::from_utf8(value.clone()).map_err(|_| unfit("is not text; mount it as a file"))?;

@@ -16,7 +16,7 @@ use tar::EntryType;
 /// Content could not be unpacked or read back.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    #[error("the archive holds {0:?}, which is no file of a folder")]
+    #[error("the archive holds {0:?}, which is not a file of a folder")]
     Entry(String),
     #[error("the archive holds more than a volume may")]
     TooMuch,

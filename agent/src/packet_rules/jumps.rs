@@ -1,4 +1,7 @@
 //! Brings jumps into the chains of the kernel, and takes our chains out again; the reason of each change. Pure.
+//!
+//! Jumps are mended by `iptables-restore`, in the transaction that writes the chains to which they lead; the `iptables`
+//! crate would mend each by a call of its own, and leave moments in between.
 
 use std::collections::BTreeSet;
 use std::fmt;

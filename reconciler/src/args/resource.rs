@@ -44,6 +44,18 @@ impl ResourceKind {
         Kind::ALL.into_iter().map(ResourceKind::Object).chain(others)
     }
 
+    /// What may be listed, with the shortest other name of each.
+    pub fn help() -> String {
+        let word = |kind: ResourceKind| {
+            let (plural, words) = (kind.plural(), kind.words());
+            let short =
+                words.iter().min_by_key(|word| word.len()).filter(|short| short.len() < plural.len() / 2 + 1);
+            short.map_or(plural.clone(), |short| format!("{plural} ({short})"))
+        };
+        let all: Vec<String> = Self::all().map(word).collect();
+        format!("What to list: {}; or KIND/NAME; several kinds as KIND,KIND", all.join(", "))
+    }
+
     /// The word before the slash in `-o name`.
     pub fn singular(self) -> String {
         let words = self.words();

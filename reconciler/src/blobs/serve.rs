@@ -21,7 +21,7 @@ use crate::git::content::{self, ContentError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BlobsError {
-    #[error("{0:?} is no digest")]
+    #[error("{0:?} is not a digest")]
     Digest(String),
     #[error("nothing in this cluster refers to {0}")]
     Unreferred(String),

@@ -52,7 +52,7 @@ fn degraded() -> Snapshot {
             column: 3,
             severity: Severity::Error,
             rule: "unknown-field".to_owned(),
-            message: "`imagee` is no field of a container".to_owned(),
+            message: "`imagee` is not a field of a container".to_owned(),
             help: "write `image`".to_owned(),
             object: None,
         }],
@@ -233,7 +233,7 @@ fn the_status_page_names_all_that_is_wrong() {
              14 objects of /srv/repo.git, branch `main`, folder prod
              newest commit 3333333 is not applied
              RemoteUnreachable: cannot fetch /srv/repo.git: no such directory
-             apps/db.yaml:7:3: error[unknown-field]: `imagee` is no field of a container (write `image`) (commit 3333333, Bob <bob@example.org>)
+             apps/db.yaml:7:3: error[unknown-field]: `imagee` is not a field of a container (write `image`) (commit 3333333, Bob <bob@example.org>)
              apps/db.yaml: and 2 more
              prune of 12 of 14 objects by commit 3333333 is held: push a commit with the trailer `Minik8s-Allow-Prune: true` to release it
     pods     1/2 ready: 1 ErrImagePull, 1 Running

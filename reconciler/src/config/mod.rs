@@ -160,7 +160,12 @@ fn sources_of(args: RepoArgs, state_dir: &Path) -> Result<Vec<SourceConfig>, Con
     if let Some(flag) = args.flag_of_single() {
         let help =
             format!("keep one of them; for a repository of the file, write it there instead of {flag}");
-        return Err(ConfigError::new("--sources", file.display(), format!("stands beside {flag}"), help));
+        return Err(ConfigError::new(
+            "--sources",
+            file.display(),
+            format!("cannot be combined with {flag}"),
+            help,
+        ));
     }
     read_sources(file, state_dir)
 }
@@ -171,7 +176,7 @@ fn advertise(url: &str) -> Result<String, ConfigError> {
         return Err(ConfigError::new(
             "--advertise",
             url,
-            "is no http(s) URL",
+            "is not an http(s) URL",
             "for example http://10.0.0.5:7070",
         ));
     }
@@ -191,7 +196,7 @@ fn endpoints(etcd: Vec<String>) -> Result<Vec<String>, ConfigError> {
     }
     if let Some(url) = etcd.iter().find(|url| !is_http(url)) {
         let help = format!("write it as {DEFAULT_ETCD}");
-        return Err(ConfigError::new("--etcd", url, "is no http:// or https:// address", help));
+        return Err(ConfigError::new("--etcd", url, "is not an http:// or https:// address", help));
     }
     Ok(etcd)
 }
@@ -249,14 +254,14 @@ fn name(name: Option<String>) -> Result<String, ConfigError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
         let help = "use 1 to 64 letters, digits, `-`, `_` and `.`";
-        return Err(ConfigError::new("--name", name, "is no name", help));
+        return Err(ConfigError::new("--name", name, "is not a name", help));
     }
     Ok(name)
 }
 
 /// Reads `500ms`, `5s`, `2m`, `1h`; fractions as `1.5s`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time; write a number with ms, s, m or h, for example 5s");
+    let wrong = || format!("`{text}` is not a time; write a number with ms, s, m or h, for example 5s");
     let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits_end);
     let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -306,14 +311,17 @@ mod tests {
         let table: &[(&[&str], &str)] = &[
             (
                 &["--etcd", "localhost:2379"],
-                "--etcd localhost:2379: is no http:// or https:// address; write it",
+                "--etcd localhost:2379: is not an http:// or https:// address; write it",
             ),
-            (&["--advertise", "10.0.0.5:7070"], "--advertise 10.0.0.5:7070: is no http(s) URL; for example"),
+            (
+                &["--advertise", "10.0.0.5:7070"],
+                "--advertise 10.0.0.5:7070: is not an http(s) URL; for example",
+            ),
             (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
             (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: does not hold a /24"),
             (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),
             (&["--cluster-cidr", "0.0.0.0/0"], "is larger than any private range"),
-            (&["--name", "a/b"], "--name a/b: is no name; use 1 to 64"),
+            (&["--name", "a/b"], "--name a/b: is not a name; use 1 to 64"),
             (&["--poll", "1ms"], "--poll 1ms: is out of bounds; give a time from"),
             (&["--source", "Main"], "source name `Main`"),
             (&["--path", "../x"], "path `../x`"),

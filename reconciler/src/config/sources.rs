@@ -159,7 +159,8 @@ fn sealed(
         return Err("has credentialsFrom beside tokenFile, tokenEnv or sshKey; keep one of them".to_owned());
     }
     let home = sources.iter().find(|home| home.name == from && home.name != source.name);
-    let home = home.ok_or_else(|| format!("has credentialsFrom `{from}`, which is no other source"))?;
+    let home =
+        home.ok_or_else(|| format!("has credentialsFrom `{from}`, which is not the name of another source"))?;
     if home.credentials.sealed.is_some() {
         return Err(format!("has credentialsFrom `{from}`, which has its own from another source"));
     }
@@ -273,7 +274,7 @@ mod tests {
             ("# one\n- name: A\n  repo: /x\n", "not a DNS label"),
             ("- name: a\n  repo: /x\n  branch: b\n  tag: t\n", "more than one of"),
             ("- name: a\n  repo: /x\n  tokenFile: f\n  tokenEnv: E\n", "both"),
-            ("- name: a\n  repo: /x\n  credentialsFrom: a\n", "no other source"),
+            ("- name: a\n  repo: /x\n  credentialsFrom: a\n", "of another source"),
             (
                 "- {name: a, repo: /x, credentialsFrom: b, sshKey: k}\n- {name: b, repo: /y}\n",
                 "beside tokenFile",
@@ -283,7 +284,7 @@ mod tests {
                 "own from",
             ),
             ("- name: a\n  repo: /x\n  poll: 1ms\n", "out of bounds"),
-            ("- name: a\n  repo: /x\n  poll: soon\n", "is no time"),
+            ("- name: a\n  repo: /x\n  poll: soon\n", "is not a time"),
             ("- name: a\n  repo: /x\n  signatures: signers\n", "[0].signatures: "),
             ("- name: a\n  repo: /x\n  signatures: {keys: f}\n", "unknown field `keys`"),
             ("- {name: a, repo: /x}\n- {name: a, repo: /y}\n", "source `a` is there twice"),

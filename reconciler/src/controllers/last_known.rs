@@ -25,7 +25,19 @@ use serde_json::Value;
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
 
 /// Kinds whose pods bear their name.
-pub(super) const WORKLOADS: [Kind; 4] = [Kind::ReplicaSet, Kind::DaemonSet, Kind::Pod, Kind::Function];
+pub(super) fn workload_kinds() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(|kind| match kind {
+        Kind::ReplicaSet | Kind::DaemonSet | Kind::Pod | Kind::Function => true,
+        Kind::Cluster
+        | Kind::Node
+        | Kind::ConfigMap
+        | Kind::Service
+        | Kind::HorizontalPodAutoscaler
+        | Kind::Dns
+        | Kind::Workflow
+        | Kind::Job => false,
+    })
+}
 
 /// What etcd held when it was last whole. Empty while it is.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -178,7 +190,7 @@ impl LastKnown {
         left.pods.retain(|pod, _| {
             let workload = PodInstance::workload_in_name(&pod.name);
             let workload = workload.map(|name| NamespacedName::new(&pod.namespace, name));
-            !workload.is_some_and(|id| WORKLOADS.iter().any(|kind| is_left_out(&reference(*kind, &id))))
+            !workload.is_some_and(|id| workload_kinds().any(|kind| is_left_out(&reference(kind, &id))))
         });
         left
     }

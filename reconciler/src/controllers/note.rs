@@ -53,7 +53,7 @@ pub enum NoteKind {
         /// `Kind/name` of that owner.
         owner: String,
     },
-    /// A value in etcd can't be read; what hangs on it stays as it is.
+    /// A value in etcd can't be read; everything that depends on it stays as it is.
     Unreadable {
         /// Its key.
         key: String,
@@ -243,7 +243,7 @@ impl fmt::Display for NoteKind {
                 write!(f, "a pod of {owner} has this name and is left alone; rename one of the two")
             }
             NoteKind::Unreadable { key } => {
-                write!(f, "the value of {key} can't be read; what hangs on it stays as it is")
+                write!(f, "the value of {key} can't be read; everything that depends on it stays as it is")
             }
             NoteKind::NotWritten { why } | NoteKind::NotScaled { why, .. } => f.write_str(why),
             NoteKind::SubnetsExhausted { cluster_cidr, holders } => write!(
@@ -272,7 +272,7 @@ impl fmt::Display for NoteKind {
             }
             NoteKind::EvictionHeld { away, nodes } => write!(
                 f,
-                "{away} of {nodes} nodes do not answer: rather this reconciler is cut off, so no pods are replaced"
+                "{away} of {nodes} nodes do not answer: this reconciler is probably cut off, so no pods are replaced"
             ),
             NoteKind::GoneButAlive => f.write_str(
                 "Git says that the node is gone, but its agent is alive; stop it, or remove the annotation",

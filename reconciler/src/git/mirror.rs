@@ -201,7 +201,7 @@ impl Mirror {
         let nothing = |why: String| GitError::NotARepository { url: config.shown_url(), why };
         match fs::metadata(path) {
             Ok(found) if found.is_dir() => Ok(()),
-            Ok(_) => Err(nothing("it is no folder".to_owned())),
+            Ok(_) => Err(nothing("it is not a folder".to_owned())),
             Err(error) => Err(nothing(error.to_string())),
         }
     }

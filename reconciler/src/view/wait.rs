@@ -148,6 +148,11 @@ impl<'a> Target<'a> {
         object.provenance.source == self.source.name && (!only_own || object.provenance.commit == self.commit)
     }
 
+    /// The commit removed objects, or may have: it may be older than the history that is kept.
+    fn removed_objects(&self) -> bool {
+        self.revision.is_none_or(|revision| revision.counts.delete > 0)
+    }
+
     /// What of the commit is not written yet. A commit before the newest does not wait any more.
     fn still_waits(&self) -> Option<String> {
         let first = self.source.waiting.first().filter(|_| self.is_newest())?;
@@ -247,7 +252,9 @@ fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Times
     let unwell = unwell.or_else(|| {
         owned().filter(|object| object.kind() != Kind::Pod).find_map(|object| awaited(snapshot, object))
     });
-    let unwell = unwell.or_else(|| still_there(&index));
+    // A commit that removed nothing does not wait for what others removed.
+    let may_remove = !only_own || targets.iter().any(Target::removed_objects);
+    let unwell = unwell.or_else(|| still_there(&index).filter(|_| may_remove));
     unwell.unwrap_or(WaitState { healthy: true, ..WaitState::default() })
 }
 

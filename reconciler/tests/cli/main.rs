@@ -194,7 +194,7 @@ async fn a_mistake_in_a_list_of_sources_is_told_before_anything_is_started() {
     .unwrap();
     let [file, state] = [&file, &state].map(|path| path.to_str().unwrap());
     let lines = format!(
-        "minik8s: --sources {file}: source `base` has a wrong poll: `1` is no time; write a number with ms, s, m or h, \
+        "minik8s: --sources {file}: source `base` has a wrong poll: `1` is not a time; write a number with ms, s, m or h, \
          for example 5s; see docs/operations.md, \"Repositories and credentials\"\n"
     );
     let serve = ["serve", "--sources", file, "--state-dir", state];

@@ -104,7 +104,9 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
         let mut problem = Problem::new(mark, &rules::MISSING_KIND, "the document has no `kind`");
         problem.help = match typo {
             Some(entry) => format!("did you mean `kind` where it says `{}`?", entry.key),
-            None => "add `kind: Pod`; if this is no manifest, list the file in `.minik8signore`".to_owned(),
+            None => {
+                "add `kind: Pod`; if this is not a manifest, list the file in `.minik8signore`".to_owned()
+            }
         };
         problems.push(problem);
         return None;

@@ -13,7 +13,7 @@ pub(super) enum MapError {
     #[error("{0}")]
     Refused(&'static str),
     /// It is not YAML. The parser's own words quote the text.
-    #[error("line {0} is no YAML")]
+    #[error("line {0} is not valid YAML")]
     Syntax(usize),
 }
 

@@ -193,7 +193,7 @@ fn job(snapshot: &Snapshot, object: &Object, spec: &JobSpec) -> Health {
     let id = named(object);
     let order = snapshot.job_of(&id).filter(|(_, order)| order.hash == object.hash && !order.deleting);
     let Some((node, order)) = order else {
-        return Health::Progressing { why: "no node sees to it yet".to_owned() };
+        return Health::Progressing { why: "it is not assigned to a node yet".to_owned() };
     };
     let report = snapshot.job_reports.get(&(node.to_owned(), id.clone())).map(|report| &report.value);
     match report.filter(|report| report.uid == order.uid) {

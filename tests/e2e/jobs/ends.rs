@@ -91,7 +91,7 @@ fn controller_stopped(site: &mut Site<'_>) -> Result<()> {
         ensure!(reason.contains("Slurm does not answer"), "{reason}");
         Ok(())
     })?;
-    holds("that is no end", secs(3), || {
+    holds("that is not an end", secs(3), || {
         let phase = site.report("patient")?.status.phase;
         ensure!(!phase.is_final(), "{phase:?}");
         Ok(())

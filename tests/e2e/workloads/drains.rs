@@ -112,11 +112,16 @@ fn nobody_notices_that_a_node_is_drained_and_a_single_pod_gets_its_successor_fir
         cluster.push(&[node_file(&node, "", "unschedulable: true"), shop.scale(8)], "Cordon again, scale")?;
         let counts = shop.serves(cluster)?;
         ensure!(!per_node(&counts).contains_key(node.as_str()), "{counts:?}");
-        cluster.push(&[Change::remove(node_path(&node)), shop.scale(10)], "Open it again, scale")?;
+        // A commit's removals come after its other changes, so its new pods may be placed before.
+        cluster.push(&[Change::remove(node_path(&node))], "Open it again")?;
+        eventually("the node is open", secs(20), || {
+            let nodes = cluster.cli(&["get", "nodes"])?.ok()?;
+            ensure!(!nodes.contains("SchedulingDisabled"), "{nodes}");
+            Ok(())
+        })?;
+        cluster.push(&[shop.scale(10)], "Scale")?;
         let counts = shop.serves(cluster)?;
         ensure!(per_node(&counts).get(node.as_str()) == Some(&2), "{counts:?}");
-        let nodes = cluster.cli(&["get", "nodes"])?.ok()?;
-        ensure!(!nodes.contains("SchedulingDisabled"), "{nodes}");
         answered()?;
         for client in &mut clients {
             println!("drains: {} requests, none failed", client.end()?);

@@ -267,7 +267,7 @@ async fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), R
     if status.is_success() {
         return match is_object(&body).await {
             true => Ok((StatusCode::OK, body)),
-            false => Err(invalid("the function's answer is no JSON object")),
+            false => Err(invalid("the function's answer is not a JSON object")),
         };
     }
     let known = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::INTERNAL_SERVER_ERROR];

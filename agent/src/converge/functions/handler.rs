@@ -397,6 +397,6 @@ async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<
     let body = read.freeze();
     match is_object(&body).await {
         true => Ok((body, room)),
-        false => Err(Refused::new(StatusCode::BAD_REQUEST, "NotAnObject", "the body is no JSON object")),
+        false => Err(Refused::new(StatusCode::BAD_REQUEST, "NotAnObject", "the body is not a JSON object")),
     }
 }

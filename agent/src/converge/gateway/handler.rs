@@ -52,7 +52,7 @@ impl Router {
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, why));
         }
         let host = host(&request)?;
-        let named = host.to_str().map_err(|_| bad_request("the host is no text"))?;
+        let named = host.to_str().map_err(|_| bad_request("the host is not text"))?;
         let path = request.uri().path();
         let route = table.find(named, path).map_err(|what| not_found(what, named, path))?;
         let leads = route.shares.pick(request.headers(), &self.turns);

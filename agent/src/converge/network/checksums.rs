@@ -1,4 +1,4 @@
-//! Tries once, when the tunnel is there, whether TCP gets through it.
+//! Tries, once the tunnel is there, whether TCP gets through it: until another node answers, and a few times at most.
 //!
 //! Some network cards and hypervisors claim to compute checksums within a tunnel and do not: names and pings cross
 //! nodes, and every connection hangs. The kernel computes them then.

@@ -164,7 +164,7 @@ async fn a_restarted_agent_keeps_when_it_registered() {
     run(&mut rig.agent(FIRST), FIRST).await.unwrap();
     let plan = run(&mut rig.agent(SECOND), SECOND).await.unwrap();
     assert!(plan.record.is_none(), "{plan:?}");
-    assert_eq!(plan.rival_since, None, "its own former self is no rival");
+    assert_eq!(plan.rival_since, None, "its own former self is not a rival");
     assert_eq!(rig.heartbeat().await.unwrap().since, SECOND.parse().unwrap());
     rig.machine.0.lock().unwrap().cpu = Cpu { millis: 4000 };
     run(&mut rig.agent(SECOND), SECOND).await.unwrap();

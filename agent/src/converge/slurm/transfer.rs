@@ -34,7 +34,8 @@ impl Worker {
             None => None,
             Some(path) => {
                 let found = of_path(&order.files, path).filter(|(_, blob)| blob.kind == BlobKind::Folder);
-                let (path, blob) = found.ok_or_else(|| format!("{path} is no folder of the repository"))?;
+                let (path, blob) =
+                    found.ok_or_else(|| format!("{path} is not a folder of the repository"))?;
                 self.files.ensure(path, blob).await.map_err(|error| error.to_string())?;
                 Some(self.files.folder(blob))
             }

@@ -157,7 +157,7 @@ pub enum NetlinkError {
     OtherProcess { pid: i32, container: String },
     #[error("bridge {0} is not there yet")]
     NoBridge(String),
-    #[error("link {0} exists and is no bridge; rename it or use another --instance")]
+    #[error("link {0} exists and is not a bridge; rename it or use another --instance")]
     NotABridge(String),
     #[error("the range of services {0} is routed elsewhere; give `minik8s serve` another --service-cidr")]
     RangeTaken(Ipv4Net),
@@ -171,7 +171,7 @@ pub enum NetlinkError {
     TunnelTaken { name: String, vni: u32, port: u16 },
     #[error("tunnel {0} is not there")]
     NoTunnel(String),
-    #[error("link {0} exists and is no tunnel of this instance; rename it or use another --instance")]
+    #[error("link {0} exists and is not a tunnel of this instance; rename it or use another --instance")]
     NotOurs(String),
     #[error("cannot {act} {link}: {message}")]
     Request {

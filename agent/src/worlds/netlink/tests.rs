@@ -129,7 +129,7 @@ async fn a_half_made_link_is_completed_or_replaced() {
     let error = netlink.ensure_pod_link(&link).await.unwrap_err();
     assert!(matches!(error, NetlinkError::NoBridge(_)), "{error}");
     netlink.ensure_bridge(&bridge()).await.unwrap();
-    assert_eq!(whole().await, Some(false), "it is no port of the new bridge");
+    assert_eq!(whole().await, Some(false), "it is not a port of the new bridge");
     netlink.ensure_pod_link(&link).await.unwrap();
     assert_eq!(whole().await, Some(true));
     assert!(reaches(pod, "10.244.0.1"), "a new bridge got its ports back");

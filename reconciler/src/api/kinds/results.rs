@@ -87,7 +87,7 @@ pub(in crate::api) async fn one(
 ) -> Result<Response, ApiError> {
     if !is_digest(&digest) {
         let help = "give the 64 hex digits of a SHA-256";
-        return Err(ApiError::bad_request(format!("{digest} is no digest"), help));
+        return Err(ApiError::bad_request(format!("{digest} is not a digest"), help));
     }
     let id = named(namespace, name)?;
     let detail =

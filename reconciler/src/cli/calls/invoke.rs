@@ -99,7 +99,7 @@ fn body(args: &InvokeArgs) -> Result<String, CliError> {
             "a function is called with a JSON object, such as {\"name\": \"Ada\"}".to_owned(),
         )),
         Err(error) => Err(CliError::Usage(format!(
-            "that is no JSON: {error}; write an object such as {{\"name\": \"Ada\"}}"
+            "that is not valid JSON: {error}; write an object such as {{\"name\": \"Ada\"}}"
         ))),
     }
 }
@@ -121,7 +121,8 @@ fn url(args: &InvokeArgs) -> Result<Url, CliError> {
     };
     let base = args.gateway.as_ref().unwrap_or(&args.server.server);
     let full = if base.contains("://") { base.clone() } else { format!("http://{base}") };
-    let wrong = || CliError::Usage(format!("{base} is no address; write it as http://node:{GATEWAY_PORT}"));
+    let wrong =
+        || CliError::Usage(format!("{base} is not an address; write it as http://node:{GATEWAY_PORT}"));
     let mut url: Url = full.parse().map_err(|_| wrong())?;
     if args.gateway.is_none() {
         url.set_scheme("http").and_then(|()| url.set_port(Some(GATEWAY_PORT))).map_err(|()| wrong())?;

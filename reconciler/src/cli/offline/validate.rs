@@ -36,7 +36,7 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
                     "it holds test cases; to run them, validate the folder or file of the workflow `{workflow}`"
                 )
             }
-            None => "no document in it has a `kind`; it is no manifest and is ignored".to_owned(),
+            None => "no document in it has a `kind`; it is not a manifest and is ignored".to_owned(),
         };
         note(&visible(&format!("{file}: {why}")));
     }

@@ -296,8 +296,8 @@ impl Listed for TriggerView {
         let last = self.last.as_ref();
         let missed = match (self.skipped, last.map_or(0, |last| last.missed)) {
             (0, 0) => String::new(),
-            (0, 1) => "the last run stands for a missed time, too".to_owned(),
-            (0, missed) => format!("the last run stands for {missed} missed times, too"),
+            (0, 1) => "the last run also covers a missed time".to_owned(),
+            (0, missed) => format!("the last run also covers {missed} missed times"),
             (1, _) => "1 time was missed since the last run".to_owned(),
             (skipped, _) => format!("{skipped} times were missed since the last run"),
         };

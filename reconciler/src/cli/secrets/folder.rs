@@ -61,7 +61,7 @@ impl Folder {
             }
         };
         if !args.dir.is_dir() {
-            bail!("{} is no folder; name the one that holds secrets/ with --dir", args.dir.display());
+            bail!("{} is not a folder; name the one that holds secrets/ with --dir", args.dir.display());
         }
         Ok(Self { root: args.dir.join(SECRETS_FOLDER), own })
     }

@@ -152,7 +152,7 @@ impl Planner<'_> {
 
     fn nobody(&self, object: &Object) -> Note {
         let key = Key::Object(object.reference());
-        Note::about_key(&key, NoteKind::NotWritten { why: "no node is ready to see to it".to_owned() })
+        Note::about_key(&key, NoteKind::NotWritten { why: "no node is ready for it".to_owned() })
     }
 
     /// The node goes on with a job that it has: it is not lost, and reaches the login host.

@@ -209,7 +209,7 @@ fn give(
             (None, Some(named)) => {
                 let taken = |why: String| NoteKind::AddressTaken { address: named.to_owned(), why };
                 let address: Ipv4Addr =
-                    named.parse().map_err(|_| taken("it is no IPv4 address".to_owned()))?;
+                    named.parse().map_err(|_| taken("it is not an IPv4 address".to_owned()))?;
                 if !addresses.is_usable(address) {
                     let why = "it is outside of --service-cidr or kept for DNS and gateway";
                     return Err(taken(why.to_owned()));

@@ -7,7 +7,7 @@ use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::PodInstance;
 use schema::snapshot::Snapshot;
 
-use crate::controllers::last_known::WORKLOADS;
+use crate::controllers::last_known::workload_kinds;
 
 /// Values that can't be read. They are not gone: what hangs on them stays as it is.
 pub(super) struct Unreadable {
@@ -34,7 +34,7 @@ impl Unreadable {
                     pods.insert(pod.clone());
                     // Its owner is in the record; its name says as much.
                     let owner = PodInstance::workload_in_name(&pod.name);
-                    for kind in WORKLOADS {
+                    for kind in workload_kinds() {
                         workloads.extend(owner.map(|name| ObjectRef {
                             kind,
                             namespace: pod.namespace.clone(),

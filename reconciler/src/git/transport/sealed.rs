@@ -60,7 +60,7 @@ impl SealedCredentials {
         let text = |(key, value): (String, Vec<u8>)| match String::from_utf8(value) {
             Ok(value) if KEYS.contains(&key.as_str()) => Ok((key, value)),
             _ => {
-                let why = format!("{path} has an unknown key `{key}`, or its value is no text");
+                let why = format!("{path} has an unknown key `{key}`, or its value is not text");
                 missing(why, format!("it may have {}; {seal}", KEYS.join(", ")))
             }
         };

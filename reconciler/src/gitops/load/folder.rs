@@ -54,7 +54,7 @@ pub enum FolderError {
         source: io::Error,
     },
     /// A file of another sort.
-    #[error("{0} is no manifest; manifests end with .yaml, .yml or .json")]
+    #[error("{0} is not a manifest; manifests end with .yaml, .yml or .json")]
     NoManifest(String),
     /// A device, socket or pipe.
     #[error("{0} is neither a file nor a folder")]

@@ -308,7 +308,7 @@ impl Cluster {
     /// The pod of an object is there, and its node says this of it; written as if by the others.
     pub(in crate::gitops) async fn report(&mut self, name: &str, phase: PodPhase, ready: bool) {
         let object = self.objects().await.remove(name).expect("the object is live");
-        let Resource::Pod(spec) = object.resource else { panic!("{name} is no pod") };
+        let Resource::Pod(spec) = object.resource else { panic!("{name} is not a pod") };
         let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
         let pod = NamespacedName::new("default", name);
         let instance = PodInstance {

@@ -191,7 +191,7 @@ async fn a_trigger_of_a_function_runs_one_task_which_ends_with_the_function() {
     let ended = kit.ended("function:thumb", "tick.20991123T1605Z").await;
     assert_eq!(ended.cause, "its function was removed");
     assert!(kit.store.get(&key).await.unwrap().is_none());
-    assert_eq!(kit.count(prefix::WORKFLOWS).await, 0, "it is no workflow");
+    assert_eq!(kit.count(prefix::WORKFLOWS).await, 0, "it is not a workflow");
 }
 
 fn thumb() -> ObjectRef {

@@ -143,7 +143,7 @@ impl Trace {
             seconds(arrival.at, &place("at"), -SECONDS_MAX)?;
             seconds(arrival.for_seconds, &place("forSeconds"), 0.0)?;
             if !(0.0..=AMOUNT_MAX).contains(&arrival.per_second) {
-                let why = format!("{} is no rate of calls", arrival.per_second);
+                let why = format!("{} is not a rate of calls", arrival.per_second);
                 let help = format!("write a number from 0 to {AMOUNT_MAX}");
                 return Err(TraceError::at(place("perSecond"), why, help));
             }
@@ -160,7 +160,7 @@ impl Step {
         for (field, written) in averages {
             if let Some(written) = written.filter(|written| !(0.0..=AMOUNT_MAX).contains(written)) {
                 let place = format!("steps[{index}].{field}");
-                let why = format!("{written} is no number of calls");
+                let why = format!("{written} is not a number of calls");
                 let help = format!("write one from 0 to {AMOUNT_MAX}, or null where it is not known");
                 return Err(TraceError::at(place, why, help));
             }

@@ -82,7 +82,7 @@ impl Looks<'_> {
         }
         let ready_after = trace.ready_after_seconds.unwrap_or_default();
         if !(0.0..=86_400.0).contains(&ready_after) {
-            let why = format!("{ready_after} s is no time that a pod takes");
+            let why = format!("{ready_after} s is not a time that a pod takes");
             return Err(TraceError::at("readyAfterSeconds", why, "write seconds from 0 to 86400"));
         }
         let ready_after = SignedDuration::from_millis((ready_after * 1000.0).round() as i64);

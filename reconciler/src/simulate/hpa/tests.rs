@@ -213,7 +213,7 @@ fn a_bad_trace_is_told_with_its_place_and_what_to_do() {
         ),
         (
             json!({"controller": {"tolerance": 2.0}, "steps": [step]}),
-            "controller.tolerance: 2 is no tolerance; write",
+            "controller.tolerance: 2 is not a tolerance; write",
         ),
         (
             json!({"history": {"scaleUps": [{"at": 4, "change": 1}]}, "steps": [step]}),

@@ -151,7 +151,7 @@ impl Trace {
         let usual = Tuning::default();
         let tolerance = tolerance.unwrap_or(usual.tolerance);
         if !(0.0..1.0).contains(&tolerance) {
-            let why = format!("{tolerance} is no tolerance");
+            let why = format!("{tolerance} is not a tolerance");
             return Err(TraceError::at(
                 "controller.tolerance",
                 why,

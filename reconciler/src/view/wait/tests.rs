@@ -4,7 +4,8 @@ use schema::kinds::function::ImageState;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, RunningState};
 use schema::kinds::{Kind, Resource};
 use schema::records::{
-    FunctionImage, FunctionRecord, HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState, Waiting,
+    ChangeCounts, FunctionImage, FunctionRecord, HeldPrune, Quarantine, SourceError, SourceErrorKind,
+    SourceState, Waiting,
 };
 use schema::violation::{Severity, Violation};
 
@@ -36,7 +37,7 @@ fn quarantine(commit: &str) -> Quarantine {
             column: 3,
             severity: Severity::Error,
             rule: "unknown-field".to_owned(),
-            message: "`imagee` is no field of a container".to_owned(),
+            message: "`imagee` is not a field of a container".to_owned(),
             help: "write `image`".to_owned(),
             object: None,
         }],
@@ -126,7 +127,7 @@ fn a_quarantined_file_fails_its_own_commit_but_not_the_one_before() {
     });
     snapshot.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
     let why = "source main: quarantined: apps/db.yaml:7:3: error[unknown-field]: \
-               `imagee` is no field of a container (write `image`)";
+               `imagee` is not a field of a container (write `image`)";
     check(&snapshot, Some(C3), "s-f", why);
     check(&snapshot, None, "s-f", why);
     check(&snapshot, Some(C2), "sh-", "");
@@ -143,7 +144,7 @@ fn what_of_a_synced_commit_is_not_applied_is_told_beside_it() {
         let other = Quarantine { file: "apps/web.yaml".to_owned(), ..quarantine(C2) };
         status.quarantined = vec![quarantine(C2), other];
     };
-    let first = "source main: quarantined: apps/db.yaml:7:3: error[unknown-field]: `imagee` is no field of a \
+    let first = "source main: quarantined: apps/db.yaml:7:3: error[unknown-field]: `imagee` is not a field of a \
                  container (write `image`); and 1 more file";
     assert_eq!(in_source(&files), [Some(first.to_owned()), None]);
     let waits = |status: &mut SourceStatus| {
@@ -275,7 +276,19 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     let mut snapshot = good();
     snapshot.objects.clear();
     snapshot.pods.clear();
-    check(&snapshot, Some(C2), "s--", "pod default/web: Terminating: node n1 is stopping it");
+    let why = "pod default/web: Terminating: node n1 is stopping it";
+    let counted = |delete: u64| {
+        let mut snapshot = snapshot.clone();
+        let counts = ChangeCounts { delete, ..ChangeCounts::default() };
+        snapshot.revisions.insert(("main".to_owned(), 2), stored(Revision { counts, ..revision(2, C2) }));
+        snapshot
+    };
+    check(&counted(1), Some(C2), "s--", why);
+    // Seen red without `removed_objects`.
+    check(&counted(0), Some(C2), "sh-", "");
+    check(&counted(0), None, "s--", why);
+    snapshot.revisions.clear();
+    check(&snapshot, Some(C2), "s--", why);
     snapshot.heartbeats.remove("n1");
     check(&snapshot, Some(C2), "sh-", "");
 }
@@ -336,6 +349,7 @@ fn a_pod_that_a_live_workload_takes_away_is_not_waited_for() {
     report(&mut snapshot, &instance, "n1", running());
     snapshot.objects.clear();
     snapshot.pods.clear();
+    snapshot.revisions.clear();
     check(&snapshot, Some(C2), "s--", "pod default/set-0a1b2c3d-4: Terminating: node n1 is stopping it");
     let pod = serde_json::json!({"metadata": {"labels": {"app": "x"}},
         "spec": {"containers": [{"name": "app", "image": "x"}]}});

@@ -21,10 +21,10 @@ pub enum ReferenceError {
     #[error("unknown kind `{0}`")]
     Kind(String),
     /// The namespace is malformed.
-    #[error("`{0}` is no namespace")]
+    #[error("`{0}` is not a namespace")]
     Namespace(String),
     /// The name is malformed.
-    #[error("`{0}` is no name")]
+    #[error("`{0}` is not a name")]
     Name(String),
 }
 

@@ -62,7 +62,7 @@ fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
         findings.add(&rules::INVALID_NAME, at, format!("Invalid value: `{name}`: {DNS_LABEL}"));
     } else {
         findings
-            .add(&rules::NAME_STYLE, at, format!("`{name}` is no DNS name; Kubernetes would refuse it"))
+            .add(&rules::NAME_STYLE, at, format!("`{name}` is not a DNS name; Kubernetes would refuse it"))
             .help("use lower case letters, digits, `-` and `.`");
     }
 }

@@ -50,7 +50,7 @@ pub enum PathError {
     #[error("a path begins with `$`")]
     NoRoot,
     /// An intrinsic function.
-    #[error("an intrinsic function is no path")]
+    #[error("an intrinsic function is not a path")]
     Intrinsic,
     /// A part of JSONPath that is not read.
     #[error("{0} are not supported in paths")]
@@ -302,7 +302,7 @@ mod tests {
             ("$.a[?(@.b)]", "filters are not supported in paths"),
             ("$.a[1,2]", "unions are not supported in paths"),
             ("$.a b", "`.` or `[` is wanted at character 4"),
-            ("States.UUID()", "an intrinsic function is no path"),
+            ("States.UUID()", "an intrinsic function is not a path"),
         ] {
             assert_eq!(
                 JsonPath::parse(text).map_err(|error| error.to_string()),

@@ -4,7 +4,7 @@ use super::limits::FILE_MAX_BYTES;
 use super::node::{Mark, Problem};
 use crate::violation::rules;
 
-const IGNORE_HELP: &str = "if the file is no manifest, list it in `.minik8signore`";
+const IGNORE_HELP: &str = "if the file is not a manifest, list it in `.minik8signore`";
 
 /// The text of the file without its byte order mark.
 pub(crate) fn read(bytes: &[u8]) -> Result<&str, Problem> {

@@ -298,7 +298,7 @@ fn syntax_problem(error: &ScanError, mark: Mark, text: &str) -> Problem {
     let help = if lines().any(|(_, line)| line.contains("{{")) {
         "this looks like a template: put the rendered manifest into the repository"
     } else {
-        "if the file is no manifest, list it in `.minik8signore`"
+        "if the file is not a manifest, list it in `.minik8signore`"
     };
     Problem::new(mark, &rules::YAML_SYNTAX, format!("not valid YAML: {}", error.info())).help(help)
 }

@@ -16,7 +16,7 @@ pub enum SopsError {
     #[error("has a MAC over its encrypted values alone; encrypt it without mac_only_encrypted")]
     PartialMac,
     /// A value that can't become a text under a key.
-    #[error("`{0}` is no text: write each value as a text at the top level of the file")]
+    #[error("`{0}` is not text: write each value as a text at the top level of the file")]
     Nested(String),
     /// A value that every reader of the repository can read.
     #[error("`{0}` is not encrypted: take it out of the file, or out of the rule that leaves it in clear")]

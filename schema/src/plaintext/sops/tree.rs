@@ -49,7 +49,9 @@ impl<'t> Reader<'t> {
             }
             Some(Ok((event, _))) => Ok(event),
             // The parser's own words quote the text.
-            Some(Err(error)) => Err(SopsError::Syntax(format!("line {} is no YAML", error.marker().line()))),
+            Some(Err(error)) => {
+                Err(SopsError::Syntax(format!("line {} is not valid YAML", error.marker().line())))
+            }
             None => Err(SopsError::Syntax("it ends too early".to_owned())),
         }
     }
@@ -60,7 +62,7 @@ impl<'t> Reader<'t> {
             let key = match self.next()? {
                 Event::MappingEnd => return Ok(entries),
                 Event::Scalar(key, ..) => key.into_owned(),
-                _ => return Err(SopsError::Syntax("a key is no text".to_owned())),
+                _ => return Err(SopsError::Syntax("a key is not text".to_owned())),
             };
             let event = self.next()?;
             let value = self.node(event, depth + 1)?;
@@ -90,7 +92,7 @@ impl<'t> Reader<'t> {
                     }
                 }
             }
-            _ => Err(SopsError::Syntax("a value is no text".to_owned())),
+            _ => Err(SopsError::Syntax("a value is not text".to_owned())),
         }
     }
 }

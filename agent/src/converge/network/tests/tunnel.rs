@@ -220,7 +220,7 @@ async fn a_link_of_somebody_else_is_not_touched() {
     node.run("ip", &["link", "add", "mk8s.1", "type", "vxlan", "id", "9", "dstport", "4789"]);
     let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
     let error = netlink.ensure_tunnel(&tunnel(1)).await.unwrap_err().to_string();
-    assert!(error.starts_with("link mk8s.1 exists and is no tunnel of this instance"), "{error}");
+    assert!(error.starts_with("link mk8s.1 exists and is not a tunnel of this instance"), "{error}");
     assert!(!netlink.remove_tunnel("mk8s.1").await.unwrap());
     assert!(node.run("ip", &["-d", "link", "show", "mk8s.1"]).contains("vxlan id 9"));
 }

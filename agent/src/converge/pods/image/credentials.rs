@@ -50,6 +50,7 @@ pub async fn logins_of(
     image: &str,
 ) -> Result<Vec<RegistryLogin>, String> {
     let plain = from.secret_bytes(files, namespace, secret).await.map_err(|error| error.to_string())?;
-    let entries = parse(&plain).map_err(|error| format!("secret {secret} is no registry login: {error}"))?;
+    let entries =
+        parse(&plain).map_err(|error| format!("secret {secret} is not a registry login: {error}"))?;
     Ok(logins_for(image, &entries))
 }

@@ -45,7 +45,7 @@ struct Auth {
 /// never holds any of the secret's content.
 pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, String> {
     let Ok(text) = std::str::from_utf8(secret) else {
-        return wrong(format!("it is no text; {FORMATS}"));
+        return wrong(format!("it is not text; {FORMATS}"));
     };
     if !text.trim_start().starts_with('{') {
         return from_keys(&texts(text).unwrap_or_else(|| lines(text)));

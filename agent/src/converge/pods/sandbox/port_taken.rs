@@ -43,7 +43,7 @@ impl fmt::Display for PortTaken {
         };
         write!(
             f,
-            "host port {port}/{protocol} is used on this node by {process}, which is no pod; stop it, or choose another hostPort or node"
+            "host port {port}/{protocol} is used on this node by {process}, which is not a pod; stop it, or choose another hostPort or node"
         )
     }
 }

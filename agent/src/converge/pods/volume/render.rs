@@ -43,7 +43,7 @@ fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), St
     let Some(repo) = &volume.repo else { return Ok((own_path(at, volume), false)) };
     let Some((path, blob)) = files::of_path(&at.binding.pod.files, &repo.path) else {
         return Err(format!(
-            "the pod does not bring {} of the repository along; see 'minik8s describe' of its owner",
+            "the pod does not include {} of the repository; see 'minik8s describe' of its owner",
             repo.path
         ));
     };

@@ -108,7 +108,7 @@ pub(super) fn read(path: &Path) -> Result<String, CliError> {
     if bytes.len() as u64 > BYTES_MAX {
         return Err(usage(format!("it is larger than {} MiB; make it shorter", BYTES_MAX >> 20)));
     }
-    String::from_utf8(bytes).map_err(|_| usage("it is no text in UTF-8; name a text file".to_owned()))
+    String::from_utf8(bytes).map_err(|_| usage("it is not text in UTF-8; name a text file".to_owned()))
 }
 
 /// A bar as long as `value` is of `most`; the smallest value has one, too.

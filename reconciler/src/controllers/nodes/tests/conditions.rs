@@ -100,7 +100,7 @@ fn a_node_is_given_up_after_its_time_and_is_ready_when_it_beats_again() {
 fn most_nodes_at_once_are_not_given_up() {
     let held = |node: &str| {
         format!(
-            "{node}: 2 of 3 nodes do not answer: rather this reconciler is cut off, so no pods are replaced"
+            "{node}: 2 of 3 nodes do not answer: this reconciler is probably cut off, so no pods are replaced"
         )
     };
     let mut story = Story::of(3);

@@ -89,7 +89,7 @@ fn a_range_that_cannot_be_read_may_be_any_so_none_is_given_away() {
     assert_eq!(
         planned(&seen(&builder.snapshot)),
         "note Node/a Unreadable: the value of /minik8s/subnets/a can't be read; \
-         what hangs on it stays as it is\n"
+         everything that depends on it stays as it is\n"
     );
 }
 

@@ -152,7 +152,7 @@ fn an_object_that_cannot_be_read_is_not_an_object_that_is_gone() {
     assert_eq!(
         planned(&builder.snapshot),
         "note Pod/default/web Unreadable: the value of /minik8s/objects/Pod/default/web can't be read; \
-         what hangs on it stays as it is\n"
+         everything that depends on it stays as it is\n"
     );
 }
 

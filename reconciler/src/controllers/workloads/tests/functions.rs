@@ -108,7 +108,7 @@ fn a_version_that_is_built_takes_over() {
     );
 }
 
-// Seen red without functions among `WORKLOADS`: another replica was made beside the one that can't be read.
+// Seen red without functions among `workload_kinds`: another replica was made beside the one that can't be read.
 #[test]
 fn a_replica_that_cannot_be_read_stops_its_function() {
     let object = function();

@@ -46,9 +46,8 @@ fn apply(
             Some(Argument::Text(raw)) => texts::format(raw, true, rest, most)?,
             _ => texts::format(text(template)?, false, rest, most)?,
         },
-        (I::StringToJson, [text_]) => {
-            serde_json::from_str(text(text_)?).map_err(|error| format!("the text is no JSON: {error}"))?
-        }
+        (I::StringToJson, [text_]) => serde_json::from_str(text(text_)?)
+            .map_err(|error| format!("the text is not valid JSON: {error}"))?,
         (I::JsonToString, [value]) => {
             fit([*value], most)?;
             Json::String(value.to_string())

@@ -65,7 +65,7 @@ pub(super) fn encode(plain: &str) -> Result<Json, String> {
 pub(super) fn decode(encoded: &str) -> Result<Json, String> {
     bounded(encoded)?;
     let bytes = STANDARD.decode(encoded).map_err(|error| format!("no Base64: {error}"))?;
-    String::from_utf8(bytes).map(Json::String).map_err(|_| "what was encoded is no text in UTF-8".to_owned())
+    String::from_utf8(bytes).map(Json::String).map_err(|_| "what was encoded is not text in UTF-8".to_owned())
 }
 
 /// The hash in hexadecimal; of what is no text, that of its JSON.

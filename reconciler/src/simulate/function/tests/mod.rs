@@ -46,7 +46,7 @@ fn a_bad_trace_is_told_with_its_place_and_what_to_do() {
         (json!({"steps": [{"at": 1e12}]}), "steps[0].at: 1000000000000 is too far away; write seconds from"),
         (
             json!({"steps": [{"at": 0, "panicConcurrency": -2}]}),
-            "steps[0].panicConcurrency: -2 is no number of calls; write one from 0 to 1000000000, or null",
+            "steps[0].panicConcurrency: -2 is not a number of calls; write one from 0 to 1000000000, or null",
         ),
         (
             json!({"steps": [{"at": 0, "redy": 1}]}),
@@ -90,7 +90,7 @@ fn a_bad_trace_is_told_with_its_place_and_what_to_do() {
             json!({"arrivals": [come(0.0, 1.0, 1.0)], "coldStartSeconds": 1, "handlingSeconds": 61}),
             "handlingSeconds: 61 s is longer than the function's timeoutSeconds of 60; raise timeoutSeconds",
         ),
-        (load(come(0.0, -1.0, 1.0)), "arrivals[0].perSecond: -1 is no rate of calls; write a number from 0"),
+        (load(come(0.0, -1.0, 1.0)), "arrivals[0].perSecond: -1 is not a rate of calls; write a number"),
         (load(come(0.0, 1.0, -1.0)), "arrivals[0].forSeconds: -1 is too far away; write seconds from 0"),
         (
             load(come(5.0, 1.0, 90_000.0)),

@@ -18,7 +18,7 @@ pub(super) fn container_name<'a>(
     }
     let here = at.field("name");
     if seen.insert(name) {
-        let message = format!("`{name}` is no DNS label; Kubernetes would refuse it");
+        let message = format!("`{name}` is not a DNS label; Kubernetes would refuse it");
         findings.add(&rules::NAME_STYLE, &here, message).help("use lower case letters, digits and `-`");
     } else {
         findings.add(&rules::DUPLICATE_NAME, &here, format!("Duplicate value: `{name}`"));

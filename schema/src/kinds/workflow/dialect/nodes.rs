@@ -228,7 +228,7 @@ fn rule(
     } else if number(&value.value).is_some() {
         plain(value_mark, written)
     } else {
-        let message = format!("compareValue: `{written}` is no number, but checkType is `{word}`");
+        let message = format!("compareValue: `{written}` is not a number, but checkType is `{word}`");
         notes.error(
             value_mark,
             &rules::WRONG_TYPE,

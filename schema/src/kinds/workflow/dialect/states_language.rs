@@ -216,7 +216,7 @@ fn of_text(text: &str, namespace: &str) -> Result<String, (&'static crate::viola
         },
         ["arn", _, service, ..] => {
             let message = format!(
-                "`{text}` is no function but an integration of AWS (`{service}`), which Minik8s does not have"
+                "`{text}` is not a function but an integration of AWS (`{service}`), which Minik8s does not have"
             );
             Err((&rules::WORKFLOW_UNSUPPORTED, message))
         }

@@ -34,7 +34,7 @@ pub(super) fn check(text: &str, sort: Sort, at: &Path<'_>, findings: &mut Findin
     match JsonPath::parse(text) {
         Err(PathError::Intrinsic) => intrinsic(text, at, findings),
         Err(error) => {
-            let message = format!("Invalid value: `{text}` is no path: {error}");
+            let message = format!("Invalid value: `{text}` is not a path: {error}");
             findings.add(&rules::JSON_PATH, at, message).help("for example `$.items[0].name`");
         }
         Ok(path) if sort != Sort::Any && !path.is_reference() => {

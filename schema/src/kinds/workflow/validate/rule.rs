@@ -96,7 +96,7 @@ fn operand(operator: Operator, operand: &Json, at: &Path<'_>, findings: &mut Fin
 /// Checks a point in time.
 pub(super) fn timestamp(text: &str, at: &Path<'_>, findings: &mut Findings) {
     if workflow::timestamp(text).is_none() {
-        let message = format!("Invalid value: `{text}` is no timestamp of RFC 3339");
+        let message = format!("Invalid value: `{text}` is not a timestamp of RFC 3339");
         findings.add(&rules::TIMESTAMP, at, message).help("for example `2030-01-31T12:00:00Z`");
     }
 }
