@@ -22,7 +22,7 @@
 # Optional:
 #   MINIK8S_BIN      the program (minik8s)
 #   MINIK8S_PATH     folder of the repository that the source reads (all of it)
-#   MINIK8S_STRICT   true for a source that is strict: one bad file keeps all others from it
+#   MINIK8S_STRICT   true for a source that is strict: one bad file blocks the whole commit
 #   MINIK8S_LOGIN    the account that the token belongs to, where the forge does not tell: tokens of
 #                    GitHub Apps ("name[bot]"), Gitea's tokens without the scope read:user
 set -eu

@@ -196,7 +196,7 @@ pub(super) fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
             std::future::pending::<()>().await;
         }),
         Err(error) => {
-            tracing::warn!("{error}; another address of this node is noticed {NETWORK_INTERVAL:?} later");
+            tracing::warn!("{error}; another address is noticed {NETWORK_INTERVAL:?} later");
             row
         }
     }

@@ -254,7 +254,7 @@ fn name(name: Option<String>) -> Result<String, ConfigError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
         let help = "use 1 to 64 letters, digits, `-`, `_` and `.`";
-        return Err(ConfigError::new("--name", name, "is not a name", help));
+        return Err(ConfigError::new("--name", name, "is not a valid name", help));
     }
     Ok(name)
 }
@@ -321,7 +321,7 @@ mod tests {
             (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: does not hold a /24"),
             (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),
             (&["--cluster-cidr", "0.0.0.0/0"], "is larger than any private range"),
-            (&["--name", "a/b"], "--name a/b: is not a name; use 1 to 64"),
+            (&["--name", "a/b"], "--name a/b: is not a valid name; use 1 to 64"),
             (&["--poll", "1ms"], "--poll 1ms: is out of bounds; give a time from"),
             (&["--source", "Main"], "source name `Main`"),
             (&["--path", "../x"], "path `../x`"),

@@ -289,8 +289,8 @@ impl fmt::Display for Reason {
             Reason::Published => f.write_str("what its object and pods say"),
             Reason::BuildAssigned { node } => write!(f, "no node has the image, node {node} builds it"),
             Reason::BuildOver => f.write_str("the image is built, or nothing needs it any more"),
-            Reason::JobAssigned { node } => write!(f, "node {node} sees to it"),
-            Reason::JobMoved { to } => write!(f, "node {to} sees to it"),
+            Reason::JobAssigned { node } => write!(f, "assigned to node {node}"),
+            Reason::JobMoved { to } => write!(f, "assigned to node {to}"),
             Reason::JobUpdated => f.write_str("its object, or what it waits for, changed"),
             Reason::JobOver => f.write_str("its node has cancelled it and cleaned up"),
             Reason::SettingsPublished => {

@@ -148,9 +148,9 @@ impl<'a> Target<'a> {
         object.provenance.source == self.source.name && (!only_own || object.provenance.commit == self.commit)
     }
 
-    /// The commit removed objects, or may have: it may be older than the history that is kept.
+    /// The commit removed objects, or may have: later, or as one that is older than the history that is kept.
     fn removed_objects(&self) -> bool {
-        self.revision.is_none_or(|revision| revision.counts.delete > 0)
+        self.revision.is_none_or(|Revision { counts, .. }| counts.delete + counts.held + counts.waiting > 0)
     }
 
     /// What of the commit is not written yet. A commit before the newest does not wait any more.

@@ -97,7 +97,7 @@ rules! {
     SESSION_AFFINITY "session-affinity" Error "Session affinity is out of range or not switched on."
     TRAFFIC_POLICY "traffic-policy" Error "A traffic policy does not fit how the service is reached."
     NO_ENDPOINTS "no-endpoints" Warning "A service has neither a selector nor addresses."
-    HOST "host" Error "A host is not a DNS name, or one that always means something else."
+    HOST "host" Error "A host is not a DNS name, or is one that always means something else."
     // Workloads and their autoscalers.
     SELECTOR "selector" Error "A label selector is empty, malformed, or does not match its own template."
     RESTART_POLICY "restart-policy" Error "A restart policy does not fit the workload."

@@ -130,10 +130,12 @@ impl SlurmLoop {
         if let Err(error) = self.book.write(&record) {
             let (why, now) = (format!("cannot write to the node's disk: {error}"), Timestamp::now());
             let waits = |record: &JobRecord| record.trouble.as_ref().is_some_and(|it| it.retry_at > now);
-            match self.records.get_mut(&id) {
-                Some(before) if waits(before) => {}
-                Some(before) => before.apply(Event::Failed { why, unreachable: false }, now),
-                None => tracing::warn!(job = %id, %why),
+            if self.records.get(&id).is_some_and(waits) {
+                return false;
+            }
+            tracing::warn!(job = %id, %why);
+            if let Some(before) = self.records.get_mut(&id) {
+                before.apply(Event::Failed { why, unreachable: false }, now);
             }
             return false;
         }
@@ -186,7 +188,10 @@ impl Loop for SlurmLoop {
             if !self.keep(change) {
                 next = Next::After(UNWRITTEN_RETRY);
                 plan.steps.retain(|(of, _)| *of != id);
-                plan.polls.values_mut().for_each(|ids| ids.retain(|of| *of != id));
+                plan.polls.retain(|_, ids| {
+                    ids.retain(|of| *of != id);
+                    !ids.is_empty()
+                });
                 if plan.reported.remove(&id).is_some()
                     && let Some(record) = self.records.get(&id)
                 {

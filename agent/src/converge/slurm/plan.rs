@@ -131,7 +131,8 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
             Some(_) => {}
             None => {
                 let waits = record.trouble.as_ref().filter(|_| !matches!(record.state, State::Submitted));
-                let waits = waits.map(|trouble| trouble.retry_at).or_else(|| record.clean_at());
+                let retry_at = waits.map(|trouble| trouble.retry_at).filter(|at| *at > now);
+                let waits = retry_at.or_else(|| record.clean_at());
                 plan.again_at = plan.again_at.into_iter().chain(waits).min();
             }
         }

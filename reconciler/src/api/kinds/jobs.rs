@@ -61,7 +61,10 @@ pub(super) async fn of_job(app: &Shared, id: NamespacedName, what: &str) -> Resu
     let snapshot = app.snapshot()?;
     let detail = view::job(&snapshot, &id, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| missing(&id))?;
     let Some(node) = detail.row.node else {
-        return Err(ApiError::not_found(format!("no node sees to job {id} yet"), "see 'minik8s get nodes'"));
+        return Err(ApiError::not_found(
+            format!("job {id} is not assigned to a node yet"),
+            "see 'minik8s get nodes'",
+        ));
     };
     logs::of_node(app, &snapshot, &node, &format!("/v1/jobs/{}/{}/{what}", id.namespace, id.name)).await
 }

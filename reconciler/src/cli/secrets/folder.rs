@@ -1,12 +1,12 @@
 //! The folder `secrets/` on disk: who can decrypt, the cluster's identity, the files of secrets.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
-use schema::control::DiskRecord;
 use schema::files::{
     IDENTITY_FILE, IDENTITY_RECIPIENT_FILE, KEYS_ENDING, RECIPIENTS_FILE, SECRET_ENDING, SECRETS_FOLDER,
     SOURCES_NAMESPACE, secret_name,
@@ -256,6 +256,15 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<(PathBuf, String, bool)>> {
 
 /// Replaces a file as a whole.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
-    let written = DiskRecord::new(path).mode(mode).write_bytes(bytes);
-    written.with_context(|| format!("cannot write {}", path.display()))
+    let written = || -> io::Result<()> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+        file.write_all(bytes)?;
+        file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    };
+    written().with_context(|| format!("cannot write {}", path.display()))
 }

@@ -4,7 +4,7 @@
 //! Decides which modules are looked at: those in which calls begin, and those of the same folder that they import in any
 //! case, on lines that are not indented.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
@@ -43,8 +43,9 @@ const BASE_VERSION: (u32, u32) = (3, 11);
 /// Most imports of a function that are followed, and most bytes of text after which none is: the code may be hostile.
 const IMPORTS_MAX: usize = 500;
 const TEXT_MAX_BYTES: usize = 64 << 20;
-/// Most names of a module's path.
+/// Most names of a module's path, and most bytes of a line that imports.
 const DEPTH_MAX: usize = 10;
+const LINE_MAX_BYTES: usize = 4 << 10;
 
 /// A module that calls run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -85,22 +86,23 @@ fn names_base(manifests: &Manifests) -> bool {
 }
 
 fn modules(manifests: &Manifests, read: impl Fn(&str) -> Option<String>) -> Vec<Module> {
-    let mut modules = Modules { read, seen: BTreeSet::new(), bytes: 0, found: Vec::new() };
+    let mut modules = Modules { read, seen: BTreeSet::new(), bytes: 0, found: BTreeMap::new() };
     for document in manifests.values().flat_map(|file| &file.documents) {
         if let Resource::Function(spec) = &document.object.resource {
             modules.add_function(document, spec);
         }
     }
-    modules.found
+    modules.found.into_values().collect()
 }
 
 /// The modules of all functions.
 struct Modules<R> {
     read: R,
-    /// Paths that were looked for.
-    seen: BTreeSet<String>,
+    /// What was looked for: the folder of a function, and the file in it.
+    seen: BTreeSet<(String, String)>,
     bytes: usize,
-    found: Vec<Module>,
+    /// By path.
+    found: BTreeMap<String, Module>,
 }
 
 impl<R: Fn(&str) -> Option<String>> Modules<R> {
@@ -113,20 +115,21 @@ impl<R: Fn(&str) -> Option<String>> Modules<R> {
         }
         let mut files = vec!["main.py".to_owned(), "func.py".to_owned()];
         files.extend(handler_file(spec));
+        files.retain(|file| self.seen.insert((source.clone(), file.clone())));
         let most = files.len() + IMPORTS_MAX;
         let mut next = 0;
         while let Some(file) = files.get(next).cloned() {
             next += 1;
             let path = below(&file);
-            if !self.seen.insert(path.clone()) {
-                continue;
-            }
             let Some(text) = (self.read)(&path) else { continue };
             self.bytes += text.len();
             if self.bytes <= TEXT_MAX_BYTES {
-                files.extend(imports(&file, &text).take(most.saturating_sub(files.len())));
+                let new =
+                    imports(&file, &text).filter(|file| self.seen.insert((source.clone(), file.clone())));
+                files.extend(new.take(most.saturating_sub(files.len())));
             }
-            self.found.push(Module { text, path, function: document.reference.to_string() });
+            let module = Module { text, path: path.clone(), function: document.reference.to_string() };
+            self.found.insert(path, module);
         }
     }
 }
@@ -146,6 +149,9 @@ fn imports<'t>(file: &'t str, text: &'t str) -> impl Iterator<Item = String> + '
 /// The modules that a line imports, as it names them.
 fn named(line: &str) -> Vec<String> {
     let first_word = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
+    if line.len() > LINE_MAX_BYTES {
+        return Vec::new();
+    }
     if let Some(names) = line.strip_prefix("import ") {
         return names.split(',').map(first_word).collect();
     }
@@ -265,7 +271,7 @@ mod tests {
         let of_another = "from ... import x\nimport ../../etc\n'import'\ntry:\n    import new\n";
         assert!(found("main.py", of_another).is_empty());
         // Hostile.
-        let deep = format!("import a{}\n", ".a".repeat(200_000));
+        let deep = format!("import a{}\nfrom a import a{}\n", ".a".repeat(1_000), ",a".repeat(200_000));
         assert!(found("main.py", &deep).is_empty());
     }
 

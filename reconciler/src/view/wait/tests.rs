@@ -284,6 +284,10 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
         snapshot
     };
     check(&counted(1), Some(C2), "s--", why);
+    let waits = ChangeCounts { waiting: 1, ..ChangeCounts::default() };
+    let mut later = snapshot.clone();
+    later.revisions.insert(("main".to_owned(), 2), stored(Revision { counts: waits, ..revision(2, C2) }));
+    check(&later, Some(C2), "s--", why);
     // Seen red without `removed_objects`.
     check(&counted(0), Some(C2), "sh-", "");
     check(&counted(0), None, "s--", why);
