@@ -80,7 +80,7 @@ impl Plan for AddressPlan {
     }
 }
 
-/// The plan.
+/// Which address is the node's from now on.
 pub(super) fn plan(observed: &Observed) -> AddressPlan {
     let mut origin = observed.before.clone();
     origin.settle(observed.seen, observed.at);

@@ -256,7 +256,6 @@ mod tests {
         assert_eq!((nul.file.as_str(), nul.rule.as_str()), ("c/main.py", "python-syntax"));
     }
 
-    // Seen red without `imports`.
     #[test]
     fn what_a_module_of_the_folder_imports_is_looked_at_too() {
         let found = |file: &str, text: &str| imports(file, text).collect::<Vec<_>>();
