@@ -74,7 +74,7 @@ pub enum Command {
     /// The cluster on one page
     #[command(after_help = "Example: minik8s status")]
     Status(StatusArgs),
-    /// List pods, nodes, objects of any kind, sources, revisions, deliveries or events
+    /// List pods, nodes, objects of any kind, sources, revisions, requests or events
     #[command(
         after_help = "Examples: minik8s get pods -A\n          minik8s get pod web -o yaml\n          \
                             minik8s get functions,workflows\n          minik8s get nodes -w"

@@ -24,10 +24,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::prepare::{Ground, described, prepare};
-pub(crate) use self::rows::source_row;
 use self::rows::{
     CONTROLLER_INTERVAL, VERDICTS_GAP, WAKE_GAP, autoscaler_row, controller_row, functions_row,
 };
+pub(crate) use self::rows::{answers_row, source_row};
 use crate::api::{self, ApiDeps};
 use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::{LogFormat, ServeConfig};
@@ -44,7 +44,7 @@ use crate::gitops::{SourceLoop, VerdictLoop};
 use crate::listener::{self, Bounds};
 use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop};
 use crate::webhooks::calls::{self, CallState};
-use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
+use crate::webhooks::{self, AnswersLoop, Hooks, Intake, SourceTarget};
 
 /// How often content on disk that nothing refers to is looked for. What goes has an hour.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
@@ -176,15 +176,9 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
 
     let intake = Intake::new(targets, snapshot.clone(), Arc::clone(&store), config.name.clone());
     let intake = Arc::new(intake);
-    let follower = Follower {
-        snapshot: snapshot.clone(),
-        fence,
-        store: Arc::clone(&store),
-        intake: Arc::clone(&intake),
-        runs,
-        identity: config.name.clone(),
-    };
-    runtime.task("deliveries", follower.run(token.clone()));
+    let row = answers_row(&snapshot, &fence, &runs);
+    let answers = AnswersLoop::new(&intake, fence, runs);
+    runtime.drive(row, answers);
     let calls = CallState::new(&store, &snapshot, &config.name, &waiting_runs);
     let counts = hooks.map(|(listener, file)| serve_hooks(&mut runtime, listener, &intake, (file, calls)));
 

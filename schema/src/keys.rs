@@ -138,10 +138,10 @@ macro_rules! key_table {
                     Agent, "agents (drain), CLI", All; rules: RulesStatus, Figures;
                 Request(id: String), REQUESTS, "/minik8s/requests/<id>"
                     => "a webhook's delivery or a `minik8s sync`, on a lease of 24 h",
-                    Receiver, "the leader's gitops", Nothing; requests: Delivery, Plans;
+                    Receiver, "the leader's gitops", Nothing; requests: SyncRequest, Plans;
                 Answer(id: String), ANSWERS, "/minik8s/answers/<id>"
                     => "what came of a request, on a lease of 24 h",
-                    Leader, "CLI, the reconciler that took the request", Nothing; answers: DeliveryAnswer, Plans;
+                    Leader, "CLI, the reconciler that took the request", Nothing; answers: RequestAnswer, Plans;
             }
         }
     };

@@ -17,12 +17,12 @@ pub mod keys;
 pub mod kinds;
 pub mod manifest;
 pub mod meta;
+mod mutex;
 pub mod object;
 pub mod plaintext;
 pub mod quantity;
 pub mod records;
 pub mod secrets;
-pub mod selector;
 pub mod since;
 #[cfg(feature = "store")]
 pub mod snapshot;

@@ -44,6 +44,16 @@ impl ObjectMeta {
     }
 }
 
+/// Every pair of a Service's selector is among `labels`. An empty selector matches nothing.
+pub fn matches_service_selector(selector: &StringMap, labels: &StringMap) -> bool {
+    !selector.is_empty() && matches_node_selector(selector, labels)
+}
+
+/// Every pair of a `nodeSelector` is among `labels`. An empty selector matches everything.
+pub fn matches_node_selector(selector: &StringMap, labels: &StringMap) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
 fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }

@@ -15,10 +15,10 @@ use crate::kinds::pod::{PodStatus, pool};
 use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
-    AutoscalerRecord, Binding, BuildOrder, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome,
-    FunctionRecord, Heartbeat, JobOrder, JobReport, NodeConditions, NodeDemand, NodeImage, NodeRecord,
-    NodeUsage, PodInstance, Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, Settled,
-    SourceStatus, Subnet, Template, TriggerRecord, WorkflowRecord,
+    AutoscalerRecord, Binding, BuildOrder, ClusterSettings, FunctionRecord, Heartbeat, JobOrder, JobReport,
+    NodeConditions, NodeDemand, NodeImage, NodeRecord, NodeUsage, PodInstance, RequestAnswer, RequestOutcome,
+    Revision, Rollout, RouteRecord, RulesStatus, ScaleRecord, ServiceRecord, Settled, SourceStatus, Subnet,
+    SyncRequest, Template, TriggerRecord, WorkflowRecord,
 };
 
 mod bound;
@@ -169,16 +169,16 @@ impl Snapshot {
     }
 
     /// The answer to a request as it is now; none as long as it waits for one.
-    pub fn answer_to(&self, request: &str) -> Option<&DeliveryAnswer> {
+    pub fn answer_to(&self, request: &str) -> Option<&RequestAnswer> {
         let revision = self.requests.get(request)?.mod_revision;
         let answer = &self.answers.get(request)?.value;
         (answer.request_revision == revision).then_some(answer)
     }
 
     /// The requests that wait for an answer, by id.
-    pub fn waiting_requests(&self) -> impl Iterator<Item = (&String, &Arc<Versioned<Delivery>>)> {
+    pub fn waiting_requests(&self) -> impl Iterator<Item = (&String, &Arc<Versioned<SyncRequest>>)> {
         self.requests.iter().filter(|(id, request)| {
-            request.value.outcome == DeliveryOutcome::Accepted && self.answer_to(id).is_none()
+            request.value.outcome == RequestOutcome::Accepted && self.answer_to(id).is_none()
         })
     }
 

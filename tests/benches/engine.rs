@@ -1,7 +1,7 @@
 //! The bare engine: Docker's API with nothing on top, and Docker's own word of what started when.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bollard::Docker;
@@ -11,6 +11,7 @@ use bollard::query_parameters::{
 };
 use futures::{StreamExt, TryStreamExt};
 use harness::{Cluster, Context, IMAGE, Node, PodView, Result, ensure, eventually, secs};
+use schema::control::lock;
 use tokio::runtime::Runtime;
 
 /// Start times in nanoseconds of the epoch, by pod and container name.
@@ -55,7 +56,7 @@ impl Engine {
                 let label =
                     |name: &str| labels.get(&format!("minik8s.io/{name}")).cloned().unwrap_or_default();
                 if let Some(time) = event.time_nano {
-                    let mut starts = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut starts = lock(&seen);
                     starts.insert((label("pod"), label("container")), time);
                 }
             }
@@ -68,7 +69,7 @@ impl Engine {
     pub(crate) fn started(&self, pods: &[String], since: SystemTime) -> Result<Duration> {
         let since = i64::try_from(since.duration_since(UNIX_EPOCH)?.as_nanos())?;
         let last = eventually("Docker has started the pods", secs(180), || {
-            let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+            let starts = lock(&self.starts);
             let mut last = 0;
             for pod in pods {
                 let start = starts.get(&(pod.clone(), "main".to_owned()));
@@ -104,7 +105,7 @@ impl Engine {
     pub(crate) fn restarted(&self, pod: &PodView) -> Result<Duration> {
         let main = pod.container("main")?;
         let name = main.label("pod").to_owned();
-        self.starts.lock().unwrap_or_else(PoisonError::into_inner).remove(&(name.clone(), "main".to_owned()));
+        lock(&self.starts).remove(&(name.clone(), "main".to_owned()));
         self.runtime.block_on(self.docker.kill_container(&main.id, None))?;
         let ended = self.ended(&main.id)?;
         self.started(&[name], ended)

@@ -1,5 +1,5 @@
 //! A push and its webhook, with polls so far apart that none comes: the hook alone brings the
-//! commit to the node, whichever reconciler takes it, and its receipt tells so after a restart.
+//! commit to the node, whichever reconciler takes it, and its request shows that after a restart.
 
 use harness::hooks::{LARGE, hook, memory_kib, send_all_large, with_hooks};
 use harness::manifests::web;
@@ -10,11 +10,11 @@ use serde_json::Value;
 /// What all large requests may take together, above what the process had before.
 const MEMORY_MAX_KIB: u64 = 64 * 1024;
 
-/// Waits until the receipt of `id` tells that `commit` is applied, as a person would see it.
-fn receipt_tells(cluster: &Cluster, id: &str, commit: &str) -> Result<Value> {
-    eventually("the receipt tells the commit", secs(45), || {
+/// Waits until the request of `id` shows that `commit` is applied, as a person would see it.
+fn request_shows(cluster: &Cluster, id: &str, commit: &str) -> Result<Value> {
+    eventually("the request shows the commit", secs(45), || {
         let name = format!("main-github-{id}");
-        let shown = cluster.cli(&["get", "deliveries", &name, "-o", "json"])?;
+        let shown = cluster.cli(&["get", "requests", &name, "-o", "json"])?;
         let row: Value = serde_json::from_str(&shown.stdout)?;
         ensure!(row["status"] == "Synced" && row["answer"]["commit"] == commit, "{row}");
         Ok(row)
@@ -22,26 +22,26 @@ fn receipt_tells(cluster: &Cluster, id: &str, commit: &str) -> Result<Value> {
 }
 
 #[test]
-fn a_push_with_its_hook_runs_without_a_poll_and_the_receipt_outlives_a_restart() -> Result<()> {
+fn a_push_with_its_hook_runs_without_a_poll_and_the_request_outlives_a_restart() -> Result<()> {
     let mut cluster = with_hooks(1)?;
     cluster.tell(|cluster| {
         cluster.start_agent()?;
         let commit = cluster.repo.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
         let (code, answer) = hook(cluster, 0, "d1", &commit)?;
-        ensure!(code == 202 && answer["delivery"] == "main-github-d1", "{code} {answer}");
+        ensure!(code == 202 && answer["request"] == "main-github-d1", "{code} {answer}");
         cluster.serving("shop", "hello from shop")?;
-        let before = receipt_tells(cluster, "d1", &commit)?;
+        let before = request_shows(cluster, "d1", &commit)?;
         let (code, answer) = hook(cluster, 0, "d1", &commit)?;
         ensure!(code == 200 && answer["outcome"] == "duplicate", "{code} {answer}");
 
         cluster.reconcilers[0].kill()?;
         cluster.reconcilers[0].start()?;
         cluster.wait_reconciler(0)?;
-        let after = receipt_tells(cluster, "d1", &commit)?;
+        let after = request_shows(cluster, "d1", &commit)?;
         ensure!(after["answer"] == before["answer"], "{before} {after}");
         let (code, _) = hook(cluster, 0, "d1", &commit)?;
         ensure!(code == 200, "it is known after a restart, too: {code}");
-        let table = cluster.cli(&["get", "deliveries", "-o", "wide"])?;
+        let table = cluster.cli(&["get", "requests", "-o", "wide"])?;
         println!("{}", table.stdout);
         Ok(())
     })
@@ -57,7 +57,7 @@ fn a_hook_and_a_sync_at_a_follower_wake_the_leader() -> Result<()> {
         let (code, answer) = hook(cluster, 1, "d1", &commit)?;
         ensure!(code == 202, "{code} {answer}");
         cluster.applied(&commit)?;
-        let row = receipt_tells(cluster, "d1", &commit)?;
+        let row = request_shows(cluster, "d1", &commit)?;
         ensure!(row["by"] == "r1", "{row}");
 
         let commit = cluster.repo.push(&[Change::write("blog.yaml", web("blog").to_string())], "Another")?;

@@ -3,10 +3,11 @@
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
 
 use anyhow::Result;
+use schema::control::lock;
 
 /// Passes connections on to a port of loopback; ends when dropped.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl CutProxy {
 
     /// Cuts all connections that there are; later ones pass.
     pub fn cut(&self) {
-        for connection in self.shared.live.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for connection in lock(&self.shared.live).drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
@@ -68,7 +69,7 @@ impl Drop for CutProxy {
 
 fn pass_on(shared: &Shared, client: TcpStream) -> io::Result<()> {
     let server = TcpStream::connect(("127.0.0.1", shared.target))?;
-    let mut live = shared.live.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut live = lock(&shared.live);
     live.extend([client.try_clone()?, server.try_clone()?]);
     drop(live);
     for (mut from, mut to) in [(client.try_clone()?, server.try_clone()?), (server, client)] {

@@ -2,7 +2,7 @@
 //! script needs of them, with pages and tokens, and everything that was asked kept.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -10,6 +10,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use schema::control::lock;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -86,7 +87,7 @@ impl Forge {
 
     /// All comments.
     pub fn comments(&self) -> Vec<ForgeComment> {
-        locked(&self.shared.comments).clone()
+        lock(&self.shared.comments).clone()
     }
 
     /// Somebody else's comment.
@@ -106,12 +107,8 @@ impl Forge {
 
     /// `METHOD path` of every request so far.
     pub fn asked(&self) -> Vec<String> {
-        locked(&self.shared.asked).clone()
+        lock(&self.shared.asked).clone()
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn account(kind: ForgeKind) -> &'static str {
@@ -123,7 +120,7 @@ fn account(kind: ForgeKind) -> &'static str {
 }
 
 fn add(shared: &Shared, author: &str, body: &str) -> Value {
-    let mut comments = locked(&shared.comments);
+    let mut comments = lock(&shared.comments);
     let id = 101 + comments.len() as u64;
     comments.push(ForgeComment { id, author: author.to_owned(), body: body.to_owned() });
     json!({"id": id, "body": body})
@@ -150,7 +147,7 @@ async fn answer(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    locked(&shared.asked).push(format!("{method} {}", uri.path()));
+    lock(&shared.asked).push(format!("{method} {}", uri.path()));
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let token = match shared.kind {
         ForgeKind::GitHub => header("authorization").strip_prefix("Bearer "),
@@ -204,7 +201,7 @@ fn respond(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Result<(
         let skip =
             if shared.kind == ForgeKind::Gitea { 0 } else { (page.parse::<usize>()?.max(1) - 1) * PAGE };
         let take = if shared.kind == ForgeKind::Gitea { usize::MAX } else { PAGE };
-        let comments = locked(&shared.comments);
+        let comments = lock(&shared.comments);
         let page = comments.iter().skip(skip).take(take);
         return Ok((StatusCode::OK, page.map(|comment| shown(shared.kind, comment)).collect()));
     }
@@ -212,7 +209,7 @@ fn respond(shared: &Shared, method: &Method, uri: &Uri, body: &[u8]) -> Result<(
         return Ok((StatusCode::CREATED, add(shared, account(shared.kind), &text()?)));
     }
     let id = uri.path().strip_prefix(one).filter(|_| *method == change).and_then(|id| id.parse::<u64>().ok());
-    let mut comments = locked(&shared.comments);
+    let mut comments = lock(&shared.comments);
     let found = id.and_then(|id| comments.iter_mut().find(|comment| comment.id == id));
     match found {
         // GitHub's token may change what others wrote; that is what makes a wrong choice bad.

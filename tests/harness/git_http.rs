@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
@@ -16,6 +16,7 @@ use openssl::ssl::SslAcceptor;
 
 use crate::tls;
 use crate::wait::secs;
+use schema::control::lock;
 
 /// Bodies of a fetch are a few kilobytes.
 const BODY_MAX: usize = 8 << 20;
@@ -106,12 +107,12 @@ impl GitHttp {
 
     /// From now on every request is sent to `base` instead, or to none.
     pub fn redirect(&self, base: Option<&str>) {
-        *self.shared.redirect.lock().unwrap_or_else(PoisonError::into_inner) = base.map(str::to_owned);
+        *lock(&self.shared.redirect) = base.map(str::to_owned);
     }
 
     /// How many requests showed a login.
     pub fn logins(&self) -> usize {
-        self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.shared.shown).len()
     }
 
     /// How often someone with the right token asked what the branches are.
@@ -121,7 +122,7 @@ impl GitHttp {
 
     /// From now on another token counts.
     pub fn set_token(&self, token: &str) {
-        token.clone_into(&mut self.shared.token.lock().unwrap_or_else(PoisonError::into_inner));
+        token.clone_into(&mut lock(&self.shared.token));
     }
 }
 
@@ -164,15 +165,15 @@ fn answer_on(shared: &Shared, mut stream: impl Read + Write) {
 
 fn respond(shared: &Shared, request: &Request) -> Result<Vec<u8>> {
     if let Some(login) = header(request, "authorization") {
-        shared.shown.lock().unwrap_or_else(PoisonError::into_inner).push(login.to_owned());
+        lock(&shared.shown).push(login.to_owned());
     }
-    let redirect = shared.redirect.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let redirect = lock(&shared.redirect).clone();
     if let Some(base) = redirect {
         let to = format!("{base}{}?{}", request.path, request.query);
         let head = format!("HTTP/1.1 301 Moved Permanently\r\nLocation: {to}\r\n");
         return Ok(format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n").into_bytes());
     }
-    let token = shared.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let token = lock(&shared.token).clone();
     if password(request).as_deref() != Some(token.as_str()) {
         let head = "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"git\"\r\n";
         return Ok(format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n").into_bytes());

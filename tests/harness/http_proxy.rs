@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
 
 use anyhow::{Context, Result};
+use schema::control::lock;
 
 /// The proxy; it ends when dropped.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl HttpProxy {
 
     /// All that clients told the proxy itself.
     pub fn seen(&self) -> String {
-        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.shared.seen).clone()
     }
 }
 
@@ -75,7 +76,7 @@ fn tunnel(shared: &Shared, mut client: TcpStream) -> Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
     let mut head = String::new();
     while reader.read_line(&mut head)? > 2 {}
-    shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push_str(&head);
+    lock(&shared.seen).push_str(&head);
     let mut words = head.split_whitespace();
     if words.next() != Some("CONNECT") {
         client.write_all(b"HTTP/1.1 405 Only CONNECT\r\nContent-Length: 0\r\n\r\n")?;

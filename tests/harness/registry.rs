@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::spawn;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::image::archive;
 use crate::process::{Daemon, run};
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
+use schema::control::lock;
 
 /// What a download may bring before the gate holds it: manifests pass, layers do not.
 const GATE_BYTES: usize = 512 * 1024;
@@ -227,7 +228,7 @@ impl Gate {
     /// Lets everything pass from now on.
     pub fn open(&self) {
         let (open, changed) = &self.shared.open;
-        *open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(open) = true;
         changed.notify_all();
     }
 }
@@ -272,7 +273,7 @@ fn pass(shared: &Arc<Shared>, client: TcpStream, target: u16) -> Result<()> {
 
 fn hold(shared: &Shared, is_held: &AtomicBool) {
     let (open, changed) = &shared.open;
-    let is_open = open.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_open = lock(open);
     if *is_open {
         is_held.store(false, Ordering::SeqCst);
         return;

@@ -74,7 +74,7 @@ pub(super) fn wire_pods(
     let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules)?;
     helpers.into_iter().for_each(|(name, helper)| runtime.task(name, helper));
     let reported = follow_reported(runtime, &base.config.node, pods.statuses(), &base.snapshot);
-    runtime.drive(row, pods);
+    runtime.drive(pods.wake(row), pods);
     Ok(reported)
 }
 

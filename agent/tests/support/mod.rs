@@ -14,7 +14,7 @@ use agent::node_address::NodeAddress;
 use agent::worlds::docker::{Docker, RealDocker};
 use agent::worlds::netlink::{Bridge, FakeNetlink, Netlink};
 use agent::worlds::pause;
-use schema::control::{Driver, Nudge};
+use schema::control::Row;
 use schema::kinds::Kind;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
 use schema::meta::NamespacedName;
@@ -132,7 +132,7 @@ impl Node {
     /// Starts the loop; a former one is ended first.
     pub async fn start(&mut self) {
         self.kill().await;
-        let (nudge, nudged) = Nudge::new();
+        let row = Row::every(Duration::from_secs(10));
         let (pod_table, _) = watch::channel(None);
         let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             node: NODE.into(),
@@ -152,7 +152,7 @@ impl Node {
             snapshot: self.reader.clone(),
             store: Arc::clone(&self.store),
             events: EventRecorder::disabled(),
-            nudge,
+            nudge: row.nudge(),
             pod_table,
             credentials: Arc::new(NoCredentials),
             peers: Arc::new(agent::worlds::peers::NoPeers),
@@ -167,8 +167,8 @@ impl Node {
         let statuses = the_loop.statuses();
         let shutdown = CancellationToken::new();
         let (last_run, _) = watch::channel(None);
-        let driver = Driver::every(Duration::from_secs(10));
-        let task = tokio::spawn(driver.run(the_loop, nudged, shutdown.clone(), last_run));
+        let row = the_loop.wake(row);
+        let task = tokio::spawn(row.run(the_loop, shutdown.clone(), last_run));
         self.running = Some(Running { shutdown, task, statuses });
     }
 

@@ -1,7 +1,7 @@
 //! The read-only HTTP API: views of the snapshot as JSON, events from etcd, logs through the nodes.
 //!
 //! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
-//! nothing but the receipt of `POST /v1/sync`, and requests for runs. Every error is `{"error", "help"}`.
+//! nothing but the request of `POST /v1/sync`, and requests for runs. Every error is `{"error", "help"}`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,8 +106,8 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/blobs/{digest}", get(blobs::blob))
         .route("/v1/events", get(events::events))
         .route("/v1/logs/{namespace}/{pod}", get(logs::logs))
-        .route("/v1/deliveries", get(sync::deliveries))
-        .route("/v1/deliveries/{id}", get(sync::delivery))
+        .route("/v1/requests", get(sync::requests))
+        .route("/v1/requests/{id}", get(sync::request))
         .route("/v1/sync", post(sync::sync))
         .route("/v1/placements", placements::route())
         .merge(calls)

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::input::{self, Asked};
 use super::read::OfSource;
 use crate::view::{self, List, SyncAccepted, SyncRun};
-use crate::webhooks::{IncomingDelivery, SourceTarget, payload::Hint};
+use crate::webhooks::{IncomingRequest, SourceTarget, payload::Hint};
 
 pub(super) async fn sync(
     State(app): App,
@@ -29,20 +29,20 @@ pub(super) async fn sync(
         let error = format!("this reconciler has no source {name}");
         return Err(ApiError::not_found(error, "see 'minik8s get sources'"));
     }
-    let (mut deliveries, mut note) = (Vec::new(), None);
+    let (mut requests, mut note) = (Vec::new(), None);
     // At once: one after the other, many sources take longer than the caller waits.
     for taken in join_all(wanted.into_iter().map(|target| app.deps.intake.take(target, by_hand(at)))).await {
         match taken.note {
-            None => deliveries.push(taken.delivery),
+            None => requests.push(taken.request),
             some => note = some,
         }
     }
-    Ok((StatusCode::ACCEPTED, Json(SyncAccepted { accepted: true, at, deliveries, note })))
+    Ok((StatusCode::ACCEPTED, Json(SyncAccepted { accepted: true, at, requests, note })))
 }
 
 /// Each `minik8s sync` is a request with its own id.
-fn by_hand(at: Timestamp) -> IncomingDelivery {
-    IncomingDelivery {
+fn by_hand(at: Timestamp) -> IncomingRequest {
+    IncomingRequest {
         provider: Provider::Cli,
         event: "push".to_owned(),
         id: Some(format!("{:016}-{:08x}", at.as_microsecond(), rand::random::<u32>())),
@@ -52,17 +52,17 @@ fn by_hand(at: Timestamp) -> IncomingDelivery {
     }
 }
 
-pub(super) async fn deliveries(State(app): App) -> Result<Json<List<view::DeliveryView>>, ApiError> {
-    Ok(Json(List { items: view::deliveries(&*app.snapshot()?, Timestamp::now()) }))
+pub(super) async fn requests(State(app): App) -> Result<Json<List<view::RequestView>>, ApiError> {
+    Ok(Json(List { items: view::requests(&*app.snapshot()?, Timestamp::now()) }))
 }
 
-pub(super) async fn delivery(
+pub(super) async fn request(
     State(app): App,
     Path(id): Path<String>,
-) -> Result<Json<view::DeliveryView>, ApiError> {
-    view::delivery(&*app.snapshot()?, &id, Timestamp::now())
+) -> Result<Json<view::RequestView>, ApiError> {
+    view::request(&*app.snapshot()?, &id, Timestamp::now())
         .map(Json)
-        .ok_or_else(|| ApiError::not_found("there is no such delivery", "see 'minik8s get deliveries'"))
+        .ok_or_else(|| ApiError::not_found("there is no such request", "see 'minik8s get requests'"))
 }
 
 impl Shared {

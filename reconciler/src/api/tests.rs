@@ -206,12 +206,12 @@ async fn the_leader_is_shown_and_a_dead_etcd_leaves_the_page_standing() {
 }
 
 #[tokio::test]
-async fn sync_wakes_the_loop_and_leaves_a_receipt_and_nothing_else() {
+async fn sync_wakes_the_loop_and_leaves_a_request_and_nothing_else() {
     let api = Api::over(with_web()).await;
     let (status, body) = api.answer(reqwest::Method::POST, "/v1/sync").await;
     assert_eq!((status, &body["accepted"]), (202, &Value::Bool(true)));
     tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
-    let id = body["deliveries"][0].as_str().unwrap();
+    let id = body["requests"][0].as_str().unwrap();
     let keys = api.store.list(schema::keys::ROOT).await.unwrap().items;
     let keys: Vec<&str> = keys.iter().map(|item| item.key.as_str()).collect();
     assert_eq!(keys, [Key::Request(id.to_owned()).to_string()]);
@@ -223,8 +223,8 @@ async fn without_etcd_sync_wakes_the_loop_all_the_same_and_says_so() {
     let api = Api::over(with_web()).await;
     api.store.refuse_everything(true);
     let (status, body) = api.answer(reqwest::Method::POST, "/v1/sync").await;
-    assert_eq!((status, &body["deliveries"]), (202, &Value::Array(Vec::new())));
-    assert!(body["note"].as_str().unwrap().contains("cannot write the receipt"), "{body}");
+    assert_eq!((status, &body["requests"]), (202, &Value::Array(Vec::new())));
+    assert!(body["note"].as_str().unwrap().contains("cannot write the request"), "{body}");
     tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
 }
 

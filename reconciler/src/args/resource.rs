@@ -11,7 +11,7 @@ pub enum ResourceKind {
     /// Applied commits.
     Revision,
     /// Webhooks and syncs that came in.
-    Delivery,
+    Request,
     /// What happened.
     Event,
     /// Runs of workflows.
@@ -31,7 +31,7 @@ impl ResourceKind {
     const OTHERS: &'static [(ResourceKind, &'static [&'static str])] = &[
         (ResourceKind::Source, &["sources", "source", "src"]),
         (ResourceKind::Revision, &["revisions", "revision", "rev"]),
-        (ResourceKind::Delivery, &["deliveries", "delivery", "dlv"]),
+        (ResourceKind::Request, &["requests", "request", "req"]),
         (ResourceKind::Event, &["events", "event", "ev"]),
         (ResourceKind::Run, &["runs", "run"]),
         (ResourceKind::Trigger, &["triggers", "trigger"]),
@@ -84,7 +84,7 @@ impl ResourceKind {
             | ResourceKind::Trigger
             | ResourceKind::All => true,
             ResourceKind::Object(kind) => !kind.is_cluster_scoped(),
-            ResourceKind::Source | ResourceKind::Revision | ResourceKind::Delivery => false,
+            ResourceKind::Source | ResourceKind::Revision | ResourceKind::Request => false,
         }
     }
 }

@@ -15,8 +15,8 @@ use super::print::output::{
 use crate::args::{Format, GetArgs, HistoryArgs, Resource, ResourceKind};
 use crate::kinds;
 use crate::view::{
-    AutoscalerDetail, AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionDetail, FunctionView,
-    JobDetail, JobView, KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView,
+    AutoscalerDetail, AutoscalerView, EndpointsView, EventView, FunctionDetail, FunctionView, JobDetail,
+    JobView, KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView, RequestView,
     RevisionView, RouteView, RunDetail, RunView, Selector, ServiceDetail, ServiceView, SourceView,
     TriggerView, WorkflowDetail, WorkflowView,
 };
@@ -82,7 +82,7 @@ async fn one_kind(
         ResourceKind::All => what.list::<ObjectView>(&["objects", "all"]).await,
         ResourceKind::Source => what.list::<SourceView>(&["sources"]).await,
         ResourceKind::Revision => what.list::<RevisionView>(&["history"]).await,
-        ResourceKind::Delivery => what.list::<DeliveryView>(&["deliveries"]).await,
+        ResourceKind::Request => what.list::<RequestView>(&["requests"]).await,
         ResourceKind::Event => what.list::<EventView>(&["events"]).await,
     }
 }

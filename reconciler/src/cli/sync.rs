@@ -9,11 +9,11 @@ use super::client::Client;
 use super::error::CliError;
 use super::print::output::write_out;
 use crate::args::SyncArgs;
-use crate::view::{ClusterStatus, DeliveryView, SourceView, SyncAccepted, short};
+use crate::view::{ClusterStatus, RequestView, SourceView, SyncAccepted, short};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a receipt may take to be seen by the reconciler that wrote it.
-const RECEIPT_SEEN_MAX: Duration = Duration::from_secs(5);
+/// How long a request may take to be seen by the reconciler that wrote it.
+const REQUEST_SEEN_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
@@ -23,7 +23,7 @@ pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
         return write_out("the reconciler looks at the repository now\n");
     }
     let asked = Asked { client: &client, deadline: Instant::now() + args.timeout, timeout: args.timeout };
-    match (&accepted.note, accepted.deliveries.as_slice()) {
+    match (&accepted.note, accepted.requests.as_slice()) {
         // etcd is away: all that can be seen is the loop of the reconciler that was asked.
         (Some(note), _) => asked.until_looked(accepted.at, note).await?,
         (None, ids) => {
@@ -64,13 +64,13 @@ struct Asked<'a> {
 impl Asked<'_> {
     /// Until the leader has looked and answered.
     async fn until_answered(&self, id: &str) -> Result<(), CliError> {
-        let seen_by = Instant::now() + RECEIPT_SEEN_MAX;
+        let seen_by = Instant::now() + REQUEST_SEEN_MAX;
         loop {
-            let why = match self.client.get::<DeliveryView>(&["deliveries", id], &[]).await {
-                Ok(delivery) if delivery.status != "Waiting" => return Ok(()),
+            let why = match self.client.get::<RequestView>(&["requests", id], &[]).await {
+                Ok(request) if request.status != "Waiting" => return Ok(()),
                 // The source says why, and a failed look is the end of this one.
-                Ok(delivery) if self.has_failed(&delivery).await? => return Ok(()),
-                Ok(delivery) => delivery.why,
+                Ok(request) if self.has_failed(&request).await? => return Ok(()),
+                Ok(request) => request.why,
                 Err(CliError::Refused { status: 404, .. }) if Instant::now() < seen_by => String::new(),
                 Err(error) => return Err(error),
             };
@@ -79,12 +79,12 @@ impl Asked<'_> {
     }
 
     /// The source could not be looked at since it was asked for.
-    async fn has_failed(&self, delivery: &DeliveryView) -> Result<bool, CliError> {
+    async fn has_failed(&self, request: &RequestView) -> Result<bool, CliError> {
         let status: ClusterStatus = self.client.get(&["status"], &[]).await?;
         let ran = status
             .last_sync
-            .is_some_and(|run| run.started_at >= delivery.delivery.received_at && run.error.is_none());
-        let source = status.sources.iter().find(|source| source.status.name == delivery.delivery.source);
+            .is_some_and(|run| run.started_at >= request.request.received_at && run.error.is_none());
+        let source = status.sources.iter().find(|source| source.status.name == request.request.source);
         Ok(ran && source.is_some_and(|source| source.status.error.is_some()))
     }
 

@@ -218,7 +218,7 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
         Key::Settings => ("Cluster", String::new(), CLUSTER_NAME.to_owned()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
-        Key::Request(id) | Key::Answer(id) => ("Delivery", String::new(), id.clone()),
+        Key::Request(id) | Key::Answer(id) => ("Request", String::new(), id.clone()),
         Key::Event(_, namespace, id) => ("Event", namespace.clone(), id.clone()),
     }
 }

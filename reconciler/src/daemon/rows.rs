@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use schema::control::Row;
+use schema::control::{LastRunReader, Row};
 use schema::snapshot::Snapshot;
 use schema::store::election::FenceReader;
 use schema::store::reflector::SnapshotReader;
@@ -46,6 +46,19 @@ pub(super) fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> R
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
+/// Answers to requests: what the loops of sources did, and changes of requests and sources.
+pub(crate) fn answers_row(snapshot: &SnapshotReader, fence: &FenceReader, runs: &[LastRunReader]) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.requests.ptr_eq(&before.requests)
+            || !now.answers.ptr_eq(&before.answers)
+            || !now.sources.ptr_eq(&before.sources)
+            || now.synced != before.synced
+    };
+    let row = Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone());
+    let row = row.wake_if(snapshot.clone(), WAKE_GAP, is_news);
+    runs.iter().cloned().fold(row, Row::wake_on)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -69,9 +82,11 @@ mod tests {
         let (fence, _election) =
             election::spawn(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
         let (woken, nudged) = schema::control::Nudge::new();
+        let answers_woken = woken.clone();
         let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
         let mut runtime = Runtime::new();
         runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
+        runtime.follow("requests", answers_row(&reader, &fence, &[]), move || answers_woken.nudge());
         runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         let running = tokio::spawn(runtime.run_until(stop));

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 mod age;
 mod autoscalers;
-mod deliveries;
 mod events;
 mod functions;
 mod jobs;
@@ -13,6 +12,7 @@ mod nodes;
 mod objects;
 mod pods;
 mod problem;
+mod requests;
 mod selector;
 mod services;
 mod sources;
@@ -25,7 +25,6 @@ mod workflows;
 
 pub use age::{age, human_duration};
 pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
-pub use deliveries::{DeliveryView, deliveries, delivery};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
 pub use functions::{FunctionDetail, FunctionRevision, FunctionView, function, functions};
 pub use jobs::{JobDetail, JobView, job, jobs};
@@ -35,6 +34,7 @@ pub use objects::{
 };
 pub use pods::{PodDetail, PodView, pod, pods};
 pub use problem::{Problem, root_cause};
+pub use requests::{RequestView, request, requests};
 pub use selector::Selector;
 pub use services::{
     EndpointView, EndpointsView, NodeRules, RouteView, ServiceDetail, ServiceView, endpoints, routes,

@@ -88,8 +88,8 @@ pub struct SyncAccepted {
     pub accepted: bool,
     pub at: Timestamp,
     #[serde(default)]
-    pub deliveries: Vec<String>,
-    /// What is odd about it: a receipt that could not be written.
+    pub requests: Vec<String>,
+    /// What is odd about it: a request that could not be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

@@ -1,12 +1,12 @@
 //! The one place that takes requests to look at a repository: webhooks and `minik8s sync`.
 //!
-//! It nudges the loop of this process first and writes the receipt then, which wakes the leader if that is another
+//! It nudges the loop of this process first and writes the request then, which wakes the leader if that is another
 //! process. Without etcd the nudge stands alone.
 
 use jiff::Timestamp;
 use schema::control::Nudge;
 use schema::keys::Key;
-use schema::records::{Delivery, DeliveryOutcome, Provider};
+use schema::records::{Provider, RequestOutcome, SyncRequest};
 use schema::store::SharedStore;
 use schema::store::reflector::SnapshotReader;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::decide::{self, Decision};
 use super::payload::{self, Hint};
 use super::provider::{EventKind, event_kind};
-use super::receipts::{ReceiptError, Receipts};
+use super::requests::{RequestError, RequestStore};
 use crate::git::Reference;
 
 #[derive(Debug, Clone)]
@@ -34,14 +34,14 @@ impl SourceTarget {
 
 pub struct Intake {
     targets: Vec<SourceTarget>,
-    snapshot: SnapshotReader,
-    pub(super) receipts: Receipts,
-    identity: String,
+    pub(super) snapshot: SnapshotReader,
+    pub(super) requests: RequestStore,
+    pub(super) identity: String,
 }
 
 /// Someone who asks, let in already.
 #[derive(Debug, Clone)]
-pub struct IncomingDelivery {
+pub struct IncomingRequest {
     pub provider: Provider,
     /// The provider's word for what has happened.
     pub event: String,
@@ -53,8 +53,8 @@ pub struct IncomingDelivery {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Receipt {
-    pub delivery: String,
+pub struct Taken {
+    pub request: String,
     pub outcome: Outcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -77,7 +77,7 @@ impl Intake {
         store: SharedStore,
         identity: impl Into<String>,
     ) -> Self {
-        Self { targets, snapshot, receipts: Receipts::new(store), identity: identity.into() }
+        Self { targets, snapshot, requests: RequestStore::new(store), identity: identity.into() }
     }
 
     pub fn targets(&self) -> &[SourceTarget] {
@@ -94,48 +94,49 @@ impl Intake {
     }
 
     /// Lets someone in. Never fails: whatever cannot be written down is done all the same.
-    pub async fn take(&self, target: &SourceTarget, incoming: IncomingDelivery) -> Receipt {
+    pub async fn take(&self, target: &SourceTarget, incoming: IncomingRequest) -> Taken {
         let ignored = match event_kind(&incoming.event) {
             EventKind::Push => payload::not_followed(&target.follows, &incoming.hint),
             EventKind::Ping => Some("a ping asks for nothing".to_owned()),
             EventKind::Other => Some(format!("`{}` moves no branch or tag", incoming.event)),
         };
-        // Before the nudge: the run that it wakes begins later than the receipt says, and answers it.
+        // Before the nudge: the run that it wakes begins later than the request says, and answers it.
         let received_at = Timestamp::now();
         if ignored.is_none() {
             // Before anything that may take time, and whether or not it came before.
             target.nudge.nudge();
         }
         let own_id = incoming.id.clone();
-        let new = self.receipt(target, incoming, ignored, received_at);
+        let new = self.request(target, incoming, ignored, received_at);
         let taken = match self.note(&new, own_id.is_some()).await {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::warn!(%error, source = target.source, "a hook has no receipt");
-                let outcome = if new.outcome == DeliveryOutcome::Accepted {
+                tracing::warn!(%error, source = target.source, "a request is not written down");
+                let outcome = if new.outcome == RequestOutcome::Accepted {
                     Outcome::Accepted
                 } else {
                     Outcome::Ignored
                 };
-                let note = format!("{error}; this reconciler looks anyway if it leads");
-                Receipt { delivery: new.id.clone(), outcome, note: Some(note) }
+                let note =
+                    format!("cannot write the request: {error}; this reconciler looks anyway if it leads");
+                Taken { request: new.id.clone(), outcome, note: Some(note) }
             }
         };
         tracing::info!(
-            id = taken.delivery, provider = %new.provider, event = new.event, source = new.source,
+            id = taken.request, provider = %new.provider, event = new.event, source = new.source,
             peer = new.peer, outcome = ?taken.outcome, "took a hook in"
         );
         taken
     }
 
-    fn receipt(
+    fn request(
         &self,
         target: &SourceTarget,
-        incoming: IncomingDelivery,
+        incoming: IncomingRequest,
         ignored: Option<String>,
         received_at: Timestamp,
-    ) -> Delivery {
-        let mut new = Delivery {
+    ) -> SyncRequest {
+        let mut new = SyncRequest {
             id: String::new(),
             provider: incoming.provider,
             event: incoming.event,
@@ -149,19 +150,19 @@ impl Intake {
             peer: incoming.peer,
             body: incoming.body,
             by: self.identity.clone(),
-            outcome: ignored.map_or(DeliveryOutcome::Accepted, |why| DeliveryOutcome::Ignored { why }),
+            outcome: ignored.map_or(RequestOutcome::Accepted, |why| RequestOutcome::Ignored { why }),
         };
         new.id = decide::id(&new, incoming.id.as_deref());
         new
     }
 
     /// Writes the request, or counts it at the former one. Without a guard: the later of two stands and is answered.
-    async fn note(&self, new: &Delivery, has_own_id: bool) -> Result<Receipt, ReceiptError> {
+    async fn note(&self, new: &SyncRequest, has_own_id: bool) -> Result<Taken, RequestError> {
         let requests = &self.snapshot.current().requests;
         let known = match requests.get(&new.id) {
             Some(known) => Some(known.value.clone()),
             // It may have come just now: etcd knows more than the snapshot.
-            None => self.receipts.read(&new.id).await?,
+            None => self.requests.read(&Key::Request(new.id.clone())).await?,
         };
         let (id, outcome) = match decide::decide(requests, known.as_ref(), new, has_own_id) {
             Decision::Duplicate { id } => (id, Outcome::Duplicate),
@@ -175,15 +176,15 @@ impl Intake {
             }
         };
         let (outcome, note) = match &new.outcome {
-            DeliveryOutcome::Ignored { why } => (ignored(outcome), Some(why.clone())),
-            DeliveryOutcome::Accepted => (outcome, None),
+            RequestOutcome::Ignored { why } => (ignored(outcome), Some(why.clone())),
+            RequestOutcome::Accepted => (outcome, None),
         };
-        Ok(Receipt { delivery: id, outcome, note })
+        Ok(Taken { request: id, outcome, note })
     }
 
-    async fn write(&self, request: &Delivery, remove: &[Key]) -> Result<(), ReceiptError> {
+    async fn write(&self, request: &SyncRequest, remove: &[Key]) -> Result<(), RequestError> {
         let key = Key::Request(request.id.clone());
-        self.receipts.write(&key, request, Vec::new(), remove).await.map(|_| ())
+        self.requests.write(&key, request, Vec::new(), remove).await.map(|_| ())
     }
 }
 
@@ -191,7 +192,7 @@ fn ignored(outcome: Outcome) -> Outcome {
     if outcome == Outcome::Duplicate { outcome } else { Outcome::Ignored }
 }
 
-/// SHA-256 in hex, as receipts hold it.
+/// SHA-256 in hex, as a request holds it.
 pub(super) fn digest(hash: Sha256) -> String {
     hex::encode(hash.finalize())
 }

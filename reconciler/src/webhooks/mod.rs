@@ -1,17 +1,17 @@
 //! Webhooks: a push at the Git server wakes the loop of its source at once.
 //!
 //! `verify provider payload limit decide` are pure; `server` reads requests from the network and
-//! decides status codes; `intake` nudges and writes the receipt; `follow` answers it. `calls` starts runs for who
+//! decides status codes; `intake` nudges and writes the request; `answers` is the loop that answers it. `calls` starts runs for who
 //! calls a trigger.
 
+mod answers;
 pub mod calls;
 mod decide;
-mod follow;
 mod intake;
 pub mod limit;
 pub mod payload;
 pub mod provider;
-mod receipts;
+mod requests;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-pub use follow::Follower;
-pub use intake::{IncomingDelivery, Intake, Outcome, Receipt, SourceTarget};
+pub use answers::AnswersLoop;
+pub use intake::{IncomingRequest, Intake, Outcome, SourceTarget, Taken};
 pub use server::{Counts, HookCounts, Hooks, serve};
 use verify::{SECRET_FILE_BYTES_MAX, SecretError, Secrets};
 

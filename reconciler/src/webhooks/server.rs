@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::intake::{IncomingDelivery, Intake, Outcome, Receipt, digest};
+use super::intake::{IncomingRequest, Intake, Outcome, Taken, digest};
 use super::limit::Failures;
 use super::provider::{self, EventKind};
 use super::verify::Verifier;
@@ -282,7 +282,7 @@ impl Hooks {
             let pong = Json(serde_json::json!({"ok": true, "source": target.source}));
             return Ok((pong.into_response(), |counts: &mut HookCounts| &mut counts.ignored));
         }
-        let incoming = IncomingDelivery {
+        let incoming = IncomingRequest {
             provider,
             event: envelope.event,
             id: envelope.id,
@@ -290,7 +290,7 @@ impl Hooks {
             body: hash,
             peer: peer.to_canonical().to_string(),
         };
-        let taken: Receipt = self.intake.take(target, incoming).await;
+        let taken: Taken = self.intake.take(target, incoming).await;
         let (status, count): (_, Count) = match taken.outcome {
             Outcome::Accepted | Outcome::Repeated => {
                 (StatusCode::ACCEPTED, |counts: &mut HookCounts| &mut counts.accepted)

@@ -12,7 +12,7 @@ use reconciler::api::{ApiDeps, router};
 use reconciler::webhooks::{Intake, SourceTarget};
 use schema::control::Nudge;
 use schema::keys::{Key, prefix};
-use schema::records::{Delivery, DeliveryAnswer};
+use schema::records::{RequestAnswer, SyncRequest};
 use schema::snapshot::{Change, Snapshot};
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{SnapshotPublisher, SnapshotReader};
@@ -99,15 +99,15 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// Stands for the reflector and for the leader: every receipt is seen, and answered at once.
+/// Stands for the reflector and for the leader: every request is seen, and answered at once.
 async fn answer_all(mut snapshot: Snapshot, publisher: SnapshotPublisher, store: Arc<MemoryStore>) {
     let mut changes = store.watch(prefix::REQUESTS, 1).await.unwrap();
     while let Some(Ok(batch)) = changes.next().await {
         for event in batch.events {
             let WatchEvent::Put(put) = event else { continue };
-            let request: Delivery = serde_json::from_slice(&put.value).unwrap();
+            let request: SyncRequest = serde_json::from_slice(&put.value).unwrap();
             let (request_revision, at) = (put.mod_revision, request.received_at);
-            let answer = DeliveryAnswer { request_revision, at, commit: None };
+            let answer = RequestAnswer { request_revision, at, commit: None };
             snapshot.put(&Key::Request(request.id.clone()), &request, request_revision);
             snapshot.put(&Key::Answer(request.id), &answer, request_revision);
         }

@@ -4,7 +4,11 @@ use std::error::Error;
 
 /// The error and all its causes, in one line. A cause that the text already includes is left out.
 pub fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
+    with_causes(error.to_string(), error)
+}
+
+/// A text of one's own for the error, and all its causes, as [`error_chain`] writes them.
+pub fn with_causes(mut text: String, error: &dyn Error) -> String {
     for inner in causes(error) {
         let inner = inner.to_string();
         if !text.contains(&inner) {

@@ -1,20 +1,14 @@
-//! Locks: a mutex whose holder may have panicked, and a file that one process at a time holds.
+//! Locks of files that one process at a time holds.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 /// The kernel releases it when the process ends, however it ends.
 pub type FileLock = Flock<File>;
-
-/// Locks a mutex. A holder that panicked has left a whole value: none of ours panics half-way.
-pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What came of locking a file.
 #[derive(Debug)]

@@ -21,12 +21,14 @@ pub mod shutdown;
 
 pub use disk_record::{DiskRecord, Fsync};
 pub use driver::{Driver, LastRun, LastRunReader};
-pub use errors::{causes, error_chain, root_cause};
-pub use lock::{FileLock, FileLocking, is_file_locked, lock, lock_file};
+pub use errors::{causes, error_chain, root_cause, with_causes};
+pub use lock::{FileLock, FileLocking, is_file_locked, lock_file};
 pub use nudge::{Nudge, Nudged};
 pub use row::{Changes, Row};
 pub use runs::{LoopRuns, LoopStatus};
 pub use runtime::Runtime;
+
+pub use crate::mutex::lock;
 
 /// One loop of a daemon.
 #[async_trait]

@@ -1,12 +1,14 @@
 //! A row of a daemon's table: how often a loop or a follower runs, and what wakes it.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all, pending, select};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-use super::{Driver, Nudge, Nudged};
+use super::{Driver, LastRun, Loop, Nudge, Nudged};
 #[cfg(feature = "store")]
 use crate::{
     snapshot::Snapshot,
@@ -26,7 +28,7 @@ impl<T: Send + Sync + 'static> Changes for watch::Receiver<T> {
     async fn changed(&mut self) {
         if watch::Receiver::changed(self).await.is_err() {
             // The writer ended; the runtime, which watches over it, ends the process.
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         }
     }
 }
@@ -144,4 +146,24 @@ impl Row {
     pub fn nudge(&self) -> Nudge {
         self.nudge.clone()
     }
+
+    /// Runs a loop by this row until `shutdown`, as [`Driver::run`].
+    pub async fn run<L: Loop>(
+        self,
+        the_loop: L,
+        shutdown: CancellationToken,
+        last_run: watch::Sender<Option<LastRun>>,
+    ) {
+        beside(self.wakes, self.driver.run(the_loop, self.nudged, shutdown, last_run)).await;
+    }
+}
+
+/// Runs `main` to its end, and what wakes it in the same task.
+pub(super) async fn beside(wakes: Vec<BoxFuture<'static, ()>>, main: impl Future<Output = ()>) {
+    let wakes = async {
+        join_all(wakes).await;
+        // None wakes it any more: its interval does.
+        pending::<()>().await;
+    };
+    select(pin!(main), pin!(wakes)).await;
 }

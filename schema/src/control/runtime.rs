@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
-use futures::future::join_all;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::row::beside;
 use super::shutdown::{Ending, RunError, TaskEnded, Tasks};
 use super::{LastRunReader, Loop, LoopRuns, Row};
 
@@ -59,9 +59,8 @@ impl Runtime {
         let (sender, last_run) = watch::channel(None);
         self.runs.add(name.clone(), last_run.clone());
         let (working, token) = (self.working.clone(), self.token());
-        self.wake(&name, row.wakes);
         self.tasks.spawn_critical(name, async move {
-            row.driver.run(the_loop, row.nudged, token, sender).await;
+            row.run(the_loop, token, sender).await;
             drop(working);
         });
         last_run
@@ -97,9 +96,8 @@ impl Runtime {
         mut step: impl FnMut() -> F + Send + 'static,
     ) {
         let Row { driver, rest, first_at_change, last_at_end, nudged, wakes, nudge } = row;
-        self.wake(name, wakes);
         let token = self.token();
-        self.tasks.spawn_critical(name, async move {
+        let steps = async move {
             // Without it a row that nothing wakes would be one whose waker ended.
             let _nudge = nudge;
             let mut waits_first = first_at_change;
@@ -120,7 +118,8 @@ impl Runtime {
             if last_at_end {
                 step().await;
             }
-        });
+        };
+        self.tasks.spawn_critical(name, beside(wakes, steps));
     }
 
     /// A task that must run until shutdown.
@@ -177,14 +176,6 @@ impl Runtime {
     pub async fn run_until(self, signals: impl Stream<Item = &'static str> + Send) -> Result<(), TaskEnded> {
         drop(self.working);
         self.tasks.run_until(signals).await
-    }
-
-    fn wake(&mut self, name: &str, wakes: Vec<futures::future::BoxFuture<'static, ()>>) {
-        if !wakes.is_empty() {
-            self.task_until_shutdown(format!("what wakes {name}"), async {
-                join_all(wakes).await;
-            });
-        }
     }
 }
 

@@ -2,12 +2,12 @@
 //! events.
 
 mod autoscaling;
-mod deliveries;
 mod events;
 mod functions;
 mod jobs;
 mod nodes;
 mod pods;
+mod requests;
 mod rollouts;
 mod services;
 mod settings;
@@ -16,9 +16,6 @@ mod usage;
 mod workflows;
 
 pub use autoscaling::{AutoscalerRecord, Recommendation, ScaleChange, ScaleRecord};
-pub use deliveries::{
-    CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, DeliveryAnswer, DeliveryOutcome, Provider,
-};
 pub use events::{Event, EventType};
 pub use functions::{
     BuildOrder, CallFailure, CallLimits, CallToken, FunctionDemand, FunctionImage, FunctionRecord,
@@ -31,6 +28,10 @@ pub use nodes::{
     Subnet, TaintAge, Vtep, default_service_cidr, dns_address, gateway_address,
 };
 pub use pods::{Binding, OwnerRef, PodInstance, Settled};
+pub use requests::{
+    CLI_REQUESTS_MAX, Provider, REQUEST_ID_MAX, RequestAnswer, RequestOutcome, SyncRequest,
+    WEBHOOK_REQUESTS_MAX,
+};
 pub use rollouts::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep, Template};
 pub use services::{
     BackendRecord, BackendTarget, Endpoint, LEFT_OUT_MAX, LeftOut, PathLeads, PathRecord, RouteRecord,

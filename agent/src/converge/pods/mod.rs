@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use schema::control::{Loop, LoopError, Next, Nudge, Observation, lock};
+use schema::control::{Loop, LoopError, Next, Nudge, Observation, Row, lock};
 use schema::records::dns_address;
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
@@ -65,7 +65,7 @@ pub use worker::PauseArchive;
 
 use self::facts::{PodFacts, Uid};
 use self::image::pulls::Pulls;
-use self::observe::{Looker, Stale};
+use self::observe::Looker;
 use self::probe::book::HealthBook;
 use self::probe::perform::Asker;
 use self::probe::runner::ProbeRunner;
@@ -168,28 +168,22 @@ impl PodsDeps {
 }
 
 impl PodsLoop {
-    /// A loop, and its helpers, which end when it is dropped: wakers and the writer of statuses. Reads the disk.
+    /// A loop, and its helpers, which end when it is dropped: probes and the writers of what it reports. Reads the
+    /// disk.
     pub fn new(deps: PodsDeps) -> Result<(Self, Vec<Helper>), DiskError> {
         let desired = DesiredStore::open(&deps.state_dir, &deps.node)?;
         let shutdown = CancellationToken::new();
-        let stale = Stale::default();
         let node = Arc::new(deps.node_facts());
         let worlds = (Arc::clone(&deps.netlink), Arc::clone(&deps.store));
         let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, worlds);
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = status::writer::status_writer(deps.node, deps.store, deps.snapshot.clone());
-        let on_snapshot = wake::on_snapshot(deps.snapshot.clone(), deps.nudge.clone(), shutdown.clone());
-        let (docker, instance) = (Arc::clone(&deps.docker), deps.instance);
-        let on_docker =
-            wake::on_docker(docker, instance.clone(), stale.clone(), deps.nudge.clone(), shutdown.clone());
         let asker = Asker { docker: Arc::clone(&deps.docker), prober: deps.prober };
         let book = HealthBook::open(&node.state_dir, deps.nudge.clone());
         let (probes, wanted) = watch::channel(Arc::default());
         let runner = ProbeRunner::new(asker.clone(), book.clone(), deps.events.clone());
         let helpers = vec![
             ("pod statuses", writer.run(newest, shutdown.clone()).boxed()),
-            ("etcd to pods", on_snapshot.boxed()),
-            ("docker to pods", on_docker.boxed()),
             ("probe results", book.clone().run(shutdown.clone()).boxed()),
             ("probes", runner.run(wanted, shutdown.clone()).boxed()),
         ];
@@ -215,7 +209,7 @@ impl PodsLoop {
             snapshot: deps.snapshot,
             planned_on: Snapshot::default(),
             nudge: deps.nudge,
-            looker: Looker::new(deps.docker, instance, stale),
+            looker: Looker::new(deps.docker, deps.instance),
             netlink: deps.netlink,
             address: deps.address,
             dns: deps.dns,
@@ -234,6 +228,11 @@ impl PodsLoop {
             _guard: shutdown.drop_guard(),
         };
         Ok((pods, helpers))
+    }
+
+    /// Its row with what wakes it: etcd, the moment at which it does without etcd, its containers.
+    pub fn wake(&self, row: Row) -> Row {
+        self.looker.wake(row.wake_on(self.snapshot.clone()).wake_by(wake::at_grace))
     }
 
     /// The newest statuses, as they are, or will be, in etcd.

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{self};
-use schema::control::{LoopError, lock};
+use schema::control::{LoopError, Row};
 use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::NamespacedName;
 use tokio::time::Instant;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::facts::{Container, PodFacts, State, Uid};
 use super::probe::book::{FailingOf, HealthOf};
 use super::probe::machine::Health;
+use super::wake::{self, Stale};
 use crate::converge::names;
 use crate::worlds::docker::reference::repo_digest;
 use crate::worlds::docker::{
@@ -41,32 +42,6 @@ const LINES: u64 = 5;
 const CHARS_MAX: usize = 500;
 const LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Containers whose cached details are not to be trusted any more.
-#[derive(Debug, Clone, Default)]
-pub struct Stale(Arc<Mutex<StaleSet>>);
-
-#[derive(Debug, Default)]
-struct StaleSet {
-    ids: BTreeSet<String>,
-    all: bool,
-}
-
-impl Stale {
-    /// Something happened to this container.
-    pub fn one(&self, id: String) {
-        lock(&self.0).ids.insert(id);
-    }
-
-    /// Events may have been missed.
-    pub fn all(&self) {
-        lock(&self.0).all = true;
-    }
-
-    fn take(&self) -> StaleSet {
-        std::mem::take(&mut *lock(&self.0))
-    }
-}
-
 /// Looks at the containers, and remembers what can't change without an event.
 pub struct Looker {
     docker: Arc<dyn Docker>,
@@ -83,10 +58,16 @@ pub struct Looker {
 
 impl Looker {
     /// A fresh one.
-    pub fn new(docker: Arc<dyn Docker>, instance: String, stale: Stale) -> Self {
-        let (known, wrote) = (BTreeMap::new(), BTreeMap::new());
+    pub fn new(docker: Arc<dyn Docker>, instance: String) -> Self {
+        let (stale, known, wrote) = (Stale::default(), BTreeMap::new(), BTreeMap::new());
         let (failing, digests) = (BTreeMap::new(), BTreeMap::new());
         Self { docker, instance, stale, known, wrote, failing, digests, next_listing: None }
+    }
+
+    /// A row with what wakes it: events of these containers, after which it looks at them anew.
+    pub(super) fn wake(&self, row: Row) -> Row {
+        let (docker, instance, stale) = (Arc::clone(&self.docker), self.instance.clone(), self.stale.clone());
+        row.wake_by(|nudge| wake::on_docker(docker, instance, stale, nudge))
     }
 
     /// All containers of the instance, by pod uid.

@@ -1,62 +1,69 @@
-//! Wakes the pods loop: when etcd's snapshot changes, and when a container of ours starts, ends or goes.
-//! Now and then it looks anyway: that is its driver's interval.
+//! What wakes the pods loop beside changes of etcd: the moment at which it acts without etcd, and a container of ours
+//! that starts, ends or goes. Now and then it looks anyway: that is its row's interval.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use schema::control::Nudge;
-use schema::store::reflector::SnapshotReader;
-use tokio_util::sync::CancellationToken;
+use schema::control::{Nudge, lock};
+use tokio::time::sleep;
 
-use super::observe::Stale;
+use crate::desired::ETCD_GRACE;
 use crate::worlds::docker::Docker;
 
 /// Before events are asked for again.
 const EVENTS_RETRY: Duration = Duration::from_secs(1);
 
-/// Nudges on every change of the snapshot.
-pub async fn on_snapshot(mut snapshot: SnapshotReader, nudge: Nudge, shutdown: CancellationToken) {
-    // The moment at which an agent without etcd acts from its disk.
-    let grace = tokio::time::sleep(crate::desired::ETCD_GRACE);
-    tokio::pin!(grace);
-    let mut acted = false;
-    loop {
-        // All are cancel-safe: a change not seen here is seen by the next look.
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = snapshot.changed() => {}
-            () = &mut grace, if !acted => acted = true,
-        }
-        nudge.nudge();
+/// Containers whose cached details are not to be trusted any more.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stale(Arc<Mutex<StaleSet>>);
+
+#[derive(Debug, Default)]
+pub(super) struct StaleSet {
+    pub(super) ids: BTreeSet<String>,
+    pub(super) all: bool,
+}
+
+impl Stale {
+    /// Something happened to this container.
+    fn one(&self, id: String) {
+        lock(&self.0).ids.insert(id);
+    }
+
+    /// Events may have been missed.
+    fn all(&self) {
+        lock(&self.0).all = true;
+    }
+
+    pub(super) fn take(&self) -> StaleSet {
+        std::mem::take(&mut *lock(&self.0))
     }
 }
 
+/// Nudges at the moment at which an agent without etcd acts from its disk.
+pub(super) async fn at_grace(nudge: Nudge) {
+    sleep(ETCD_GRACE).await;
+    nudge.nudge();
+    pending::<()>().await;
+}
+
 /// Nudges on every event of a container of ours; asks again when the stream ends.
-pub async fn on_docker(
-    docker: Arc<dyn Docker>,
-    instance: String,
-    stale: Stale,
-    nudge: Nudge,
-    shutdown: CancellationToken,
-) {
-    let follow = async {
-        loop {
-            if let Ok(mut events) = docker.events(&instance).await {
-                // What happened before this stream began is not reported.
-                stale.all();
-                nudge.nudge();
-                while let Some(Ok(event)) = events.next().await {
-                    stale.one(event.id);
-                    // The task that starts a container reports it.
-                    if event.action != "start" {
-                        nudge.nudge();
-                    }
+pub(super) async fn on_docker(docker: Arc<dyn Docker>, instance: String, stale: Stale, nudge: Nudge) {
+    loop {
+        if let Ok(mut events) = docker.events(&instance).await {
+            // What happened before this stream began is not reported.
+            stale.all();
+            nudge.nudge();
+            while let Some(Ok(event)) = events.next().await {
+                stale.one(event.id);
+                // The task that starts a container reports it.
+                if event.action != "start" {
+                    nudge.nudge();
                 }
             }
-            tokio::time::sleep(EVENTS_RETRY).await;
         }
-    };
-    // Cancel-safe: the next agent looks at everything.
-    shutdown.run_until_cancelled(follow).await;
+        sleep(EVENTS_RETRY).await;
+    }
 }

@@ -6,9 +6,9 @@ use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Listed, Row};
 use crate::view::{
-    AutoscalerView, DeliveryView, EndpointsView, EventView, FunctionView, JobView, KindPage, NodeView,
-    ObjectView, PodView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView,
-    WorkflowView, WorkloadView, short,
+    AutoscalerView, EndpointsView, EventView, FunctionView, JobView, KindPage, NodeView, ObjectView, PodView,
+    RequestView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView, WorkflowView,
+    WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -443,27 +443,27 @@ fn changes(counts: &ChangeCounts) -> String {
     if back > 0 { format!("{text} !{back}") } else { text }
 }
 
-impl Listed for DeliveryView {
+impl Listed for RequestView {
     fn id(&self) -> String {
-        format!("delivery/{}", self.delivery.id)
+        format!("request/{}", self.request.id)
     }
 
     fn row(&self, row: Row) -> Row {
-        let delivery = &self.delivery;
+        let request = &self.request;
         let commit = self.answer.as_ref().and_then(|answer| answer.commit.as_deref());
-        row.col("ID", &delivery.id)
-            .col("PROVIDER", delivery.provider)
-            .col("EVENT", &delivery.event)
-            .col("SOURCE", &delivery.source)
+        row.col("ID", &request.id)
+            .col("PROVIDER", request.provider)
+            .col("EVENT", &request.event)
+            .col("SOURCE", &request.source)
             .col("AGE", &self.age)
             .col("OUTCOME", &self.status)
             .col("COMMIT", some(commit.map(short)))
             .wide("TOOK", some(self.took_ms.map(|took| format!("{took}ms"))))
-            .wide("REPEATS", delivery.repeats)
-            .wide("BY", &delivery.by)
-            .wide("PEER", &delivery.peer)
-            .wide_cut("REPOSITORY", some(delivery.repository.as_ref()))
-            .wide_cut("REF", some(delivery.reference.as_ref()))
+            .wide("REPEATS", request.repeats)
+            .wide("BY", &request.by)
+            .wide("PEER", &request.peer)
+            .wide_cut("REPOSITORY", some(request.repository.as_ref()))
+            .wide_cut("REF", some(request.reference.as_ref()))
             .remark("WHY", &self.why)
     }
 }

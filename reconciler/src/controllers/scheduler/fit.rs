@@ -7,9 +7,8 @@ use std::fmt;
 
 use schema::kinds::node::Taint;
 use schema::kinds::pod::{Protocol, TaintEffect};
-use schema::meta::{NamespacedName, StringMap};
+use schema::meta::{NamespacedName, StringMap, matches_node_selector};
 use schema::quantity::{Cpu, Memory};
-use schema::selector::matches_or_empty;
 use schema::snapshot::elapsed_seconds;
 
 use super::demand::Demand;
@@ -95,7 +94,7 @@ pub(super) fn is_avoided(node: &NodeLoad<'_>, pod: &Demand<'_>) -> bool {
 }
 
 fn node_selector(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
-    (!matches_or_empty(pod.node_selector, &node.labels)).then_some(Failure::SelectorMismatch)
+    (!matches_node_selector(pod.node_selector, &node.labels)).then_some(Failure::SelectorMismatch)
 }
 
 fn max_pods(node: &NodeLoad<'_>, _: &Demand<'_>) -> Option<Failure> {

@@ -7,9 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use schema::condition::ConditionStatus;
 use schema::kinds::pod::{PodSpec, PodStatus, PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec};
-use schema::meta::NamespacedName;
+use schema::meta::{NamespacedName, matches_service_selector};
 use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOut, PodInstance};
-use schema::selector;
 use schema::snapshot::{BoundPod, Snapshot};
 
 use crate::controllers::away::are_most_away;
@@ -68,7 +67,7 @@ impl<'a> Lookup<'a> {
         };
         let rarest = spec.selector.iter().filter_map(of_label).min_by_key(|pods| pods.len());
         let pods = rarest.into_iter().flatten();
-        pods.filter(|(_, pod)| selector::matches(&spec.selector, &pod.labels)).copied().collect()
+        pods.filter(|(_, pod)| matches_service_selector(&spec.selector, &pod.labels)).copied().collect()
     }
 
     pub(super) fn behind(&self, service: &'a NamespacedName, spec: &'a ServiceSpec) -> Behind {

@@ -8,8 +8,7 @@ use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::kinds::node::Taint;
 use schema::kinds::pod::{PodSpec, TaintEffect, Toleration, TolerationOperator};
-use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
-use schema::selector::matches_or_empty;
+use schema::meta::{DEFAULT_NAMESPACE, ObjectRef, matches_node_selector};
 use schema::snapshot::{Snapshot, elapsed_seconds};
 
 /// Taints that pods of a daemon set always put up with, as in Kubernetes: a node that is cordoned, not ready or short of
@@ -90,7 +89,7 @@ fn unfit(
     if let Some(named) = pod.node_name.as_ref().filter(|named| *named != node) {
         return Some(format!("the template names node {named}, not {node}"));
     }
-    if !matches_or_empty(&pod.node_selector, &snapshot.node_labels(node)) {
+    if !matches_node_selector(&pod.node_selector, &snapshot.node_labels(node)) {
         return Some(format!("node {node} lacks labels that nodeSelector asks for"));
     }
     let keeps_away = |effect: TaintEffect| match effect {

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use schema::kinds::Resource;
-use schema::meta::{ObjectMeta, StringMap};
-use schema::selector::matches;
+use schema::meta::{ObjectMeta, StringMap, matches_service_selector};
 use schema::violation::{Violation, field_path, rules};
 
 use super::claim::{Claim, problem};
@@ -47,7 +46,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
             .filter_map(|(key, value)| labelled.get(&(namespace, key.as_str(), value.as_str())));
         // What has all labels has the rarest one.
         let fewest = candidates.min_by_key(|found| found.len());
-        fewest.is_some_and(|found| found.iter().any(|labels| matches(selector, labels)))
+        fewest.is_some_and(|found| found.iter().any(|labels| matches_service_selector(selector, labels)))
     };
     selecting.iter().filter(|one| !answers(one)).map(|(claim, selector)| remark(claim, selector)).collect()
 }

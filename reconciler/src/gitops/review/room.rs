@@ -2,9 +2,8 @@
 
 use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::{PodSpec, TaintEffect};
-use schema::meta::StringMap;
+use schema::meta::{StringMap, matches_node_selector};
 use schema::quantity::{Cpu, Memory};
-use schema::selector::matches_or_empty;
 
 /// What one node has for pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +26,7 @@ impl Room {
         let keeps_away = |effect: TaintEffect| effect != TaintEffect::PreferNoSchedule;
         let taints = spec.into_iter().flat_map(|spec| &spec.taints).filter(|taint| keeps_away(taint.effect));
         pod.node_name.as_ref().is_none_or(|name| *name == self.name)
-            && matches_or_empty(&pod.node_selector, &self.labels)
+            && matches_node_selector(&pod.node_selector, &self.labels)
             && taints.into_iter().all(|taint| taint.is_tolerated_by(&pod.tolerations, 0))
     }
 }

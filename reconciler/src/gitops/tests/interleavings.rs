@@ -6,10 +6,10 @@
 //! loop, in paused time; Git takes real time. `MINIK8S_ROUNDS` is the number of stories,
 //! `MINIK8S_SEED` another first one.
 //!
-//! Seen red with a leader that plans on a snapshot older than its own term, and with a receipt that is
+//! Seen red with a leader that plans on a snapshot older than its own term, and with a request that is
 //! dated after the nudge that its hook gave: both were so when this test was written. Broken on purpose,
 //! with a `Nudge` that wakes only who waits already (`notify_waiters`: a hint during a run is dropped),
-//! 26 of 30 stories did not end; with a follower that does not look because of receipts that others took
+//! 26 of 30 stories did not end; with a follower that does not look because of requests that others took
 //! in, 24.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -38,11 +38,11 @@ use tokio_util::sync::CancellationToken;
 use super::kit::{Files, Repo, pod};
 use super::proofs::generator;
 use super::{from_environment, rounds};
-use crate::daemon::source_row;
+use crate::daemon::{answers_row, source_row};
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
 use crate::webhooks::payload::Hint;
-use crate::webhooks::{Follower, IncomingDelivery, Intake, SourceTarget};
+use crate::webhooks::{AnswersLoop, IncomingRequest, Intake, SourceTarget};
 
 /// Stories in a plain `cargo test`.
 const STORIES: u64 = 30;
@@ -92,7 +92,7 @@ impl Reconciler {
     }
 
     async fn hook(&self, (source, id): (usize, u64)) {
-        let incoming = IncomingDelivery {
+        let incoming = IncomingRequest {
             provider: Provider::GitHub,
             event: "push".into(),
             id: Some(id.to_string()),
@@ -133,18 +133,12 @@ impl Running {
             targets.push(SourceTarget::of_branch(&config.name, "main", row.nudge()));
             runs.push(runtime.drive(row, sync));
         }
+        let intake = Arc::new(Intake::new(targets, snapshot.clone(), Arc::clone(&shared), name));
+        let row = answers_row(&snapshot, &fence, &runs);
+        let answers = AnswersLoop::new(&intake, fence.clone(), runs);
+        runtime.drive(row, answers);
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         tasks.spawn(async move { runtime.run_until(stop).await.unwrap() });
-        let intake = Arc::new(Intake::new(targets, snapshot.clone(), Arc::clone(&shared), name));
-        let follower = Follower {
-            snapshot,
-            fence: fence.clone(),
-            store: shared,
-            intake: Arc::clone(&intake),
-            runs,
-            identity: name.to_owned(),
-        };
-        tasks.spawn(follower.run(token.clone()));
         Self { intake, fence, token, tasks }
     }
 
@@ -337,7 +331,7 @@ async fn first_sync(store: &MemoryStore, sites: &[Site]) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until the store is what the commits say, and every receipt is answered.
+/// Waits until the store is what the commits say, and every request is answered.
 async fn rest(store: &MemoryStore, sites: &[Site], commits: &[String]) -> Result<(), String> {
     let deadline = Instant::now() + REST_MAX;
     loop {

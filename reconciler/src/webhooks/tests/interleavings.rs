@@ -1,5 +1,5 @@
 //! Two reconcilers, one of which leads, a remote that moves, hooks that come at either in any
-//! order: all ends on the last commit, long before the next poll. Real targets, followers, drivers,
+//! order: all ends on the last commit, long before the next poll. Real targets, answers, drivers,
 //! elections and reflectors over a store in memory; the loop between them stands for gitops, which
 //! `gitops/tests/interleavings.rs` tries on real repositories.
 //!
@@ -24,8 +24,9 @@ use schema::store::{Op, SharedStore, Store};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::daemon::answers_row;
 use crate::webhooks::payload::Hint;
-use crate::webhooks::{Follower, IncomingDelivery, Intake, SourceTarget};
+use crate::webhooks::{AnswersLoop, IncomingRequest, Intake, SourceTarget};
 
 /// Orders that are tried.
 const SEEDS: u64 = 1_000;
@@ -134,15 +135,9 @@ impl Reconciler {
         let sync =
             Sync { remote, store: Arc::clone(&shared), fence: fence.clone(), chance: Chance::new(seed) };
         tokio::spawn(Driver::every(POLL).run(sync, nudged, token.clone(), last_run));
-        let follower = Follower {
-            snapshot,
-            fence: fence.clone(),
-            store: shared,
-            intake: Arc::clone(&intake),
-            runs: vec![runs],
-            identity: name.to_owned(),
-        };
-        tokio::spawn(follower.run(token));
+        let row = answers_row(&snapshot, &fence, std::slice::from_ref(&runs));
+        let answers = AnswersLoop::new(&intake, fence.clone(), vec![runs]);
+        tokio::spawn(row.run(answers, token, watch::channel(None).0));
         // As the daemon does it: a new leader looks.
         let (mut changes, look) = (fence.clone(), nudge.clone());
         tokio::spawn(async move {
@@ -155,7 +150,7 @@ impl Reconciler {
     }
 
     async fn hook(&self, id: u64) {
-        let incoming = IncomingDelivery {
+        let incoming = IncomingRequest {
             provider: Provider::GitHub,
             event: "push".into(),
             id: Some(id.to_string()),
@@ -167,7 +162,7 @@ impl Reconciler {
     }
 }
 
-/// What the story of a seed ended on: the remote's commit, the applied one, receipts that wait.
+/// What the story of a seed ended on: the remote's commit, the applied one, requests that wait.
 async fn story(seed: u64) -> Result<(), String> {
     let (store, remote) = (MemoryStore::new(), Arc::new(AtomicU64::new(1)));
     let all = [1, 2].map(|n| Reconciler::start(&format!("r{n}"), &store, &remote, seed ^ n));

@@ -89,7 +89,7 @@ fn signed() -> [(&'static str, &'static str); 3] {
 async fn a_signed_push_is_taken_in_once_and_told_apart_when_it_comes_again() {
     let gate = Gate::with(&["main"]).await;
     let (status, body) = gate.post("/v1/webhooks/main", &signed(), PUSH).await;
-    assert_eq!((status, &body["delivery"]), (202, &Value::from("main-github-d1")), "{body}");
+    assert_eq!((status, &body["request"]), (202, &Value::from("main-github-d1")), "{body}");
     let (status, body) = gate.post("/v1/webhooks", &signed(), PUSH).await;
     assert_eq!((status, &body["outcome"]), (200, &Value::from("duplicate")));
     assert_eq!(gate.keys().await, 1);
@@ -135,7 +135,7 @@ async fn whoever_does_not_know_the_secret_learns_nothing_and_changes_nothing() {
 #[tokio::test]
 async fn only_webhooks_are_to_be_seen_here() {
     let gate = Gate::with(&["main"]).await;
-    for path in ["/v1/status", "/v1/pods", "/v1/sync", "/v1/deliveries", "/"] {
+    for path in ["/v1/status", "/v1/pods", "/v1/sync", "/v1/requests", "/"] {
         assert_eq!(gate.post(path, &signed(), PUSH).await.0, 404, "{path}");
     }
     assert_eq!(gate.raw(b"GET /v1/webhooks HTTP/1.1\r\nhost: x\r\n\r\n").await, Some(405));

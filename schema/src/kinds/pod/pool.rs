@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::PodSpec;
 use crate::kinds::Resource;
+use crate::mutex::lock;
 
 /// Nothing is swept below this number.
 const SWEEP_MIN: usize = 1024;
@@ -18,7 +19,7 @@ static PODS: Mutex<Option<Pool<PodSpec>>> = Mutex::new(None);
 
 /// The spec that is known under `hash`, if it is equal; else `spec`, which is known from now on.
 pub fn share_pod(hash: &str, spec: Arc<PodSpec>) -> Arc<PodSpec> {
-    let mut pods = PODS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pods = lock(&PODS);
     pods.get_or_insert_default().share(hash, spec)
 }
 

@@ -1,9 +1,8 @@
 //! etcd's errors in our words: the only place that looks into them.
 
-use std::error::Error as _;
-
 use etcd_client::Error;
 
+use crate::control::{error_chain, with_causes};
 use crate::store::StoreError;
 
 /// The revision asked for is compacted. The text is etcd's `ErrCompacted`; the code alone
@@ -52,23 +51,11 @@ pub(super) fn request_error(act: &'static str, error: &Error) -> StoreError {
     StoreError::Request { act, message }
 }
 
-/// What happened in one line, with the innermost cause: gRPC's own text often says only
-/// "transport error".
+/// What happened in one line, with its causes: gRPC's own text often says only "transport error".
 pub(super) fn message_of(error: &Error) -> String {
-    let (mut text, mut cause) = match error {
-        Error::GRpcStatus(status) => (status.message().to_owned(), status.source()),
-        Error::TransportError(error) => (error.to_string(), error.source()),
-        other => (other.to_string(), None),
-    };
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            if !text.is_empty() {
-                text.push_str(": ");
-            }
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
+    match error {
+        Error::GRpcStatus(status) => with_causes(status.message().to_owned(), status),
+        Error::TransportError(error) => error_chain(error),
+        other => other.to_string(),
     }
-    text
 }

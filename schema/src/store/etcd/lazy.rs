@@ -5,7 +5,7 @@
 //! connections: what knows says so by [`LazyStore::reconnect`]. A connection that etcd refuses to serve
 //! for its user is replaced by one that logs in anew.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{Access, EtcdStore};
+use crate::mutex::lock;
 use crate::store::{
     Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch,
 };
@@ -59,7 +60,7 @@ impl LazyStore {
 
     /// Gives up these connections and no newer ones.
     fn give_up(&self, line: &Arc<Line>) {
-        let mut current = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.line);
         if Arc::ptr_eq(&current, line) {
             *current = Arc::default();
         }
@@ -67,7 +68,7 @@ impl LazyStore {
     }
 
     fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.line.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.line))
     }
 
     async fn connected<'a>(&self, line: &'a Line, patience: Duration) -> Result<&'a EtcdStore, StoreError> {

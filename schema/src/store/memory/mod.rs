@@ -6,7 +6,7 @@
 mod state;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,6 +18,7 @@ use self::state::State;
 use super::{
     Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
 };
+use crate::mutex::lock;
 
 /// The store in memory. Clones are the same store.
 #[derive(Debug, Clone)]
@@ -145,7 +146,7 @@ fn fault(act: &'static str) -> StoreError {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A test that panicked while it held the lock has failed anyway; let the others speak.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     fn wake(&self) {

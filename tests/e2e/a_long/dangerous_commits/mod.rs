@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use harness::{Context, Daemon, Etcd, Result, Slot, ensure, eventually, http_post, minik8s_binary, secs};
 use schema::keys::{Key, prefix};
-use schema::records::{DeliveryAnswer, SourceState, SourceStatus};
+use schema::records::{RequestAnswer, SourceState, SourceStatus};
 
 mod access;
 mod cases;
@@ -78,7 +78,7 @@ impl Stage {
         })
     }
 
-    /// Asks for a look at each repository and waits for the receipts' answers: only a run that began
+    /// Asks for a look at each repository and waits for the requests' answers: only a run that began
     /// later gives them. A source whose remote or folder is in trouble gives none; there, the keys at the
     /// very end tell.
     fn looked_at(&self, sites: &[(Site, Case)]) -> Result<()> {
@@ -91,7 +91,7 @@ impl Stage {
                 let (code, answer) = http_post(&self.api, &format!("/v1/sync?source={}", site.name))?;
                 ensure!(code == 202, "{code}: {answer}");
                 let answer: serde_json::Value = serde_json::from_str(&answer)?;
-                Ok(answer["deliveries"][0].as_str().context("an id")?.to_owned())
+                Ok(answer["requests"][0].as_str().context("an id")?.to_owned())
             })?;
             asked.push((site, id));
         }
@@ -99,7 +99,7 @@ impl Stage {
         for (site, id) in asked {
             eventually(&format!("{} is looked at", site.name), secs(PATIENCE_SECONDS), || {
                 let request = self.etcd.key(Key::Request(id.clone()))?.context("no request")?;
-                let answer: DeliveryAnswer = self.etcd.value(Key::Answer(id.clone()))?;
+                let answer: RequestAnswer = self.etcd.value(Key::Answer(id.clone()))?;
                 ensure!(answer.request_revision == request.mod_revision, "no answer yet");
                 Ok(())
             })?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use ipnet::Ipv4Net;
-use schema::control::{Driver, Nudge};
+use schema::control::Row;
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
 use schema::snapshot::{Snapshot, Versioned};
@@ -165,7 +165,7 @@ impl Rig {
 
     /// Runs an agent until `done`; it is killed then.
     pub(in crate::converge::pods) async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
-        let (nudge, nudged) = Nudge::new();
+        let row = Row::every(Duration::from_millis(50));
         let events = CancellationToken::new();
         let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
@@ -185,7 +185,7 @@ impl Rig {
             snapshot: self.reader.clone(),
             store: self.store.clone(),
             events: EventRecorder::spawn(self.store.clone(), "n1", "agent/n1", events.clone()).0,
-            nudge,
+            nudge: row.nudge(),
             pod_table: self.table.clone(),
             credentials: Arc::new(NoCredentials),
             peers: Arc::new(crate::worlds::peers::NoPeers),
@@ -198,8 +198,8 @@ impl Rig {
         .unwrap();
         helpers.into_iter().for_each(|(_, helper)| drop(tokio::spawn(helper)));
         let (last_run, _) = watch::channel(None);
-        let driver = Driver::every(Duration::from_millis(50));
-        let task = tokio::spawn(driver.run(the_loop, nudged, CancellationToken::new(), last_run));
+        let row = the_loop.wake(row);
+        let task = tokio::spawn(row.run(the_loop, CancellationToken::new(), last_run));
         let waiting = async {
             while !done(self) {
                 tokio::time::sleep(Duration::from_millis(2)).await;

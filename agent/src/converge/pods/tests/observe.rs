@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::converge::names;
 use crate::converge::pods::facts::State;
-use crate::converge::pods::observe::{Looker, Stale};
+use crate::converge::pods::observe::Looker;
 use crate::worlds::docker::{Docker as _, Exit, FakeDocker, NewContainer};
 
 #[tokio::test]
@@ -14,7 +14,7 @@ async fn a_container_that_docker_cannot_tell_about_hinders_no_other_and_passes_f
         ended(&docker, name).await;
     }
     docker.engine().opaque.insert("broken".into());
-    let mut looker = Looker::new(docker, "mk8s".into(), Stale::default());
+    let mut looker = Looker::new(docker, "mk8s".into());
     let pods = looker.look().await.unwrap();
     assert_eq!(pods["broken"].containers["a"][0].state, State::Removing);
     assert!(matches!(&pods["whole"].containers["a"][0].state, State::Exited(end) if end.code == 0));
@@ -25,7 +25,7 @@ async fn a_container_that_docker_cannot_tell_about_is_left_alone_ever_longer() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     ended(&docker, "broken").await;
     docker.engine().opaque.insert("broken".into());
-    let mut looker = Looker::new(docker.clone(), "mk8s".into(), Stale::default());
+    let mut looker = Looker::new(docker.clone(), "mk8s".into());
     looker.look().await.unwrap();
     for wait in [10, 20] {
         // One that would answer by now is not asked before its time.
@@ -48,7 +48,7 @@ async fn an_end_that_the_listing_does_not_show_yet_is_seen() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     ended(&docker, "web").await;
     docker.engine().behind.insert("web".into());
-    let mut looker = Looker::new(docker, "mk8s".into(), Stale::default());
+    let mut looker = Looker::new(docker, "mk8s".into());
     let pods = looker.look().await.unwrap();
     assert!(matches!(&pods["web"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
 }
@@ -62,7 +62,7 @@ async fn the_last_lines_of_a_container_that_failed_are_kept() {
         ended_with(&docker, name, Exit { code, ..Exit::default() }).await;
         docker.engine().written.insert(name.into(), vec![long.clone().into()]);
     }
-    let mut looker = Looker::new(docker, "mk8s".into(), Stale::default());
+    let mut looker = Looker::new(docker, "mk8s".into());
     let pods = looker.look().await.unwrap();
     let wrote = |pod: &str| match &pods[pod].containers["a"][0].state {
         State::Exited(end) => end.wrote.clone(),

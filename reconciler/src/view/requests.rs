@@ -1,7 +1,7 @@
-//! Receipts of webhooks and of `minik8s sync` as a person sees them.
+//! Requests of webhooks and of `minik8s sync` as a person sees them.
 
 use jiff::Timestamp;
-use schema::records::{Delivery, DeliveryAnswer, DeliveryOutcome};
+use schema::records::{RequestAnswer, RequestOutcome, SyncRequest};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,11 @@ use super::age::age;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DeliveryView {
+pub struct RequestView {
     #[serde(flatten)]
-    pub delivery: Delivery,
+    pub request: SyncRequest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<DeliveryAnswer>,
+    pub answer: Option<RequestAnswer>,
     /// Synced, Waiting or Ignored.
     pub status: String,
     /// What it waits for, or why it is ignored.
@@ -24,41 +24,41 @@ pub struct DeliveryView {
     pub age: String,
 }
 
-pub fn deliveries(snapshot: &Snapshot, now: Timestamp) -> Vec<DeliveryView> {
-    let mut all: Vec<DeliveryView> =
+pub fn requests(snapshot: &Snapshot, now: Timestamp) -> Vec<RequestView> {
+    let mut all: Vec<RequestView> =
         snapshot.requests.values().map(|known| view(snapshot, &known.value, now)).collect();
-    all.sort_by(|a, b| (b.delivery.last_at(), &b.delivery.id).cmp(&(a.delivery.last_at(), &a.delivery.id)));
+    all.sort_by(|a, b| (b.request.last_at(), &b.request.id).cmp(&(a.request.last_at(), &a.request.id)));
     all
 }
 
-pub fn delivery(snapshot: &Snapshot, id: &str, now: Timestamp) -> Option<DeliveryView> {
+pub fn request(snapshot: &Snapshot, id: &str, now: Timestamp) -> Option<RequestView> {
     snapshot.requests.get(id).map(|known| view(snapshot, &known.value, now))
 }
 
-fn view(snapshot: &Snapshot, delivery: &Delivery, now: Timestamp) -> DeliveryView {
-    let answer = snapshot.answer_to(&delivery.id);
-    let (status, why) = match (&delivery.outcome, answer) {
-        (DeliveryOutcome::Ignored { why }, _) => ("Ignored", why.clone()),
-        (DeliveryOutcome::Accepted, Some(_)) => ("Synced", String::new()),
-        (DeliveryOutcome::Accepted, None) => ("Waiting", waits_for(snapshot, delivery)),
+fn view(snapshot: &Snapshot, request: &SyncRequest, now: Timestamp) -> RequestView {
+    let answer = snapshot.answer_to(&request.id);
+    let (status, why) = match (&request.outcome, answer) {
+        (RequestOutcome::Ignored { why }, _) => ("Ignored", why.clone()),
+        (RequestOutcome::Accepted, Some(_)) => ("Synced", String::new()),
+        (RequestOutcome::Accepted, None) => ("Waiting", waits_for(snapshot, request)),
     };
-    let took = answer.map(|answer| answer.at.duration_since(delivery.last_at()));
-    DeliveryView {
+    let took = answer.map(|answer| answer.at.duration_since(request.last_at()));
+    RequestView {
         status: status.to_owned(),
         why,
         took_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or_default()),
-        age: age(delivery.last_at(), now),
-        delivery: delivery.clone(),
+        age: age(request.last_at(), now),
+        request: request.clone(),
         answer: answer.cloned(),
     }
 }
 
-fn waits_for(snapshot: &Snapshot, delivery: &Delivery) -> String {
-    match snapshot.sources.get(&delivery.source) {
-        None => format!("source {} was never looked at", delivery.source),
+fn waits_for(snapshot: &Snapshot, request: &SyncRequest) -> String {
+    match snapshot.sources.get(&request.source) {
+        None => format!("source {} was never looked at", request.source),
         Some(source) => match &source.value.error {
             Some(error) => error.message.clone(),
-            None => format!("source {} is looked at next", delivery.source),
+            None => format!("source {} is looked at next", request.source),
         },
     }
 }
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
     use crate::view::testing::{C1, at, snapshot};
 
-    fn receipt(id: &str, second: i64) -> Delivery {
-        Delivery {
+    fn taken(id: &str, second: i64) -> SyncRequest {
+        SyncRequest {
             id: id.to_owned(),
             provider: Provider::GitHub,
             event: "push".to_owned(),
@@ -86,23 +86,23 @@ mod tests {
             peer: "192.0.2.1".to_owned(),
             body: String::new(),
             by: "r0".to_owned(),
-            outcome: DeliveryOutcome::Accepted,
+            outcome: RequestOutcome::Accepted,
         }
     }
 
     #[test]
-    fn a_receipt_tells_what_it_waits_for_and_what_came_of_it() {
+    fn a_request_tells_what_it_waits_for_and_what_came_of_it() {
         let mut snapshot = snapshot();
-        let answer = DeliveryAnswer { request_revision: 9, at: at(12), commit: Some(C1.to_owned()) };
-        let synced = receipt("a", 10);
+        let answer = RequestAnswer { request_revision: 9, at: at(12), commit: Some(C1.to_owned()) };
+        let synced = taken("a", 10);
         let why = "another branch".to_owned();
-        let ignored = Delivery { outcome: DeliveryOutcome::Ignored { why }, ..receipt("b", 20) };
-        for delivery in [&synced, &ignored, &receipt("c", 30)] {
-            snapshot.put(&Key::Request(delivery.id.clone()), delivery, 9);
+        let ignored = SyncRequest { outcome: RequestOutcome::Ignored { why }, ..taken("b", 20) };
+        for request in [&synced, &ignored, &taken("c", 30)] {
+            snapshot.put(&Key::Request(request.id.clone()), request, 9);
         }
         snapshot.put(&Key::Answer("a".to_owned()), &answer, 10);
         let rows = |snapshot: &Snapshot| -> Vec<(String, String, Option<u64>)> {
-            deliveries(snapshot, at(40)).into_iter().map(|row| (row.status, row.why, row.took_ms)).collect()
+            requests(snapshot, at(40)).into_iter().map(|row| (row.status, row.why, row.took_ms)).collect()
         };
         let row = |status: &str, why: &str, took| (status.to_owned(), why.to_owned(), took);
         assert_eq!(

@@ -4,37 +4,37 @@ use std::time::Duration;
 
 use schema::codec::{CodecError, decode, encode};
 use schema::keys::Key;
-use schema::records::Delivery;
 use schema::store::{Guard, LeaseId, Op, SharedStore, StoreError, TxnOutcome};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-/// A receipt lives a day at least: a lease takes new ones for [`LEASE_SHARED`].
+/// A request lives a day at least: a lease takes new ones for [`LEASE_SHARED`].
 const LEASE_TTL: Duration = Duration::from_secs(25 * 3600);
-/// How long one lease is given to new receipts.
+/// How long one lease is given to new requests.
 const LEASE_SHARED: Duration = Duration::from_secs(3600);
-/// Longest that a write may take: the sender waits for it, and most wait 10 s.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest that a read or write may take: the sender waits for it, and most wait 10 s.
+const ETCD_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ReceiptError {
-    #[error("cannot write the receipt as JSON")]
+pub(super) enum RequestError {
+    #[error("it is not valid JSON")]
     Encode(#[source] CodecError),
-    #[error("cannot write the receipt: {0}")]
+    #[error("{0}")]
     Store(#[from] StoreError),
-    #[error("cannot write the receipt: etcd did not answer within {}s", WRITE_TIMEOUT.as_secs())]
+    #[error("etcd did not answer within {}s", ETCD_TIMEOUT.as_secs())]
     Slow,
 }
 
-/// The receipts in etcd, and the lease of new ones.
+/// The requests in etcd, and the lease of new ones.
 #[derive(Clone)]
-pub(super) struct Receipts {
+pub(super) struct RequestStore {
     store: SharedStore,
     lease: std::sync::Arc<Mutex<Option<(LeaseId, Instant)>>>,
 }
 
-impl Receipts {
+impl RequestStore {
     pub(super) fn new(store: SharedStore) -> Self {
         Self { store, lease: std::sync::Arc::default() }
     }
@@ -46,10 +46,10 @@ impl Receipts {
         value: &impl Serialize,
         guards: Vec<Guard>,
         remove: &[Key],
-    ) -> Result<TxnOutcome, ReceiptError> {
-        let value = encode(value).map_err(ReceiptError::Encode)?;
+    ) -> Result<TxnOutcome, RequestError> {
+        let value = encode(value).map_err(RequestError::Encode)?;
         let key = key.to_string();
-        let written = timeout(WRITE_TIMEOUT, async {
+        let written = timeout(ETCD_TIMEOUT, async {
             // A lease may end with an etcd that was made anew: then once more with a new one.
             for last in [false, true] {
                 let lease = self.lease().await?;
@@ -63,13 +63,13 @@ impl Receipts {
             }
             Ok(TxnOutcome::Conflict)
         });
-        written.await.unwrap_or(Err(ReceiptError::Slow))
+        written.await.unwrap_or(Err(RequestError::Slow))
     }
 
-    /// A request as it is in etcd now; none if there is none that can be read.
-    pub(super) async fn read(&self, id: &str) -> Result<Option<Delivery>, ReceiptError> {
-        let key = Key::Request(id.to_owned()).to_string();
-        let found = timeout(WRITE_TIMEOUT, self.store.get(&key)).await.map_err(|_| ReceiptError::Slow)??;
+    /// A value as it is in etcd now; none if there is none that can be read.
+    pub(super) async fn read<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, RequestError> {
+        let found = timeout(ETCD_TIMEOUT, self.store.get(&key.to_string())).await;
+        let found = found.map_err(|_| RequestError::Slow)??;
         Ok(found.and_then(|found| decode(&found.value).ok()))
     }
 

@@ -8,15 +8,15 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Receipts of webhooks that are kept; older ones are removed with the next write.
-pub const DELIVERIES_MAX: usize = 1_000;
+/// Requests of webhooks that are kept; older ones are removed with the next write.
+pub const WEBHOOK_REQUESTS_MAX: usize = 1_000;
 
-/// Receipts of `minik8s sync` that are kept, beside those of webhooks: who may ask for a look can ask
+/// Requests of `minik8s sync` that are kept, beside those of webhooks: who may ask for a look can ask
 /// often, and must not push out what distinguishes a replayed webhook from a new one.
-pub const CLI_DELIVERIES_MAX: usize = 50;
+pub const CLI_REQUESTS_MAX: usize = 50;
 
-/// Longest id of a receipt, in bytes.
-pub const DELIVERY_ID_MAX: usize = 128;
+/// Longest id of a request, in bytes.
+pub const REQUEST_ID_MAX: usize = 128;
 
 /// Who asks for a look at a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// As it is written in receipts.
+    /// As a request holds it.
     pub fn as_str(self) -> &'static str {
         match self {
             Provider::GitHub => "github",
@@ -62,7 +62,7 @@ impl fmt::Display for Provider {
 /// One request to look at a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Delivery {
+pub struct SyncRequest {
     /// As in the key.
     pub id: String,
     /// Who sent it.
@@ -96,10 +96,10 @@ pub struct Delivery {
     /// Name of the reconciler that took it last.
     pub by: String,
     /// What was decided when it came.
-    pub outcome: DeliveryOutcome,
+    pub outcome: RequestOutcome,
 }
 
-impl Delivery {
+impl SyncRequest {
     /// When it came last.
     pub fn last_at(&self) -> Timestamp {
         self.repeated_at.unwrap_or(self.received_at)
@@ -113,7 +113,7 @@ fn is_zero(count: &u32) -> bool {
 /// What was decided when it came.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
-pub enum DeliveryOutcome {
+pub enum RequestOutcome {
     /// The source is looked at.
     Accepted,
     /// It is nothing that the source follows.
@@ -126,7 +126,7 @@ pub enum DeliveryOutcome {
 /// The look at the repository that came after the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DeliveryAnswer {
+pub struct RequestAnswer {
     /// The revision of the request that it answers. One that comes again waits anew.
     pub request_revision: i64,
     /// When the look was over.
@@ -143,9 +143,9 @@ mod tests {
     #[test]
     fn a_request_reads_back_as_it_was_written_and_older_ones_need_no_new_fields() {
         let text = r#"{"id":"d1","provider":"github","event":"push","source":"main","receivedAt":"2026-01-02T03:04:05Z","peer":"192.0.2.1","by":"r0","outcome":{"state":"accepted"}}"#;
-        let delivery: Delivery = serde_json::from_str(text).unwrap();
-        assert_eq!(delivery.outcome, DeliveryOutcome::Accepted);
-        assert_eq!(serde_json::to_string(&delivery).unwrap(), text);
+        let request: SyncRequest = serde_json::from_str(text).unwrap();
+        assert_eq!(request.outcome, RequestOutcome::Accepted);
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
     }
 
     #[test]

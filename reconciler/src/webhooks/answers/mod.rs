@@ -1,0 +1,139 @@
+//! The loop that answers requests: wakes the loops of sources for those that other reconcilers took, and answers all
+//! of them once such a loop has looked.
+//!
+//! Reads the snapshot, the last runs of the sources' loops and the status that such a run has just written; decides in
+//! `plan.rs`, writes `answers/`. It keeps nothing that a restart would lose.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+use schema::control::{LastRun, LastRunReader, Loop, LoopError, Next, Observation};
+use schema::keys::Key;
+use schema::records::SourceStatus;
+use schema::snapshot::Snapshot;
+use schema::store::election::{Fence, FenceReader};
+use schema::store::{Guard, TxnOutcome};
+
+use self::plan::{AnswersPlan, Look, Waiting};
+use super::intake::Intake;
+
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub struct AnswersLoop {
+    intake: Arc<Intake>,
+    fence: FenceReader,
+    /// The last run of each source's loop, in the order of the targets.
+    runs: Vec<LastRunReader>,
+    waiting: Waiting,
+}
+
+/// What one run saw.
+pub struct Observed {
+    fence: Fence,
+    snapshot: Arc<Snapshot>,
+    /// When the snapshot was read.
+    at: Timestamp,
+    identity: String,
+    waiting: Waiting,
+    /// What came of the last look at each source, as far as someone waits for it.
+    looks: BTreeMap<String, (Look, Option<SourceStatus>)>,
+    /// Why a status could not be read.
+    error: Option<LoopError>,
+}
+
+impl AnswersLoop {
+    /// Answers what `intake` takes, and the requests that other reconcilers took for its sources.
+    pub fn new(intake: &Arc<Intake>, fence: FenceReader, runs: Vec<LastRunReader>) -> Self {
+        Self { intake: Arc::clone(intake), fence, runs, waiting: Waiting::default() }
+    }
+
+    /// Writes the answers. A request that was repeated or answered meanwhile is left to the next run.
+    async fn write(&self, seen: &Observed, plan: &AnswersPlan) -> Result<(), LoopError> {
+        let mut orphans = plan.orphans.as_slice();
+        for planned in &plan.answers {
+            let (request, key) = (Key::Request(planned.id.clone()), Key::Answer(planned.id.clone()));
+            let own = match planned.over {
+                Some(former) => Guard::ModRevision(key.to_string(), former),
+                None => Guard::Absent(key.to_string()),
+            };
+            let asked = Guard::ModRevision(request.to_string(), planned.answer.request_revision);
+            let mut guards = vec![seen.fence.guard(), asked, own];
+            let remove = std::mem::take(&mut orphans);
+            guards.extend(remove.iter().map(|(key, at)| Guard::ModRevision(key.to_string(), *at)));
+            let remove: Vec<Key> = remove.iter().map(|(key, _)| key.clone()).collect();
+            let written = self.intake.requests.write(&key, &planned.answer, guards, &remove).await;
+            let failed = |error| LoopError::new(format!("cannot answer request {}", planned.id), error);
+            // After a conflict the next run sees the request as it is.
+            let _: TxnOutcome = written.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Loop for AnswersLoop {
+    type Observed = Observed;
+    type Plan = AnswersPlan;
+    type Outcome = Result<(), LoopError>;
+
+    fn name(&self) -> &'static str {
+        "requests"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        let Some(fence) = self.fence.current() else {
+            return Ok(Observation::NotReady("another reconciler leads".to_owned()));
+        };
+        let snapshot = self.intake.snapshot.current();
+        if !snapshot.synced {
+            return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
+        }
+        let at = Timestamp::now();
+        let (mut looks, mut error) = (BTreeMap::new(), None);
+        let targets = self.intake.targets().iter();
+        for (target, run) in targets.zip(&self.runs) {
+            let source = &target.source;
+            let Some(look) = look(&run.borrow()) else { continue };
+            if !self.waiting.waits_for(look, source, &snapshot) {
+                continue;
+            }
+            // Not the snapshot's: it may not have what the run has just written.
+            match self.intake.requests.read(&Key::Source(source.clone())).await {
+                Ok(status) => drop(looks.insert(source.clone(), (look, status))),
+                Err(why) => {
+                    error = Some(LoopError::new(format!("cannot read the status of source {source}"), why));
+                }
+            }
+        }
+        let (identity, waiting) = (self.intake.identity.clone(), self.waiting.clone());
+        Ok(Observation::Ready(Observed { fence, snapshot, at, identity, waiting, looks, error }))
+    }
+
+    fn plan(seen: &Observed, _: Timestamp) -> AnswersPlan {
+        plan::plan(&seen.snapshot, &seen.identity, seen.waiting.clone(), &seen.looks, seen.at)
+    }
+
+    async fn act(&mut self, seen: &Observed, mut plan: AnswersPlan) -> Self::Outcome {
+        self.waiting = std::mem::take(&mut plan.waiting);
+        let targets = self.intake.targets().iter();
+        targets.filter(|target| plan.wake.contains(&target.source)).for_each(|target| target.nudge.nudge());
+        self.write(seen, &plan).await
+    }
+
+    async fn report(&mut self, seen: Observed, outcome: Self::Outcome) -> Result<Next, LoopError> {
+        outcome?;
+        seen.error.map_or(Ok(Next::Interval), Err)
+    }
+}
+
+/// The look that a run was; none if it came to none.
+fn look(run: &Option<LastRun>) -> Option<Look> {
+    let run = run.as_ref().filter(|run| run.error.is_none() && run.not_ready.is_none())?;
+    let took = SignedDuration::try_from(run.took).ok()?;
+    let over = run.started_at.checked_add(took).ok()?;
+    Some(Look { began: run.started_at, over, wrote: run.did_something })
+}
