@@ -238,7 +238,7 @@ async fn pods_outlive_agent_and_etcd_and_a_reset_leaves_nothing() {
 }
 
 #[test]
-fn wrong_surroundings_are_told_in_one_line_and_leave_nothing_behind() {
+fn wrong_surroundings_are_reported_in_one_line_and_leave_nothing_behind() {
     let rig = Rig::new();
     let dead = format!("http://127.0.0.1:{}", free_port());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

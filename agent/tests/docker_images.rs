@@ -55,7 +55,7 @@ async fn only_an_unused_image_that_we_pulled_goes() {
         book.note_pulled(ours.id(), ours.0.clone()).await;
     }
     book.set_wanted(Some(BTreeSet::from([wanted.0.clone()])));
-    // Made and never started: it uses its image all the same, whoever made it.
+    // Made and never started: it uses its image all the same, no matter who made it.
     let container = docker(&["create", &used.0, "/nothing"]);
     let mut images = ImagesLoop::new(ImagesDeps {
         node: "n1".into(),

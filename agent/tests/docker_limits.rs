@@ -84,7 +84,7 @@ async fn limits_are_what_the_kernel_enforces() {
 
 fn hungry(script: &str) -> PodSpec {
     // The engine listens for this only once the container runs: what dies within its first milliseconds is
-    // told as code 137 and nothing else.
+    // reported as code 137 and nothing else.
     let mut one = shell("a", &format!("sleep 1; {script}"));
     one.resources = serde_json::from_value(serde_json::json!({"limits": {"memory": "16Mi"}})).unwrap();
     PodSpec { restart_policy: RestartPolicy::Never, ..pod(vec![one]) }

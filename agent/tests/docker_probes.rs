@@ -87,10 +87,10 @@ async fn startup_gates_readiness_toggles_and_a_new_agent_believes_the_former() {
 
     node.kill().await;
     node.start().await;
-    node.until("web", "told of", |s| {
-        let told = s.is_some();
-        assert!(!told || first(s) == (true, true, 0), "a ready container stays ready: {s:#?}");
-        told
+    node.until("web", "reported", |s| {
+        let reported = s.is_some();
+        assert!(!reported || first(s) == (true, true, 0), "a ready container stays ready: {s:#?}");
+        reported
     })
     .await;
     node.exec("web", "a", "rm /tmp/ready");

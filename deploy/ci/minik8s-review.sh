@@ -23,7 +23,7 @@
 #   MINIK8S_BIN      the program (minik8s)
 #   MINIK8S_PATH     folder of the repository that the source reads (all of it)
 #   MINIK8S_STRICT   true for a source that is strict: one bad file blocks the whole commit
-#   MINIK8S_LOGIN    the account that the token belongs to, where the forge does not tell: tokens of
+#   MINIK8S_LOGIN    the account that the token belongs to, where the forge does not say: tokens of
 #                    GitHub Apps ("name[bot]"), Gitea's tokens without the scope read:user
 set -eu
 
@@ -191,7 +191,7 @@ plan comment >"$work/body" 2>/dev/null || true
 if [ -n "$id" ]; then
     ask "$change" "$one/$id" "$work/answer" "$work/body"
     case $status in
-        # Locked, or removed meanwhile. Whether the token may write at all, a new one tells.
+        # Locked, or removed meanwhile. Whether the token may write at all, a new one shows.
         403 | 404)
             say "comment $id can't be changed (HTTP $status): a new one is written"
             id=

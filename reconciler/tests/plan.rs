@@ -52,7 +52,7 @@ fn check(output: &Output, code: i32, words: &str) -> String {
 }
 
 #[test]
-fn exit_codes_tell_nothing_changes_and_errors_apart() {
+fn exit_codes_distinguish_nothing_changes_and_errors() {
     let repo = repository();
     let dir = repo.path();
     check(&plan(dir, &["--base", "main", "--head", "main"]), 0, "no changes");

@@ -18,11 +18,11 @@ const TESTED: [(&str, &str, &str); 20] = [
     (
         "more-violations",
         "schema/tests/manifest/files.rs",
-        "of_very_many_violations_the_first_errors_are_told",
+        "of_very_many_violations_the_first_errors_are_reported",
     ),
     ("too-many-documents", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     ("annotations-size", "reconciler/tests/rules.rs", "annotations_may_not_be_too_large"),
-    ("file-too-large", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_told_and_not_opened"),
+    ("file-too-large", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_reported_and_not_opened"),
     (
         "file-cut-short",
         "reconciler/src/gitops/tests/truncated.rs",
@@ -33,11 +33,11 @@ const TESTED: [(&str, &str, &str); 20] = [
         "schema/tests/manifest/files.rs",
         "what_cannot_be_read_and_has_no_word_of_a_manifest_is_another_programs",
     ),
-    ("file-name", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_told_and_not_opened"),
-    ("symlink", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_told_and_not_opened"),
+    ("file-name", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_reported_and_not_opened"),
+    ("symlink", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_reported_and_not_opened"),
     ("submodule", FOLDER_TESTS, "a_folder_is_read_as_its_commit_would_be"),
     ("folder-too-deep", FOLDER_TESTS, "folders_are_followed_down_to_a_bound"),
-    ("unreadable", FOLDER_TESTS, "a_file_that_cannot_be_opened_is_told"),
+    ("unreadable", FOLDER_TESTS, "a_file_that_cannot_be_opened_is_reported"),
     (
         "python-syntax",
         "reconciler/src/gitops/load/python.rs",

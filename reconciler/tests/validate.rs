@@ -61,13 +61,13 @@ fn fourteen_files_with_many_faults_give_one_diagnostic_each() {
     let dir = faults();
     let report = report(dir.path(), 1);
     let all = report["violations"].as_array().unwrap();
-    let told = all.iter().map(|v| {
+    let reported = all.iter().map(|v| {
         let [rule, file] = ["rule", "file"].map(|key| v[key].as_str().unwrap());
         format!("{file}:{}:{} {rule}", v["line"], v["column"])
     });
-    let told: Vec<String> = told.collect();
-    assert_eq!(told.len(), 26, "{told:#?}");
-    insta::assert_snapshot!("each_fault", told.join("\n"));
+    let reported: Vec<String> = reported.collect();
+    assert_eq!(reported.len(), 26, "{reported:#?}");
+    insta::assert_snapshot!("each_fault", reported.join("\n"));
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn several_paths_are_checked_as_one_and_a_file_without_a_manifest_is_named() {
     ]);
     let output = minik8s(dir.path(), &["validate", "-o", "json", "apps/a.yaml", "jobs", "jobs/values.yaml"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let told: Vec<_> =
+    let reported: Vec<_> =
         report["violations"].as_array().unwrap().iter().map(|v| (&v["file"], &v["rule"])).collect();
     let (file, rule) = (json!("jobs/b.yaml"), json!("duplicate-object"));
-    assert_eq!((output.status.code(), told), (Some(1), vec![(&file, &rule)]));
+    assert_eq!((output.status.code(), reported), (Some(1), vec![(&file, &rule)]));
     let note = "jobs/values.yaml: no document in it has a `kind`; it is not a manifest and is ignored\n";
     assert_eq!(text(&output.stderr), note);
     let output = minik8s(dir.path(), &["validate", "jobs/values.yaml"]);
@@ -126,7 +126,7 @@ fn annotations_for_a_pull_request_are_commands() {
 }
 
 #[test]
-fn exit_codes_tell_good_from_wrong_from_misuse() {
+fn exit_codes_distinguish_good_from_wrong_from_misuse() {
     let warned = folder(&[("a.yaml", POD.replace("web", "Web_1").as_bytes())]);
     for (arguments, code) in [
         (&["validate"][..], 0),
@@ -140,8 +140,12 @@ fn exit_codes_tell_good_from_wrong_from_misuse() {
         let output = minik8s(warned.path(), arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
         let complaints = text(&output.stderr);
-        let is_told_on_stdout = arguments[0] == "validate" && code == 1;
-        assert_eq!(complaints.lines().count(), usize::from(code > 0 && !is_told_on_stdout), "{complaints}");
+        let is_reported_on_stdout = arguments[0] == "validate" && code == 1;
+        assert_eq!(
+            complaints.lines().count(),
+            usize::from(code > 0 && !is_reported_on_stdout),
+            "{complaints}"
+        );
         assert_eq!(complaints.contains("see 'minik8s validate --help'"), code == 2, "{complaints}");
     }
 }
@@ -264,13 +268,13 @@ fn cases_beside_workflows_are_run_counted_and_shown_at_their_line() {
     fs::write(dir.path().join("order.tests.yaml"), bad).unwrap();
     let report = report(dir.path(), 1);
     assert_eq!(report["workflowTests"], json!({"passed": 2, "failed": 2}));
-    let told: Vec<String> = report["violations"]
+    let reported: Vec<String> = report["violations"]
         .as_array()
         .unwrap()
         .iter()
         .map(|v| format!("{}:{} {} {} ({})", v["line"], v["column"], v["rule"], v["message"], v["help"]))
         .collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(reported.join("\n"), @r#"
     4:3 "workflow-test" "case 3: SUCCEEDED is expected, found FAILED States.Timeout: the call was ended after 5 s, the function's timeoutSeconds" ("")
     5:3 "workflow-test" "case 4: state a: function price has no mock; add a mock: {\"price\": {\"return\": {}}}" ("")
     6:5 "workflow-test-unused" "case 4: mock `pric`: no Task of the workflow calls such a function" ("did you mean `price`?")

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_leave_their_folder_are_told_from_those_that_stay() {
+    fn links_that_leave_their_folder_are_distinguished_from_those_that_stay() {
         for (path, target) in [("a", "b"), ("a/b", "../c"), ("a/b/c", "../../d/e"), ("a", "./b//c")] {
             assert!(link_stays(path, target), "{path} -> {target}");
         }

@@ -74,9 +74,13 @@ fn first_and_changed(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
-/// Tells the reconciler of a change by `tell`, which says when it began; how long after it the pod's
+/// Announces a change to the reconciler by `announce`, which gives when it began; how long after it the pod's
 /// object was written.
-fn until_written(cluster: &Cluster, pod: &str, tell: impl FnOnce() -> Result<Instant>) -> Result<Duration> {
+fn until_written(
+    cluster: &Cluster,
+    pod: &str,
+    announce: impl FnOnce() -> Result<Instant>,
+) -> Result<Duration> {
     let object = ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: pod.into() };
     let wanted = Key::Object(object).to_string();
     let runtime = Runtime::new()?;
@@ -84,7 +88,7 @@ fn until_written(cluster: &Cluster, pod: &str, tell: impl FnOnce() -> Result<Ins
     let store = runtime.block_on(EtcdStore::connect(&Access::anonymous(&[endpoint]), secs(5)))?;
     let from = cluster.etcd.revision()? + 1;
     let mut changes = runtime.block_on(store.watch(prefix::OBJECTS, from))?;
-    let start = tell()?;
+    let start = announce()?;
     runtime.block_on(async {
         let seen = tokio::time::timeout(secs(30), async {
             while let Some(batch) = changes.next().await {
@@ -99,19 +103,19 @@ fn until_written(cluster: &Cluster, pod: &str, tell: impl FnOnce() -> Result<Ins
     })
 }
 
-/// Changes one file after the other, and measures each from when `told` told of it.
+/// Changes one file after the other, and measures each from when `announce` announced it.
 pub(crate) fn changed_files(
     cluster: &Cluster,
     scale: Scale,
     table: &mut Table,
     how: &str,
-    told: impl Fn(usize, &str) -> Result<Instant>,
+    reported: impl Fn(usize, &str) -> Result<Instant>,
 ) -> Result<()> {
     let mut series = Series::default();
     for index in 0..scale.changes {
         let changed = sleeper(&format!("pod-{index}")).replace("100000", &format!("{}", 200_000 + index));
         let commit = cluster.repo.push(&[Change::write(file(index), changed)], "Change one file")?;
-        series.add(until_written(cluster, &format!("pod-{index}"), || told(index, &commit))?);
+        series.add(until_written(cluster, &format!("pod-{index}"), || reported(index, &commit))?);
     }
     let what = format!("one changed file of {}, {how} → etcd, n={}", scale.files, series.count());
     for (percent, budget) in [(50, ""), (95, "≤ 100 ms")] {

@@ -25,7 +25,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let begun = Instant::now();
     let mut cluster = Cluster::prepare(options)?;
     let engines = begun.elapsed();
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         cluster.start_all()?;
         eventually("every node knows the way to every other", secs(60), || {
             cluster.nodes.iter().try_for_each(|node| knows_all(cluster, node))

@@ -22,7 +22,7 @@ const SLOW: &str = "import time\n\n\ndef main(params):\n    time.sleep(0.05)\n  
 const MANY: usize = 50;
 /// Calls at once of the burst.
 const BURST: usize = 200;
-/// The phases of a cold start, as the gateway tells them.
+/// The phases of a cold start, as the gateway reports them.
 const PHASES: [&str; 6] = ["scheduled", "created", "started", "imported", "routed", "handled"];
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A node with many services: all rules from nothing, and one change among them, beside `iptables-restore`
 //! of the very same rules.
 //!
-//! All rules of so many services take a core half a second to read, so while something is timed only the
+//! All rules of this many services take a core half a second to read, so while something is timed only the
 //! chain is looked at that is written last.
 
 use std::fs;
@@ -176,18 +176,18 @@ impl Drop for Watch {
     }
 }
 
-/// When etcd tells whoever watches of the key's next write: agents are told at the same time.
+/// When etcd sends the key's next write to its watchers, agents among them.
 fn next_write(cluster: &Cluster, key: &Key) -> Result<Watch> {
     let since = (cluster.etcd.revision()? + 1).to_string();
     let words = ["--endpoints", cluster.etcd.endpoint(), "watch", &key.to_string(), "--rev", &since];
     let mut etcdctl = Command::new("etcdctl");
     let mut etcdctl = etcdctl.args(words).env("ETCDCTL_API", "3").stdout(Stdio::piped()).spawn()?;
     let lines = BufReader::new(etcdctl.stdout.take().context("no output to read")?).lines();
-    let (tell, seen) = mpsc::channel();
+    let (send, seen) = mpsc::channel();
     std::thread::spawn(move || {
         // There is no listener any more if the run has failed.
         let put = lines.map_while(|line| line.ok()).find(|line| line == "PUT");
-        put.map(|_| tell.send(Instant::now()))
+        put.map(|_| send.send(Instant::now()))
     });
     Ok(Watch { etcdctl, seen })
 }

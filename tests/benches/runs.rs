@@ -56,7 +56,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         Ok(())
     })?;
     let mut api = Http::connect(&cluster.api(0))?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         transitions(cluster, &mut api, &runtime, scale, table)?;
         steps(cluster, &mut api, &calls, table)?;
         at_once(cluster, &mut api, table)?;
@@ -148,7 +148,7 @@ impl Http {
         })
     }
 
-    /// The runs of a workflow, once so many have ended.
+    /// The runs of a workflow, once this many have ended.
     fn ended(&mut self, workflow: &str, count: usize) -> Result<Vec<Value>> {
         let path = format!("/v1/runs?namespace=default&workflow={workflow}&limit=1000");
         eventually("the runs end", secs(1_200), || {

@@ -59,7 +59,7 @@ fn answering(cluster: &Cluster) -> Result<BTreeSet<String>> {
     Ok(said.lines().map(str::to_owned).collect())
 }
 
-/// Loads each pod that there is until there are four: a busy machine gives one alone too little to ask for so many.
+/// Loads each pod that there is until there are four: one alone asks for fewer on a busy machine.
 fn grow(cluster: &Cluster, container: &ContainerView) -> Result<Vec<ContainerView>> {
     let what = if is_soak() { "memory=60" } else { "cpu=400&memory=20" };
     eventually("it is asked for more", secs(20), || ask(cluster, container, what))?;
@@ -131,7 +131,7 @@ fn a_load_brings_pods_and_its_end_takes_them_and_git_resets_nothing() -> Result<
             cluster.etcd.value(Key::Autoscaler(NamespacedName::new("default", "load")))?;
         ensure!(record.status.desired_replicas == 1, "{record:?}");
 
-        // In a soak also as Kubernetes does unless told otherwise: what was wanted in the last five minutes stays.
+        // In a soak also as Kubernetes does unless configured otherwise: what was wanted in the last five minutes stays.
         if is_soak() {
             let text = load();
             let (default, _) = text.split_once("  behavior:").context("no behavior")?;

@@ -1,5 +1,5 @@
 //! The agent is killed with SIGKILL at random moments while ten pods are made and while they are
-//! removed. Whoever comes after makes exactly these ten, as an undisturbed agent does: not a container,
+//! removed. The next agent makes exactly these ten, as an undisturbed agent does: not a container,
 //! link, mount, rule or folder more or less; and in the end none. `MINIK8S_ROUNDS` says how often (once
 //! by default, 20 times in a soak), `MINIK8S_SEED` plays the moments again.
 //!

@@ -54,7 +54,7 @@ fn pods_live_through_restarts_of_docker_with_their_addresses() -> Result<()> {
     })
 }
 
-/// Every pod's address, if there are so many and all tell the same: the label, the link in the pod's
+/// Every pod's address, if there are this many and all show the same: the label, the link in the pod's
 /// own namespace, and as many host's ends as pods.
 fn addresses(cluster: &Cluster, pods: usize) -> Result<BTreeMap<String, String>> {
     let containers = cluster.containers()?;

@@ -1,4 +1,4 @@
-//! Clients of a Service notice nothing while its pods are replaced and removed: a pod is told to end only
+//! Clients of a Service notice nothing while its pods are replaced and removed: a pod gets SIGTERM only
 //! when no node leads new connections to it. `MINIK8S_ROUNDS` says how often (2 replacements and 4 removals
 //! by default; 5 and 20 in a soak).
 //!
@@ -33,7 +33,7 @@ fn pod(cluster: &Cluster, index: usize, version: usize, fields: &str) -> Result<
     Ok(Change::write(format!("{name}.yaml"), text.to_string()))
 }
 
-/// Waits until so many pods are behind the service, none of them of `former` addresses.
+/// Waits until this many pods are behind the service, none of them of `former` addresses.
 fn behind(cluster: &Cluster, count: usize, former: &[String]) -> Result<ServiceRecord> {
     eventually(&format!("{count} pods are behind the service"), secs(60), || {
         let record: ServiceRecord =
@@ -91,11 +91,11 @@ fn nobody_notices_that_the_pods_of_a_service_are_replaced_and_removed() -> Resul
 }
 
 /// How long it is looked whether the pod runs on, after everybody else knows that it goes. A pod that waits for
-/// no container is told to end within some 100 ms; one that waits does so for 5 s at most.
+/// no container gets SIGTERM within some 100 ms; one that waits does so for 5 s at most.
 const HELD_BACK: u64 = 1;
 
 #[test]
-fn a_pod_is_not_told_to_end_while_a_node_still_leads_clients_to_it() -> Result<()> {
+fn a_pod_gets_no_sigterm_while_a_node_still_leads_clients_to_it() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let goes = pod(cluster, 0, 0, "")?;
@@ -119,7 +119,7 @@ fn a_pod_is_not_told_to_end_while_a_node_still_leads_clients_to_it() -> Result<(
         let held = cluster.push(&[Change::remove("shop-0.yaml")], "Remove").and_then(|_| {
             behind(cluster, 1, &[])?;
             holds("the pod runs on", secs(HELD_BACK), runs)?;
-            // And serves, whoever comes by the old rules.
+            // And serves the clients that come by the old rules.
             other.net.run("curl", &["-sf", "-m", "2", &format!("http://{}:8080/", going.address()?)])
         });
         other.agent.signal(Signal::SIGCONT)?;

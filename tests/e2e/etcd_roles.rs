@@ -45,7 +45,7 @@ fn agents_with_the_role_of_their_node_do_all_their_work_and_are_refused_elsewher
                 cluster.etcd.value::<NodeUsage>(Key::Usage(node.name.clone()))
             })?;
             let events = format!("{}{}/", prefix::EVENTS, node.name);
-            eventually("the node tells what happened", secs(20), || {
+            eventually("the node reports what happened", secs(20), || {
                 ensure!(!cluster.etcd.list(&events)?.is_empty());
                 Ok(())
             })?;

@@ -171,7 +171,7 @@ fn dns(paths: &[(&str, &str, &str)]) -> Change {
     Change::write("dns.yaml", text)
 }
 
-/// Whoever asks there gets to the three paths by name, with the node's name server as its only one: in a view
+/// A client there gets to the three paths by name, with the node's name server as its only one: in a view
 /// of the files where `resolv.conf` says so.
 fn by_name(cluster: &Cluster, from: &NetWorld) -> Result<()> {
     let path = cluster.dir("resolv.conf");
@@ -252,13 +252,13 @@ fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Resul
         for pod in &pods {
             by_its_own_resolver(cluster, pod)?;
         }
-        told_by_the_cli(cluster, &gateway)?;
+        shown_by_the_cli(cluster, &gateway)?;
         moved_and_left_alone(cluster, &gateway)
     })
 }
 
 /// What the program says of the host, and of a service behind it, is what is there.
-fn told_by_the_cli(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
+fn shown_by_the_cli(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
     let service = ready(cluster, "shop", 1)?;
     let endpoint = format!("{}:8080", service.endpoints[0].address);
     let address = service.cluster_ip.context("shop has no address")?.to_string();
@@ -289,7 +289,7 @@ fn told_by_the_cli(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
     Ok(())
 }
 
-/// A route moves under requests; then all that told it is gone, then the agents, which come back.
+/// A route moves under requests; then all that announced it is gone, then the agents, which come back.
 fn moved_and_left_alone(cluster: &mut Cluster, gateway: &Gateway) -> Result<()> {
     let steady = Steady::start(&gateway.nodes, gateway.socket(), "/shop", "this is ");
     let moved = [("/", "home", "/"), ("/shop", "cart", "/")];

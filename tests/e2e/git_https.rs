@@ -85,12 +85,12 @@ fn a_token_of_the_environment_goes_through_the_proxy_only_to_the_server() -> Res
         }
         daemon.start()?;
         let seen = serving::source(&cluster, name, |s| s.observed_commit.as_deref() == Some(&head));
-        let told = seen.map(drop).and_then(|()| serving::nowhere(&cluster, CANARY));
-        if told.is_err() {
+        let outcome = seen.map(drop).and_then(|()| serving::nowhere(&cluster, CANARY));
+        if outcome.is_err() {
             eprintln!("{}", daemon.log_tail());
         }
         daemon.end(Signal::SIGTERM, secs(30))?;
-        told.context(name.to_owned())
+        outcome.context(name.to_owned())
     };
     run("named", entry("named", &format!("  proxy: {}\n", proxy.url())), &[])?;
     let named = proxy.tunnels();

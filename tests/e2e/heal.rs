@@ -29,7 +29,7 @@ fn another_web(cluster: &Cluster, former: &str) -> Result<PodView> {
     eventually("another container serves", secs(40), || {
         let (code, body) = cluster.get_from_node(cluster.pod("shop")?.address()?, 8080, "/")?;
         ensure!(code == 200 && body.trim() == "hello from shop", "{code} {body}");
-        // After the answer: whoever gave it is listed by now.
+        // After the answer: the process that gave it is listed by now.
         let pod = cluster.pod("shop")?;
         let web = pod.container("web")?;
         ensure!(web.id != former && web.running, "{web:?}");

@@ -15,15 +15,15 @@ fn alone() -> ClusterOptions {
 }
 
 #[test]
-fn a_free_host_port_is_told_answers_and_stays_the_pods() -> Result<()> {
+fn a_free_host_port_is_shown_answers_and_stays_the_pods() -> Result<()> {
     Cluster::run(alone(), |cluster| {
         // The first one has the first port, and leaves it free.
         cluster.push(&[Change::write("early.yaml", web("early").host_port(0).to_string())], "Early")?;
-        let early = told(cluster, "early")?;
+        let early = shown_port(cluster, "early")?;
         answers(cluster, "early", early)?;
         cluster.push(&[Change::write("shop.yaml", web("shop").host_port(0).to_string())], "Open")?;
         let before = cluster.serving("shop", "hello from shop")?;
-        let port = told(cluster, "shop")?;
+        let port = shown_port(cluster, "shop")?;
         answers(cluster, "shop", port)?;
         cluster.push(&[Change::remove("early.yaml")], "Gone")?;
         cluster.gone("early")?;
@@ -35,7 +35,7 @@ fn a_free_host_port_is_told_answers_and_stays_the_pods() -> Result<()> {
             Ok(())
         })?;
         answers(cluster, "shop", port)?;
-        ensure!(told(cluster, "shop")? == port);
+        ensure!(shown_port(cluster, "shop")? == port);
         Ok(())
     })
 }
@@ -50,7 +50,7 @@ fn a_free_port_is_none_that_a_pod_pushed_with_it_names() -> Result<()> {
         cluster.push(&[Change::write("all.yaml", pods.join("---\n"))], "Four at once")?;
         answers(cluster, "named", FIRST)?;
         for name in free {
-            let port = told(cluster, name)?;
+            let port = shown_port(cluster, name)?;
             ensure!(port != FIRST);
             answers(cluster, name, port)?;
         }
@@ -59,8 +59,8 @@ fn a_free_port_is_none_that_a_pod_pushed_with_it_names() -> Result<()> {
 }
 
 /// The port of the node that the command line says a pod has.
-fn told(cluster: &Cluster, pod: &str) -> Result<u16> {
-    eventually("the command line tells the port", secs(30), || {
+fn shown_port(cluster: &Cluster, pod: &str) -> Result<u16> {
+    eventually("the command line shows the port", secs(30), || {
         let table = cluster.cli(&["get", "pod", pod, "-o", "wide"])?.ok()?;
         let mut lines = table.lines();
         let at = lines.next().and_then(|head| head.find("HOST-PORTS")).context("no column")?;

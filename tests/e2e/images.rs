@@ -103,7 +103,7 @@ fn a_registry_that_is_away_is_waited_for() -> Result<()> {
 }
 
 #[test]
-fn a_registry_that_asks_for_a_login_is_told_of_with_what_to_do() -> Result<()> {
+fn a_registry_that_asks_for_a_login_is_reported_with_what_to_do() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
         let open = Registry::start(cluster.slot(), 8, None)?;
         let closed = Registry::start(cluster.slot(), 9, Some(("kim", "s3cret")))?;

@@ -19,7 +19,7 @@ const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: hosted}\n
                        selector: {app: hosted}\n  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]\n";
 const ANSWER: &str = "hello from hosted";
 
-/// The second node, found at `address` by whoever had to do with it.
+/// The second node, found at `address` by all that had to do with it.
 fn is_at(cluster: &Cluster, address: &str) -> Result<()> {
     let (first, second) = (cluster.numbered(1)?, cluster.numbered(2)?);
     let record: NodeRecord = cluster.etcd.value(Key::Node(second.name.clone()))?;
@@ -63,7 +63,7 @@ fn a_node_that_gets_another_address_is_found_there_within_5_s() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(2), ..ClusterOptions::default() };
     let mut cluster = Cluster::prepare(options)?;
     cluster.nodes[1].find_address();
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         cluster.start_all()?;
         let (first, second) = (cluster.numbered(1)?.name.clone(), cluster.numbered(2)?.name.clone());
         let hosted = web("hosted").on(&second).container_fields(PROBES).to_string();

@@ -19,7 +19,7 @@ use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
 
 const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n";
-/// What clients are told by every pod.
+/// What clients get from every pod.
 const ANSWER: &str = "open";
 /// What is asked before and after a fault.
 const ANSWERS: u64 = 20;
@@ -40,7 +40,7 @@ fn service(node_port: u16) -> Change {
     Change::write("service.yaml", text)
 }
 
-/// The service's address, once so many pods are behind it.
+/// The service's address, once this many pods are behind it.
 fn behind(cluster: &Cluster, count: usize, former: &str) -> Result<String> {
     eventually(&format!("{count} pods are behind the service"), secs(60), || {
         let record: ServiceRecord =

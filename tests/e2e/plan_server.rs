@@ -18,7 +18,7 @@ const HUGE: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: huge\nspec:\n 
                     image: huge:1\n    resources:\n      requests: {cpu: \"5000\", memory: 90Ti}\n";
 
 #[test]
-fn a_plan_against_the_server_tells_what_is_applied_what_changes_and_what_has_no_room() -> Result<()> {
+fn a_plan_against_the_server_says_what_is_applied_what_changes_and_what_has_no_room() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
         let web = sleeper("web");
         let applied = cluster.push(&[Change::write("web.yaml", web.clone())], "Open")?;

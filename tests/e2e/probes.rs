@@ -50,7 +50,7 @@ fn readiness_follows_the_answer_and_liveness_restarts_one_container() -> Result<
         let since = ready(cluster, true)?;
         ensure!(cluster.pod("shop")?.lives() == before.lives(), "readiness restarts nothing");
 
-        // Whoever comes next believes what the former one saw.
+        // The next agent believes what the former one saw.
         let beat =
             || -> Result<Heartbeat> { cluster.etcd.value(Key::Heartbeat(cluster.node().name.clone())) };
         let former = beat()?.since;
@@ -104,11 +104,11 @@ fn a_container_that_is_restarted_by_hand_begins_with_its_startup_probe_again() -
         ready(cluster, false)?;
         holds("it is neither ready nor ended", secs(4), || {
             let now = cluster.pod("shop")?;
-            let told = status(cluster)?;
-            ensure!(now.container("web")?.id == web.id && !told.is_ready(), "{told:?}");
+            let shown = status(cluster)?;
+            ensure!(now.container("web")?.id == web.id && !shown.is_ready(), "{shown:?}");
             ensure!(
-                told.container_statuses.iter().all(|one| !one.started && one.restart_count == 0),
-                "{told:?}"
+                shown.container_statuses.iter().all(|one| !one.started && one.restart_count == 0),
+                "{shown:?}"
             );
             Ok(())
         })?;

@@ -88,7 +88,7 @@ fn a_pod_reaches_the_outside_under_its_nodes_address(cluster: &Cluster) -> Resul
 
 #[test]
 fn a_pod_that_waited_for_a_node_runs_as_soon_as_there_is_one() -> Result<()> {
-    Cluster::prepare(ClusterOptions::default())?.tell(|cluster| {
+    Cluster::prepare(ClusterOptions::default())?.run_story(|cluster| {
         cluster.etcd.start()?;
         cluster.reconcilers[0].start()?;
         cluster.push(&[Change::write("shop.yaml", web("shop").with_sidecar().to_string())], "Open")?;

@@ -107,7 +107,7 @@ fn without_reconciler_and_etcd_a_removed_container_comes_back_with_its_files() -
             Ok(())
         })?;
         ensure!(fs::read_to_string(changed)? == "colour = red\n");
-        eventually("an event tells of it", secs(20), || {
+        eventually("an event reports it", secs(20), || {
             let said = cluster.cli(&["events"])?.ok()?;
             ensure!(said.contains("FilesChanged"), "{said}");
             Ok(())

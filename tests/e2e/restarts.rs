@@ -84,7 +84,7 @@ impl Row {
 /// again.
 fn pod(name: &str, gate: &str, row: &Row) -> String {
     let Row { policy, by, code, .. } = *row;
-    // The second start tells the probe that all is well.
+    // The second start lets the probe succeed.
     let second =
         format!("[ ! -e /gates/{name}.first ] || touch /gates/{name}.done; touch /gates/{name}.first");
     let (script, grace) = match (by, code) {

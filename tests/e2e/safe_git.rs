@@ -144,7 +144,7 @@ fn cut_authentication_deletes_nothing() -> Result<()> {
 #[test]
 fn a_commit_that_removes_most_objects_waits_for_its_release() -> Result<()> {
     // No agent: what etcd holds is the point, and thirteen pods would only take time.
-    Cluster::prepare(ClusterOptions::default())?.tell(eleven_of_thirteen)
+    Cluster::prepare(ClusterOptions::default())?.run_story(eleven_of_thirteen)
 }
 
 fn eleven_of_thirteen(cluster: &mut Cluster) -> Result<()> {

@@ -215,7 +215,7 @@ fn starts_with_etcd_away(cluster: &mut Cluster, node: usize, pod: &str) -> Resul
 #[test]
 fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(4), ..ClusterOptions::default() };
-    Cluster::prepare(options)?.tell(|cluster| {
+    Cluster::prepare(options)?.run_story(|cluster| {
         cluster.etcd.start()?;
         cluster.reconcilers[0].start()?;
         cluster.wait_reconciler(0)?;
@@ -259,10 +259,10 @@ fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result
         cluster.nodes[3].start_agent(&etcd)?;
         let fourth = recipient_of(cluster, 4)?;
         let server = format!("http://{}", cluster.api(0));
-        let told = secrets(cluster, &["check", "--server", &server])?;
+        let reported = secrets(cluster, &["check", "--server", &server])?;
         ensure!(
-            told.code == 1 && told.stdout.contains(&format!("recipients add {} {fourth}", names[3])),
-            "{told:?}"
+            reported.code == 1 && reported.stdout.contains(&format!("recipients add {} {fourth}", names[3])),
+            "{reported:?}"
         );
         let before = cluster.lives()?;
         secrets(cluster, &["recipients", "add", &names[3], &fourth])?.ok()?;
@@ -272,8 +272,8 @@ fn a_fourth_node_is_one_new_version_of_one_file_and_restarts_nothing() -> Result
         cluster.push(&[user("app-4", "db", &names[3])], "A fourth node")?;
         has(cluster, "app-4", "second-word")?;
         eventually("all nodes have the identity", secs(30), || {
-            let told = secrets(cluster, &["check", "--server", &server])?;
-            ensure!(told.code == 0 && told.stdout.contains("4 nodes"), "{told:?}");
+            let reported = secrets(cluster, &["check", "--server", &server])?;
+            ensure!(reported.code == 0 && reported.stdout.contains("4 nodes"), "{reported:?}");
             Ok(())
         })?;
         let after = cluster.lives()?;
@@ -322,8 +322,8 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
             let mut mains =
                 containers.filter(|one| one.label("pod") == "sops" && one.label("container") == "main");
             let main = mains.next().context("no container")?;
-            let told = ["exec", &main.id, "sh", "-c", "echo -n \"$P\"; cat /run/s/pin"];
-            let found = cluster.node().docker.run(&told)?;
+            let reported = ["exec", &main.id, "sh", "-c", "echo -n \"$P\"; cat /run/s/pin"];
+            let found = cluster.node().docker.run(&reported)?;
             ensure!(found == "hunter2 öß: \"x\"42", "{found}");
             Ok(())
         })?;
@@ -373,10 +373,10 @@ fn a_reconciler_reads_the_credentials_of_a_source_from_another_source() -> Resul
     let first = cluster.repo.push(&[Change::write("cluster.yaml", CLUSTER)], "One")?;
     serving::with(&cluster, "sealed", &flags(&[("--sources", &list.display().to_string())]), |_| {
         serving::source(&cluster, "main", |s| s.applied_commit.as_deref() == Some(&first))?;
-        let told = serving::source(&cluster, "extra", |s| {
+        let reported = serving::source(&cluster, "extra", |s| {
             s.error.as_ref().is_some_and(|error| format!("{error:?}").contains("secrets/.sources/extra.age"))
         })?;
-        ensure!(format!("{told:?}").contains("minik8s secrets seal extra -n .sources"), "{told:?}");
+        ensure!(format!("{reported:?}").contains("minik8s secrets seal extra -n .sources"), "{reported:?}");
         let identity = fs::read_to_string(cluster.dir("state-sealed/reconciler/age-identity.txt"))?;
         let recipient =
             identity.lines().find_map(|line| line.strip_prefix("# public key: ")).context("a recipient")?;
@@ -398,7 +398,7 @@ fn a_reconciler_reads_the_credentials_of_a_source_from_another_source() -> Resul
 #[test]
 fn a_terminal_that_is_closed_leaves_no_plaintext_behind() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         secrets(cluster, &["init"])?.ok()?;
         seal(cluster, "db", "password: x\n")?;
         let (place, editor) = (cluster.dir("where"), cluster.dir("editor"));

@@ -15,7 +15,7 @@ use crate::services::{programmed, record, service};
 
 /// Pods, one node after the other.
 const PODS: usize = 20;
-/// Of so many pods each service has the first, with the value of chi-square that chance alone exceeds once
+/// Of this many pods each service has the first, with the value of chi-square that chance alone exceeds once
 /// in 100,000 times for one degree of freedom less.
 const BALANCED: [(usize, f64); 3] = [(2, 19.5), (5, 28.5), (20, 57.4)];
 /// So often each of them should be asked.
@@ -42,7 +42,7 @@ fn pod(cluster: &Cluster, number: usize) -> Result<Change> {
     Ok(Change::write(format!("{name}.yaml"), pod.to_string()))
 }
 
-/// Who answers so many clients, one connection each.
+/// Who answers this many clients, one connection each.
 fn answers(from: &NetWorld, address: &str, count: usize) -> Result<BTreeMap<String, usize>> {
     let url = format!("http://{address}/?[1-{count}]");
     let said =

@@ -33,12 +33,12 @@ fn pod(name: &str) -> Change {
     Change::write(format!("pod-{name}.yaml"), text)
 }
 
-/// The service as nodes are told of it.
+/// The service as nodes get it.
 pub(crate) fn record(cluster: &Cluster, name: &str) -> Result<ServiceRecord> {
     cluster.etcd.value(Key::Service(NamespacedName::new("default", name)))
 }
 
-/// The service's address, once every node has programmed what is known of it now, so many endpoints.
+/// The service's address, once every node has programmed what is known of it now, this many endpoints.
 pub(crate) fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Result<String> {
     eventually(&format!("service {name} is programmed on all nodes"), secs(90), || {
         let service = record(cluster, name)?;
@@ -57,7 +57,7 @@ pub(crate) fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Res
     })
 }
 
-/// What a client in the pod's network is told at this URL.
+/// What a client in the pod's network gets at this URL.
 fn asked_by(pod: &PodView, url: &str) -> Result<String> {
     let said = NetWorld::of_process(pod.pause.pid).run("curl", &["-sS", "-f", "-m", "5", url])?;
     Ok(said.trim().to_owned())

@@ -37,7 +37,7 @@ pub(crate) fn refused(cluster: &Cluster, name: &str, flags: &[String], says: &[&
     Ok(())
 }
 
-/// Runs one until `story` is told, then ends it so that the next one may lead at once.
+/// Runs one until `story` is over, then ends it so that the next one may lead at once.
 pub(crate) fn with(
     cluster: &Cluster,
     name: &str,
@@ -46,12 +46,12 @@ pub(crate) fn with(
 ) -> Result<()> {
     let mut daemon = Daemon::new(format!("serve-{name}"), &cluster.dir(""), command(cluster, name, flags));
     daemon.start()?;
-    let told = story(&daemon);
-    if told.is_err() {
+    let outcome = story(&daemon);
+    if outcome.is_err() {
         eprintln!("---- {name} ----\n{}", daemon.log_tail());
     }
     daemon.end(Signal::SIGTERM, secs(30))?;
-    told
+    outcome
 }
 
 /// Waits until the status of `source` is as wanted.

@@ -1,4 +1,4 @@
-//! Two repositories feed one cluster: each owns its objects, and one that claims the other's is told.
+//! Two repositories feed one cluster: each owns its objects, and one that claims the other's gets a conflict.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use schema::records::SourceState;
 use crate::serving::{self, flags};
 
 #[test]
-fn two_sources_own_what_is_theirs_and_the_newcomer_is_told_of_a_conflict() -> Result<()> {
+fn two_sources_own_what_is_theirs_and_the_newcomer_gets_a_conflict() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;
     cluster.etcd.start()?;
     let other_dir = cluster.dir("other");
@@ -28,14 +28,14 @@ fn two_sources_own_what_is_theirs_and_the_newcomer_is_told_of_a_conflict() -> Re
         serving::source(&cluster, "base", |s| s.applied_commit.as_deref() == Some(&base))?;
         ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 2);
 
-        // `base` wants what `apps` has: told with its file, and nothing of `apps` moves.
+        // `base` wants what `apps` has: reported with its file, and nothing of `apps` moves.
         let greedy = [Change::write("more/a.yaml", sleeper("a"))];
         let greedy = other.push(&greedy, "Mine, too")?;
-        let told = serving::source(&cluster, "base", |s| {
+        let reported = serving::source(&cluster, "base", |s| {
             s.observed_commit.as_deref() == Some(&greedy) && s.state == SourceState::Degraded
         })?;
-        ensure!(told.quarantined.iter().any(|q| q.file == "more/a.yaml"), "{told:?}");
-        let text = format!("{:?}", told.quarantined);
+        ensure!(reported.quarantined.iter().any(|q| q.file == "more/a.yaml"), "{reported:?}");
+        let text = format!("{:?}", reported.quarantined);
         ensure!(text.contains("apps"), "it does not say whose it is: {text}");
         serving::source(&cluster, "apps", |s| s.state == SourceState::Synced)?;
 

@@ -20,11 +20,11 @@ fn up_leaves_pods_running_adopts_them_and_down_leaves_nothing() -> Result<()> {
     let before = machine(&cluster)?;
     let state = cluster.dir("up-state");
     let mut up = Daemon::new("up", cluster.slot().dir(), up_command(&cluster));
-    let told = story(&cluster, &mut up);
-    if told.is_err() {
+    let ended = story(&cluster, &mut up);
+    if ended.is_err() {
         eprintln!("---- up ----\n{}", up.log_tail());
     }
-    told?;
+    ended?;
 
     let state = state.to_string_lossy();
     let mut down = std::process::Command::new(minik8s_binary());

@@ -179,10 +179,10 @@ fn logs_take_every_flag_and_say_what_there_is_not() -> Result<()> {
         // A followed log ends with its container, and says so; it does not go on with the next start.
         let mut follow = cluster.cli_command(&["logs", "-f", "fails"]);
         let outcome = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
-        let told = String::from_utf8_lossy(&outcome.stderr).into_owned();
+        let reported = String::from_utf8_lossy(&outcome.stderr).into_owned();
         ensure!(
-            outcome.status.success() && told.lines().count() == 1 && told.contains("has ended"),
-            "{told}"
+            outcome.status.success() && reported.lines().count() == 1 && reported.contains("has ended"),
+            "{reported}"
         );
         ensure!(String::from_utf8_lossy(&outcome.stdout).lines().count() == 1, "{outcome:?}");
 

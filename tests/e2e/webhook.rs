@@ -24,7 +24,7 @@ fn request_shows(cluster: &Cluster, id: &str, commit: &str) -> Result<Value> {
 #[test]
 fn a_push_with_its_hook_runs_without_a_poll_and_the_request_outlives_a_restart() -> Result<()> {
     let mut cluster = with_hooks(1)?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         cluster.start_agent()?;
         let commit = cluster.repo.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
         let (code, answer) = hook(cluster, 0, "d1", &commit)?;
@@ -50,7 +50,7 @@ fn a_push_with_its_hook_runs_without_a_poll_and_the_request_outlives_a_restart()
 #[test]
 fn a_hook_and_a_sync_at_a_follower_wake_the_leader() -> Result<()> {
     let mut cluster = with_hooks(2)?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         let leader = cluster.etcd.key(Key::Leader)?.context("no reconciler leads")?;
         ensure!(leader.value.contains("\"r0\""), "{}", leader.value);
         let commit = cluster.repo.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
@@ -72,7 +72,7 @@ fn a_hook_and_a_sync_at_a_follower_wake_the_leader() -> Result<()> {
 #[test]
 fn a_hundred_large_bodies_at_once_take_no_memory_to_speak_of() -> Result<()> {
     let mut cluster = with_hooks(1)?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         let pid = cluster.reconcilers[0].pid()?;
         let idle = memory_kib(pid, "VmRSS")?;
         // The kernel's own peak from here on: nothing is missed between two looks.

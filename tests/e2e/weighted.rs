@@ -52,7 +52,7 @@ fn answers(gateway: &Gateway, count: usize, headers: &str) -> Result<BTreeMap<St
     Ok(counts)
 }
 
-/// The requests that `new` got are so many percent, to within `off`.
+/// The requests that `new` got are this many percent, to within `off`.
 fn shares(counts: &BTreeMap<String, usize>, percent: usize, off: usize) -> Result<()> {
     let total: usize = counts.values().sum();
     let new = counts.get("this is new").copied().unwrap_or_default();

@@ -21,7 +21,7 @@ pub(crate) fn manifest_load(bytes: &[u8]) {
     }
 }
 
-/// The place of a field is found again from the file alone. (Documents on one line can't be told apart.)
+/// The place of a field is found again from the file alone. (Documents on one line can't be distinguished.)
 fn places(layout: &Layout, document: &Document) {
     for place in &document.places {
         let found = layout.find(document.line, &place.path);

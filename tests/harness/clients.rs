@@ -26,7 +26,7 @@ const PACE: Duration = Duration::from_millis(10);
 const REQUESTS_MAX: u64 = 1_000_000;
 /// No client goes on for longer.
 const TIME_MAX: Duration = Duration::from_secs(3600);
-/// So many failures of one client are kept to be shown.
+/// This many failures of one client are kept to be shown.
 const FAILURES_SHOWN: usize = 5;
 
 /// What a client asks, and the answer that it must get each time.
@@ -112,7 +112,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Waits until every client had so many more answers.
+    /// Waits until every client had this many more answers.
     pub fn answered(&self, more: u64) -> Result<()> {
         let goals: Vec<_> = self.running.iter().map(|c| c.answered.load(Ordering::Relaxed) + more).collect();
         eventually("every client had its answers", secs(60), || {

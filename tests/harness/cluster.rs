@@ -34,7 +34,7 @@ const TOKEN: &str = "let-me-in";
 pub enum Where {
     /// The machine, with its own Docker.
     Host,
-    /// So many nodes in namespaces, each with its own Docker.
+    /// This many nodes in namespaces, each with its own Docker.
     Namespaces(u8),
 }
 
@@ -131,19 +131,19 @@ impl Cluster {
     /// Tells a story on a fresh cluster; shows the daemons' logs if it fails.
     pub fn run(options: ClusterOptions, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
         let mut cluster = Self::prepare(options)?;
-        cluster.tell(|cluster| {
+        cluster.run_story(|cluster| {
             cluster.start_all()?;
             story(cluster)
         })
     }
 
     /// Tells a story; shows the daemons' logs if it fails.
-    pub fn tell(&mut self, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
-        let told = catch_unwind(AssertUnwindSafe(|| story(self)));
-        if !matches!(told, Ok(Ok(()))) {
+    pub fn run_story(&mut self, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+        let outcome = catch_unwind(AssertUnwindSafe(|| story(self)));
+        if !matches!(outcome, Ok(Ok(()))) {
             self.show_logs();
         }
-        told.unwrap_or_else(|panic| resume_unwind(panic))
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Everything but the three daemons: etcd, reconcilers and agents are made, not started.
@@ -443,7 +443,7 @@ impl Cluster {
         eventually(&format!("pod {name} says {text:?}"), PATIENCE, || {
             let (code, body) = self.get_from_node(self.pod(name)?.address()?, 8080, "/")?;
             ensure!(code == 200 && body.trim() == text, "it says {code} {body:?}");
-            // As it is after the answer: whoever gave it may have started just before.
+            // As it is after the answer: the process that gave it may have started just before.
             self.pod(name)
         })
     }

@@ -57,7 +57,7 @@ pub struct EtcdChange {
     pub value: Option<String>,
 }
 
-/// What etcdctl tells of a watch.
+/// What etcdctl prints of a watch.
 #[derive(Deserialize)]
 struct Watched {
     #[serde(rename = "Events", default)]
@@ -189,7 +189,7 @@ impl Etcd {
 
     /// All changes of the product's keys below a prefix after revision `since`, in their order.
     pub fn changes(&self, prefix: &str, since: i64) -> Result<Vec<EtcdChange>> {
-        // A watch does not say that it has told all: it has once it tells of a key that is written last.
+        // A watch does not say that it has shown all: it has once it shows a key that is written last.
         let last = self.revision()?;
         self.etcdctl(self.user, &["put", MARKER, &last.to_string()])?;
         let words = ["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", &self.client, "watch", "-w", "json"];
@@ -203,19 +203,19 @@ impl Etcd {
         let dir = self.data_dir.parent().context("etcd's data lies in no folder")?;
         let mut watch = Daemon::new(format!("etcd-watch-{last}"), dir, command);
         watch.start()?;
-        let told = eventually("etcd has told all", secs(20), || {
+        let shown = eventually("etcd has shown all", secs(20), || {
             let text = std::fs::read_to_string(watch.log_path())?;
             let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
             let mut changes = Vec::new();
             for line in whole.lines() {
-                let told: Watched =
+                let shown: Watched =
                     serde_json::from_str(line).with_context(|| format!("etcdctl says {line}"))?;
-                changes.extend(told.events.iter().map(change).collect::<Result<Vec<_>>>()?);
+                changes.extend(shown.events.iter().map(change).collect::<Result<Vec<_>>>()?);
             }
             let end = changes.iter().any(|change| change.key == MARKER && change.revision > last);
             end.then_some(changes).context("the last one is missing")
         })?;
-        Ok(told.into_iter().filter(|change| change.key.starts_with(prefix)).collect())
+        Ok(shown.into_iter().filter(|change| change.key.starts_with(prefix)).collect())
     }
 
     /// Ends the lease that a key lies on, as if its owner had been away for its whole length.

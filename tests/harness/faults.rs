@@ -18,7 +18,7 @@ pub struct BadLink {
 }
 
 impl BadLink {
-    /// So many percent of the frames to the node are lost, and of those from it where the kernel has `netem`;
+    /// This many percent of the frames to the node are lost, and of those from it where the kernel has `netem`;
     /// else the node drops what comes in.
     pub fn losing(node: &Node, percent: u8) -> Result<Self> {
         if let Some(bad) = Self::netem(node, &["loss", &format!("{percent}%")])? {
@@ -37,7 +37,7 @@ impl BadLink {
         Ok(Self { undo: vec![(node.net.clone(), remove)] })
     }
 
-    /// Every frame to and from the node is so many milliseconds late; none where the kernel has no `netem`,
+    /// Every frame to and from the node is this many milliseconds late; none where the kernel has no `netem`,
     /// as nothing else delays.
     pub fn slow(node: &Node, delay_ms: u32) -> Result<Option<Self>> {
         Self::netem(node, &["delay", &format!("{delay_ms}ms")])

@@ -55,7 +55,7 @@ struct Request {
 }
 
 impl GitHttp {
-    /// Serves the repositories below `root` on a loopback port to whoever shows `token` as password.
+    /// Serves the repositories below `root` on a loopback port to clients that show `token` as password.
     pub fn serve(root: &Path, port: u16, token: &str) -> Result<Self> {
         Self::start(root, port, token, None)
     }

@@ -56,7 +56,7 @@ impl HttpProxy {
         self.shared.tunnels.load(Ordering::SeqCst)
     }
 
-    /// All that clients told the proxy itself.
+    /// All that clients said to the proxy itself.
     pub fn seen(&self) -> String {
         lock(&self.shared.seen).clone()
     }

@@ -96,7 +96,7 @@ fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>> {
         .with_context(|| format!("cannot lock {}", path.display()))
 }
 
-/// busybox as a tar below `root`, with so many MiB of noise that no other image has.
+/// busybox as a tar below `root`, with this many MiB of noise that no other image has.
 pub(crate) fn archive(root: &Path, version: &str, noise_mib: u64) -> Result<PathBuf> {
     let tar = root.join(format!("busybox-{version}.tar"));
     let tree = root.join(format!("busybox-{version}"));

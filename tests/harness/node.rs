@@ -42,7 +42,7 @@ pub struct Node {
     enter: Vec<String>,
     holder: Option<Daemon>,
     node_ip: Option<String>,
-    /// Its agent is told no address, and finds it out.
+    /// Its agent is given no address, and finds it out.
     finds_address: bool,
     /// Number of the VXLAN network, and its port: no two slots share one.
     vxlan: (String, String),
@@ -212,7 +212,7 @@ impl Node {
         outcome(std::process::Command::new(&command[0]).args(&command[1..]), secs(60))
     }
 
-    /// From its next start on, its agent is told no address: it finds it out, and its API is at all of them.
+    /// From its next start on, its agent is given no address: it finds it out, and its API is at all of them.
     pub fn find_address(&mut self) {
         self.finds_address = true;
         self.listen = format!("0.0.0.0:{AGENT_PORT}");

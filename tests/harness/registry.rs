@@ -154,7 +154,7 @@ impl Registry {
         format!("{}/{name}", self.address())
     }
 
-    /// Makes busybox with this `/version` and so many MiB of noise, pushes it as `name` and takes it
+    /// Makes busybox with this `/version` and this many MiB of noise, pushes it as `name` and takes it
     /// away from Docker again. Gives the digest, `sha256:…`.
     pub fn publish(&self, docker: &DockerWorld, name: &str, version: &str, noise_mib: u64) -> Result<String> {
         let image = self.image(name);

@@ -1,4 +1,4 @@
-//! When containers began and ended, on all nodes, as Docker itself tells it while it happens. What lies between two
+//! When containers began and ended, on all nodes, as Docker itself reports it while it happens. What lies between two
 //! looks is not missed.
 
 use std::collections::BTreeSet;
@@ -76,7 +76,7 @@ impl Timeline {
     /// Begins to follow. One for each cluster, made before its first container.
     pub fn begin(cluster: &Cluster) -> Result<Self> {
         let instance = cluster.slot().instance();
-        // None is lost until Docker begins to tell, and none is of the cluster that had the slot before.
+        // None is lost until Docker begins to report, and none is of the cluster that had the slot before.
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let since = format!("{}.{:09}", now.as_secs(), now.subsec_nanos());
         let mut nodes = Vec::new();
@@ -107,7 +107,7 @@ impl Timeline {
 }
 
 impl Followed {
-    /// Fails as long as Docker knows of more or less that runs than the events tell.
+    /// Fails as long as Docker knows of more or less that runs than the events say.
     fn moments(&self, instance: &str) -> Result<Vec<Moment>> {
         let text = fs::read_to_string(self.events.log_path())?;
         let (mut moments, mut running) = (Vec::new(), BTreeSet::new());

@@ -36,7 +36,7 @@ impl HttpsServer {
         let sick = Arc::clone(&is_sick);
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
-                // Whoever hangs up is no fault of the server.
+                // A client that hangs up is no fault of the server.
                 let _ = answer(&acceptor, connection, sick.load(Ordering::Relaxed));
             }
         });

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 /// Between two looks at a condition: short beside anything that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// So many seconds.
+/// A time in seconds.
 pub fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }

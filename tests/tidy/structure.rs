@@ -37,7 +37,7 @@ const ACTS: [&str; 15] = [
     ".txn(",
     ".put(",
     ".record(",
-    "self.tell",
+    "self.record_",
 ];
 
 fn is_test(path: &str) -> bool {

@@ -69,7 +69,7 @@ fn with(change: impl FnOnce(&mut Links)) -> NetworkSeen {
 
 // Seen red with `MTU_MIN` alone.
 #[test]
-fn each_trouble_of_the_network_is_told_with_a_remedy() {
+fn each_trouble_of_the_network_is_reported_with_a_remedy() {
     use Level::{Fail, Warn};
     let refused = |name| Ok(vec![("match tcp", Ok(())), (name, Err("no such match".to_owned()))]);
     let taken = |name, at: &str| vec![(name, at.to_owned(), Err("in use: nginx (process 7)".to_owned()))];
@@ -129,8 +129,8 @@ fn each_trouble_of_the_network_is_told_with_a_remedy() {
     ];
     for (seen, name, level, found) in cases {
         let troubles = troubles(&seen, false);
-        let told: Vec<_> = troubles.iter().map(|check| (check.name, check.level)).collect();
-        assert_eq!(told, [(name, level)], "{found}");
+        let reported: Vec<_> = troubles.iter().map(|check| (check.name, check.level)).collect();
+        assert_eq!(reported, [(name, level)], "{found}");
         assert!(troubles[0].found.contains(found), "{}", troubles[0]);
     }
     let both = Ranges { service: "10.244.128.0/17".parse().unwrap(), ..ranges() };

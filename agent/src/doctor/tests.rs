@@ -55,7 +55,7 @@ fn a_healthy_machine_has_nothing_to_repair() {
 }
 
 #[test]
-fn each_trouble_is_told_with_a_remedy() {
+fn each_trouble_is_reported_with_a_remedy() {
     let bad = || Err::<(), _>("no".to_owned());
     let cases: Vec<(HostFacts, &str, Level)> = vec![
         (HostFacts { is_root: false, ..healthy() }, "root", Level::Fail),
@@ -84,7 +84,7 @@ fn each_trouble_is_told_with_a_remedy() {
 
 // Seen red with the bridge named twice.
 #[test]
-fn firewalld_is_told_of_both_links_and_the_tunnels_port() {
+fn firewalld_learns_of_both_links_and_the_tunnels_port() {
     let ranges =
         Ranges { cluster: "10.244.0.0/16".parse().unwrap(), service: "10.96.0.0/16".parse().unwrap() };
     let checks = judge(&config(), ranges, &HostFacts { firewalld: true, ..healthy() });

@@ -263,7 +263,7 @@ fn an_identity_is_made_once_and_for_root_alone() {
         let without = Keys::open_or_without(&path);
         assert_eq!(without.recipient(), None);
         let failed = without.decrypt(Place { name: "db", path: "secrets/db.age" }, b"", &[]).unwrap_err();
-        assert!(matches!(&failed, SecretError::NoIdentity(told) if *told == why), "{failed}");
+        assert!(matches!(&failed, SecretError::NoIdentity(reported) if *reported == why), "{failed}");
         assert_eq!(fs::read_to_string(&path).unwrap(), wrong, "no agent may replace it");
     }
 }

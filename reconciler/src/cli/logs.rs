@@ -280,12 +280,12 @@ mod tests {
     #[test]
     fn lines_of_several_pods_are_whole_whatever_the_chunks_are() {
         let mut lines = Lines { prefix: "[a] ".to_owned(), only: None, stamped: false, rest: Vec::new() };
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for chunk in ["on", "e\ntwo", "\n", "\nthr", "ee"] {
-            told.push(String::from_utf8(lines.take(chunk.as_bytes())).unwrap());
+            reported.push(String::from_utf8(lines.take(chunk.as_bytes())).unwrap());
         }
-        told.push(String::from_utf8(lines.end()).unwrap());
-        assert_eq!(told, ["", "[a] one\n", "[a] two\n", "[a] \n", "", "[a] three\n"]);
+        reported.push(String::from_utf8(lines.end()).unwrap());
+        assert_eq!(reported, ["", "[a] one\n", "[a] two\n", "[a] \n", "", "[a] three\n"]);
         assert!(lines.end().is_empty());
     }
 

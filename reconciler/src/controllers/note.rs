@@ -1,4 +1,4 @@
-//! What a controller found worth telling: above all what it does not do, and why.
+//! What a controller found worth reporting: above all what it does not do, and why.
 //!
 //! Notes state what *is*, in every plan as long as it is so. The shell reports each once, as an event.
 

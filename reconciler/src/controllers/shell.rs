@@ -149,7 +149,13 @@ impl<C: Controller> Shell<C> {
         }
     }
 
-    fn tell(&self, about: (&'static str, String, String), kind: EventType, reason: &str, message: String) {
+    fn record_event(
+        &self,
+        about: (&'static str, String, String),
+        kind: EventType,
+        reason: &str,
+        message: String,
+    ) {
         let (object_kind, namespace, name) = about;
         self.deps.events.record(EventDraft {
             kind,
@@ -161,20 +167,20 @@ impl<C: Controller> Shell<C> {
         });
     }
 
-    fn tell_written(&self, write: &Write) {
+    fn record_write(&self, write: &Write) {
         // The second half of a move has the words of the first.
         if let Some(word) = write.reason.event_word().filter(|_| !write.joined) {
-            self.tell(subject(&write.key), write.reason.event_type(), word, write.reason.to_string());
+            self.record_event(subject(&write.key), write.reason.event_type(), word, write.reason.to_string());
         }
     }
 
     /// Reports what has held for long enough and was not reported; how long until the next of them is. This
     /// wait is the shell's: it delays an event, and no plan knows since when its notes hold.
-    fn tell_new(&mut self, notes: &[Note]) -> Option<Duration> {
+    fn record_new(&mut self, notes: &[Note]) -> Option<Duration> {
         let (due, next) = self.held.due(notes, Instant::now());
         for note in due {
             let about = (note.object_kind, note.namespace.clone(), note.name.clone());
-            self.tell(about, EventType::Warning, note.word(), note.kind.to_string());
+            self.record_event(about, EventType::Warning, note.word(), note.kind.to_string());
         }
         next
     }
@@ -194,7 +200,7 @@ fn may_write(controller: &'static str, write: &Write) -> bool {
 struct Held(BTreeMap<String, (Instant, bool)>);
 
 impl Held {
-    /// The notes to tell now, each once as long as it is so, and how long until the next.
+    /// The notes to report now, each once as long as it is so, and how long until the next.
     fn due<'n>(&mut self, notes: &'n [Note], now: Instant) -> (Vec<&'n Note>, Option<Duration>) {
         let (mut held, mut due, mut next) = (BTreeMap::new(), Vec::new(), None);
         for note in notes {
@@ -273,12 +279,12 @@ impl<C: Controller> Loop for Shell<C> {
         let Outcome { plan, committed } = outcome;
         self.floor = self.floor.max(committed.revision);
         for &number in &committed.done {
-            self.tell_written(&plan.writes[number]);
+            self.record_write(&plan.writes[number]);
         }
         if committed.fenced {
             return Err(LoopError::message("another reconciler leads now, so nothing more was written"));
         }
-        let tell_next = self.tell_new(&plan.notes);
+        let next_note = self.record_new(&plan.notes);
         if let Some(error) = committed.error {
             self.unsure = true;
             return Err(LoopError::new(format!("writing the plan of {}", C::NAME), error));
@@ -287,7 +293,7 @@ impl<C: Controller> Loop for Shell<C> {
             tracing::debug!(conflicts = committed.conflicts, "keys moved on since the plan, planning again");
             return Ok(Next::After(AFTER_CONFLICT));
         }
-        Ok(tell_next.map_or(Next::Interval, Next::After))
+        Ok(next_note.map_or(Next::Interval, Next::After))
     }
 }
 
@@ -314,7 +320,7 @@ mod tests {
 
     // Seen red with a patience of zero: reported at once.
     #[test]
-    fn a_pod_that_waits_for_the_first_node_is_told_of_only_after_a_while() {
+    fn a_pod_that_waits_for_the_first_node_is_reported_only_after_a_while() {
         let snapshot = SnapshotBuilder::new().pod(&instance("web", spec(1, 1))).snapshot;
         let seen = Observed {
             snapshot: Arc::new(snapshot),
@@ -325,14 +331,14 @@ mod tests {
         let notes = crate::controllers::scheduler::Scheduler::plan(&seen, Timestamp::UNIX_EPOCH).notes;
         let other = [Note::about_pod("default", "web", NoteKind::NotWritten { why: "too large".to_owned() })];
         let (mut held, begun) = (Held::default(), Instant::now());
-        let mut told = |notes: &[Note], after: u64| {
+        let mut shown = |notes: &[Note], after: u64| {
             let (due, next) = held.due(notes, begun + Duration::from_secs(after));
             (due.len(), next.map(|next| next.as_secs()))
         };
-        assert_eq!([told(&notes, 0), told(&notes, 4)], [(0, Some(10)), (0, Some(6))]);
-        assert_eq!([told(&notes, 10), told(&notes, 11)], [(1, None), (0, None)]);
+        assert_eq!([shown(&notes, 0), shown(&notes, 4)], [(0, Some(10)), (0, Some(6))]);
+        assert_eq!([shown(&notes, 10), shown(&notes, 11)], [(1, None), (0, None)]);
         // A node came and went: it begins anew. What no start brings is reported at once.
-        assert_eq!([told(&other, 12), told(&other, 13)], [(1, None), (0, None)]);
-        assert_eq!(told(&notes, 14), (0, Some(10)));
+        assert_eq!([shown(&other, 12), shown(&other, 13)], [(1, None), (0, None)]);
+        assert_eq!(shown(&notes, 14), (0, Some(10)));
     }
 }

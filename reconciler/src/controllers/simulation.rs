@@ -515,7 +515,7 @@ async fn assert_converged(sim: &mut Sim) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_happens_every_pod_ends_up_bound_once_or_told_why_not(steps in steps()) {
+    fn whatever_happens_every_pod_ends_up_bound_once_or_says_why_not(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {

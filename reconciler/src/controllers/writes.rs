@@ -22,7 +22,7 @@ use super::reason::Reason;
 pub struct Writes {
     /// In order; see [`Write::joined`] for what must happen together.
     pub writes: Vec<Write>,
-    /// What it found worth telling, also what it does not do and why.
+    /// What it found worth reporting, also what it does not do and why.
     pub notes: Vec<Note>,
     /// When to plan again at the latest, although nothing changes before.
     pub again_at: Option<Timestamp>,

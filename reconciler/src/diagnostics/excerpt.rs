@@ -212,7 +212,7 @@ mod tests {
             "spec:\n  env:\n  - name: A\n    vlaue: canary12345678",
             "spec:\n  env:\n    - {name: DB_PASSWORD, value: canary12345678}",
             "spec:\n  env:\n    - {name: A, vlaue: canary12345678}",
-            "spec:\n  args:\n  - --pin\n  # told\n\n  - canary12345678",
+            "spec:\n  args:\n  - --pin\n  # shown\n\n  - canary12345678",
             "spec:\n  command: [sh, -c, canary12345678]",
             "spec:\n  env:\n  - name: DB_PASSWORD\n    value: canary",
             "  \"password\": \"canary12345678\",",

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_file_with_more_than_are_told_the_summary_does_not_count_all() {
+    fn of_a_file_with_more_than_are_reported_the_summary_does_not_count_all() {
         let more = Violation {
             rule: rules::MORE_VIOLATIONS.id.to_owned(),
             ..violation("a.yaml", 0, Severity::Note)

@@ -186,7 +186,7 @@ fn serve(status: &'static str) -> String {
 }
 
 #[test]
-fn what_a_server_refuses_is_told_without_the_token() {
+fn what_a_server_refuses_is_reported_without_the_token() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
     std::fs::write(&token, "s3cr3t-token\n").unwrap();

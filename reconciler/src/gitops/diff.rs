@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_only_told_to_have_changed() {
+    fn of_a_secret_only_that_it_changed_is_shown() {
         let all = lines(&env(&[("DB_PASSWORD", "canary-1")]), &env(&[("DB_PASSWORD", "canary-2")]));
         assert_eq!(all, ["spec.containers[0].env[0].value: changed, not shown"]);
         let all = lines(&env(&[]), &env(&[("DB_PASSWORD", "canary-2")]));

@@ -1,4 +1,4 @@
-//! The loop of one source: look at the remote, plan against what is live, write, tell.
+//! The loop of one source: look at the remote, plan against what is live, write, report.
 //!
 //! Reads the remote, the mirror and the snapshot; decides in `plan.rs`; writes through `apply/` and
 //! `apply/record.rs`. What it remembers between runs is a cache: a fresh loop at any moment comes to the
@@ -29,7 +29,9 @@ use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
 
 use super::apply::history;
-use super::apply::record::{Place, RecordError, tell, tell_overdue, tell_unkept, tell_unstarted};
+use super::apply::record::{
+    Place, RecordError, record_news, record_overdue, record_unkept, record_unstarted,
+};
 use super::apply::triggered;
 use super::apply::{self, Applied, Stopped};
 use super::check::homes_in_question;
@@ -228,14 +230,14 @@ impl SourceLoop {
     }
 
     /// Reports, once per commit, that content of it is not on this disk.
-    fn tell_unkept(&mut self, observed: &Observed) {
+    fn record_unkept(&mut self, observed: &Observed) {
         let Some(loaded) = &observed.loaded else { return };
         if self.unkept_reported.replace(loaded.head) == Some(loaded.head) {
             return;
         }
         let Some(why) = &loaded.unkept else { return };
         tracing::warn!(source = %self.config.name, %why, "content that pods need could not be kept");
-        tell_unkept(&self.events, &self.config.name, why);
+        record_unkept(&self.events, &self.config.name, why);
     }
 
     /// Nothing changed since nothing was left to do; a problem that comes or goes is a change.
@@ -373,7 +375,7 @@ impl Loop for SourceLoop {
     }
 
     async fn act(&mut self, observed: &Observed, plan: SyncPlan) -> Outcome {
-        self.tell_unkept(observed);
+        self.record_unkept(observed);
         let (Some(situation), Some(loaded)) = (&observed.situation, &observed.loaded) else {
             return Outcome { plan: None, ahead: None, applied: Applied::default() };
         };
@@ -440,13 +442,13 @@ impl Loop for SourceLoop {
         if !unchanged {
             self.written = self.written.max(at);
             let reported = observed.before(&self.config.name).map(|(status, _)| status);
-            tell(&self.events, reported, &status, revision.as_ref());
+            record_news(&self.events, reported, &status, revision.as_ref());
         }
         if let Some(why) = outcome.applied.stopped {
             return Err(self.failed(why));
         }
         if let Some(plan) = &outcome.plan {
-            tell_overdue(&self.events, &self.config.name, &plan.overdue);
+            record_overdue(&self.events, &self.config.name, &plan.overdue);
         }
         let nothing_left = outcome.plan.as_ref().filter(|plan| plan.steps.is_empty());
         if let (Some(plan), Some(loaded)) = (nothing_left, &observed.loaded) {
@@ -511,7 +513,7 @@ impl SourceLoop {
                 // To wait for it would keep what is applied from ever being recorded.
                 tracing::warn!(source = %self.config.name, %error, "no trigger on commits starts a run");
                 let why = format!("cannot read what changed since the commit before: {error}");
-                tell_unstarted(&self.events, &self.config.name, &why);
+                record_unstarted(&self.events, &self.config.name, &why);
                 return Ok(());
             }
         };
@@ -522,7 +524,7 @@ impl SourceLoop {
                 Err(RequestError::Store(error)) => return Err(self.failed(error)),
                 Err(error) => {
                     tracing::warn!(run = %start.run, %error, "a trigger starts no run");
-                    tell_unstarted(&self.events, &self.config.name, &format!("run {}: {error}", start.run));
+                    record_unstarted(&self.events, &self.config.name, &format!("run {}: {error}", start.run));
                 }
             }
         }

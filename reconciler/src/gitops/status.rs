@@ -268,7 +268,7 @@ fn verdict(plan: &SyncPlan, counts: &ChangeCounts) -> Verdict {
     if parts.is_empty() { Verdict::Applied } else { Verdict::Degraded { why: parts.join("; ") } }
 }
 
-/// Something to tell about a source.
+/// Something to report about a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
     /// Someone should look.
@@ -397,14 +397,14 @@ mod tests {
             file("b.yaml", &[Severity::Error]),
         ];
         let after = SourceStatus { quarantined, ..before.clone() };
-        let told = news(Some(&before), &after, None);
-        assert_eq!((told.len(), told[0].reason), (1, "Quarantined"));
+        let shown = news(Some(&before), &after, None);
+        assert_eq!((shown.len(), shown[0].reason), (1, "Quarantined"));
         assert_eq!(
-            told[0].message,
+            shown[0].message,
             "at commit 0123456789ab by Ada <a@b>: 3 errors in 2 files: a.yaml (2), b.yaml (1); \
              the first: a.yaml:2:1: error[required]: m"
         );
-        assert!(news(Some(&after), &after, None).is_empty(), "told once");
+        assert!(news(Some(&after), &after, None).is_empty(), "reported once");
         let mut less = after.clone();
         less.quarantined.truncate(1);
         assert!(news(Some(&less), &after, None)[0].message.contains("1 error in 1 file: b.yaml (1)"));

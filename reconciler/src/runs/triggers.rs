@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn each_tick_starts_one_run_whoever_looks_and_how_often() {
+    fn each_tick_starts_one_run_however_often_it_is_looked_at() {
         let every_5 = trigger("*/5 * * * *", Missed::Run);
         let times =
             ["23T16:03:00", "23T16:04:59", "23T16:05:00", "23T16:05:00", "23T16:07:00", "23T16:10:30"];
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_has_one_run_or_none_as_told() {
+    fn what_was_missed_has_one_run_or_none_as_configured() {
         let times = ["23T16:00:30", "23T16:01:00", "23T16:06:10", "23T16:07:00"];
         let (_, runs) = looks(&trigger("* * * * *", Missed::Run), &times);
         let names: Vec<_> = runs.iter().map(|(run, missed)| (&run[14..], *missed)).collect();

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_tells_what_it_waits_for_and_what_came_of_it() {
+    fn a_request_shows_what_it_waits_for_and_what_came_of_it() {
         let mut snapshot = snapshot();
         let answer = RequestAnswer { request_revision: 9, at: at(12), commit: Some(C1.to_owned()) };
         let synced = taken("a", 10);

@@ -33,11 +33,12 @@ pub(super) fn decide(
         };
     }
     // The provider's id is not signed, so a replayed request may have any. Its body is compared.
-    let copies_are_told = !matches!(new.provider, Provider::Generic | Provider::Cli) && !new.body.is_empty();
+    let copies_are_recognized =
+        !matches!(new.provider, Provider::Generic | Provider::Cli) && !new.body.is_empty();
     let is_copy = |known: &SyncRequest| {
         (known.provider, &known.source, &known.body) == (new.provider, &new.source, &new.body)
     };
-    let copy = requests.values().find(|known| copies_are_told && is_copy(&known.value));
+    let copy = requests.values().find(|known| copies_are_recognized && is_copy(&known.value));
     match copy {
         Some(known) => Decision::Repeat(Box::new(repeated(&known.value, new))),
         None => Decision::Write { remove: oldest(requests, new.provider) },

@@ -19,7 +19,7 @@ pub struct Hint {
     pub repository: Option<String>,
 }
 
-/// The names of a repository, the most telling first.
+/// The names of a repository, the most specific first.
 const NAMES: [&str; 3] = ["full_name", "path_with_namespace", "name"];
 
 /// A text, or the name of an object.

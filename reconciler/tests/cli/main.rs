@@ -184,7 +184,7 @@ async fn wrong_usage_is_one_line_and_code_2() {
 }
 
 #[tokio::test]
-async fn a_mistake_in_a_list_of_sources_is_told_before_anything_is_started() {
+async fn a_mistake_in_a_list_of_sources_is_reported_before_anything_is_started() {
     let dir = tempfile::tempdir().unwrap();
     let (file, state) = (dir.path().join("sources.yaml"), dir.path().join("state"));
     std::fs::write(

@@ -59,7 +59,7 @@ fn noting(fails: bool) -> (Noting, Times) {
     (Noting { times: Arc::clone(&times), begun: Instant::now(), fails }, times)
 }
 
-/// Runs it for so many seconds.
+/// Runs it for this many seconds.
 async fn run_for(runtime: Runtime, seconds: u64) {
     let stop = stream::once(Box::pin(async move {
         sleep(Duration::from_secs(seconds)).await;

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_told_from_other_text() {
+    fn quantities_are_distinguished_from_other_text() {
         let cpu = &of(Kind::Pod)["$defs"]["Cpu"];
         assert_eq!(cpu["anyOf"][0], json!({"type": "string", "pattern": QUANTITY}));
         assert_eq!(cpu["anyOf"][1]["type"], "number");

@@ -63,7 +63,7 @@ fn a_command_is_shown_only_if_all_its_words_are_plain() {
 }
 
 #[test]
-fn names_of_secrets_are_told_from_names_of_their_places() {
+fn names_of_secrets_are_distinguished_from_names_of_their_places() {
     for name in [
         "DB_PASSWORD",
         "apiKey",

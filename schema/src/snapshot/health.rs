@@ -274,7 +274,7 @@ fn named(object: &Object) -> NamespacedName {
     NamespacedName::new(&object.metadata.namespace, &object.metadata.name)
 }
 
-/// A healthy pod that may not stay so: it has run for too short a time to tell.
+/// A healthy pod that may not stay so: it has run for too short a time to know.
 pub fn unsteady<'a>(snapshot: &'a Snapshot, object: &Object, now: Timestamp) -> Option<Unsteady<'a>> {
     let Resource::Pod(_) = &object.resource else { return None };
     let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);

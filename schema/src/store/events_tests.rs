@@ -27,7 +27,7 @@ async fn written(store: &MemoryStore) -> Vec<Event> {
     listing.items.iter().map(|item| decode(&item.value).unwrap()).collect()
 }
 
-/// Waits, in paused time, until so many events are there; no more may come after.
+/// Waits, in paused time, until this many events are there; no more may come after.
 async fn settled(store: &MemoryStore, count: usize) -> Vec<Event> {
     for _ in 0..200 {
         sleep(Duration::from_millis(100)).await;

@@ -252,7 +252,7 @@ fn every_violation_is_of_a_known_rule_and_names_its_object() {
 }
 
 #[test]
-fn all_mistakes_are_told_in_one_run() {
+fn all_mistakes_are_reported_in_one_run() {
     let text = container(
         "imagePullPolcy: Always\nports: [{containerPort: 0}]\nresources: {limits: {memory: 1Xi}}\nvolumeMounts: [{name: v, mountPath: a}]",
     );
@@ -273,7 +273,7 @@ fn one_bad_document_does_not_hide_the_others() {
 
 // Seen red with every mistake of the document taken for one that may have hidden the name.
 #[test]
-fn a_name_that_is_not_found_is_told_beside_mistakes_that_do_not_hide_it() {
+fn a_name_that_is_not_found_is_reported_beside_mistakes_that_do_not_hide_it() {
     let pod = |fields: &str| {
         let mounts = "    volumeMounts:\n    - {name: w, mountPath: /a}\n";
         load(&format!(

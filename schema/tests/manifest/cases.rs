@@ -32,10 +32,10 @@ pub(crate) fn check(cases: &[Case]) {
 
 /// What is said of each case, notes left out, one line each.
 pub(crate) fn messages(cases: &[Case]) -> String {
-    let told = |(_, marked): &Case| load(&unmarked(marked).0).violations;
-    let told = cases.iter().flat_map(told);
-    let told = told.filter(|violation| violation.severity != schema::violation::Severity::Note);
-    told.map(|violation| format!("{violation}\n")).collect()
+    let reported = |(_, marked): &Case| load(&unmarked(marked).0).violations;
+    let reported = cases.iter().flat_map(reported);
+    let reported = reported.filter(|violation| violation.severity != schema::violation::Severity::Note);
+    reported.map(|violation| format!("{violation}\n")).collect()
 }
 
 /// A document of `kind` and `api_version` whose spec is `spec`, indented by two.

@@ -250,7 +250,7 @@ fn an_older_function_loads_with_a_note() {
 }
 
 #[test]
-fn a_folder_outside_the_repository_is_told_at_its_place() {
+fn a_folder_outside_the_repository_is_reported_at_its_place() {
     let text = "apiVersion: app/v1\nkind: Function\nmetadata:\n  name: hello\nspec:\n  userUploadFilePath: /home/alice/hello\n";
     assert_eq!(rules(&load(text)), ["invalid-path 6:23"]);
 }

@@ -121,7 +121,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn each_mistake_is_told_at_its_place() {
+fn each_mistake_is_reported_at_its_place() {
     check(&cases());
 }
 

@@ -132,8 +132,8 @@ fn a_short_daemon_set_and_a_long_one_of_the_same_meaning_are_equal() {
 #[test]
 fn a_limit_of_history_is_noted_and_dropped() {
     let loaded = load(&with("revisionHistoryLimit: 3"));
-    let told: Vec<&str> = loaded.violations.iter().map(|violation| &*violation.message).collect();
-    assert!(told.len() == 1 && told[0].contains("revisionHistoryLimit"), "{told:?}");
+    let reported: Vec<&str> = loaded.violations.iter().map(|violation| &*violation.message).collect();
+    assert!(reported.len() == 1 && reported[0].contains("revisionHistoryLimit"), "{reported:?}");
     assert_eq!(spec(&with("revisionHistoryLimit: 3")), spec(&with("")));
 }
 

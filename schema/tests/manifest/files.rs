@@ -107,7 +107,7 @@ fn every_bound_is_named() {
 }
 
 #[test]
-fn of_very_many_violations_the_first_errors_are_told() {
+fn of_very_many_violations_the_first_errors_are_reported() {
     let text = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\n{}x: 1\n", "x: 1\n".repeat(5000));
     let loaded = load(&text);
     assert_eq!(loaded.violations.len(), limits::VIOLATIONS_MAX + 1);

@@ -74,8 +74,8 @@ fn very_many_warnings_do_not_hide_an_error() {
     assert!(rules(&loaded).contains(&"unknown-field 10:5".to_owned()));
 }
 
-/// Characters that are told of a file in all.
-fn told(loaded: &ManifestFile) -> usize {
+/// Characters of all messages of a file.
+fn reported(loaded: &ManifestFile) -> usize {
     assert!(loaded.has_errors());
     let lengths = loaded.violations.iter().map(|violation| {
         violation.message.len() + violation.help.len() + violation.object.as_deref().map_or(0, str::len)
@@ -84,24 +84,24 @@ fn told(loaded: &ManifestFile) -> usize {
 }
 
 #[test]
-fn long_names_are_not_told_again_with_every_mistake() {
+fn long_names_are_not_repeated_with_every_mistake() {
     let long = "k".repeat(400_000);
     let choices = format!("{{\"type\": \"Choice\", \"choices\": [{}1]}}", "1,".repeat(300));
     let states = format!("{{\"startAt\": \"a\", \"states\": {{\"{long}\": {choices}}}}}");
     let head = "{\"apiVersion\": \"minik8s.io/v1\", \"kind\": \"Workflow\", \"metadata\": {\"name\": \"a\"}";
     let loaded = load_file("a.json", format!("{head}, \"spec\": {states}}}").as_bytes());
     assert!(rules(&loaded).contains(&"too-large 1:116".to_owned()), "{:?}", rules(&loaded));
-    assert!(told(&loaded) < 300_000, "{}", told(&loaded));
+    assert!(reported(&loaded) < 300_000, "{}", reported(&loaded));
 
     let named = container(&format!("env: [{}]", "1,".repeat(300)))
         .replace("name: web\nspec", &format!("name: {long}\nspec"));
-    assert!(told(&load(&named)) < 300_000, "{}", told(&load(&named)));
+    assert!(reported(&load(&named)) < 300_000, "{}", reported(&load(&named)));
 
     let volume = |index: usize| format!("- {{name: {}{index}, emptyDir: {{}}}}\n", "v".repeat(1000));
     let volumes: String = (0..300).map(volume).collect();
     let mounts = "{name: w, mountPath: a}, ".repeat(100);
     let mounted = with(&format!("  volumeMounts: [{mounts}]\nvolumes:\n{volumes}"));
-    assert!(told(&load(&mounted)) < 1_500_000, "{}", told(&load(&mounted)));
+    assert!(reported(&load(&mounted)) < 1_500_000, "{}", reported(&load(&mounted)));
 }
 
 #[test]

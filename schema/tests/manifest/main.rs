@@ -58,6 +58,6 @@ fn load(text: &str) -> ManifestFile {
 
 /// `rule line:column` of everything but notes.
 fn rules(loaded: &ManifestFile) -> Vec<String> {
-    let told = loaded.violations.iter().filter(|violation| violation.severity != Severity::Note);
-    told.map(|violation| format!("{} {}:{}", violation.rule, violation.line, violation.column)).collect()
+    let reported = loaded.violations.iter().filter(|violation| violation.severity != Severity::Note);
+    reported.map(|violation| format!("{} {}:{}", violation.rule, violation.line, violation.column)).collect()
 }

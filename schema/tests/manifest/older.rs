@@ -200,8 +200,8 @@ fn what_cannot_be_carried_over_is_an_error_at_its_place() {
         ),
     ]);
     // Ten pods in one period of no seconds, or of an hour: both directions say so.
-    let told = rules(&load(&hpa("  adjustInterval: 1h\n")));
-    assert_eq!(told, ["scaling 9:19", "scaling 9:19"]);
+    let reported = rules(&load(&hpa("  adjustInterval: 1h\n")));
+    assert_eq!(reported, ["scaling 9:19", "scaling 9:19"]);
 }
 
 #[test]

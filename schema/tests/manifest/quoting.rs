@@ -40,9 +40,9 @@ fn a_value_that_may_be_a_secret_is_in_no_message() {
             ),
         ] {
             for violation in load_file("a.yaml", text.as_bytes()).violations {
-                let told = violation.to_string();
+                let reported = violation.to_string();
                 let value = canary.trim_matches(['[', ']']).trim_start_matches('0');
-                assert!(value == "true" || !told.contains(value), "{told}");
+                assert!(value == "true" || !reported.contains(value), "{reported}");
             }
         }
     }
@@ -52,9 +52,9 @@ fn a_value_that_may_be_a_secret_is_in_no_message() {
 fn a_mistake_in_a_value_that_is_not_shown_still_says_what_to_write() {
     let text = container("env:\n- {name: DB_PASSWORD, value: 12345678}");
     let violations = load_file("a.yaml", text.as_bytes()).violations;
-    let told: Vec<_> = violations.iter().map(|v| (v.message.as_str(), v.help.as_str())).collect();
+    let reported: Vec<_> = violations.iter().map(|v| (v.message.as_str(), v.help.as_str())).collect();
     assert_eq!(
-        told,
+        reported,
         [("spec.containers[0].env[0].value: text is wanted, found a number", "write it in quotes")]
     );
 }

@@ -4,7 +4,7 @@
 //! server beyond the cluster, which the Cluster object names. A machine's own resolver, if asked for, survives a
 //! crash and comes back. Settings of the Cluster object come and go with a push.
 //!
-//! The first story is red when the address goes from a node: questions then leave it, and whoever answers out
+//! The first story is red when the address goes from a node: questions then leave it, and the server that answers out
 //! there knows no such name. It was seen red with a pod's `hostname` in every service, with the addresses of
 //! other nodes left out of the zone, with the own one not read from the disk, and with the host name alone in
 //! `/etc/hosts`.
@@ -281,7 +281,7 @@ impl Asker<'_> {
     }
 }
 
-/// By the search list, with the container's own resolver. Whoever is there need not answer: ping says first
+/// By the search list, with the container's own resolver. The host need not answer: ping says first
 /// whom it asks, which is one of `wanted`.
 fn resolves(cluster: &Cluster, pod: &PodView, names: &[(&str, &[String])]) -> Result<()> {
     let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
@@ -296,7 +296,7 @@ fn resolves(cluster: &Cluster, pod: &PodView, names: &[(&str, &[String])]) -> Re
 }
 
 /// What containers see, whichever network they have.
-fn resolvers_are_told(cluster: &Cluster, dns: &str) -> Result<()> {
+fn resolvers_are_set(cluster: &Cluster, dns: &str) -> Result<()> {
     let resolver = |name: &str| -> Result<String> {
         let pod = cluster.running(name, &["main"])?;
         cluster.exec(&pod, "main", &["cat", "/etc/resolv.conf"])
@@ -329,7 +329,7 @@ fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Res
         let views = views.into_iter().collect::<Result<Vec<_>>>()?;
         let addresses = views.iter().map(|pod| Ok(pod.address()?.to_owned())).collect::<Result<Vec<_>>>()?;
         let pods: [String; 3] = addresses.try_into().ok().context("three pods")?;
-        resolvers_are_told(cluster, &dns)?;
+        resolvers_are_set(cluster, &dns)?;
 
         let server = dns.as_str();
         let hosts = cluster.nodes.iter().map(|node| (node.name.clone(), node.net.clone()));

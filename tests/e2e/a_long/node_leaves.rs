@@ -28,7 +28,7 @@ fn a_node_that_leaves_for_good_is_forgotten_and_its_pods_start_elsewhere() -> Re
         let (etcd, instance) = (cluster.etcd_for_nodes(), cluster.slot().instance());
         let mut command = cluster.numbered(2)?.agent_command("reset", "");
         command.extend(["--leave", &etcd, "--node", &leaving].map(str::to_owned));
-        // Whoever still runs an agent there has not left.
+        // A node whose agent still runs has not left.
         let said = outcome(Command::new(&command[0]).args(&command[1..]), secs(60))?;
         ensure!(
             said.code == 1 && !cluster.etcd.list(&format!("/minik8s/nodes/{leaving}"))?.is_empty(),

@@ -125,7 +125,7 @@ fn left_of_builds(cluster: &Cluster) -> Result<(Vec<String>, Vec<String>)> {
 #[test]
 fn a_build_that_takes_too_much_is_stopped_with_the_reason_and_leaves_nothing_running() -> Result<()> {
     let mut cluster = Cluster::prepare(options(1))?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         let agent = &mut cluster.node_mut().agent;
         agent.set_env("MINIK8S_BUILD_TIMEOUT", "25");
         agent.set_env("MINIK8S_BUILD_MEMORY", "32Mi");

@@ -92,14 +92,14 @@ fn only_calls_in_a_gateway_that_is_killed_fail() -> Result<()> {
             })
             .collect();
         let stop = AtomicBool::new(false);
-        let (told, failed) = std::thread::scope(|threads| {
+        let (outcome, failed) = std::thread::scope(|threads| {
             let running: Vec<_> =
                 callers.iter().map(|caller| threads.spawn(|| caller.call_until(&stop))).collect();
-            let told = kill_and_bring_back(cluster, &callers);
+            let outcome = kill_and_bring_back(cluster, &callers);
             stop.store(true, Ordering::Relaxed);
-            (told, running.into_iter().map(|one| one.join()).collect::<Vec<_>>())
+            (outcome, running.into_iter().map(|one| one.join()).collect::<Vec<_>>())
         });
-        told?;
+        outcome?;
         let mut calls = 0;
         for (caller, failed) in callers.iter().zip(failed) {
             let failed = failed.map_err(|_| harness::Error::msg("a caller panicked"))??;

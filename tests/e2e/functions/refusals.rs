@@ -65,7 +65,7 @@ fn when_the_queue_is_full(ask: &(impl Fn(&str, &[&str]) -> Result<(u16, String)>
     std::thread::scope(|threads| {
         let slow = || ask("narrow", &["-d", r#"{"for": 4}"#]);
         let first = threads.spawn(slow);
-        let told = eventually("it runs", secs(20), || here(0, 1)).and_then(|()| {
+        let outcome = eventually("it runs", secs(20), || here(0, 1)).and_then(|()| {
             let second = threads.spawn(slow);
             eventually("the second waits", secs(3), || here(1, 1))?;
             let (status, said) = ask("narrow", &["-d", "{}"])?;
@@ -76,7 +76,7 @@ fn when_the_queue_is_full(ask: &(impl Fn(&str, &[&str]) -> Result<(u16, String)>
             second.join().map_err(|_| harness::Error::msg("a caller panicked"))?
         });
         let first = first.join().map_err(|_| harness::Error::msg("a caller panicked"))??;
-        let second = told?;
+        let second = outcome?;
         ensure!(first.0 == 200 && second.0 == 200, "{first:?} {second:?}");
         Ok(())
     })

@@ -24,7 +24,7 @@ fn dockerfile(made: &str) -> [(&'static str, String); 2] {
     [("Dockerfile", text), ("answer", ANSWER.replace("MADE", made))]
 }
 
-/// The same of a program that takes a while for each call, and drops all of them when it is told to end.
+/// The same of a program that takes a while for each call, and drops all of them when it gets SIGTERM.
 fn dies_at_once(made: &str) -> [(&'static str, String); 2] {
     let [(file, text), (answer, script)] = dockerfile(made);
     let (from, _) = text.split_once("CMD").unwrap_or_default();
@@ -181,7 +181,7 @@ fn index(cluster: &Cluster, wheel: Vec<u8>) -> Result<String> {
                 "HTTP/1.1 {status}\r\nWWW-Authenticate: Basic realm=\"index\"\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                 body.len()
             );
-            // Whoever hangs up asks again.
+            // A client that hangs up asks again.
             let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(&body));
         }
     });

@@ -71,7 +71,7 @@ fn builds(node: &Node) -> Change {
 fn without_a_registry_living_nodes_give_the_image_and_it_is_built_again_when_none_has_it() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(4), python: true, ..ClusterOptions::default() };
     let mut cluster = Cluster::prepare(options)?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         let late = cluster.nodes.pop().context("four nodes")?;
         cluster.start_all()?;
         cluster.nodes.push(late);
@@ -165,7 +165,7 @@ fn has(registry: &Registry, hash: &str) -> Result<bool> {
 fn a_registry_with_a_login_and_a_ca_of_its_own_gets_the_images_gives_them_and_loses_them() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(2), python: true, ..ClusterOptions::default() };
     let mut cluster = Cluster::prepare(options)?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         let kind = RegistryOptions { login: Some(LOGIN), is_for_nodes: true, deletes: true };
         let mut registry = Registry::start_with(cluster.slot(), 8, kind)?;
         let ca = registry.ca().context("it speaks TLS")?;

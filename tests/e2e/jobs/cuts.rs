@@ -8,7 +8,7 @@ use schema::kinds::job::JobPhase;
 
 use super::{Site, settings, with_slurm};
 
-/// Jobs of one round: so many trials.
+/// Jobs of one round: this many trials.
 const JOBS: usize = 5;
 /// From its order to its end a round takes about so long.
 const ROUND: Duration = Duration::from_millis(2500);

@@ -9,7 +9,7 @@ use schema::records::JobReport;
 use super::{Site, settings, with, with_slurm};
 
 #[test]
-fn every_end_of_a_job_is_told_from_the_others() -> Result<()> {
+fn every_end_of_a_job_is_distinguished_from_the_others() -> Result<()> {
     with(Slurm::start_with_memory_limits, |site| {
         let job = |name: &str, command: &str, more: &str| {
             site.manifest(name, &format!("  runCommands:\n  - |\n    {command}\n{more}"))

@@ -7,7 +7,7 @@ use harness::{Where, outcome};
 use super::*;
 use crate::functions::{code, manifest};
 
-/// Works for 8 s, and beats twice a second if it is told to.
+/// Works for 8 s, and beats twice a second if it is asked to.
 const SLOW: &str = "import os
 import time
 import urllib.request

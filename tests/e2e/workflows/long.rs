@@ -15,7 +15,7 @@ const NOISE_KIB: u64 = 24 * 1024;
 #[test]
 fn a_loop_of_thousands_of_transitions_stays_small() -> Result<()> {
     let mut cluster = Cluster::prepare(ClusterOptions::default())?;
-    cluster.tell(|cluster| {
+    cluster.run_story(|cluster| {
         cluster.etcd.start()?;
         cluster.reconcilers[0].start()?;
         cluster.wait_reconciler(0)?;

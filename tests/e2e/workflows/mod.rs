@@ -30,9 +30,9 @@ fn calls(cluster: &Cluster, function: &str) -> Result<Vec<String>> {
         let of_function = container.label("pod").starts_with(&format!("{function}-"));
         if of_function && container.label("container") == "function" {
             let log = docker.run(&["logs", &container.id])?;
-            let told =
+            let reported =
                 log.lines().filter_map(|line| line.split_once("called ").map(|(_, rest)| rest.to_owned()));
-            lines.extend(told);
+            lines.extend(reported);
         }
     }
     Ok(lines)

@@ -1,4 +1,4 @@
-//! What starts runs by itself: commits, calls and times, each once, whoever leads and whatever is down.
+//! What starts runs by itself: commits, calls and times, each once, under any leader and whatever is down.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -106,7 +106,7 @@ fn now() -> Result<Duration> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?)
 }
 
-/// Sleeps until so many seconds after the epoch: the time itself is what is waited for.
+/// Sleeps until this many seconds after the epoch: the time itself is what is waited for.
 fn until(second: u64) -> Result<()> {
     sleep(Duration::from_secs(second).saturating_sub(now()?));
     Ok(())
@@ -119,7 +119,7 @@ fn at_minute(second: u64) -> Result<(String, String)> {
     Ok((time.strftime("%-M %-H * * *").to_string(), run))
 }
 
-/// Takes four real minutes, so it is told only in a soak.
+/// Takes four real minutes, so it runs only in a soak.
 #[test]
 fn times_start_one_run_over_a_change_of_leader_and_over_a_minute_with_all_down() -> Result<()> {
     if rounds(0, 1) == 0 {

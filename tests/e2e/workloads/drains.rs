@@ -27,12 +27,13 @@ fn steps(cluster: &Cluster, node: &str, since: i64) -> Result<Vec<Option<Drain>>
 
 /// The successor had its time to serve before the former pod got SIGTERM.
 fn was_replaced_first(moments: &[&Moment], former: &str) -> Result<()> {
-    let told = moments.iter().find(|m| m.happened == Happened::Signalled && m.pod == former);
+    let signalled = moments.iter().find(|m| m.happened == Happened::Signalled && m.pod == former);
     let began = moments.iter().find(|m| m.happened == Happened::Began && m.pod != former);
-    let (told, began) = (told.context("it got no SIGTERM")?, began.context("nothing took its place")?);
-    let lead_nanos = told.at_nanos - began.at_nanos;
+    let (signalled, began) =
+        (signalled.context("it got no SIGTERM")?, began.context("nothing took its place")?);
+    let lead_nanos = signalled.at_nanos - began.at_nanos;
     println!("the successor began {} ms before the former pod got SIGTERM", lead_nanos / 1_000_000);
-    ensure!(lead_nanos >= i64::from(SLOW) * 1_000_000_000, "{began:?}, {told:?}");
+    ensure!(lead_nanos >= i64::from(SLOW) * 1_000_000_000, "{began:?}, {signalled:?}");
     Ok(())
 }
 

@@ -115,7 +115,7 @@ const MIN_READY: i64 = 4;
 
 // Seen red with `moves` that takes new pods for available.
 #[test]
-fn a_former_pod_is_told_to_end_only_when_its_successor_was_ready_for_long_enough() -> Result<()> {
+fn a_former_pod_gets_sigterm_only_when_its_successor_was_ready_for_long_enough() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
         let timeline = Timeline::begin(cluster)?;
         let mut shop = Workload::new("shop", 2);
@@ -133,13 +133,13 @@ fn a_former_pod_is_told_to_end_only_when_its_successor_was_ready_for_long_enough
             let all = moments.iter().filter(|m| m.happened == happened && of_former(m) == former);
             all.map(|moment| moment.at_nanos / 1_000_000).collect()
         };
-        let (began, told) = (at(Happened::Began, false), at(Happened::Signalled, true));
-        ensure!(began.len() == 2 && told.len() == 2, "{moments:?}");
-        for (began, told) in began.iter().zip(&told) {
-            println!("SIGTERM {} ms after the successor began", told - began);
-            ensure!(told - began >= MIN_READY * 1000, "{moments:?}");
+        let (began, signalled) = (at(Happened::Began, false), at(Happened::Signalled, true));
+        ensure!(began.len() == 2 && signalled.len() == 2, "{moments:?}");
+        for (began, signalled) in began.iter().zip(&signalled) {
+            println!("SIGTERM {} ms after the successor began", signalled - began);
+            ensure!(signalled - began >= MIN_READY * 1000, "{moments:?}");
         }
-        ensure!(began[1] > told[0] - 1000, "both new pods came at once: {moments:?}");
+        ensure!(began[1] > signalled[0] - 1000, "both new pods came at once: {moments:?}");
         Ok(())
     })
 }

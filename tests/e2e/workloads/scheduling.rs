@@ -61,7 +61,7 @@ fn land(cluster: &Cluster, prefix: &str, wanted: [usize; 3]) -> Result<()> {
 }
 
 /// Which pod the plan of the clone's HEAD puts on which node.
-fn foretold(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
+fn expected_plan(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
     let (repo, server) =
         (cluster.repo.work().to_string_lossy().into_owned(), format!("http://{}", cluster.api(0)));
     let plan = cluster.cli(&["plan", "--repo", &repo, "--server", &server, "-o", "json"])?;
@@ -117,7 +117,7 @@ fn a_pushed_strategy_holds_for_the_next_pods_and_moves_no_other() -> Result<()> 
         // By lot, whose seed is kept, so that anyone can draw it again. A plan says before the push what it will be.
         let lot = [strategy("random"), set("lot", 2, "")];
         cluster.repo.propose(&lot, "By lot")?;
-        let foretold = foretold(cluster)?;
+        let expected_plan = expected_plan(cluster)?;
         cluster.push(&[], "Merge")?;
         run(cluster, "lot", 2)?;
         let mut drawn = BTreeMap::new();
@@ -126,7 +126,7 @@ fn a_pushed_strategy_holds_for_the_next_pods_and_moves_no_other() -> Result<()> 
             let lots = all.iter().filter(|one| one.label("pod").starts_with("lot-"));
             drawn.extend(lots.map(|one| (one.label("pod").to_owned(), node.name.clone())));
         }
-        ensure!(foretold == drawn, "the plan says {foretold:?}, and it is {drawn:?}");
+        ensure!(expected_plan == drawn, "the plan says {expected_plan:?}, and it is {drawn:?}");
         let reasons: Vec<String> = cluster
             .etcd
             .list("/minik8s/bindings/")?

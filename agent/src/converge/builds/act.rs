@@ -127,7 +127,7 @@ impl BuildsLoop {
                     let message = format!(
                         "image {repository}@{digest}, which no function needs, stays in the registry: {why}; delete it there"
                     );
-                    self.tell_of_node("ImageStaysInRegistry", message);
+                    self.record_node_event("ImageStaysInRegistry", message);
                 }
             }
         }
@@ -150,7 +150,7 @@ impl BuildsLoop {
             Err(why) => {
                 tracing::warn!(target, why, "an image can't be pushed");
                 let attempts = self.push_failed.get(&hash).map_or(0, |failed| failed.attempts) + 1;
-                self.tell_of_node("PushFailed", why.clone());
+                self.record_node_event("PushFailed", why.clone());
                 let failure = Failure { why, at: Timestamp::now(), attempts, package_index: None };
                 self.push_failed.insert(hash, failure);
             }
@@ -184,14 +184,14 @@ impl BuildsLoop {
             Ok(()) => {
                 self.failed.remove(hash);
                 let message = format!("image {} was built in {:.1?}", order.reference, began.elapsed());
-                self.tell(order, EventType::Normal, "Built", message);
+                self.record_event(order, EventType::Normal, "Built", message);
             }
             Err(why) => {
                 lock(&log).add(&format!("{why}\n"));
                 let why = lock(&log).end();
                 tracing::warn!(function = %order.function, why, "an image can't be built");
                 let attempts = self.failed.get(hash).map_or(0, |failed| failed.attempts) + 1;
-                self.tell(order, EventType::Warning, "BuildFailed", why.clone());
+                self.record_event(order, EventType::Warning, "BuildFailed", why.clone());
                 let package_index = order.package_index.clone();
                 let failure = Failure { why, at: Timestamp::now(), attempts, package_index };
                 self.failed.insert(hash.to_owned(), failure);
@@ -284,7 +284,7 @@ impl BuildsLoop {
         Ok(Some(BuildSecret(format!("machine {host} login {user} password {password}\n"))))
     }
 
-    fn tell_of_node(&self, reason: &str, message: String) {
+    fn record_node_event(&self, reason: &str, message: String) {
         self.deps.events.record(EventDraft {
             kind: EventType::Warning,
             object_kind: "Node".to_owned(),
@@ -295,7 +295,7 @@ impl BuildsLoop {
         });
     }
 
-    fn tell(&self, order: &BuildOrder, kind: EventType, reason: &str, message: String) {
+    fn record_event(&self, order: &BuildOrder, kind: EventType, reason: &str, message: String) {
         self.deps.events.record(EventDraft {
             kind,
             object_kind: "Function".to_owned(),

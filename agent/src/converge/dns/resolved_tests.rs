@@ -12,7 +12,7 @@ use super::plan::{HOSTS_MAX, NodeStep, Resolved, Split, plan};
 use super::tests::seen;
 
 const PRINTS: &str = r#"#!/bin/sh
-echo "$*" >> "$(dirname "$0")/told"
+echo "$*" >> "$(dirname "$0")/calls"
 case "$1 $#" in
 "dns 2") echo "Link 12 (mk8s.1): 10.96.0.10" ;;
 "domain 2") echo "Link 12 (mk8s.1): ~cluster.local ~shop.example.com" ;;
@@ -50,10 +50,10 @@ async fn what_is_printed_of_a_link_is_read() {
 
 // Seen red with the server first: until its domains come, it is asked for everything.
 #[tokio::test]
-async fn the_server_is_told_last() {
+async fn the_server_is_set_last() {
     let (folder, program) = resolvectl();
     set_split_by(&program, "mk8s.1", &Split::default(), &split(&[])).await.unwrap();
-    let told = fs::read_to_string(folder.path().join("told")).unwrap();
+    let reported = fs::read_to_string(folder.path().join("calls")).unwrap();
     let wanted = [
         "default-route mk8s.1 no",
         "dnsovertls mk8s.1 no",
@@ -61,7 +61,7 @@ async fn the_server_is_told_last() {
         "domain mk8s.1 ~cluster.local ~shop.example.com",
         "dns mk8s.1 10.96.0.10",
     ];
-    assert_eq!(told.lines().collect::<Vec<_>>(), wanted);
+    assert_eq!(reported.lines().collect::<Vec<_>>(), wanted);
 }
 
 /// As systemd-resolved does it: what is there counts until the new is in, and of too many none stays.
@@ -102,12 +102,12 @@ async fn hosts_that_come_while_others_go_leave_no_moment_without_the_zone() {
 
 // Seen red with all of them: systemd-resolved takes none then, the zone neither.
 #[test]
-fn of_too_many_hosts_the_first_are_told_and_the_zone_always() {
+fn of_too_many_hosts_the_first_are_reported_and_the_zone_always() {
     let mut observed = seen(true);
     observed.hosts = (0..400).map(|number| format!("h{number:03}.example.com")).collect();
     observed.resolved = Resolved::Says(Split::default());
-    let NodeStep::Split(told) = plan(&observed).node else { panic!("it is told") };
-    assert_eq!(told.domains.len(), HOSTS_MAX + 1);
-    let names = |name: &str| told.domains.contains(name);
+    let NodeStep::Split(reported) = plan(&observed).node else { panic!("it is set") };
+    assert_eq!(reported.domains.len(), HOSTS_MAX + 1);
+    let names = |name: &str| reported.domains.contains(name);
     assert!(names("~cluster.local") && names("~h254.example.com") && !names("~h255.example.com"));
 }

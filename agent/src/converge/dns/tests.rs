@@ -73,7 +73,7 @@ fn the_server_follows_the_range_and_upstreams_follow_the_machine() {
 }
 
 #[test]
-fn pods_are_told_no_server_that_only_the_machine_reaches() {
+fn pods_get_no_server_that_only_the_machine_reaches() {
     let machine =
         Machine { text: "nameserver 127.0.0.1\nnameserver 192.0.2.1\n".into(), ..Machine::default() };
     let pods = plan(&Observed { machine, ..seen(false) }).pods;
@@ -175,8 +175,8 @@ fn while_systemd_resolved_says_nothing_nothing_is_changed() {
     ] {
         let plan = plan(&seen);
         assert_eq!(plan.node, wanted, "{what}");
-        let is_told = !schema::control::Plan::is_empty(&plan);
-        assert!(is_told || wanted == NodeStep::Nothing, "{what}");
+        let is_reported = !schema::control::Plan::is_empty(&plan);
+        assert!(is_reported || wanted == NodeStep::Nothing, "{what}");
     }
 }
 

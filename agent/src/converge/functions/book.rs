@@ -405,7 +405,7 @@ impl Calls {
                 panic_milli: entry.window.mean_milli(PANIC_SECONDS, now),
                 idle_since: entry.idle_since,
             };
-            let recent = entry.failures.told(Timestamp::now());
+            let recent = entry.failures.recent(Timestamp::now());
             if !recent.is_empty() {
                 failures.insert(id.to_string(), recent);
             }

@@ -114,7 +114,7 @@ impl Failures {
     }
 
     /// Those that are reported, the newest first.
-    pub(super) fn told(&self, now: Timestamp) -> Vec<CallFailure> {
+    pub(super) fn recent(&self, now: Timestamp) -> Vec<CallFailure> {
         let is_recent = |one: &&CallFailure| now.duration_since(one.last) < FAILURES_TOLD;
         self.0.iter().filter(is_recent).cloned().collect()
     }
@@ -147,11 +147,12 @@ mod tests {
         for (second, kind) in ["A", "B", "A", "C", "D", "A"].into_iter().enumerate() {
             failures.add((kind, &"ä".repeat(150)), at(1000 * i64::try_from(second).unwrap()));
         }
-        let told = |now| failures.told(now).into_iter().map(|one| (one.kind, one.count)).collect::<Vec<_>>();
+        let recent =
+            |now| failures.recent(now).into_iter().map(|one| (one.kind, one.count)).collect::<Vec<_>>();
         let expected = [("A", 3), ("D", 1), ("C", 1)].map(|(kind, count)| (kind.to_owned(), count));
-        assert_eq!(told(at(5000)), expected);
-        assert_eq!(failures.told(at(5000))[0].message, "ä".repeat(100));
-        assert_eq!(told(at(3_600_000 + 4500)), expected[..1], "an hour later");
+        assert_eq!(recent(at(5000)), expected);
+        assert_eq!(failures.recent(at(5000))[0].message, "ä".repeat(100));
+        assert_eq!(recent(at(3_600_000 + 4500)), expected[..1], "an hour later");
         let body = br#"{"error": {"type": "ValueError", "message": "no"}}"#;
         assert_eq!(error_in(body), ("ValueError".to_owned(), "no".to_owned()));
         assert_eq!(error_in(b"{}"), ("Error".to_owned(), String::new()));
@@ -162,7 +163,7 @@ mod tests {
         Some(ReplicaStart { scheduled, created, started: at(started), imported: at(imported) })
     }
 
-    fn told(queued: u64, replica: Option<ReplicaStart>) -> String {
+    fn server_timing(queued: u64, replica: Option<ReplicaStart>) -> String {
         Phases::new(at(0), Duration::from_millis(queued), replica).header()
     }
 
@@ -170,16 +171,20 @@ mod tests {
     #[test]
     fn the_phases_of_a_start_fill_the_wait_and_no_more() {
         assert_eq!(
-            told(500, start(10, 110, 310, 460)),
+            server_timing(500, start(10, 110, 310, 460)),
             "queued;dur=500.000, scheduled;dur=10.000, created;dur=100.000, started;dur=200.000, \
              imported;dur=150.000, routed;dur=40.000"
         );
-        let late = told(100, start(-300, -200, -100, 60));
+        let late = server_timing(100, start(-300, -200, -100, 60));
         assert!(late.contains("started;dur=0.000, imported;dur=60.000, routed;dur=40.000"), "{late}");
-        let clock_is_ahead = told(100, start(10, 5000, 6000, 7000));
+        let clock_is_ahead = server_timing(100, start(10, 5000, 6000, 7000));
         assert!(clock_is_ahead.contains("created;dur=90.000, started;dur=0.000"), "{clock_is_ahead}");
-        assert_eq!(told(3, start(-300, -200, -100, -60)), "queued;dur=3.000", "it waited for a place only");
-        assert_eq!(told(0, start(1, 2, 3, 4)), "queued;dur=0.000");
+        assert_eq!(
+            server_timing(3, start(-300, -200, -100, -60)),
+            "queued;dur=3.000",
+            "it waited for a place only"
+        );
+        assert_eq!(server_timing(0, start(1, 2, 3, 4)), "queued;dur=0.000");
     }
 
     #[test]

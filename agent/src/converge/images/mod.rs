@@ -49,7 +49,7 @@ impl ImagesLoop {
         Self { deps, data_root: None }
     }
 
-    fn tell(&self, kind: EventType, reason: &str, message: String) {
+    fn record_event(&self, kind: EventType, reason: &str, message: String) {
         self.deps.events.record(EventDraft {
             kind,
             object_kind: "Node".to_owned(),
@@ -95,7 +95,7 @@ impl Loop for ImagesLoop {
                 names.join(", ")
             );
             tracing::info!("{message}");
-            self.tell(EventType::Normal, "FreedImages", message);
+            self.record_event(EventType::Normal, "FreedImages", message);
         }
         if outcome.too_little || !outcome.failures.is_empty() {
             let why = match outcome.failures.first() {
@@ -107,7 +107,7 @@ impl Loop for ImagesLoop {
                 observed.thresholds.low_percent
             );
             tracing::warn!("{message}");
-            self.tell(EventType::Warning, "ImageGCFailed", message);
+            self.record_event(EventType::Warning, "ImageGCFailed", message);
         }
         Ok(Next::Interval)
     }

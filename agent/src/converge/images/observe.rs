@@ -11,13 +11,13 @@ impl ImagesLoop {
             Some(root) => root.clone(),
             None => {
                 let root = self.deps.docker.data_root().await;
-                let root = root.map_err(|e| LoopError::new("cannot tell where Docker's data lies", e))?;
+                let root = root.map_err(|e| LoopError::new("cannot find out where Docker's data lies", e))?;
                 self.data_root.insert(root).clone()
             }
         };
         let disk = self.deps.disk.usage(&root).await;
         let disk = disk.map_err(|e| {
-            LoopError::new(format!("cannot tell how full the disk of {} is", root.display()), e)
+            LoopError::new(format!("cannot find out how full the disk of {} is", root.display()), e)
         })?;
         let list = |e| LoopError::new("cannot list the images", e);
         // Before the images: what these pulls brought is among them.

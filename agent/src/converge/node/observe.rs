@@ -62,7 +62,7 @@ impl NodeLoop {
         if let Ok(facts) = tokio::time::timeout(FACTS_MAX, self.deps.machine.facts()).await {
             self.facts = Some(facts);
         }
-        let unknown = || LoopError::message("cannot tell what this machine is: Docker does not answer");
+        let unknown = || LoopError::message("cannot find out what this machine is: Docker does not answer");
         self.facts.clone().ok_or_else(unknown)
     }
 }

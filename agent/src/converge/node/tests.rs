@@ -223,7 +223,7 @@ async fn with_etcd_gone_it_fails_and_goes_on_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_agent_of_the_same_name_is_told_of() {
+async fn a_second_agent_of_the_same_name_is_reported() {
     let rig = Rig::new();
     let (mut first, mut second) = (rig.agent(FIRST), rig.agent(SECOND));
     run(&mut first, FIRST).await.unwrap();

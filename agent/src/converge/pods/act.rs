@@ -97,13 +97,13 @@ fn record_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
             "HostPortConflict" => "HostPortConflict",
             _ => continue,
         };
-        worker.tell(id, EventType::Warning, reason, waiting.message.clone());
+        worker.record_event(id, EventType::Warning, reason, waiting.message.clone());
     }
     if matches!(
         decision.why,
         DecisionReason::NoSubnet | DecisionReason::NoFreeAddress | DecisionReason::PauseEndedEarly
     ) {
-        worker.tell(id, EventType::Warning, "FailedCreatePodSandBox", decision.why.to_string());
+        worker.record_event(id, EventType::Warning, "FailedCreatePodSandBox", decision.why.to_string());
     }
 }
 
@@ -136,7 +136,7 @@ fn spawn(
                 Ok(()) => worker.reporter.send(TaskReport::Clear(slot)),
                 Err(failure) => {
                     tracing::warn!(pod = %id.pod, reason = failure.event, message = %failure, "a pod task failed");
-                    worker.tell(&id, EventType::Warning, failure.event, failure.to_string());
+                    worker.record_event(&id, EventType::Warning, failure.event, failure.to_string());
                     let (reason, message) = (failure.reason.to_owned(), failure.to_string());
                     worker.reporter.send(TaskReport::Failed(slot, reason, message, Retry::Soon));
                 }

@@ -39,7 +39,7 @@ impl Worker {
             let failed = self.remove(id, target).await.err();
             if let Some(failure) = &failed {
                 tracing::warn!(pod = %id.pod, container = target.name, message = %failure, "a dead container was not removed");
-                self.tell(id, EventType::Warning, failure.event, failure.to_string());
+                self.record_event(id, EventType::Warning, failure.event, failure.to_string());
             }
             let failed = failed.map(|failure| failure.to_string());
             self.reporter.send(TaskReport::Removal(target.id.clone(), failed));

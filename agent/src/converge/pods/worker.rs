@@ -73,7 +73,7 @@ impl PodId {
 
 impl Worker {
     /// Records an event about a pod.
-    pub fn tell(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
+    pub fn record_event(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
         self.events.record(EventDraft {
             kind,
             object_kind: "Pod".to_owned(),
@@ -86,7 +86,7 @@ impl Worker {
 
     pub(crate) fn trouble(&self, id: &PodId, container: &str, reason: &str, message: &str) {
         tracing::warn!(pod = %id.pod, container, reason, message, "a container was not started");
-        self.tell(id, EventType::Warning, "Failed", format!("{container}: {message}"));
+        self.record_event(id, EventType::Warning, "Failed", format!("{container}: {message}"));
         let failed =
             TaskReport::Failed(id.slot(container), reason.to_owned(), message.to_owned(), Retry::Soon);
         self.reporter.send(failed);

@@ -58,6 +58,6 @@ impl Loop for ServicesLoop {
     }
 
     async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
-        self.tell(&observed, &outcome)
+        self.publish_status(&observed, &outcome)
     }
 }

@@ -18,10 +18,14 @@ use crate::converge::publish;
 const AGAIN: Duration = Duration::from_millis(100);
 
 impl ServicesLoop {
-    pub(super) fn tell(&mut self, observed: &Observed, outcome: &Outcome) -> Result<Next, LoopError> {
+    pub(super) fn publish_status(
+        &mut self,
+        observed: &Observed,
+        outcome: &Outcome,
+    ) -> Result<Next, LoopError> {
         outcome.done.iter().for_each(|sentence| tracing::info!("services: {sentence}"));
         outcome.tolerated.iter().for_each(|sentence| tracing::warn!("services: {sentence}"));
-        outcome.refused.iter().for_each(|refusal| self.tell_refused(refusal));
+        outcome.refused.iter().for_each(|refusal| self.record_refusal(refusal));
         let error = outcome.failed.join("; ");
         let is_done = error.is_empty() && outcome.refused.is_empty() && !outcome.is_outdated;
         // The catalog of the disk has no revision to report.
@@ -45,7 +49,7 @@ impl ServicesLoop {
         }
     }
 
-    fn tell_refused(&self, Refusal { service: id, why, is_news }: &Refusal) {
+    fn record_refusal(&self, Refusal { service: id, why, is_news }: &Refusal) {
         if !is_news {
             tracing::debug!("services: {id} was tried again and is left out as before: {why}");
             return;

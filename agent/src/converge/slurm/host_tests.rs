@@ -55,7 +55,7 @@ async fn a_submission_waits_for_the_one_that_is_under_way() {
         (here.as_str(), alive, 100, false),
         (here.as_str(), dead(), 5, false),
         (here.as_str(), dead(), 20, true),
-        // Of a process of another host only its sign of life tells.
+        // Of a process of another host only its sign of life is known.
         ("elsewhere", dead(), 100, false),
         ("elsewhere", alive, 300, true),
     ] {

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_told_from_exit_codes() {
+    fn signals_are_distinguished_from_exit_codes() {
         assert_eq!(failure_class(Ended::Failed, Some((0, 9))), Some(FailureClass::Signal));
         assert_eq!(failure_class(Ended::Failed, Some((3, 0))), Some(FailureClass::ExitCode));
         assert_eq!(exit_of_squeue("9"), Some((0, 9)));

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_told_in_mebibytes_and_layers() {
+    fn progress_is_reported_in_mebibytes_and_layers() {
         let mut progress = PullProgress::default();
         progress.note("1.0", "Pulling from team/app", None);
         for layer in ["a", "b", "c"] {

@@ -286,7 +286,7 @@ async fn connections_to_a_port_of_a_pod_are_counted_until_the_client_closes_them
 }
 
 #[test]
-fn names_of_links_are_stable_short_and_tell_pods_apart() {
+fn names_of_links_are_stable_short_and_distinguish_pods() {
     let name = host_link_name("mk8sab", "0123456789abcdef0123456789abcdef");
     assert_eq!(name, host_link_name("mk8sab", "0123456789abcdef0123456789abcdef"));
     assert_ne!(name, host_link_name("mk8sab", "1123456789abcdef0123456789abcdef"));
@@ -296,7 +296,7 @@ fn names_of_links_are_stable_short_and_tell_pods_apart() {
 
 /// Not a check of speed, which depends on the machine: prints the figure for `--nocapture`.
 #[tokio::test]
-async fn twenty_links_are_made_and_the_time_is_told() {
+async fn twenty_links_are_made_and_the_time_is_reported() {
     let mut node = TestNamespace::new();
     let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
     netlink.ensure_bridge(&bridge()).await.unwrap();

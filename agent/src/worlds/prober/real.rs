@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_answer_is_told_in_known_words() {
+    async fn what_does_not_answer_is_reported_in_known_words() {
         let prober = RealProber::default();
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = silent.local_addr().unwrap().port();

@@ -345,7 +345,7 @@ async fn a_password_is_given_to_ssh_alone() {
         assert!(left.stdout.is_empty(), "the password lies on the disk");
         let wrong = LoginHost { login: login(jump), credential: Credential::Password(b"wrong".to_vec()) };
         let refused = run(&ssh, &wrong, "true").await.unwrap_err().to_string();
-        // ssh does not tell what its connection to a jump host was told.
+        // ssh does not say what its connection to a jump host answered.
         assert!(
             refused.starts_with("cannot log in") && (jump || refused.contains("Permission denied")),
             "{refused}"

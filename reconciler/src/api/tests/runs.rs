@@ -90,7 +90,7 @@ async fn what_cannot_be_a_run_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_thousand_runs_wait_and_one_more_is_told_to_come_again() {
+async fn a_thousand_runs_wait_and_one_more_has_to_come_again() {
     let api = with_flow().await;
     let store = Arc::clone(&api.store) as SharedStore;
     let follows = tokio::spawn(api.waiting.clone().follow(store, Nudge::default()));

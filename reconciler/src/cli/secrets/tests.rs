@@ -143,23 +143,23 @@ fn what_age_alone_made_is_bound_by_seal() {
     fs::create_dir_all(world.path("shop")).unwrap();
     let cluster = [world.folder.cluster().unwrap()];
     fs::write(world.path("shop/db.age"), crypt::encrypt(b"password: hunter2\n", &cluster).unwrap()).unwrap();
-    let told = world.problems();
-    assert!(told[0].contains("minik8s secrets seal db -n shop") && told.len() == 1, "{told:?}");
+    let shown = world.problems();
+    assert!(shown[0].contains("minik8s secrets seal db -n shop") && shown.len() == 1, "{shown:?}");
     seal(&world.folder, &sealing("db")).unwrap();
     assert_eq!(world.problems(), [""; 0]);
     assert_eq!(world.text("shop/db.keys"), "password\n");
 
-    // A copy says what it is for, and a list that was changed by hand is told.
+    // A copy says what it is for, and a list that was changed by hand is reported.
     fs::create_dir_all(world.path("other")).unwrap();
     fs::copy(world.path("shop/db.age"), world.path("other/db.age")).unwrap();
     fs::write(world.path("shop/db.keys"), "pasword\n").unwrap();
     fs::write(world.path("plain.age"), "password: canary\n").unwrap();
-    let told = world.problems().join("\n");
+    let shown = world.problems().join("\n");
     for part in ["other/db.age is for shop/db", "shop/db.keys lists other keys", "plain.age is not encrypted"]
     {
-        assert!(told.contains(part), "{told}");
+        assert!(shown.contains(part), "{shown}");
     }
-    assert!(!told.contains("canary"), "{told}");
+    assert!(!shown.contains("canary"), "{shown}");
 }
 
 #[test]
@@ -272,8 +272,8 @@ fn what_nodes_report_is_compared_with_the_list() {
         (node("n1", None, None), "has no identity"),
         (node("n1", Some("age1evil"), Some("age1c")), "n1 is on the list with age1a"),
     ] {
-        let told = of_nodes(&list, Some("age1c"), &[reported]).join("\n");
-        assert!(told.contains(part), "{told}");
+        let shown = of_nodes(&list, Some("age1c"), &[reported]).join("\n");
+        assert!(shown.contains(part), "{shown}");
     }
 }
 
@@ -325,10 +325,10 @@ fn a_file_of_sops_is_checked_as_the_others() {
     fs::create_dir_all(world.path("other")).unwrap();
     fs::write(world.path("other/db.sops.yaml"), file).unwrap();
     fs::write(world.path("shop/bad.sops.yaml"), file.replace("2026-11-23T", "2026-11-24T")).unwrap();
-    let told = world.problems().join("\n");
+    let shown = world.problems().join("\n");
     assert!(
-        told.contains("other/db.sops.yaml is for shop/db") && told.contains("bad.sops.yaml can't"),
-        "{told}"
+        shown.contains("other/db.sops.yaml is for shop/db") && shown.contains("bad.sops.yaml can't"),
+        "{shown}"
     );
     assert!(rotate(&world.folder).unwrap().contains("sops rotate"));
 }

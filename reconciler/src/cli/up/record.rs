@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_up_was_told_is_for_its_owner_only() {
+    fn what_up_was_given_is_for_its_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::open(dir.path()).unwrap();
         state.save(&record(&[])).unwrap();

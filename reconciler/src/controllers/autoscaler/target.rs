@@ -83,7 +83,7 @@ impl<'a> Targets<'a> {
         }
         let decided = stored.or_else(|| self.last_known.replicas(target));
         let id = NamespacedName::new(&target.namespace, &target.name);
-        // Names alone tell whose pods they are, but a pod whose record is there says it itself.
+        // Names alone show whose pods they are, but a pod whose record is there says it itself.
         let is_of_target = |pod: &&&str| {
             let record = self.snapshot.pods.get(&NamespacedName::new(&target.namespace, **pod));
             let kind = record.map(|record| record.value.owner.kind);

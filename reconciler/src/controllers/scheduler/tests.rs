@@ -223,7 +223,7 @@ fn a_label_changes_the_binding_in_place_with_its_reason_kept() {
 }
 
 #[test]
-fn another_login_is_told_to_the_node_in_place() {
+fn another_login_reaches_the_node_in_place() {
     use schema::files::{BlobKind, BlobRef};
     let old = instance("web", spec(100, 64));
     let mut new = old.clone();

@@ -212,7 +212,7 @@ fn addresses_stay_and_come_back_the_same_in_another_etcd() {
 }
 
 #[test]
-fn an_address_that_a_manifest_names_is_given_or_the_reason_told() {
+fn an_address_that_a_manifest_names_is_given_or_the_reason_reported() {
     let named = |text: &str| ServiceSpec { cluster_ip: Some(text.into()), ..service(&[("", 80)]) };
     let builder = applied(with_service(SnapshotBuilder::new().nodes(1), "web", named("10.96.0.20")));
     assert_eq!(address(&builder.snapshot, "web"), "10.96.0.20");

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_kind_is_told_from_a_changed_one() {
+    fn a_key_of_another_kind_is_distinguished_from_a_changed_one() {
         let key = |kind: &str, rest: &[u8]| {
             let length = u32::try_from(kind.len()).unwrap().to_be_bytes();
             [&length[..], kind.as_bytes(), rest].concat()

@@ -150,8 +150,8 @@ mod tests {
             (&typo, &own, "apps", "`tokne`"),
             ("token: canary\n", &own, "apps", "does not say inside"),
         ] {
-            let told = read(plain, to, source).unwrap_err();
-            assert!(told.contains(part) && !told.contains("canary"), "{told}");
+            let reported = read(plain, to, source).unwrap_err();
+            assert!(reported.contains(part) && !reported.contains("canary"), "{reported}");
         }
     }
 

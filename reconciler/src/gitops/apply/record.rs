@@ -81,7 +81,7 @@ impl Place<'_> {
 }
 
 /// Reports which objects were written although what they depend on is not healthy.
-pub(in crate::gitops) fn tell_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
+pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
     for Waiting { object, on, why, .. } in overdue {
         events.record(EventDraft {
             kind: EventType::Warning,
@@ -97,7 +97,7 @@ pub(in crate::gitops) fn tell_overdue(events: &EventRecorder, source: &str, over
 }
 
 /// Reports that content of a commit is not on this reconciler's disk.
-pub(in crate::gitops) fn tell_unkept(events: &EventRecorder, source: &str, why: &str) {
+pub(in crate::gitops) fn record_unkept(events: &EventRecorder, source: &str, why: &str) {
     events.record(EventDraft {
         kind: EventType::Warning,
         object_kind: "Source".to_owned(),
@@ -109,7 +109,7 @@ pub(in crate::gitops) fn tell_unkept(events: &EventRecorder, source: &str, why: 
 }
 
 /// Reports that commits have no run although a trigger names them.
-pub(in crate::gitops) fn tell_unstarted(events: &EventRecorder, source: &str, why: &str) {
+pub(in crate::gitops) fn record_unstarted(events: &EventRecorder, source: &str, why: &str) {
     events.record(EventDraft {
         kind: EventType::Warning,
         object_kind: "Source".to_owned(),
@@ -121,7 +121,7 @@ pub(in crate::gitops) fn tell_unstarted(events: &EventRecorder, source: &str, wh
 }
 
 /// Reports what is new between two statuses.
-pub(in crate::gitops) fn tell(
+pub(in crate::gitops) fn record_news(
     events: &EventRecorder,
     before: Option<&SourceStatus>,
     after: &SourceStatus,

@@ -105,10 +105,10 @@ impl<'a> Waits<'a> {
         for (number, knot) in knots.iter().enumerate() {
             knot.iter().for_each(|at| knot_of[*at] = number);
             let is_inside = |at: usize| knot_of[at] == number;
-            let mut is_told = vec![false; knot.len()];
+            let mut is_reported = vec![false; knot.len()];
             let mut circles = 0;
             for (place, at) in knot.iter().enumerate() {
-                if is_told[place] {
+                if is_reported[place] {
                     continue;
                 }
                 if circles == CIRCLES_MAX {
@@ -123,9 +123,9 @@ impl<'a> Waits<'a> {
                 let circle = walk.around(&graph, *at, is_inside);
                 let names: Vec<&ObjectRef> = circle.iter().map(|at| self.objects[*at]).collect();
                 for (step, at) in circle.iter().enumerate() {
-                    let place = knot.binary_search(at).ok().and_then(|place| is_told.get_mut(place));
+                    let place = knot.binary_search(at).ok().and_then(|place| is_reported.get_mut(place));
                     // On a circle that was reported before: once is enough.
-                    if place.is_some_and(|told| std::mem::replace(told, true)) {
+                    if place.is_some_and(|shown| std::mem::replace(shown, true)) {
                         continue;
                     }
                     let next = circle[(step + 1) % circle.len()];

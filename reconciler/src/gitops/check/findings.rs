@@ -91,7 +91,7 @@ mod tests {
 
     /// Seen red without a bound per file, and with one that kept the first that came.
     #[test]
-    fn of_very_many_the_first_are_told_and_how_many_are_not() {
+    fn of_very_many_the_first_are_reported_and_how_many_are_not() {
         let (file, mut findings): (Arc<str>, _) = (Arc::from("a.yaml"), Findings::default());
         for line in (1..=104_896).rev() {
             findings.add(&file, violation(line, "there is no Pod/default/x"));
@@ -107,7 +107,7 @@ mod tests {
 
     /// Seen red without the bound on all files.
     #[test]
-    fn of_very_many_files_each_is_told_one() {
+    fn of_very_many_files_each_is_shown_one() {
         let mut findings = Findings::default();
         let files: Vec<Arc<str>> = (0..700).map(|number| Arc::from(format!("{number:03}.yaml"))).collect();
         for file in &files {
@@ -124,7 +124,7 @@ mod tests {
 
     /// Seen red without `dedup`.
     #[test]
-    fn what_is_found_twice_is_told_once() {
+    fn what_is_found_twice_is_reported_once() {
         let (file, mut findings): (Arc<str>, _) = (Arc::from("a.yaml"), Findings::default());
         (0..5000).for_each(|number| findings.add(&file, violation(number % 2, "the same")));
         let all = findings.join(BTreeMap::from([(file, Vec::new())]));

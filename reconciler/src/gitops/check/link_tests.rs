@@ -279,7 +279,7 @@ fn every_sort_of_clash_is_found() {
 }
 
 #[test]
-fn circles_are_told_with_the_whole_way() {
+fn circles_are_reported_with_the_whole_way() {
     let none = Table::new();
     let files = [
         ("a.yaml", after("a", "Pod/b")),
@@ -357,10 +357,10 @@ fn violations_point_at_the_field() {
     assert_eq!((violation.line, violation.column), (5, 22));
 }
 
-/// A walk that told one circle per edge back took gigabytes for these. Seen red with as many circles as
+/// A walk that reported one circle per edge back took gigabytes for these. Seen red with as many circles as
 /// it takes to go through all of them, and without what leads back over more than one step.
 #[test]
-fn a_tangle_of_many_pods_is_told_once_each() {
+fn a_tangle_of_many_pods_is_reported_once_each() {
     let mut random = generator(3);
     let files: Vec<(String, String)> = (0..2000)
         .map(|number| {
@@ -372,17 +372,17 @@ fn a_tangle_of_many_pods_is_told_once_each() {
     let shown: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
     let all = found(&shown, &Table::new());
     let circles: Vec<&String> = all.iter().filter(|one| one.contains(": dependency-cycle: ")).collect();
-    let told: BTreeSet<&str> = circles.iter().map(|one| &one[..9]).collect();
-    assert_eq!(told.len(), 2000, "each is in the tangle");
+    let reported: BTreeSet<&str> = circles.iter().map(|one| &one[..9]).collect();
+    assert_eq!(reported.len(), 2000, "each is in the tangle");
     assert_eq!(circles.len(), 2000);
     assert!(all.iter().all(|one| one.len() < 500));
     let (first, shortest) = (circles[0], "Pod/default/p0 → Pod/default/p");
     assert!(first.contains(shortest) && first.matches('→').count() < 5, "{first}");
 }
 
-/// Seen red with whoever's file has fallen already passed over.
+/// Seen red with owners of fallen files passed over.
 #[test]
-fn all_of_a_circle_in_one_file_are_told() {
+fn all_of_a_circle_in_one_file_are_reported() {
     let file =
         format!("{}---\n{}---\n{}", after("a", "Pod/b"), after("b", "Pod/a, Pod/c"), after("c", "Pod/b"));
     let all = found(&[("a.yaml", &file)], &Table::new());
@@ -402,7 +402,7 @@ proptest! {
 
     /// Seen red without what leads back over more than one step.
     #[test]
-    fn whoever_can_come_back_to_himself_is_told_a_real_circle_and_nobody_else(
+    fn who_can_come_back_to_himself_is_shown_a_real_circle_and_no_one_else(
         edges in proptest::collection::btree_set((0..9_usize, 0..9_usize), 0..20),
         reverse in any::<bool>(),
     ) {
@@ -425,7 +425,7 @@ proptest! {
         let mut shown: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         shown.sort();
         let all = found(&shown, &Table::new());
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         for one in all.iter().filter(|one| one.contains(": dependency-cycle: ")) {
             let names: Vec<usize> = one.rsplit(": ").next().unwrap().split(" wait").next().unwrap()
                 .split(" → ").map(|name| name[13..].parse().unwrap()).collect();
@@ -433,10 +433,10 @@ proptest! {
                 prop_assert!(edges.contains(&(pair[0], pair[1])), "{one}");
             }
             prop_assert_eq!(names.first(), names.last());
-            told.insert(names[0]);
+            reported.insert(names[0]);
         }
         let wanted: BTreeSet<usize> = (0..9).filter(|one| reach.contains(&(*one, *one))).collect();
-        prop_assert_eq!(told, wanted, "{:?}", all);
+        prop_assert_eq!(reported, wanted, "{:?}", all);
     }
 }
 
@@ -451,27 +451,27 @@ fn by_rule(all: &[String]) -> Vec<String> {
     all.iter().map(|v| v.splitn(3, ": ").take(2).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Seen red without `rest::tell`.
+/// Seen red without `rest::report`.
 #[test]
 fn a_mistake_elsewhere_in_a_file_hides_no_clash_and_no_circle() {
     let none = Table::new();
     let w = pod("w", "  labels: {app: web}\n");
     let both = format!("{}---\n{}", taker("s"), taker("t"));
     let clashes = ["s.yaml address-clash", "s.yaml port-clash"];
-    let told = |text: &str| by_rule(&found(&[("s.yaml", text), ("w.yaml", &w)], &none));
-    assert_eq!(told(&both), clashes);
-    let with_typo = told(&format!("{both}---\n{TYPO}"));
+    let reported = |text: &str| by_rule(&found(&[("s.yaml", text), ("w.yaml", &w)], &none));
+    assert_eq!(reported(&both), clashes);
+    let with_typo = reported(&format!("{both}---\n{TYPO}"));
     assert_eq!(with_typo[..2], clashes);
     assert!(with_typo[2..].iter().all(|one| !one.contains("clash")), "{with_typo:?}");
     let circle = format!("{}---\n{}", after("p5", "Pod/p6, Pod/nope"), after("p6", "Pod/p5"));
     assert_eq!(
-        told(&circle),
+        reported(&circle),
         ["s.yaml dependency-cycle", "s.yaml dangling-target", "s.yaml dependency-cycle"],
         "in the order of places"
     );
 }
 
-/// Seen red with the file of a clash only told here put into quarantine, and with what a file in
+/// Seen red with the file of a clash only reported here put into quarantine, and with what a file in
 /// quarantine leaves as it is taken for what it means.
 #[test]
 fn what_is_wrong_with_a_file_in_quarantine_is_not_the_fault_of_another() {
@@ -481,16 +481,16 @@ fn what_is_wrong_with_a_file_in_quarantine_is_not_the_fault_of_another() {
     // The first by name could not be applied, so the other has it.
     let other = taker("b");
     let all = found(&[("a.yaml", &broken), ("b.yaml", &other), ("w.yaml", &w)], &none);
-    let told = by_rule(&all);
-    assert!(told.iter().all(|one| one.starts_with("a.yaml ")), "{all:?}");
-    assert_eq!(told.iter().filter(|one| one.ends_with("-clash")).count(), 2, "{all:?}");
+    let reported = by_rule(&all);
+    assert!(reported.iter().all(|one| one.starts_with("a.yaml ")), "{all:?}");
+    assert_eq!(reported.iter().filter(|one| one.ends_with("-clash")).count(), 2, "{all:?}");
     // A circle through a file in quarantine is closed there.
     let broken = format!("{}---\n{TYPO}", after("p", "Pod/q"));
     let before = live("main", &[("p.yaml", &pod("p", ""))]);
     let all = found(&[("p.yaml", &broken), ("q.yaml", &after("q", "Pod/p"))], &before);
-    let told = by_rule(&all);
-    assert!(told.contains(&"p.yaml dependency-cycle".to_owned()), "{all:?}");
-    assert!(told.iter().all(|one| one.starts_with("p.yaml ")), "{all:?}");
+    let reported = by_rule(&all);
+    assert!(reported.contains(&"p.yaml dependency-cycle".to_owned()), "{all:?}");
+    assert!(reported.iter().all(|one| one.starts_with("p.yaml ")), "{all:?}");
     // Two that change places within files that both can't be applied clash with no other.
     let before = live("main", &[("a.yaml", &service("a", 30001)), ("b.yaml", &service("b", 30002))]);
     let (a, b) = (service("a", 30002), service("b", 30001));

@@ -41,7 +41,7 @@ struct Link<'a> {
     from: &'a Claim<'a>,
     field: Reference<'a>,
     /// That the target is missing has been reported.
-    is_told: bool,
+    is_reported: bool,
 }
 
 #[derive(Default)]
@@ -112,7 +112,7 @@ impl<'a> Links<'a> {
             let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
             for field in references(metadata, resource) {
                 let links = self.by_target.entry(field.target.clone()).or_default();
-                links.push(Link { from: claim, field, is_told: false });
+                links.push(Link { from: claim, field, is_reported: false });
             }
         }
         let is_good = |claim: &Claim<'_>| !scene.is_quarantined(claim);
@@ -136,7 +136,7 @@ impl<'a> Links<'a> {
     fn follow(&mut self, scene: &mut Scene<'a>, target: &ObjectRef) {
         let Some(mut links) = self.by_target.remove(target) else { return };
         let present = scene.present(target);
-        for link in links.iter_mut().filter(|link| !link.is_told) {
+        for link in links.iter_mut().filter(|link| !link.is_reported) {
             let Some(missing) = missing(scene, target, present, &link.field) else { continue };
             // What else is wrong with a file that can't be applied anyway is reported as far as it is its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
@@ -147,7 +147,7 @@ impl<'a> Links<'a> {
             let path = if missing.is_port { link.field.port_path() } else { link.field.at.path() };
             let fault = Fault { rule, path: &path, message: &missing.message, help: &missing.help };
             self.blame(scene, link.from, &fault);
-            link.is_told = true;
+            link.is_reported = true;
         }
         self.by_target.insert(target.clone(), links);
     }

@@ -113,7 +113,7 @@ pub fn stay(scene: &mut Scene<'_>) {
 
 /// What came of it.
 pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> Checked<'a> {
-    rest::tell(&mut scene);
+    rest::report(&mut scene);
     let remarks = selectors::check(&scene);
     let quarantined = scene.finish();
     let good = documents.claims.iter().filter(|claim| !quarantined.contains_key(claim.file));

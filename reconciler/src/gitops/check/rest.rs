@@ -17,7 +17,7 @@ use super::scene::{Fault, Scene};
 type Reported = BTreeSet<(String, String, String)>;
 
 /// Reports it.
-pub(super) fn tell(scene: &mut Scene<'_>) {
+pub(super) fn report(scene: &mut Scene<'_>) {
     if !scene.claims.iter().any(|claim| scene.is_quarantined(claim)) {
         return;
     }

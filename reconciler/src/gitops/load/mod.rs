@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_several_batches_are_all_parsed_and_one_too_large_is_told() {
+    fn files_of_several_batches_are_all_parsed_and_one_too_large_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let repository = Repository::init_bare(dir.path()).unwrap();
         let blob = |bytes: usize| repository.blob(&vec![b'#'; bytes]).unwrap();

@@ -269,7 +269,7 @@ fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
     };
     let rooms = [node("n1"), node("n2"), node("n3")];
     let set = ObjectRef { kind: Kind::DaemonSet, namespace: "default".into(), name: "log".into() };
-    let told = |base: &str, head: &str, rooms: Option<&[Room]>, running: Option<u32>| {
+    let reported = |base: &str, head: &str, rooms: Option<&[Room]>, running: Option<u32>| {
         let file = |text: &str| match text {
             "" => files([("keep.yaml", POD_KEEP)]),
             text => files([("a.yaml", text), ("keep.yaml", POD_KEEP)]),
@@ -281,38 +281,41 @@ fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
     };
     let one = |effect: &str| vec![effect.to_owned()];
     let new = daemon("log:1", "");
-    assert_eq!(told("", &new, None, None).0, one("starts one pod on each node that fits (container main)"));
-    let (effects, capacity) = told("", &new, Some(&rooms), None);
+    assert_eq!(
+        reported("", &new, None, None).0,
+        one("starts one pod on each node that fits (container main)")
+    );
+    let (effects, capacity) = reported("", &new, Some(&rooms), None);
     assert_eq!(effects, one("starts one pod on each of 3 nodes (container main)"));
     assert_eq!(capacity, ["pods: 4 wanted, live nodes take 3; 1 would wait"]);
     let taint = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nspec: {taints: [{key: gpu, effect: NoSchedule}]}\n";
-    let (effects, _) = told("", &daemon("log:1", taint), Some(&rooms), None);
+    let (effects, _) = reported("", &daemon("log:1", taint), Some(&rooms), None);
     assert!(
         effects.contains(&"starts one pod on each of 2 nodes (container main)".to_owned()),
         "{effects:?}"
     );
     let because = "because of spec.template.spec.containers[0].image";
     assert_eq!(
-        told(&new, &daemon("log:2", ""), Some(&rooms), Some(3)).0,
+        reported(&new, &daemon("log:2", ""), Some(&rooms), Some(3)).0,
         [format!("restarts one pod on each of 3 nodes (container main), {because}")]
     );
     let picky = daemon("log:1", "      nodeSelector: {disk: ssd}\n");
     assert_eq!(
-        told(&new, &picky, Some(&rooms), Some(3)).0,
+        reported(&new, &picky, Some(&rooms), Some(3)).0,
         [
             "restarts one pod on 1 node (container main), because of spec.template.spec.nodeSelector",
             "nodes with a pod 3 -> 1"
         ]
     );
     assert_eq!(
-        told(&new, "", Some(&rooms), Some(3)).0,
+        reported(&new, "", Some(&rooms), Some(3)).0,
         one("stops one pod on each of 3 nodes (container main)")
     );
 }
 
-/// Seen red with all of them told one by one.
+/// Seen red with all of them reported one by one.
 #[test]
-fn of_many_external_ports_the_first_few_are_told() {
+fn of_many_external_ports_the_first_few_are_reported() {
     let set = replica_set(3, "api:1");
     let addresses = |count: usize| (1..=count).map(|n| format!("192.0.2.{n}")).collect::<Vec<_>>().join(", ");
     let with = |count: usize, port: u16| {
@@ -321,7 +324,7 @@ fn of_many_external_ports_the_first_few_are_told() {
             SERVICE.replace("nodePort: 30080}]", &format!("{ports}\n  externalIPs: [{}]", addresses(count)));
         format!("{set}---\n{service}")
     };
-    let told = |base: String, head: String| {
+    let reported = |base: String, head: String| {
         let all = effects(&base, &head);
         let one_by_one = all.lines().filter(|line| line.contains(" 192.0.2.")).count();
         (
@@ -329,20 +332,20 @@ fn of_many_external_ports_the_first_few_are_told() {
             all.lines().filter(|line| line.contains(" more ports")).map(str::trim).collect::<String>(),
         )
     };
-    assert_eq!(told(with(30, 81), with(55, 81)), (50, String::new()));
+    assert_eq!(reported(with(30, 81), with(55, 81)), (50, String::new()));
     let more = "opens 10 more ports of external addresses".to_owned();
-    assert_eq!(told(with(30, 81), with(60, 81)), (50, more));
+    assert_eq!(reported(with(30, 81), with(60, 81)), (50, more));
     // One port of each address for another.
     let more =
         "closes 10 more ports of external addressesopens 10 more ports of external addresses".to_owned();
-    assert_eq!(told(with(60, 81), with(60, 82)), (100, more));
+    assert_eq!(reported(with(60, 81), with(60, 82)), (100, more));
 }
 
 #[test]
 fn labels_are_changed_in_place() {
     let labelled = pod("a", "i:1").replace("labels: {app: a}", "labels: {app: a, tier: front}");
-    let told = effects(&pod("a", "i:1"), &labelled);
-    assert_eq!(told, "update Pod default/a\n  changed in place, nothing restarts\n");
+    let reported = effects(&pod("a", "i:1"), &labelled);
+    assert_eq!(reported, "update Pod default/a\n  changed in place, nothing restarts\n");
 }
 
 #[test]
@@ -353,13 +356,16 @@ fn another_image_or_label_of_a_function_replaces_its_replicas() {
              spec: {{image: '{image}'}}\n"
         )
     };
-    let told = effects(&function("i:1", "a"), &function("i:2", "a"));
+    let reported = effects(&function("i:1", "a"), &function("i:2", "a"));
     assert_eq!(
-        told,
+        reported,
         "replace Function default/f\n  the function's replicas are replaced by those of image i:2\n"
     );
-    let told = effects(&function("i:1", "a"), &function("i:1", "b"));
-    assert_eq!(told, "replace Function default/f\n  the function's replicas are replaced, its image stays\n");
+    let reported = effects(&function("i:1", "a"), &function("i:1", "b"));
+    assert_eq!(
+        reported,
+        "replace Function default/f\n  the function's replicas are replaced, its image stays\n"
+    );
 }
 
 #[test]

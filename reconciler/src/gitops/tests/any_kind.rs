@@ -162,7 +162,7 @@ fn a_file_of_any_kind_broken_at_any_byte_by_any_hand_removes_nothing() {
             let is_whole = kept.len() == text.len() || ends_between_documents(&text, kept.len());
             assert_eq!(parsed.is_truncated, !is_whole, "MINIK8S_SEED={seed}, byte {at}");
         }
-        // A byte may make one valid file of another, as a person would: that is for whoever reviews it.
+        // A byte may make one valid file of another, as a person would: the reviewer sees it.
         if parsed.is_manifest && !parsed.has_errors() && !parsed.is_truncated {
             continue;
         }

@@ -52,9 +52,9 @@ async fn the_definition_is_the_other_file_whatever_becomes_of_it() {
     assert_eq!(status.state, SourceState::Degraded);
     let [quarantined] = &status.quarantined[..] else { panic!("{:?}", status.quarantined) };
     assert_eq!(quarantined.file, "apps/order.yaml");
-    let told: Vec<_> =
+    let reported: Vec<_> =
         quarantined.violations.iter().map(|v| (v.file.as_str(), v.line, v.rule.as_str())).collect();
-    assert!(told.contains(&("flows/order.asl.json", 4, rules::NOT_FOUND.id)), "{told:?}");
+    assert!(reported.contains(&("flows/order.asl.json", 4, rules::NOT_FOUND.id)), "{reported:?}");
     assert_eq!(cluster.objects().await["order"].hash, second.hash, "it stays as it was");
 
     repo.remove("flows/order.asl.json");

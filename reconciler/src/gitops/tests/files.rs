@@ -109,7 +109,7 @@ async fn a_rotated_login_and_a_secret_that_moves_replace_no_pods() {
     for name in ["a", "b"] {
         assert_eq!(second[name].hash, first[name].hash, "{name}");
         assert_eq!(second[name].generation, 1, "{name}");
-        assert_ne!(second[name].files, first[name].files, "{name}: agents are told where it is now");
+        assert_ne!(second[name].files, first[name].files, "{name}: agents learn where it is now");
     }
     repo.set("secrets/default/db.age", format!("{AGE}another")).commit("Another secret");
     cluster.settle().await;
@@ -130,11 +130,11 @@ async fn what_is_missing_or_plain_keeps_its_file_from_being_applied() {
     assert_eq!(cluster.names().await, ["d"]);
     let status = cluster.status().await;
     assert_eq!(status.state, SourceState::Degraded);
-    let told = format!("{status:?}");
+    let reported = format!("{status:?}");
     for part in ["repo-file", "secret-file", "no config in", "secrets/default/db.age", "is not encrypted"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
-    assert!(!told.contains("hunter2"), "{told}");
+    assert!(!reported.contains("hunter2"), "{reported}");
 
     repo.set("config/x", "x").set("secrets/db.age", AGE).set("secrets/plain.age", AGE).commit("Mend");
     cluster.settle().await;
@@ -350,8 +350,8 @@ fn a_function_whose_folder_is_missing_is_refused() {
     let function = "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: f}\n\
                     spec: {source: functions/hello}\n";
     fs::write(dir.path().join("f.yaml"), function).unwrap();
-    let told = || crate::diagnostics::inspect(&[dir.path()]).unwrap().report.violations;
-    let missing = told();
+    let reported = || crate::diagnostics::inspect(&[dir.path()]).unwrap().report.violations;
+    let missing = reported();
     assert_eq!(
         missing.iter().map(|one| (&*one.rule, one.severity)).collect::<Vec<_>>(),
         [("repo-file", Severity::Error)]
@@ -359,5 +359,5 @@ fn a_function_whose_folder_is_missing_is_refused() {
     assert_eq!(missing[0].message, "spec.source: there is no functions/hello in the repository");
     fs::create_dir_all(dir.path().join("functions/hello")).unwrap();
     fs::write(dir.path().join("functions/hello/main.py"), "def main(params):\n    return {}\n").unwrap();
-    assert_eq!(told(), []);
+    assert_eq!(reported(), []);
 }

@@ -267,7 +267,7 @@ async fn story(seed: u64) -> Result<Met, String> {
     let mut all = ["r1", "r2"].map(|name| Reconciler::start(name, &store, &configs));
     first_sync(&store, &sites).await?;
     // Hooks that the Git server has still to send, and those that it has sent: (source, id).
-    let (mut owed, mut told, mut last) = (VecDeque::new(), Vec::new(), 0);
+    let (mut owed, mut hooked, mut last) = (VecDeque::new(), Vec::new(), 0);
     for _ in 0..8 + below(16) {
         let at = below(2) as usize;
         match below(16) {
@@ -282,11 +282,11 @@ async fn story(seed: u64) -> Result<Met, String> {
                 // In any order: hooks overtake each other.
                 let next = owed.remove(below(u32::try_from(owed.len()).unwrap()) as usize).unwrap();
                 all[at].hook(next).await;
-                told.push(next);
+                hooked.push(next);
                 met.hooks += 1;
             }
-            10 | 11 if !told.is_empty() => {
-                all[at].hook(told[below(u32::try_from(told.len()).unwrap()) as usize]).await;
+            10 | 11 if !hooked.is_empty() => {
+                all[at].hook(hooked[below(u32::try_from(hooked.len()).unwrap()) as usize]).await;
                 met.duplicates += 1;
             }
             12 | 13 => {
@@ -373,14 +373,14 @@ async fn what_is_wrong(store: &MemoryStore, sites: &[Site], commits: &[String]) 
 async fn any_order_of_pushes_hooks_leaders_and_restarts_ends_at_the_last_commit_in_git() {
     let first = from_environment("MINIK8S_SEED").unwrap_or(1);
     let stories = rounds(STORIES);
-    let told = stream::iter(first..first + stories).map(|seed| async move { (seed, story(seed).await) });
-    let told: Vec<_> = told.buffer_unordered(AT_ONCE).collect().await;
-    let failed: Vec<String> = told
+    let hooked = stream::iter(first..first + stories).map(|seed| async move { (seed, story(seed).await) });
+    let hooked: Vec<_> = hooked.buffer_unordered(AT_ONCE).collect().await;
+    let failed: Vec<String> = hooked
         .iter()
         .filter_map(|(seed, ended)| Some(format!("MINIK8S_SEED={seed}: {}", ended.as_ref().err()?)))
         .collect();
     assert!(failed.is_empty(), "{} of {stories} failed:\n{}", failed.len(), failed.join("\n"));
-    let met: Vec<[u32; 5]> = told.iter().filter_map(|(_, met)| met.as_ref().ok().map(Met::all)).collect();
+    let met: Vec<[u32; 5]> = hooked.iter().filter_map(|(_, met)| met.as_ref().ok().map(Met::all)).collect();
     let sums: [u32; 5] = std::array::from_fn(|one| met.iter().map(|met| met[one]).sum());
     assert!(sums.iter().all(|sum| *sum > 0), "dull stories from seed {first}: {sums:?}");
 }

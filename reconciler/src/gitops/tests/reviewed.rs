@@ -359,7 +359,7 @@ fn walk(dir: &std::path::Path) -> usize {
 }
 
 #[test]
-fn a_conflict_and_an_unknown_revision_are_told() {
+fn a_conflict_and_an_unknown_revision_are_reported() {
     let mut repo = Repo::new(pods(["a", "b"]));
     let first = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
     repo.set("b.yaml", pod("b", "two"));
@@ -388,7 +388,7 @@ fn what_a_push_by_force_changes_is_planned_in_place() {
 }
 
 #[test]
-fn a_shallow_clone_is_told_what_to_fetch() {
+fn the_error_of_a_shallow_clone_says_what_to_fetch() {
     let mut repo = Repo::new(pods(["a", "b"]));
     let first = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
     repo.set("b.yaml", pod("b", "two"));

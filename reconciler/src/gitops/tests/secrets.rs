@@ -15,7 +15,7 @@ fn repo(files: &[(&str, &str)]) -> Repo {
 }
 
 #[tokio::test]
-async fn a_new_version_of_the_identity_is_told_to_agents_and_changes_no_hash() {
+async fn a_new_version_of_the_identity_reaches_agents_and_changes_no_hash() {
     let whole = pod("whole", "one") + "  volumes:\n  - {name: v, repo: {path: secrets}}\n";
     let mut repo = repo(&[
         ("cluster.yaml", CLUSTER),
@@ -38,7 +38,7 @@ async fn a_new_version_of_the_identity_is_told_to_agents_and_changes_no_hash() {
     repo.set(IDENTITY, format!("{AGE}of four nodes")).commit("A fourth node");
     cluster.settle().await;
     let second = cluster.objects().await;
-    assert_ne!(second["cluster"].files[IDENTITY].digest, blob.digest, "agents are told");
+    assert_ne!(second["cluster"].files[IDENTITY].digest, blob.digest, "agents learn of it");
     for objects in [&first, &second] {
         assert_eq!(objects["cluster"].hash, before["cluster"].hash);
         assert_eq!(objects["cluster"].generation, 1);
@@ -48,16 +48,16 @@ async fn a_new_version_of_the_identity_is_told_to_agents_and_changes_no_hash() {
 
     repo.set(IDENTITY, "AGE-SECRET-KEY-1CANARY\n").commit("In plain text");
     cluster.settle().await;
-    let told = format!("{:?}", cluster.status().await);
-    assert!(told.contains("is not encrypted") && !told.contains("CANARY"), "{told}");
+    let reported = format!("{:?}", cluster.status().await);
+    assert!(reported.contains("is not encrypted") && !reported.contains("CANARY"), "{reported}");
 
     // Two people added nodes, and one version of Git was merged into the other.
     let armour =
         "-----BEGIN AGE ENCRYPTED FILE-----\n<<<<<<< HEAD\nYWdl\n=======\n-----END AGE ENCRYPTED FILE-----\n";
     repo.set(IDENTITY, armour).commit("A merge");
     cluster.settle().await;
-    let told = format!("{:?}", cluster.status().await);
-    assert!(told.contains("is a damaged age file"), "{told}");
+    let reported = format!("{:?}", cluster.status().await);
+    assert!(reported.contains("is a damaged age file"), "{reported}");
 }
 
 #[tokio::test]
@@ -93,9 +93,9 @@ async fn a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_a
     let before = cluster.objects().await;
     repo.set("secrets/default/db.keys", "# of db\npassword\nuser\n").commit("A list");
     cluster.settle().await;
-    let told = format!("{:?}", cluster.status().await);
+    let reported = format!("{:?}", cluster.status().await);
     for part in ["secret-key", "b.yaml", "`pasword`", "password, user"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
     assert_eq!(cluster.objects().await["a"], before["a"], "the list is in no hash");
     repo.set("b.yaml", user("b", "user")).commit("Mend");
@@ -125,15 +125,15 @@ async fn a_file_of_sops_is_ciphertext_with_keys_and_one_in_clear_is_refused() {
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["a", "d"]);
-    let told = format!("{:?}", cluster.status().await);
+    let reported = format!("{:?}", cluster.status().await);
     for part in ["no key `pni`", "login.sshKey.key", "secret gone", "db.sops.yaml has active"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(reported.contains(part), "{part}: {reported}");
     }
     let objects = cluster.objects().await;
     assert_eq!(objects["a"].files["secrets/default/db.sops.yaml"].kind, BlobKind::Secret);
     repo.set("secrets/default/db.sops.yaml", "namespace: default\nname: db\npin: canary\n")
         .commit("In clear");
     cluster.settle().await;
-    let told = format!("{:?}", cluster.status().await);
-    assert!(told.contains("SOPS did not encrypt it") && !told.contains("canary"), "{told}");
+    let reported = format!("{:?}", cluster.status().await);
+    assert!(reported.contains("SOPS did not encrypt it") && !reported.contains("canary"), "{reported}");
 }

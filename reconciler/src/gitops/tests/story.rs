@@ -161,8 +161,9 @@ async fn a_rename_that_is_held_says_so_and_not_only_what_is_in_its_way() {
     let status = cluster.status().await;
     let held = status.held_prune.expect("all goes");
     assert!(held.why.contains("every object") && held.why.contains("Minik8s-Allow-Prune: true"), "{held:?}");
-    let told = status.quarantined.iter().flat_map(|file| &file.violations).find(|v| v.rule == "port-clash");
-    let help = &told.expect("the port is taken").help;
+    let reported =
+        status.quarantined.iter().flat_map(|file| &file.violations).find(|v| v.rule == "port-clash");
+    let help = &reported.expect("the port is taken").help;
     assert!(
         help.contains("removals of this source are held") && help.contains("or choose another"),
         "{help}"
@@ -373,7 +374,7 @@ async fn an_etcd_that_was_lost_is_filled_again_by_the_same_process() {
 }
 
 #[tokio::test]
-async fn preflight_tells_what_is_wrong_in_one_line() {
+async fn preflight_says_what_is_wrong_in_one_line() {
     let mut repo = Repo::new(pods(["a"]));
     repo.set("apps/b.yaml", pod("b", "one")).commit("Apps");
     let empty = Repo::new(super::kit::Files::new());

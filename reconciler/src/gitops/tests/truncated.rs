@@ -96,6 +96,9 @@ async fn the_plan_says_it_before_the_merge() {
     let head = repo.set(FILE, &text[..text.rfind("---\n").unwrap() - 2]).commit("Half a push");
     let review = compare(&merge_of(&repo.path(), &base, &head)).unwrap();
     assert_eq!((review.summary.delete, review.summary.quarantined), (0, 1));
-    let told = review.violations.iter().find(|violation| violation.rule == "file-cut-short").unwrap();
-    assert!(told.message.contains("Pod/default/c is missing, and all.yaml is the beginning"), "{told:?}");
+    let reported = review.violations.iter().find(|violation| violation.rule == "file-cut-short").unwrap();
+    assert!(
+        reported.message.contains("Pod/default/c is missing, and all.yaml is the beginning"),
+        "{reported:?}"
+    );
 }

@@ -72,7 +72,7 @@ impl VerdictLoop {
         Ok(done.is_some())
     }
 
-    fn tell(&self, revision: &Revision) {
+    fn record_verdict(&self, revision: &Revision) {
         let commit = short(&revision.commit);
         let (kind, reason, message) = match &revision.verdict {
             Verdict::Good => {
@@ -123,7 +123,7 @@ impl Loop for VerdictLoop {
             let key = Key::Revision(revision.source.clone(), revision.sequence);
             let value = encoded(&bounds::revision(revision.clone()))?;
             if self.write(seen.fence, key, value, *over).await? {
-                self.tell(revision);
+                self.record_verdict(revision);
             }
         }
         for (status, over) in &verdicts.orphaned {

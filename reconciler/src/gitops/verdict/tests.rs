@@ -47,8 +47,8 @@ async fn a_pod_that_only_began_to_run_makes_no_commit_good() {
         let mut status = (*status).clone();
         status.value.container_statuses = vec![serde_json::from_value(container).unwrap()];
         snapshot.pod_status.insert(place.clone(), std::sync::Arc::new(status));
-        let told = plan(&snapshot, &["main".to_owned()].into(), now);
-        (told.decided.len(), told.again_at.map(|at| at.duration_since(now).as_secs()))
+        let reported = plan(&snapshot, &["main".to_owned()].into(), now);
+        (reported.decided.len(), reported.again_at.map(|at| at.duration_since(now).as_secs()))
     };
     assert_eq!([judged(0, 0), judged(0, 1)], [(0, Some(1)), (1, None)]);
     assert_eq!([judged(1, 4), judged(1, 10)], [(0, Some(6)), (1, None)]);
@@ -295,15 +295,15 @@ async fn a_source_that_is_not_configured_any_more_says_so_and_keeps_its_objects(
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
     let none = std::collections::BTreeSet::new();
-    let told = plan(cluster.reflect().await, &none, Timestamp::UNIX_EPOCH);
-    assert_eq!(told.orphaned.len(), 1);
-    cluster.write_verdicts(&told).await;
+    let reported = plan(cluster.reflect().await, &none, Timestamp::UNIX_EPOCH);
+    assert_eq!(reported.orphaned.len(), 1);
+    cluster.write_verdicts(&reported).await;
     let status = cluster.status().await;
     assert_eq!(
         (status.state, status.error.unwrap().kind),
         (SourceState::Failed, SourceErrorKind::NotConfigured)
     );
-    assert!(plan(cluster.reflect().await, &none, Timestamp::UNIX_EPOCH).orphaned.is_empty(), "told once");
+    assert!(plan(cluster.reflect().await, &none, Timestamp::UNIX_EPOCH).orphaned.is_empty(), "reported once");
     assert_eq!(cluster.names().await, ["a"]);
     // Configured again, its loop takes over.
     cluster.restart();

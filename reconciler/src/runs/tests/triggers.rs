@@ -46,7 +46,7 @@ async fn runs(kit: &Kit) -> Vec<String> {
 
 // The record and the head of the run each keep it from being two.
 #[tokio::test]
-async fn a_tick_starts_one_run_whoever_leads() {
+async fn a_tick_starts_one_run_under_any_leader() {
     let mut kit = Kit::new().await;
     kit.push("flow", 1, &spec("*/5 * * * *")).await;
     kit.look_at(at("16:03:00")).await;

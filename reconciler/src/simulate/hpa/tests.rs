@@ -190,7 +190,7 @@ fn a_load_is_shared_by_whatever_pods_there_are() {
 }
 
 #[test]
-fn a_bad_trace_is_told_with_its_place_and_what_to_do() {
+fn a_bad_trace_is_reported_with_its_place_and_what_to_do() {
     let step = json!({"at": 0, "current": 1, "recommendation": 1});
     for (trace, wanted) in [
         (json!({"steps": []}), "steps: there is none; give at least one step"),

@@ -245,7 +245,7 @@ states:
     }
 
     /// `line:column rule message` of all that is said.
-    fn told(cases: &str) -> Vec<String> {
+    fn reported(cases: &str) -> Vec<String> {
         let workflow = ObjectRef {
             kind: schema::kinds::Kind::Workflow,
             namespace: "default".to_owned(),
@@ -257,7 +257,7 @@ states:
     }
 
     #[test]
-    fn mistakes_are_told_at_their_line() {
+    fn mistakes_are_reported_at_their_line() {
         let cases = "cases:
 - name: high
   mocks: {f: {return: {n: 1}}}
@@ -274,7 +274,7 @@ states:
     f: {return: {n: 1}}
     ff: {return: {}}
 ";
-        insta::assert_snapshot!(told(cases).join("\n"), @r#"
+        insta::assert_snapshot!(reported(cases).join("\n"), @r#"
     4:3 workflow-test case high: output {"n":2} is expected, found {"n":1} ()
     6:27 workflow-test case 2: mock f[1]: unknown field `returns`, expected one of `return`, `error`, `cause`, `afterSeconds`; write {"return": …} or {"error": "Name", "cause": "…"} ()
     7:3 workflow-test case 3: SUCCEEDED is expected, found FAILED Low: too low ()
@@ -288,7 +288,7 @@ states:
                 "3:3 workflow-test the file: cases[0]: unknown field `inputs`",
             ),
         ] {
-            let found = told(text);
+            let found = reported(text);
             assert!(found.len() == 1 && found[0].starts_with(wanted), "{found:?}");
         }
     }

@@ -96,7 +96,7 @@ mod tests {
     const FLOW: &str = "apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {name: order}\nspec: {startAt: a, states: {a: \
                         {type: Succeed}}}\n";
 
-    fn told(others: &[(&str, &str)]) -> Vec<String> {
+    fn reported(others: &[(&str, &str)]) -> Vec<String> {
         let files = [&[("apps/flow.yaml", FLOW)], others].concat();
         let loaded: Vec<_> =
             files.iter().map(|(path, text)| (*path, load_file(path, text.as_bytes()))).collect();
@@ -107,9 +107,9 @@ mod tests {
     }
 
     #[test]
-    fn cases_that_nobody_runs_are_told_with_what_to_do() {
+    fn cases_that_nobody_runs_are_reported_with_what_to_do() {
         let cases = "cases: [{output: {}}]";
-        let found = told(&[
+        let found = reported(&[
             ("apps/order.tests.yaml", cases),
             ("apps/order.tests.yml", cases),
             ("apps/ordr.tests.yaml", cases),
@@ -133,12 +133,16 @@ mod tests {
             ("apps/cases.yaml", cases),
             ("apps/web.test.yml", "{{ not yaml"),
         ] {
-            assert_eq!(told(&[(path, text)]), Vec::<String>::new(), "{path}: {text}");
+            assert_eq!(reported(&[(path, text)]), Vec::<String>::new(), "{path}: {text}");
         }
         let broken = FLOW.replace("Succeed", "Suceed").replace("order", "bill");
         for name in ["bill", "web"] {
             let file = format!("apps/{name}.tests.yaml");
-            assert_eq!(told(&[("apps/bill.yaml", &broken), (&file, cases)]), Vec::<String>::new(), "{name}");
+            assert_eq!(
+                reported(&[("apps/bill.yaml", &broken), (&file, cases)]),
+                Vec::<String>::new(),
+                "{name}"
+            );
         }
     }
 }

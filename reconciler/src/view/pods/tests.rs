@@ -123,7 +123,7 @@ fn init_containers_are_counted_and_named() {
 }
 
 #[test]
-fn no_node_is_told_apart_from_no_ready_node_and_no_subnet() {
+fn no_node_is_distinguished_from_no_ready_node_and_no_subnet() {
     let mut snapshot = snapshot();
     let object = put_object(&mut snapshot, "web", C2);
     put_instance(&mut snapshot, &object);
@@ -146,7 +146,7 @@ fn only_the_wanted_namespace_is_listed() {
 }
 
 #[test]
-fn a_pod_in_full_tells_where_it_comes_from() {
+fn a_pod_in_full_says_where_it_comes_from() {
     let mut snapshot = snapshot();
     let instance = put_pod(&mut snapshot, "web", running());
     let detail = pod(&snapshot, &instance.reference(), Vec::new(), at(100)).unwrap();

@@ -48,11 +48,11 @@ fn quarantine(commit: &str) -> Quarantine {
 #[track_caller]
 fn check(snapshot: &Snapshot, commit: Option<&str>, flags: &str, why: &str) {
     let state = wait_state(snapshot, commit, at(100));
-    let told: String = [(state.synced, 's'), (state.healthy, 'h'), (state.failed, 'f')]
+    let shown: String = [(state.synced, 's'), (state.healthy, 'h'), (state.failed, 'f')]
         .into_iter()
         .map(|(holds, letter)| if holds { letter } else { '-' })
         .collect();
-    assert_eq!((told.as_str(), state.why.as_str()), (flags, why));
+    assert_eq!((shown.as_str(), state.why.as_str()), (flags, why));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_quarantined_file_fails_its_own_commit_but_not_the_one_before() {
 
 // Seen red without `missing` in the state: synced, and nothing to say.
 #[test]
-fn what_of_a_synced_commit_is_not_applied_is_told_beside_it() {
+fn what_of_a_synced_commit_is_not_applied_is_reported_beside_it() {
     let in_source = |change: &dyn Fn(&mut SourceStatus)| {
         let snapshot = with_source(|status| change(status));
         [C2, C1].map(|commit| wait_state(&snapshot, Some(commit), at(100)).missing)
@@ -300,7 +300,7 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
 // Seen red without the look at `unsteady`: healthy at once.
 #[test]
 fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
-    let told = |restarts: u32, ran: i64| {
+    let shown = |restarts: u32, ran: i64| {
         let mut status = running();
         let container = &mut status.container_statuses[0];
         container.restart_count = restarts;
@@ -311,7 +311,7 @@ fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
     };
     let table = [(0, 0, false), (0, 1, true), (1, 1, false), (1, 9, false), (1, 10, true), (1, -50, true)];
     for (restarts, ran, healthy) in table {
-        assert_eq!(told(restarts, ran), healthy, "{restarts} restarts, {ran} s");
+        assert_eq!(shown(restarts, ran), healthy, "{restarts} restarts, {ran} s");
     }
 }
 
@@ -406,22 +406,22 @@ fn hash() -> String {
 
 #[test]
 fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
-    let told = |record, why: &str| {
+    let shown = |record, why: &str| {
         let mut snapshot = good();
         put_service(&mut snapshot, record);
         check(&snapshot, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
     };
-    told(None, "service default/web: no cluster IP yet");
+    shown(None, "service default/web: no cluster IP yet");
     let with = |hash: &str, left_out: u32| {
         let ports = serde_json::json!([{"protocol": "TCP", "port": 80}]);
         Some(serde_json::json!({
             "hash": hash, "clusterIP": "10.96.0.20", "ports": ports, "leftOutCount": left_out
         }))
     };
-    told(with(&hash(), 2), "service default/web: none of 2 pods is ready");
+    shown(with(&hash(), 2), "service default/web: none of 2 pods is ready");
     let old = "service default/web: the services controller has not taken this version in yet";
-    told(with("of the version before", 0), old);
-    told(with(&hash(), 0), "");
+    shown(with("of the version before", 0), old);
+    shown(with(&hash(), 0), "");
     // And a node that is alive has its rules; one that is gone is not waited for.
     let mut snapshot = good();
     put_service(&mut snapshot, with(&hash(), 0));
@@ -434,7 +434,7 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pod_is_told_before_its_service() {
+fn what_is_wrong_with_a_pod_is_reported_before_its_service() {
     let mut snapshot = snapshot();
     let failed =
         PodStatus { phase: PodPhase::Failed, message: "exit code 3".to_owned(), ..PodStatus::default() };
@@ -445,7 +445,7 @@ fn what_is_wrong_with_a_pod_is_told_before_its_service() {
 
 #[test]
 fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
-    let told = |record: Option<serde_json::Value>, why: &str| {
+    let shown = |record: Option<serde_json::Value>, why: &str| {
         let mut snapshot = good();
         let path = serde_json::json!({"path": "/", "service": {"name": "web", "port": 80}});
         let spec = serde_json::json!({"host": "shop.example", "paths": [path]});
@@ -454,16 +454,16 @@ fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
         snapshot.routes.extend(record.map(|record| (NamespacedName::new("default", "shop"), record)));
         check(&snapshot, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
     };
-    told(None, "dns default/shop: shop.example has no address yet");
+    shown(None, "dns default/shop: shop.example has no address yet");
     let with = |hash: &str, broken: Option<&str>| {
         let path = serde_json::json!({"path": "/", "service": "web", "port": 80, "broken": broken});
         Some(serde_json::json!({"hash": hash, "host": "shop.example", "paths": [path]}))
     };
-    told(
+    shown(
         with(&hash(), Some("service web has no port 80")),
         "dns default/shop: /: service web has no port 80",
     );
     let old = "dns default/shop: the services controller has not taken this version in yet";
-    told(with("of the version before", None), old);
-    told(with(&hash(), None), "");
+    shown(with("of the version before", None), old);
+    shown(with(&hash(), None), "");
 }

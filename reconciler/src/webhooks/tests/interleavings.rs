@@ -167,7 +167,7 @@ async fn story(seed: u64) -> Result<(), String> {
     let (store, remote) = (MemoryStore::new(), Arc::new(AtomicU64::new(1)));
     let all = [1, 2].map(|n| Reconciler::start(&format!("r{n}"), &store, &remote, seed ^ n));
     let mut chance = Chance::new(seed);
-    let (mut owed, mut told) = (Vec::new(), vec![1]);
+    let (mut owed, mut hooked) = (Vec::new(), vec![1]);
     for _ in 0..4 + chance.below(12) {
         let at = &all[usize::try_from(chance.below(2)).unwrap()];
         match chance.below(8) {
@@ -176,9 +176,9 @@ async fn story(seed: u64) -> Result<(), String> {
                 // In any order, and not at once: hooks overtake each other.
                 let next = owed.remove(usize::try_from(chance.below(owed.len() as u64)).unwrap());
                 at.hook(next).await;
-                told.push(next);
+                hooked.push(next);
             }
-            3 | 4 => at.hook(told[usize::try_from(chance.below(told.len() as u64)).unwrap()]).await,
+            3 | 4 => at.hook(hooked[usize::try_from(chance.below(hooked.len() as u64)).unwrap()]).await,
             5 => at.nudge.nudge(),
             6 => {
                 if let Some(lease) = all.iter().find_map(|one| one.fence.lease()) {

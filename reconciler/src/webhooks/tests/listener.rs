@@ -86,7 +86,7 @@ fn signed() -> [(&'static str, &'static str); 3] {
 }
 
 #[tokio::test]
-async fn a_signed_push_is_taken_in_once_and_told_apart_when_it_comes_again() {
+async fn a_signed_push_is_taken_in_once_and_recognized_when_it_comes_again() {
     let gate = Gate::with(&["main"]).await;
     let (status, body) = gate.post("/v1/webhooks/main", &signed(), PUSH).await;
     assert_eq!((status, &body["request"]), (202, &Value::from("main-github-d1")), "{body}");
@@ -105,7 +105,7 @@ async fn a_signed_push_is_taken_in_once_and_told_apart_when_it_comes_again() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_know_the_secret_learns_nothing_and_changes_nothing() {
+async fn a_sender_without_the_secret_learns_nothing_and_changes_nothing() {
     let gate = Gate::with(&["main"]).await;
     let good = signed()[0];
     let forged =
@@ -142,7 +142,7 @@ async fn only_webhooks_are_to_be_seen_here() {
 }
 
 #[tokio::test]
-async fn several_sources_need_a_name_and_only_a_friend_is_told_that_one_is_wrong() {
+async fn several_sources_need_a_name_and_only_a_signed_request_learns_that_one_is_wrong() {
     let gate = Gate::with(&["main", "lab"]).await;
     assert_eq!(gate.post("/v1/webhooks/lab", &signed(), PUSH).await.0, 202);
     assert_eq!(gate.post("/v1/webhooks", &signed(), PUSH).await.0, 404);
@@ -202,7 +202,7 @@ fn request(signature: &str) -> Request {
 }
 
 #[tokio::test]
-async fn when_all_places_are_taken_the_next_is_told_when_to_come_again() {
+async fn when_all_places_are_taken_the_next_learns_when_to_come_again() {
     let (hooks, gate) = hooks(&["main"]);
     let address = IpAddr::from([192, 0, 2, 1]);
     let taken = hooks.full();

@@ -251,7 +251,7 @@ fn a_body_is_a_hint_and_one_that_cannot_be_read_is_none() {
 }
 
 #[test]
-fn a_push_to_another_branch_is_none_of_ours_and_what_cannot_be_told_is() {
+fn a_push_to_another_branch_is_none_of_ours_and_one_without_a_branch_is() {
     let hint = |name: &str| Hint { reference: Some(name.to_owned()), ..Hint::default() };
     let main = Reference::Branch("main".to_owned());
     assert_eq!(payload::not_followed(&main, &hint("refs/heads/main")), None);

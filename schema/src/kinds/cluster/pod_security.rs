@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn only_what_lies_below_an_allowed_directory_is_allowed() {
-        let told = |path: &str, security: &PodSecurity| {
+        let reported = |path: &str, security: &PodSecurity| {
             let host_path = Some(HostPathVolume { path: path.to_owned(), kind: None });
             let volumes = vec![Volume { host_path, ..Volume::default() }];
             let mut findings = Findings::default();
@@ -158,18 +158,26 @@ mod tests {
         };
         for path in ["/var/lib/app", "/srv/a", "//srv/./a", "/var/lib/app/x", "/etc/../srv/a", "/srv/a/../b"]
         {
-            assert_eq!(told(path, &security), [""; 0], "{path}");
+            assert_eq!(reported(path, &security), [""; 0], "{path}");
         }
         for path in ["/", "/srvx", "/var/lib", "/var/lib/apple", "/srv/../etc", "/srv/a/../../etc", "/etc"] {
-            assert!(told(path, &security).iter().any(|told| told.contains("allowHostPaths")), "{path}");
+            assert!(
+                reported(path, &security).iter().any(|reported| reported.contains("allowHostPaths")),
+                "{path}"
+            );
         }
-        let [told] = &told("/srv/private/key", &security)[..] else { panic!("the deny list holds, too") };
-        assert!(told.contains("spec.volumes[0].hostPath.path") && told.contains("forbidHostPaths"), "{told}");
+        let [reported] = &reported("/srv/private/key", &security)[..] else {
+            panic!("the deny list holds, too")
+        };
+        assert!(
+            reported.contains("spec.volumes[0].hostPath.path") && reported.contains("forbidHostPaths"),
+            "{reported}"
+        );
     }
 
     // Seen red with an `unprivileged` that looks at no capability.
     #[test]
-    fn each_forbidden_thing_is_told_at_its_place() {
+    fn each_forbidden_thing_is_reported_at_its_place() {
         let add = ["NET_ADMIN", "SYS_PTRACE", "ALL"].map(str::to_owned).to_vec();
         let capabilities = Some(Capabilities { add, ..Capabilities::default() });
         let privileged =
@@ -184,13 +192,13 @@ mod tests {
             }],
             ..PodSpec::default()
         };
-        let told = |security: &PodSecurity| -> Vec<String> {
+        let reported = |security: &PodSecurity| -> Vec<String> {
             let mut findings = Findings::default();
             security.check(&pod, &Path::ROOT.field("spec"), &mut findings);
             let message = |message: String| message.split(": Forbidden").next().unwrap().to_owned();
             findings.into_vec().into_iter().map(|finding| message(finding.message)).collect()
         };
-        assert_eq!(told(&PodSecurity::default()), Vec::<String>::new());
+        assert_eq!(reported(&PodSecurity::default()), Vec::<String>::new());
         let strict = PodSecurity {
             forbid_privileged: true,
             forbid_host_network: true,
@@ -198,7 +206,7 @@ mod tests {
             allow_host_paths: Vec::new(),
         };
         assert_eq!(
-            told(&strict),
+            reported(&strict),
             [
                 "spec.hostNetwork",
                 "spec.volumes[0].hostPath.path",

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_ticks_is_told() {
+    fn what_has_no_ticks_is_reported() {
         for (cron, zone, error) in [
             ("* * * *", "UTC", ScheduleError::Fields(4)),
             ("0 * * * * *", "UTC", ScheduleError::Fields(6)),

@@ -36,7 +36,7 @@ pub struct IntrinsicCall {
 /// One argument of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Argument {
-    /// A text with its escapes, because a template of `States.Format` must tell `\{}` from `{}`;
+    /// A text with its escapes, because a template of `States.Format` must distinguish `\{}` from `{}`;
     /// [`unescaped`] is without.
     Text(String),
     /// A number, a boolean or null.
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_called_is_told() {
+    fn what_can_not_be_called_is_reported() {
         let deep = format!("{}$.x{}", "States.Array(".repeat(11), ")".repeat(11));
         for (text, error) in [
             ("States.Upper($.x)", "there is no intrinsic function `States.Upper`"),

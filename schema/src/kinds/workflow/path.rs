@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_told() {
+    fn what_is_no_path_is_reported() {
         for (text, error) in [
             ("", "a path begins with `$`"),
             (".guid", "a path begins with `$`"),

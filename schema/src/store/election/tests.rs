@@ -139,7 +139,7 @@ async fn a_value_that_can_not_be_read_is_nobody() {
 }
 
 #[test]
-fn a_fixed_reader_tells_what_it_was_given() {
+fn a_fixed_reader_gives_what_it_was_given() {
     let fence = Fence { create_revision: 7 };
     assert_eq!(FenceReader::fixed(Some(fence)).current(), Some(fence));
     assert_eq!(FenceReader::fixed(None).current(), None);

@@ -167,7 +167,7 @@ impl Follower {
                 backoff.reset();
             }
             let wait = backoff.after_failure(rand::random());
-            self.tell(&why);
+            self.log_failure(&why);
             sleep(wait).await;
         }
     }
@@ -197,7 +197,7 @@ impl Follower {
         }
     }
 
-    fn tell(&self, why: &StoreError) {
+    fn log_failure(&self, why: &StoreError) {
         let prefix = &self.prefix;
         match why {
             // Everyday life; the list that follows makes up for it.

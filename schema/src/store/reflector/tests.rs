@@ -272,7 +272,7 @@ enum Step {
     CutWatches,
     Compact(u8),
     Refuse(bool),
-    /// Lets the reflector get on, for so many tenths of a second.
+    /// Lets the reflector get on, for this many tenths of a second.
     Pass(u8),
 }
 

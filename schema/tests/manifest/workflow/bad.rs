@@ -261,21 +261,25 @@ fn machines_and_rules_lie_in_each_other_only_so_deep() {
         );
     }
     let text = workflow("X").replace("\n  X\n", &format!(" {machine}\n"));
-    assert_eq!(rules(&load(&text)).iter().filter(|told| told.starts_with("too-deep")).count(), 1, "{text}");
+    assert_eq!(
+        rules(&load(&text)).iter().filter(|reported| reported.starts_with("too-deep")).count(),
+        1,
+        "{text}"
+    );
     let mut deep = "{variable: $.x, isNull: true}".to_owned();
     for _ in 0..8 {
         deep = format!("{{not: {deep}}}");
     }
     let found = rules(&load(&rule(&deep.replacen('{', "{next: b, ", 1))));
-    assert_eq!(found.iter().filter(|told| told.starts_with("too-deep")).count(), 1, "{found:?}");
+    assert_eq!(found.iter().filter(|reported| reported.starts_with("too-deep")).count(), 1, "{found:?}");
 }
 
 /// What is said of a machine in the Amazon States Language, with what to do.
 fn said(states: &str) -> Vec<String> {
     let text = format!("{{\"StartAt\": \"b\",\n \"States\": {states}}}");
     let loaded = schema::manifest::load_definition("flow.asl.json", text.as_bytes());
-    let told = loaded.violations.iter();
-    told.map(|v| format!("{}:{} {} {} ({})", v.line, v.column, v.rule, v.message, v.help)).collect()
+    let reported = loaded.violations.iter();
+    reported.map(|v| format!("{}:{} {} {} ({})", v.line, v.column, v.rule, v.message, v.help)).collect()
 }
 
 #[test]
@@ -292,7 +296,7 @@ fn a_mistake_in_a_field_hides_no_state_that_is_not_there() {
 }
 
 #[test]
-fn a_task_without_a_function_is_told_how_to_name_one() {
+fn the_error_of_a_task_without_a_function_says_how_to_name_one() {
     let mut found = said(r#"{"b": {"Type": "Task", "End": true}}"#);
     found.extend(said(r#"{"b": {"Type": "Task", "Resource": null, "End": true}}"#));
     let blank = load(&states("a: {type: Task, resource: , end: true}"));
@@ -305,7 +309,7 @@ fn a_task_without_a_function_is_told_how_to_name_one() {
 }
 
 #[test]
-fn a_path_of_a_definition_and_a_name_of_a_schedule_are_told_how_to_be_written() {
+fn a_bad_path_of_a_definition_and_a_bad_name_of_a_schedule_say_how_to_write_them() {
     let path = load(&workflow("definitionPath: /flows/order.asl.json"));
     let mut found: Vec<String> = path.violations.iter().map(ToString::to_string).collect();
     found.extend(

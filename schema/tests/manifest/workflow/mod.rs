@@ -31,9 +31,9 @@ fn states(states: &str) -> String {
 
 /// The only workflow of a file without errors or warnings, with its hash.
 fn only(loaded: &ManifestFile) -> (&WorkflowSpec, String) {
-    let told: Vec<_> =
+    let reported: Vec<_> =
         loaded.violations.iter().filter(|violation| violation.severity != Severity::Note).collect();
-    assert!(told.is_empty(), "{told:#?}");
+    assert!(reported.is_empty(), "{reported:#?}");
     let [document] = loaded.documents.as_slice() else { panic!("{loaded:#?}") };
     let Resource::Workflow(spec) = &document.object.resource else { panic!("{document:#?}") };
     (spec, document.object.hash())

@@ -221,35 +221,35 @@ fn mistakes_in_other_spellings_are_shown_where_they_are_written() {
     }
 }
 
-fn told(loaded: &ManifestFile) -> Vec<String> {
-    let told = loaded.violations.iter();
-    told.map(|v| format!("{}:{} {} {}", v.line, v.column, v.rule, v.message)).collect()
+fn reported(loaded: &ManifestFile) -> Vec<String> {
+    let reported = loaded.violations.iter();
+    reported.map(|v| format!("{}:{} {} {}", v.line, v.column, v.rule, v.message)).collect()
 }
 
 #[test]
 fn the_language_s_own_names_are_no_older_spelling() {
     let machine = r#"{"StartAt": "a", "States": {"a": {"Type": "Task", "Resource": "function:default/price", "End": true}}}"#;
-    assert_eq!(told(&load_definition("flow.asl.json", machine.as_bytes())), Vec::<String>::new());
+    assert_eq!(reported(&load_definition("flow.asl.json", machine.as_bytes())), Vec::<String>::new());
     let whole = "`definition` is an older spelling, read as `its fields in spec`";
-    let found = told(&load(&workflow(&format!("definition: |\n  {machine}"))));
+    let found = reported(&load(&workflow(&format!("definition: |\n  {machine}"))));
     assert_eq!(found, [format!("6:3 older-spelling {whole}")]);
     let arn = "arn:aws:lambda:eu-west-1:123456789012:function:pay";
     let mixed = machine.replace(
         r#""End": true}"#,
         &format!(r#""Next": "b"}}, "b": {{"Type": "Task", "Resource": "{arn}", "End": true}}"#),
     );
-    let found = told(&load_definition("flow.asl.json", mixed.as_bytes()));
+    let found = reported(&load_definition("flow.asl.json", mixed.as_bytes()));
     assert_eq!(
         found,
         ["1:137 older-spelling an ARN is read as the Function that its last part names: `pay`"]
     );
     let ours = workflow("startAt: a\nstates: {a: {type: Task, resource: price, end: true}}");
-    let found = told(&load(&ours));
+    let found = reported(&load(&ours));
     assert_eq!(found, ["7:38 older-spelling `resource` is an older spelling, read as `function: price`"]);
     // A mistake is said under the name that is written.
     let blank = load_definition("flow.asl.json", machine.replace("function:default/price", "").as_bytes());
-    assert_eq!(told(&blank), ["1:63 task-resource Resource: `` names no function"]);
-    let found = told(&load(&ours.replace("price", "''")));
+    assert_eq!(reported(&blank), ["1:63 task-resource Resource: `` names no function"]);
+    let found = reported(&load(&ours.replace("price", "''")));
     assert_eq!(found, ["7:38 task-resource resource: `` names no function"]);
 }
 

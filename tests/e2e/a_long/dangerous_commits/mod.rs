@@ -80,7 +80,7 @@ impl Stage {
 
     /// Asks for a look at each repository and waits for the requests' answers: only a run that began
     /// later gives them. A source whose remote or folder is in trouble gives none; there, the keys at the
-    /// very end tell.
+    /// very end say.
     fn looked_at(&self, sites: &[(Site, Case)]) -> Result<()> {
         let mut asked = Vec::new();
         for (site, _) in sites {
@@ -152,11 +152,11 @@ fn endure(access: fn(&Slot) -> Result<Access>) -> Result<()> {
     let site = |(number, case): (usize, Case)| Ok((Site::create(&root, &format!("case-{number:02}"))?, case));
     let sites: Vec<(Site, Case)> = cases.into_iter().enumerate().map(site).collect::<Result<_>>()?;
     let mut stage = Stage::open(access, &sites.iter().map(|(site, _)| site).collect::<Vec<_>>(), slot)?;
-    let told = table(&mut stage, &sites);
-    if told.is_err() {
+    let outcome = table(&mut stage, &sites);
+    if outcome.is_err() {
         eprintln!("{}", stage.serve.log_tail());
     }
-    told
+    outcome
 }
 
 fn table(stage: &mut Stage, sites: &[(Site, Case)]) -> Result<()> {

@@ -241,7 +241,7 @@ async fn who_asks_the_same_waits_for_the_same_answer() {
 }
 
 #[tokio::test]
-async fn all_refusals_are_told_and_no_upstream_too() {
+async fn all_refusals_are_reported_and_no_upstream_too() {
     let one = upstream(Says::Refused).await;
     let said = Forwarder::new(vec![one.address]).ask(&question("a.example."), CLIENT).await;
     assert_eq!(said.unwrap_err(), ForwardError::Refused(ResponseCode::Refused));

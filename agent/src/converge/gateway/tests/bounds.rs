@@ -87,7 +87,7 @@ async fn who_is_one_too_many_waits_for_a_place() {
 
 // Seen red with an `admit` that refuses no client.
 #[tokio::test]
-async fn one_client_holds_a_quarter_of_all_places_and_is_told_so() {
+async fn one_client_holds_a_quarter_of_all_places_and_its_refusal_says_so() {
     use crate::testing::TestNamespace;
     let limits = Limits { connections: 8, ..Limits::default() };
     // The client has another address than the gateway: the node itself may hold all.

@@ -58,7 +58,7 @@ async fn run(the_loop: &mut GatewayLoop) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_told_and_tried_again_while_routes_are_kept_up() {
+async fn a_taken_port_is_reported_and_tried_again_while_routes_are_kept_up() {
     let taken = TcpListener::bind("127.93.0.11:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let (subnets, subnet) = watch::channel(None);

@@ -68,7 +68,7 @@ async fn an_answer_arrives_as_it_was_and_nobody_signs_it() {
 }
 
 #[tokio::test]
-async fn the_length_of_what_head_does_not_send_is_told() {
+async fn the_length_of_what_head_does_not_send_is_reported() {
     let at = endpoint(|mut wire| async move {
         while !wire.head().await.is_empty() {
             wire.send("HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n").await;
@@ -132,7 +132,7 @@ async fn trailers_pass_both_ways_also_behind_the_body_of_a_get() {
 }
 
 #[tokio::test]
-async fn who_expects_to_be_told_to_go_on_is() {
+async fn a_client_that_waits_for_100_continue_gets_it() {
     let bed = Bed::with(&[mirror().await]).await;
     let mut client = bed.client().await;
     client

@@ -199,7 +199,7 @@ async fn what_others_do_after_each_write_is_healed_each_time() {
 }
 
 #[tokio::test]
-async fn a_failed_step_hinders_no_other_and_is_told() {
+async fn a_failed_step_hinders_no_other_and_is_reported() {
     let mut rig = rig();
     rig.subnets.send_replace(subnet());
     rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
@@ -278,19 +278,19 @@ async fn run_refused(rig: &mut Rig) {
 
 // Seen red without `tunnel_failure` in `plan`.
 #[tokio::test]
-async fn a_tunnel_that_cannot_be_looked_at_is_told_once_and_hinders_no_rule() {
+async fn a_tunnel_that_cannot_be_looked_at_is_reported_once_and_hinders_no_rule() {
     let mut rig = rig();
     rig.subnets.send_replace(subnet());
     rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
     rig.netlink.kernel().refuse_tunnels = Some("no vxlan here".into());
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in 0..3 {
         let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
         let plan = NetworkLoop::plan(&observed, Timestamp::now());
-        told.push(rig.network.act(&observed, plan).await.tolerated);
+        reported.push(rig.network.act(&observed, plan).await.tolerated);
     }
-    assert!(told[0].len() == 1 && told[0][0].contains("no vxlan here"), "{told:?}");
-    assert!(told[1].is_empty() && told[2].is_empty(), "{told:?}");
+    assert!(reported[0].len() == 1 && reported[0][0].contains("no vxlan here"), "{reported:?}");
+    assert!(reported[1].is_empty() && reported[2].is_empty(), "{reported:?}");
     assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0"]);
     assert!(!rig.iptables.rules().restored.is_empty());
     rig.netlink.kernel().refuse_tunnels = None;

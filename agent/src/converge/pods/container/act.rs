@@ -75,7 +75,7 @@ impl Worker {
         match self.create_or_adopt(&new).await {
             Ok(container) => {
                 let message = format!("Created container {}{}", step.container, start_of(id, step));
-                self.tell(id, EventType::Normal, "Created", message);
+                self.record_event(id, EventType::Normal, "Created", message);
                 Some(container)
             }
             Err(DockerError::NoSuchImage { image }) => {
@@ -83,7 +83,7 @@ impl Worker {
                 None
             }
             Err(error @ DockerError::InvalidImageName { .. }) => {
-                self.tell(id, EventType::Warning, "Failed", error.to_string());
+                self.record_event(id, EventType::Warning, "Failed", error.to_string());
                 let slot = id.slot(&step.container);
                 let failed =
                     TaskReport::Failed(slot, "InvalidImageName".to_owned(), error.to_string(), Retry::Image);
@@ -185,7 +185,7 @@ impl Worker {
             let message = format!(
                 "image {image} was pulled, and Docker still has none of this name; check the image's name and what removes images on this node"
             );
-            self.tell(id, EventType::Warning, "Failed", message.clone());
+            self.record_event(id, EventType::Warning, "Failed", message.clone());
             self.reporter.send(TaskReport::Failed(slot, "ErrImagePull".to_owned(), message, Retry::Image));
         }
     }
@@ -195,7 +195,7 @@ impl Worker {
             Ok(()) => {
                 self.reporter.send(TaskReport::Clear(id.slot(&step.container)));
                 let message = format!("Started container {}{}", step.container, start_of(id, step));
-                self.tell(id, EventType::Normal, "Started", message);
+                self.record_event(id, EventType::Normal, "Started", message);
             }
             Err(error) => {
                 let said = self.redacted(pod, &step.container, &error).await;

@@ -56,7 +56,7 @@ impl Worker {
         let is_hooked = in_flight.wait_for_kill(&target.id).await;
         // The semaphore is never closed.
         let _slot = self.stops.acquire().await;
-        self.tell(id, EventType::Normal, "Killing", message);
+        self.record_event(id, EventType::Normal, "Killing", message);
         let once = !grace.is_zero() && !is_hooked;
         if let Some(hook) = target.hook.as_ref().filter(|_| once) {
             grace = self.pre_stop(id, target, hook, grace).await;
@@ -66,7 +66,7 @@ impl Worker {
             Ok(()) | Err(DockerError::NotFound { .. }) => Ok(()),
             Err(error) => {
                 tracing::warn!(pod = %id.pod, container = %target.name, %error, "could not stop a container");
-                self.tell(id, EventType::Warning, "FailedKillPod", error.to_string());
+                self.record_event(id, EventType::Warning, "FailedKillPod", error.to_string());
                 Err(error)
             }
         }
@@ -93,7 +93,7 @@ impl Worker {
         if let Some(why) = failed {
             tracing::warn!(pod = %id.pod, container = %target.name, why, "a preStop hook failed");
             let message = format!("PreStopHook of container {} failed: {why}", target.container);
-            self.tell(id, EventType::Warning, "FailedPreStopHook", message);
+            self.record_event(id, EventType::Warning, "FailedPreStopHook", message);
         }
         grace.saturating_sub(began.elapsed()).max(GRACE_AFTER_HOOK_MIN)
     }

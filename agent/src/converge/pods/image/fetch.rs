@@ -26,19 +26,19 @@ impl Worker {
         // Another container's pull may have brought it since this one found it missing.
         if pull.policy == PullPolicy::IfNotPresent && matches!(self.docker.image(image).await, Ok(Some(_))) {
             let message = format!("Container image {image:?} already present on machine");
-            self.tell(id, EventType::Normal, "Pulled", message);
+            self.record_event(id, EventType::Normal, "Pulled", message);
             self.reporter.send(TaskReport::Pulled(slot, pull.attempt));
             return;
         }
         let (logins, no_logins) = match self.credentials.logins(pod, image).await {
             Ok(logins) => (logins, None),
             Err(why) => {
-                self.tell(id, EventType::Warning, "FailedToRetrieveImagePullSecret", why.clone());
+                self.record_event(id, EventType::Warning, "FailedToRetrieveImagePullSecret", why.clone());
                 (Vec::new(), Some(why))
             }
         };
         let users: Vec<String> = logins.iter().map(|login| login.username.clone()).collect();
-        self.tell(id, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
+        self.record_event(id, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
         let began = Instant::now();
         let joined = self.pulls.join(image, logins);
         match self.follow(id, &slot, image, joined).await {
@@ -49,7 +49,7 @@ impl Worker {
                     began.elapsed(),
                     pulled.size_bytes
                 );
-                self.tell(id, EventType::Normal, "Pulled", message);
+                self.record_event(id, EventType::Normal, "Pulled", message);
                 self.reporter.send(TaskReport::Pulled(slot, pull.attempt));
             }
             Err(error) => {
@@ -60,7 +60,7 @@ impl Worker {
                 };
                 let message = format!("{error}{}", hint(&error, here, &users, no_logins.as_deref()));
                 tracing::warn!(pod = %id.pod, container = pull.container, message, "an image was not pulled");
-                self.tell(id, EventType::Warning, "Failed", message.clone());
+                self.record_event(id, EventType::Warning, "Failed", message.clone());
                 self.reporter.send(TaskReport::Failed(slot, reason.to_owned(), message, Retry::Image));
             }
         }
@@ -90,7 +90,7 @@ impl Worker {
                     shown += 1;
                     if shown.is_multiple_of(EVENT_EVERY) {
                         let message = format!("Pulling image {image:?}: {progress}");
-                        self.tell(id, EventType::Normal, "Pulling", message);
+                        self.record_event(id, EventType::Normal, "Pulling", message);
                     }
                     self.reporter.send(TaskReport::Progress(slot.clone(), progress));
                 }

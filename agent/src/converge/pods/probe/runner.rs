@@ -249,12 +249,12 @@ impl ProbeRunner {
             );
         }
         if !is_early {
-            self.tell(&target, kind, &found);
+            self.record_event(&target, kind, &found);
         }
     }
 
     /// Every failure is an event, also below the threshold; the recorder holds repetitions back.
-    fn tell(&self, target: &ProbeTarget, kind: ProbeKind, found: &Found) {
+    fn record_event(&self, target: &ProbeTarget, kind: ProbeKind, found: &Found) {
         match (found, found.failed(kind)) {
             (Found::Warning(why), _) => {
                 self.warn(target, "ProbeWarning", format!("{kind} probe warning: {why}"));

@@ -145,7 +145,7 @@ impl Rig {
     }
 
     /// One whose events are written.
-    fn telling() -> (Self, Arc<MemoryStore>) {
+    fn with_events() -> (Self, Arc<MemoryStore>) {
         let store = Arc::new(MemoryStore::new());
         (Self::with(EventRecorder::spawn(store.clone(), "n1", "agent/n1", CancellationToken::new()).0), store)
     }
@@ -314,12 +314,12 @@ async fn a_hook_that_fails_says_what_it_said_if_it_said_anything() {
     }
 }
 
-// Seen red with `before.ready` not asked for (told at the first failure), and without the event of its own.
+// Seen red with `before.ready` not asked for (reported at the first failure), and without the event of its own.
 #[tokio::test(start_paused = true)]
-async fn each_time_that_a_container_is_not_ready_any_more_is_told_anew() {
-    let (rig, store) = Rig::telling();
+async fn each_time_that_a_container_is_not_ready_any_more_is_reported_anew() {
+    let (rig, store) = Rig::with_events();
     rig.wanted.send_replace(Arc::new([("c".to_owned(), target(&[(Readiness, tcp(1))]))].into()));
-    let told = async |part: &str| {
+    let reported = async |part: &str| {
         let events = store.list("/minik8s/events/").await.unwrap().items;
         events.iter().filter(|kv| String::from_utf8_lossy(&kv.value).contains(part)).count()
     };
@@ -328,12 +328,12 @@ async fn each_time_that_a_container_is_not_ready_any_more_is_told_anew() {
         rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Refused);
         tokio::time::sleep(SECOND * 5).await;
         assert_eq!(rig.book.failing()["c"], "Readiness probe failed: h:1: connection refused");
-        assert_eq!(told("Container web is not ready since").await, fell);
+        assert_eq!(reported("Container web is not ready since").await, fell);
         rig.prober.net().answers.clear();
         tokio::time::sleep(SECOND * 5).await;
         assert!(rig.health("c") == "sr" && rig.book.failing().is_empty());
     }
-    assert_eq!(told("\"Readiness probe failed: h:1: connection refused\"").await, 1);
+    assert_eq!(reported("\"Readiness probe failed: h:1: connection refused\"").await, 1);
     rig.shutdown.cancel();
 }
 

@@ -99,7 +99,7 @@ pub(in crate::converge::pods) struct Rig {
     netlink: Arc<Gated>,
     /// What the network loop says of functions' pods.
     pub(in crate::converge::pods) sandboxed: watch::Sender<SandboxedPods>,
-    /// What it is told.
+    /// What it is given.
     pub(in crate::converge::pods) table: watch::Sender<PodTable>,
     state: tempfile::TempDir,
     snapshot: Snapshot,

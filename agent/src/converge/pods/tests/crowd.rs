@@ -110,7 +110,7 @@ async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
 
 /// With one transaction per status this took 107.
 #[tokio::test(start_paused = true)]
-async fn fifty_pods_that_start_at_once_are_told_in_few_transactions() {
+async fn fifty_pods_that_start_at_once_are_reported_in_few_transactions() {
     let mut rig = Rig::new();
     let pods = pods(50);
     want(&mut rig, &pods, true);

@@ -91,7 +91,7 @@ fn a_plan_has_markers_where_secrets_will_be() {
 }
 
 #[test]
-fn files_that_the_pod_does_not_bring_and_paths_below_a_file_are_told() {
+fn files_that_the_pod_does_not_bring_and_paths_below_a_file_are_reported() {
     let (node, mut binding) = (node(), pod());
     binding.pod.files.remove("config");
     let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
@@ -297,6 +297,6 @@ fn a_half_made_file_of_a_secret_is_made_whole() {
     assert!(!file.exists() && path.exists(), "it was in memory alone");
     folders::remove_pod(state.path(), "u").unwrap();
     assert_eq!((meta.mode() & 0o7777, meta.gid(), there), (0o440, 7, 1));
-    assert!(!path.starts_with(names::volume_dir(state.path(), "u", "")), "its size would be told");
+    assert!(!path.starts_with(names::volume_dir(state.path(), "u", "")), "its size would be counted");
     assert!(crate::mounts::at_or_below(state.path()).unwrap().is_empty());
 }

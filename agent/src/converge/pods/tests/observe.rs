@@ -1,4 +1,4 @@
-//! What is seen of containers that Docker does not tell all about.
+//! What is seen of containers that Docker does not answer all questions about.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::converge::pods::observe::Looker;
 use crate::worlds::docker::{Docker as _, Exit, FakeDocker, NewContainer};
 
 #[tokio::test]
-async fn a_container_that_docker_cannot_tell_about_hinders_no_other_and_passes_for_no_success() {
+async fn a_container_that_docker_cannot_inspect_hinders_no_other_and_passes_for_no_success() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     for name in ["broken", "whole"] {
         ended(&docker, name).await;
@@ -21,7 +21,7 @@ async fn a_container_that_docker_cannot_tell_about_hinders_no_other_and_passes_f
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_docker_cannot_tell_about_is_left_alone_ever_longer() {
+async fn a_container_that_docker_cannot_inspect_is_left_alone_ever_longer() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     ended(&docker, "broken").await;
     docker.engine().opaque.insert("broken".into());

@@ -350,7 +350,7 @@ fn host_ports_are_free_ones_and_never_given_twice() {
     };
     let (mut one, mut two, mut three) =
         (binding("one", with(&[0, 20_001])), binding("two", with(&[0])), binding("three", with(&[20_000])));
-    // In the order of the plan, which is that of the uids: whoever names a port comes last.
+    // In the order of the plan, which is that of the uids: pods with a port come last.
     for (binding, letter) in [(&mut one, "a"), (&mut two, "b"), (&mut three, "c")] {
         binding.pod.uid = letter.repeat(32);
     }

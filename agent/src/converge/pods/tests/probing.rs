@@ -216,7 +216,7 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
 
 // Seen red without `|| !startup` and `|| !readiness` in `Health::known`: never ready, whatever happens.
 #[test]
-fn what_was_told_before_it_ran_holds_no_container_without_probes_back() {
+fn what_was_reported_before_it_ran_holds_no_container_without_probes_back() {
     let web = with_probes(Always);
     let containers =
         |state: fn() -> State| vec![container("web", 0, state()), container("other", 0, state())];
@@ -312,7 +312,7 @@ async fn a_hook_runs_first_and_takes_its_time_from_the_grace() {
         rig.want_pod(web.clone(), true);
         rig.agent_until("complete", Rig::complete).await;
         rig.docker.engine().calls.clear();
-        // The binding is gone, and the agent is a new one: only the label tells of the hook.
+        // The binding is gone, and the agent is a new one: only the label says that the hook ran.
         rig.want_pod(web, false);
         rig.agent_until("gone", Rig::empty).await;
         let engine = rig.docker.engine();
@@ -329,7 +329,7 @@ async fn a_hook_runs_first_and_takes_its_time_from_the_grace() {
     }
 }
 
-async fn told_in(rig: &Rig, prefix: &str) -> Vec<String> {
+async fn values_in(rig: &Rig, prefix: &str) -> Vec<String> {
     let items = rig.store.list(prefix).await.unwrap().items;
     items.iter().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()).collect()
 }
@@ -375,7 +375,7 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
     let hooks = rig.docker.engine().calls.iter().filter(|call| call.0 == hook).count();
     let stopped = (2..=3).contains(&stops(&rig)) || (stops(&rig) > 3 && retried());
     assert!(hooks == 1 && stopped, "{hooks} {:?}", rig.docker.engine().graces);
-    let statuses = told_in(&rig, "/minik8s/status/").await;
+    let statuses = values_in(&rig, "/minik8s/status/").await;
     let says = |part: &str| statuses.iter().any(|text| text.contains(part));
     assert!(says("\"reason\":\"FailedKillPod\"") && says("got no exit event"), "{statuses:#?}");
     // It is not desired any more: its removal does not wait for the next try.
@@ -385,7 +385,7 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_cannot_be_read_is_told_at_the_stop() {
+async fn a_hook_that_cannot_be_read_is_reported_at_the_stop() {
     let mut rig = Rig::new();
     let web = with_probes(Always);
     rig.want_pod(web.clone(), true);
@@ -399,14 +399,14 @@ async fn a_hook_that_cannot_be_read_is_told_at_the_stop() {
     let began = tokio::time::Instant::now();
     // A while longer: events are written by the way.
     rig.agent_until("gone", |rig| rig.empty() && began.elapsed() > Duration::from_secs(20)).await;
-    let events = told_in(&rig, "/minik8s/events/").await;
-    let is_told = |text: &String| text.contains("FailedPreStopHook") && text.contains("can't be read");
-    assert_eq!(events.iter().filter(|text| is_told(text)).count(), 1, "{events:#?}");
+    let events = values_in(&rig, "/minik8s/events/").await;
+    let is_reported = |text: &String| text.contains("FailedPreStopHook") && text.contains("can't be read");
+    assert_eq!(events.iter().filter(|text| is_reported(text)).count(), 1, "{events:#?}");
 }
 
 // Seen red without the event in `pre_stop`.
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_fails_is_told_and_holds_nothing_up() {
+async fn a_hook_that_fails_is_reported_and_holds_nothing_up() {
     let mut rig = Rig::new();
     let script = FakeExec { code: 3, ..FakeExec::default() };
     rig.docker.engine().execs.insert("bye".into(), script);
@@ -420,10 +420,10 @@ async fn a_hook_that_fails_is_told_and_holds_nothing_up() {
     let began = tokio::time::Instant::now();
     // A while longer: events are written by the way.
     rig.agent_until("gone", |rig| rig.empty() && began.elapsed() > Duration::from_secs(20)).await;
-    let events = told_in(&rig, "/minik8s/events/").await;
+    let events = values_in(&rig, "/minik8s/events/").await;
     let said = "PreStopHook of container a failed: command \\\"bye\\\" ended with code 3\"";
-    let is_told = |text: &String| text.contains("FailedPreStopHook") && text.contains(said);
-    assert_eq!(events.iter().filter(|text| is_told(text)).count(), 1, "{events:#?}");
+    let is_reported = |text: &String| text.contains("FailedPreStopHook") && text.contains(said);
+    assert_eq!(events.iter().filter(|text| is_reported(text)).count(), 1, "{events:#?}");
 }
 
 // Seen red with all of them left in `obsolete`; the loop's test below with `obsolete` removed by `remove_all`: the
@@ -470,7 +470,7 @@ async fn a_container_that_docker_could_not_remove_is_removed_again_and_made_anew
     }
     let other = rig.docker.running().into_keys().find(|name| name.starts_with("mk8s_other_")).unwrap();
     let (began, ended) = (tokio::time::Instant::now(), std::cell::Cell::new(false));
-    rig.agent_until("told", |rig| {
+    rig.agent_until("reported", |rig| {
         let passed = began.elapsed();
         if passed > Duration::from_secs(5) && !ended.replace(true) {
             rig.docker.end(&other, Exit { code: 1, oom_killed: false });
@@ -480,7 +480,7 @@ async fn a_container_that_docker_could_not_remove_is_removed_again_and_made_anew
         passed > Duration::from_secs(20)
     })
     .await;
-    let statuses = told_in(&rig, "/minik8s/status/").await;
+    let statuses = values_in(&rig, "/minik8s/status/").await;
     let says = |part: &str| statuses.iter().any(|text| text.contains(part));
     assert!(says("\"reason\":\"FailedKillPod\"") && says("got no exit event"), "{statuses:#?}");
     rig.docker.engine().unkillable.clear();

@@ -100,7 +100,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
 }
 
 #[test]
-fn an_end_that_becomes_known_mends_the_phase_that_was_told_without_it() {
+fn an_end_that_becomes_known_mends_the_phase_that_was_reported_without_it() {
     let web = binding("web", spec(&["a", "b"]));
     let (own, mut observed) =
         reported(&web, vec![container("a", 0, running()), container("b", 0, running())]);
@@ -119,7 +119,7 @@ fn an_end_that_becomes_known_mends_the_phase_that_was_told_without_it() {
 
 // Seen red without `is_made` (Failed while it is about to run).
 #[test]
-fn its_end_is_told_when_nothing_of_it_runs() {
+fn its_end_is_reported_when_nothing_of_it_runs() {
     let web = binding("web", spec(&["a", "b"]));
     let b = |state| container("b", 0, state);
     for (containers, is_made, expected) in [

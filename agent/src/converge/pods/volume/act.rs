@@ -62,7 +62,7 @@ impl Worker {
             {
                 let message =
                     format!("{path} on this node was not what the repository has; it was fetched anew");
-                self.tell(id, EventType::Warning, "FilesChanged", message);
+                self.record_event(id, EventType::Warning, "FilesChanged", message);
             }
         }
         Ok(())

@@ -83,7 +83,7 @@ fn a_folder_for_a_sub_path_whose_making_was_cut_off_is_made_after_all() {
     remove_pod(state.path(), "uid").unwrap();
 }
 
-// What is mounted in between is on the same disk: its number of the device tells nothing.
+// What is mounted in between is on the same disk: the device number shows nothing.
 #[test]
 fn nothing_is_removed_of_what_is_mounted_in_a_pods_folder() {
     let state = tempfile::tempdir().unwrap();

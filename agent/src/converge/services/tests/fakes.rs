@@ -123,7 +123,7 @@ async fn nothing_is_planned_before_range_and_services_are_known() {
     assert!(rig.iptables.rules().restored.is_empty());
     rig.know(Source::Disk, 0, &[("web", service(&["10.244.3.5:80"]))]);
     assert_eq!(rig.run().await, Ok(true), "what the disk knows is programmed");
-    assert_eq!(*rig.status.borrow(), None, "but it has no revision to tell");
+    assert_eq!(*rig.status.borrow(), None, "but it has no revision to report");
 }
 
 // Seen red with `Reading::is_due` always true, and with `only_we` always false.
@@ -179,7 +179,7 @@ async fn a_change_of_services_does_not_wait_for_the_read_that_others_cause() {
 }
 
 #[tokio::test]
-async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
+async fn what_is_programmed_is_reported_and_what_is_not_is_reported_with_the_reason() {
     let mut rig = rig();
     rig.know(Source::Etcd, 5, &[]);
     rig.run().await.unwrap();
@@ -196,27 +196,27 @@ async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
     assert_eq!((*rig.programmed.borrow(), rig.timeless()), (6, Some(expected)));
 }
 
-// Seen red with the time of each run told.
+// Seen red with the time of each run reported.
 #[tokio::test]
-async fn the_time_that_is_told_is_that_at_which_the_rules_came_to_the_revision() {
+async fn the_time_that_is_reported_is_that_at_which_the_rules_came_to_the_revision() {
     let mut rig = rig();
-    let told = |rig: &Rig| rig.status.borrow().clone().and_then(|status| status.programmed_at);
+    let shown = |rig: &Rig| rig.status.borrow().clone().and_then(|status| status.programmed_at);
     rig.know(Source::Etcd, 5, &[]);
     let before = Timestamp::now();
     rig.run().await.unwrap();
-    let first = told(&rig).unwrap();
+    let first = shown(&rig).unwrap();
     assert!((before..=Timestamp::now()).contains(&first), "{first}");
     rig.iptables.rules().refuse = Some("no room".into());
     rig.know(Source::Etcd, 6, &[("web", service(&["10.244.3.5:80"]))]);
     rig.run().await.unwrap_err();
-    assert_eq!(told(&rig), Some(first), "nothing new is programmed");
+    assert_eq!(shown(&rig), Some(first), "nothing new is programmed");
     rig.iptables.rules().refuse = None;
     rig.run().await.unwrap();
-    let second = told(&rig).unwrap();
+    let second = shown(&rig).unwrap();
     assert!(second > first);
     rig.iptables.rules().generation = Some(99);
     assert_eq!(rig.run().await, Ok(true), "a flush is healed");
-    assert_eq!(told(&rig), Some(second), "what is healed is no news of the services");
+    assert_eq!(shown(&rig), Some(second), "what is healed is no news of the services");
 }
 
 fn at(last: u8, endpoint: &str) -> ServiceRecord {
@@ -351,7 +351,7 @@ async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
     rig.know(Source::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone())]);
     rig.run().await.unwrap();
     rig.run().await.unwrap();
-    let told = rig.status.borrow().clone();
+    let shown = rig.status.borrow().clone();
     let kernel = rig.kernel();
     rig.iptables.rules().saved = kernel;
     for _ in 0..3 {
@@ -360,8 +360,8 @@ async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(rig.run().await, Ok(true), "tried again");
         assert_eq!(rig.run().await, Ok(false), "once");
-        assert_eq!(*rig.status.borrow(), told);
-        assert_eq!(rig.news, ["default/bad"], "the same is told once, whatever the line was");
+        assert_eq!(*rig.status.borrow(), shown);
+        assert_eq!(rig.news, ["default/bad"], "the same is reported once, whatever the line was");
     }
     // What names no rule is a failure of the whole: who is tried again waits once more, for the others' sake.
     rig.iptables.rules().refuse_lines = vec!["COMMIT".into()];
@@ -467,8 +467,8 @@ async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
         let value = store.get(&key).await.unwrap().unwrap().value;
         schema::codec::decode::<RulesStatus>(&value).unwrap().programmed_at
     };
-    for (revision, told, expected) in [(8, then, then), (8, now, then), (9, now, now), (8, then, then)] {
-        statuses.send_replace(at(revision, told));
+    for (revision, shown, expected) in [(8, then, then), (8, now, then), (9, now, now), (8, then, then)] {
+        statuses.send_replace(at(revision, shown));
         assert_eq!((stored(2).await, time().await), (Some(revision), Some(expected)));
     }
     let revision = store.get(&key).await.unwrap().unwrap().mod_revision;

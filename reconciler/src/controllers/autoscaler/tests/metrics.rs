@@ -139,7 +139,7 @@ fn an_amount_per_pod_needs_no_requests() {
 }
 
 #[test]
-fn what_cannot_be_told_says_why() {
+fn what_cannot_be_known_says_why() {
     let why = |metric: &ResourceMetric, pods: &[Pod]| {
         proposal(metric, pods, 1, at(0), &Tuning::default()).unwrap_err()
     };

@@ -149,7 +149,7 @@ fn a_node_that_comes_and_goes_does_not_put_off_that_another_is_given_up() {
 }
 
 #[test]
-fn the_nodes_controller_tells_how_long_pods_have_tolerated_a_taint() {
+fn the_nodes_controller_says_how_long_pods_have_tolerated_a_taint() {
     let mut story = Story::of(1);
     let toleration = |seconds| {
         let mut pod = spec(1, 1);

@@ -94,7 +94,7 @@ fn a_range_that_cannot_be_read_may_be_any_so_none_is_given_away() {
 }
 
 #[test]
-fn a_cluster_range_that_grew_is_told_and_one_that_moved_away_is_not() {
+fn a_cluster_range_that_grew_is_reported_and_one_that_moved_away_is_not() {
     let builder = subnet(SnapshotBuilder::new(), "a", "10.244.3.0/24");
     let mut grown = seen(&builder.snapshot);
     grown.settings.cluster_cidr = "10.240.0.0/12".parse().unwrap();

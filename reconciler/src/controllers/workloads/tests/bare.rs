@@ -60,7 +60,7 @@ fn a_label_is_changed_in_place_and_keeps_the_uid() {
 
 /// Seen red without `files` in `is_as_wanted`.
 #[test]
-fn another_login_of_the_same_hash_is_told_in_place() {
+fn another_login_of_the_same_hash_reaches_the_node_in_place() {
     use schema::files::{BlobKind, BlobRef};
     let mut rotated = object("web", spec(100, 64));
     let blob = BlobRef {
@@ -166,7 +166,7 @@ fn a_pod_that_cannot_be_read_is_not_written_over() {
 }
 
 #[test]
-fn a_pod_too_large_for_a_key_is_told_and_not_written() {
+fn a_pod_too_large_for_a_key_is_reported_and_not_written() {
     let mut big = spec(1, 1);
     big.containers[0].args = vec!["x".repeat(70_000)];
     let mut object = object("web", spec(1, 1));

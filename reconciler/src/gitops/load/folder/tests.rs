@@ -18,7 +18,7 @@ fn names(folder: &Folder) -> Vec<String> {
     folder.manifests.keys().map(ToString::to_string).collect()
 }
 
-fn told(folder: &Folder) -> Vec<(&str, &str)> {
+fn reported(folder: &Folder) -> Vec<(&str, &str)> {
     folder.passed_over.iter().map(|v| (v.file.as_str(), v.rule.as_str())).collect()
 }
 
@@ -99,7 +99,7 @@ fn a_folder_is_read_as_its_commit_would_be() {
 
     let folder = read(dir.path()).unwrap();
     assert_eq!(names(&folder), ["a.yaml", "apps/.hidden/f.yaml", "apps/b.YML", "apps/c.json"]);
-    assert_eq!(told(&folder), [("apps/link.yaml", "symlink"), ("vendor", "submodule")]);
+    assert_eq!(reported(&folder), [("apps/link.yaml", "symlink"), ("vendor", "submodule")]);
 
     let head = repository.head().unwrap().target().unwrap();
     let listing = crate::git::list(&repository, head, "", &crate::git::Listing::default()).unwrap().unwrap();
@@ -137,7 +137,7 @@ fn paths_are_those_of_the_repository_whatever_part_of_it_is_read() {
 }
 
 #[test]
-fn links_pipes_odd_names_and_huge_files_are_told_and_not_opened() {
+fn links_pipes_odd_names_and_huge_files_are_reported_and_not_opened() {
     let dir = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     put(outside.path(), "x.yaml", POD);
@@ -148,7 +148,10 @@ fn links_pipes_odd_names_and_huge_files_are_told_and_not_opened() {
     fs::write(dir.path().join(odd), POD).unwrap();
     File::create(dir.path().join("huge.yaml")).unwrap().set_len(1 << 30).unwrap();
     let folder = read(dir.path()).unwrap();
-    assert_eq!(told(&folder), [("caf\u{fffd}.yaml", "file-name"), ("loop", "symlink"), ("out", "symlink")]);
+    assert_eq!(
+        reported(&folder),
+        [("caf\u{fffd}.yaml", "file-name"), ("loop", "symlink"), ("out", "symlink")]
+    );
     assert_eq!(names(&folder), ["huge.yaml"]);
     assert_eq!(folder.manifests["huge.yaml"].violations[0].rule, "file-too-large");
 }
@@ -170,11 +173,11 @@ fn folders_are_followed_down_to_a_bound() {
     put(dir.path(), &format!("{deep}/d/lost.yaml"), POD);
     let folder = read(dir.path()).unwrap();
     assert_eq!(names(&folder), [format!("{deep}/last.yaml")]);
-    assert_eq!(told(&folder), [(format!("{deep}/d").as_str(), "folder-too-deep")]);
+    assert_eq!(reported(&folder), [(format!("{deep}/d").as_str(), "folder-too-deep")]);
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_is_told() {
+fn a_file_that_cannot_be_opened_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "a.yaml", POD);
     // A file that is gone, or became a link, since the folder was listed.
@@ -182,6 +185,6 @@ fn a_file_that_cannot_be_opened_is_told() {
     let files = ["a.yaml", "b.yaml", "gone.yaml"].map(str::to_owned).to_vec();
     let (manifests, unreadable) = parse(files, dir.path());
     assert_eq!(manifests.len(), 1);
-    let told: Vec<_> = unreadable.iter().map(|v| (v.file.as_str(), v.rule.as_str())).collect();
-    assert_eq!(told, [("b.yaml", "unreadable"), ("gone.yaml", "unreadable")]);
+    let reported: Vec<_> = unreadable.iter().map(|v| (v.file.as_str(), v.rule.as_str())).collect();
+    assert_eq!(reported, [("b.yaml", "unreadable"), ("gone.yaml", "unreadable")]);
 }

@@ -11,7 +11,7 @@ use super::super::kit::Files;
 
 /// Names that groups may have.
 const NAMES: u32 = 90;
-/// About so many groups there are: enough that a third of their objects is more than the budget.
+/// About this many groups there are: enough that a third of their objects is more than the budget.
 const GROUPS: usize = 45;
 
 /// An object of some kind, with what it refers to.

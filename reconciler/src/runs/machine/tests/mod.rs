@@ -40,7 +40,7 @@ fn context(input: Json) -> RunContext {
     }
 }
 
-/// So many seconds after the beginning.
+/// This many seconds after the beginning.
 fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
 }

@@ -31,7 +31,7 @@ fn error(trace: &Value) -> String {
 }
 
 #[test]
-fn a_bad_trace_is_told_with_its_place_and_what_to_do() {
+fn a_bad_trace_is_reported_with_its_place_and_what_to_do() {
     let step = json!({"at": 0, "ready": 1, "stableConcurrency": 1, "panicConcurrency": 1});
     let with = |config: Value| json!({"config": config, "steps": [step]});
     let load = |arrival: Value| json!({"coldStartSeconds": 1, "handlingSeconds": 1, "arrivals": [arrival]});
