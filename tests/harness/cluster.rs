@@ -133,7 +133,8 @@ impl Cluster {
         let mut cluster = Self::prepare(options)?;
         cluster.run_story(|cluster| {
             cluster.start_all()?;
-            story(cluster)
+            story(cluster)?;
+            if cluster.options.etcd_roles { cluster.agents_kept_to_their_roles() } else { Ok(()) }
         })
     }
 
@@ -204,6 +205,16 @@ impl Cluster {
             }
             Ok(())
         })
+    }
+
+    /// No agent asked etcd for what the role of its node does not let it.
+    fn agents_kept_to_their_roles(&self) -> Result<()> {
+        for node in &self.nodes {
+            let log = std::fs::read_to_string(node.agent.log_path())?;
+            let refused: Vec<&str> = log.lines().filter(|line| line.contains("permission denied")).collect();
+            ensure!(refused.is_empty(), "{} wants more than its role: {refused:#?}", node.name);
+        }
+        Ok(())
     }
 
     fn give_roles(&mut self) -> Result<()> {

@@ -3,5 +3,9 @@
 
 mod dangerous_commits;
 mod dns;
+mod master_killed;
 mod node_leaves;
 mod older_autoscalers;
+mod partitions;
+mod runs_killed;
+mod runs_long;

@@ -1,7 +1,7 @@
 //! How jobs end on a real Slurm, and what ends none. OUT_OF_MEMORY needs cgroups of the first version, which newer machines
 //! lack; what Slurm prints of it is in the tests of `parse.rs`, too.
 
-use harness::{Change, Context, Result, Slurm, ensure, eventually, holds, secs};
+use harness::{Change, ClusterOptions, Context, Result, Slurm, ensure, eventually, holds, secs};
 use nix::sys::signal::Signal;
 use schema::kinds::job::{FailureClass, JobPhase};
 use schema::records::JobReport;
@@ -10,7 +10,7 @@ use super::{Site, settings, with, with_slurm};
 
 #[test]
 fn every_end_of_a_job_is_distinguished_from_the_others() -> Result<()> {
-    with(Slurm::start_with_memory_limits, |site| {
+    with(ClusterOptions::default(), Slurm::start_with_memory_limits, |site| {
         let job = |name: &str, command: &str, more: &str| {
             site.manifest(name, &format!("  runCommands:\n  - |\n    {command}\n{more}"))
         };

@@ -25,15 +25,16 @@ struct Site<'c> {
 
 /// Tells a story of jobs.
 fn with_slurm(story: impl FnOnce(&mut Site<'_>) -> Result<()>) -> Result<()> {
-    with(Slurm::start, story)
+    with(ClusterOptions::default(), Slurm::start, story)
 }
 
-/// The same with a Slurm that is started otherwise.
+/// The same on another cluster, with a Slurm that is started otherwise.
 fn with(
+    options: ClusterOptions,
     start: fn(&Path, u16) -> Result<Slurm>,
     story: impl FnOnce(&mut Site<'_>) -> Result<()>,
 ) -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
+    Cluster::run(options, |cluster| {
         let slurm = start(&cluster.dir(""), cluster.slot().port(14))?;
         let key: String = slurm.key()?.lines().map(|line| format!("  {line}\n")).collect();
         let secret = sealed(&recipient(cluster)?, "*", "slurm", &format!("id: |\n{key}"))?;
@@ -108,7 +109,8 @@ fn keeps_the_login_out_of(folder: &Path, key: &str) -> Result<()> {
 
 #[test]
 fn a_job_is_compiled_and_run_on_slurm_and_its_results_come_back() -> Result<()> {
-    with_slurm(|site| {
+    let options = ClusterOptions { etcd_roles: true, ..ClusterOptions::default() };
+    with(options, Slurm::start, |site| {
         let sum = site.manifest(
             "sum",
             "  files: code/sum\n  compileCommands: [\"sh make.sh\"]\n  runCommands:\n    - echo \"it's $(cat made) \

@@ -7,23 +7,21 @@ use crate::functions::{code, manifest};
 
 mod forms;
 mod heartbeats;
-mod kills;
-mod long;
 mod triggers;
 
 /// One node that can build Python functions, and stays: what the functions wrote is in their containers' logs.
-fn one_node() -> ClusterOptions {
+pub(crate) fn one_node() -> ClusterOptions {
     ClusterOptions { python: true, ..ClusterOptions::default() }
 }
 
 /// A function of this one file that keeps one replica.
-fn function(name: &str, main: &str) -> [Change; 2] {
+pub(crate) fn function(name: &str, main: &str) -> [Change; 2] {
     let spec = "  public: true\n  minScale: 1\n  maxScale: 1\n";
     [manifest(name, spec), code(name, "main.py", main)]
 }
 
 /// How often the function's containers wrote each line that begins with `called `, by what follows.
-fn calls(cluster: &Cluster, function: &str) -> Result<Vec<String>> {
+pub(crate) fn calls(cluster: &Cluster, function: &str) -> Result<Vec<String>> {
     let docker = &cluster.node().docker;
     let mut lines = Vec::new();
     for container in docker.containers(&cluster.slot().instance())? {
@@ -39,7 +37,7 @@ fn calls(cluster: &Cluster, function: &str) -> Result<Vec<String>> {
 }
 
 /// What `minik8s run … --wait` printed, and whether the run succeeded.
-fn run(cluster: &Cluster, workflow: &str, input: &str, id: &str) -> Result<(bool, Value)> {
+pub(crate) fn run(cluster: &Cluster, workflow: &str, input: &str, id: &str) -> Result<(bool, Value)> {
     let said = cluster.cli(&["run", workflow, "-d", input, "--id", id, "--wait", "--timeout", "50s"])?;
     let output = serde_json::from_str(said.stdout.trim()).unwrap_or(Value::Null);
     println!("{workflow}/{id}: {} {} {}", said.code, said.stdout.trim(), said.stderr.trim());
@@ -47,7 +45,7 @@ fn run(cluster: &Cluster, workflow: &str, input: &str, id: &str) -> Result<(bool
 }
 
 /// Waits until a run has ended, and gives its page as JSON.
-fn ended(cluster: &Cluster, workflow: &str, id: &str) -> Result<Value> {
+pub(crate) fn ended(cluster: &Cluster, workflow: &str, id: &str) -> Result<Value> {
     eventually(&format!("run {workflow}/{id} ends"), secs(120), || {
         let run: Value = serde_json::from_str(
             &cluster.cli(&["get", "run", &format!("{workflow}/{id}"), "-o", "json"])?.ok()?,
@@ -58,7 +56,7 @@ fn ended(cluster: &Cluster, workflow: &str, id: &str) -> Result<Value> {
 }
 
 /// The id of the last run that a push started.
-fn pushed(cluster: &Cluster, workflow: &str) -> Result<String> {
+pub(crate) fn pushed(cluster: &Cluster, workflow: &str) -> Result<String> {
     eventually(&format!("a push started a run of {workflow}"), secs(60), || {
         let found: Value =
             serde_json::from_str(&cluster.cli(&["get", "workflow", workflow, "-o", "json"])?.ok()?)?;

@@ -1,8 +1,6 @@
 //! Stories of workloads. What they share: a Deployment as a person writes it, and how its pods are seen in Docker.
 
 mod drains;
-mod master_killed;
-mod partitions;
 mod replacing;
 mod scheduling;
 

@@ -89,12 +89,12 @@ impl NetworkLoop {
 
     async fn carry_out_trial(&mut self, asked: &BTreeMap<SocketAddr, String>, outcome: &mut Outcome) {
         let tunnel = &self.settings.names.tunnel;
-        let verdict = try_checksums(&*self.deps.tunnels, tunnel, asked).await;
-        self.checksum_trials = match &verdict {
+        let found = try_checksums(&*self.deps.tunnels, tunnel, asked).await;
+        self.checksum_trials = match &found {
             Ok(TrialResult::Silence) => self.checksum_trials - 1,
             _ => 0,
         };
-        match verdict {
+        match found {
             Ok(TrialResult::Sound | TrialResult::Silence) => {}
             Ok(TrialResult::Computed(node)) => outcome.tolerated.push(format!(
                 "TCP through {tunnel} reaches node {node} only with checksums that the kernel computes; it \

@@ -51,27 +51,27 @@ async fn run(answering: &[(u8, bool)], lost: usize) -> (TrialResult, Vec<String>
     netlink.kernel().offload_is_on = true;
     netlink.kernel().answering = answering.iter().map(|(node, only)| (at(*node), *only)).collect();
     netlink.kernel().lost = lost;
-    let verdict = try_checksums(&netlink, "mk8s.1", &asked(&[2])).await.unwrap();
+    let found = try_checksums(&netlink, "mk8s.1", &asked(&[2])).await.unwrap();
     let kernel = netlink.kernel();
-    (verdict, kernel.acts.clone(), kernel.offload_is_on)
+    (found, kernel.acts.clone(), kernel.offload_is_on)
 }
 
 #[tokio::test]
 async fn checksums_are_computed_only_where_nothing_else_gets_through() {
     let (knock, on, off) = ("knock 10.244.2.0", "offload on", "offload off");
-    let (verdict, acts, is_on) = run(&[(2, false)], 0).await;
-    assert_eq!((verdict, is_on), (TrialResult::Sound, true));
+    let (found, acts, is_on) = run(&[(2, false)], 0).await;
+    assert_eq!((found, is_on), (TrialResult::Sound, true));
     assert_eq!(acts, [knock]);
-    let (verdict, acts, is_on) = run(&[(2, true)], 0).await;
-    assert_eq!((verdict, is_on), (TrialResult::Computed("n2".into()), false));
+    let (found, acts, is_on) = run(&[(2, true)], 0).await;
+    assert_eq!((found, is_on), (TrialResult::Computed("n2".into()), false));
     assert_eq!(acts, [knock, off, knock, on, knock, off]);
     // No node answers either way: left as it was.
-    let (verdict, acts, is_on) = run(&[], 0).await;
-    assert_eq!((verdict, is_on), (TrialResult::Silence, true));
+    let (found, acts, is_on) = run(&[], 0).await;
+    assert_eq!((found, is_on), (TrialResult::Silence, true));
     assert_eq!(acts, [knock, off, knock, on]);
     // Lost by chance.
-    let (verdict, acts, is_on) = run(&[(2, false)], 1).await;
-    assert_eq!((verdict, is_on), (TrialResult::Sound, true));
+    let (found, acts, is_on) = run(&[(2, false)], 1).await;
+    assert_eq!((found, is_on), (TrialResult::Sound, true));
     assert_eq!(acts, [knock, off, knock, on, knock]);
 }
 

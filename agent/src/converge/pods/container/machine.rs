@@ -67,7 +67,7 @@ pub fn delay(level: u32) -> SignedDuration {
 }
 
 /// What becomes of a container with these starts (by attempt) in the pod whose pause container is `sandbox`.
-pub fn verdict(
+pub fn decide(
     history: &[Container],
     sandbox: Option<&str>,
     policy: RestartPolicy,

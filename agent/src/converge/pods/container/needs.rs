@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
 
-use super::machine::{ContainerDecision, restarts, succeeded, verdict};
+use super::machine::{ContainerDecision, decide, restarts, succeeded};
 use super::render;
 use crate::converge::pods::facts::{Container, Placement, PodFacts, Slot, State, Trouble, Work};
 use crate::converge::pods::probe::machine::ProbeKind;
@@ -77,7 +77,7 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     let started = |c: &Container| matches!(c.state, State::Running { .. } | State::Exited(_));
     let ever_started = facts.containers.values().flatten().any(|c| at_home(c) && started(c));
     let apps: Vec<_> =
-        spec.containers.iter().map(|c| (c, verdict(history(c), sandbox, spec.restart_policy, now))).collect();
+        spec.containers.iter().map(|c| (c, decide(history(c), sandbox, spec.restart_policy, now))).collect();
     let apps_ended = apps.iter().all(|(_, v)| matches!(v, ContainerDecision::Ended { .. }));
     // A start of an app container in these namespaces proves that all init containers are done.
     let app_started = spec.containers.iter().flat_map(history).any(|c| at_home(c) && started(c));
@@ -86,7 +86,7 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     } else {
         match init_turn(spec, &history, sandbox, now) {
             InitTurn::Done => (apps, false),
-            InitTurn::Now(one, verdict) => (vec![(one, verdict)], false),
+            InitTurn::Now(one, decide) => (vec![(one, decide)], false),
             InitTurn::Failed => (Vec::new(), true),
         }
     };
@@ -171,7 +171,7 @@ fn init_turn<'a, 'f>(
 ) -> InitTurn<'a> {
     let policy = init_policy(spec);
     // First of all: once the pod failed, no success of another one is repeated.
-    let decided_of = |init: &ContainerSpec| verdict(history(init), sandbox, policy, now);
+    let decided_of = |init: &ContainerSpec| decide(history(init), sandbox, policy, now);
     if spec.init_containers.iter().any(|init| decided_of(init) == ContainerDecision::Ended { success: false })
     {
         return InitTurn::Failed;
@@ -247,9 +247,9 @@ pub fn steps(
     if needs.finished {
         return steps;
     }
-    for (spec, verdict) in &needs.turn {
+    for (spec, decide) in &needs.turn {
         let slot = (at.binding.pod.uid.clone(), spec.name.clone());
-        match verdict {
+        match decide {
             ContainerDecision::Runs | ContainerDecision::Unhealthy | ContainerDecision::Ended { .. } => {}
             ContainerDecision::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
             ContainerDecision::BackOff { until, delay, why } => {

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use schema::kinds::pod::RestartPolicy::{Always, Never, OnFailure};
 
 use super::{at, container, exited, running};
-use crate::converge::pods::container::machine::{ContainerDecision, delay, verdict};
+use crate::converge::pods::container::machine::{ContainerDecision, decide, delay};
 use crate::converge::pods::facts::{Container, State};
 
 #[test]
@@ -26,7 +26,7 @@ fn the_policy_and_the_exit_code_decide_who_runs_again() {
         (Never, 137, ContainerDecision::Ended { success: false }),
     ] {
         let history = [container("web", 0, exited(code, 5, 100))];
-        assert_eq!(verdict(&history, Some("POD-0"), policy, at(100)), expected, "{policy:?} {code}");
+        assert_eq!(decide(&history, Some("POD-0"), policy, at(100)), expected, "{policy:?} {code}");
     }
 }
 
@@ -34,7 +34,7 @@ fn the_policy_and_the_exit_code_decide_who_runs_again() {
 fn later_crashes_wait_and_a_long_run_makes_the_next_crash_the_first() {
     let crash =
         |level: u32, ran: i64| [Container { backoff: level, ..container("web", 4, exited(1, ran, 1000)) }];
-    let look = |level, ran, now| verdict(&crash(level, ran), Some("POD-0"), Always, at(now));
+    let look = |level, ran, now| decide(&crash(level, ran), Some("POD-0"), Always, at(now));
     let make = |backoff| ContainerDecision::Make { attempt: 5, backoff };
     let wait = |seconds: i64| ContainerDecision::BackOff {
         until: at(1000 + seconds),
@@ -56,19 +56,19 @@ fn later_crashes_wait_and_a_long_run_makes_the_next_crash_the_first() {
 #[test]
 fn what_joined_a_lost_pause_container_is_made_again_unless_never() {
     let alive = [container("web", 2, running())];
-    assert_eq!(verdict(&alive, None, Always, at(9)), ContainerDecision::Make { attempt: 3, backoff: 0 });
+    assert_eq!(decide(&alive, None, Always, at(9)), ContainerDecision::Make { attempt: 3, backoff: 0 });
     assert_eq!(
-        verdict(&alive, Some("other"), OnFailure, at(9)),
+        decide(&alive, Some("other"), OnFailure, at(9)),
         ContainerDecision::Make { attempt: 3, backoff: 0 }
     );
-    assert_eq!(verdict(&alive, None, Never, at(9)), ContainerDecision::Ended { success: false });
+    assert_eq!(decide(&alive, None, Never, at(9)), ContainerDecision::Ended { success: false });
     let done = [container("web", 2, exited(0, 5, 8))];
-    assert_eq!(verdict(&done, None, OnFailure, at(9)), ContainerDecision::Ended { success: true });
+    assert_eq!(decide(&done, None, OnFailure, at(9)), ContainerDecision::Ended { success: true });
     // Somebody has to remove it first.
     let dead = [container("web", 2, State::Dead)];
-    assert_eq!(verdict(&dead, Some("POD-0"), Always, at(9)), ContainerDecision::Removing);
+    assert_eq!(decide(&dead, Some("POD-0"), Always, at(9)), ContainerDecision::Removing);
     let made = [container("web", 2, State::Created)];
-    assert_eq!(verdict(&made, None, Always, at(9)), ContainerDecision::Make { attempt: 2, backoff: 0 });
+    assert_eq!(decide(&made, None, Always, at(9)), ContainerDecision::Make { attempt: 2, backoff: 0 });
     let start = ContainerDecision::Start { id: "web-2".into(), attempt: 2 };
-    assert_eq!(verdict(&made, Some("POD-0"), Always, at(9)), start);
+    assert_eq!(decide(&made, Some("POD-0"), Always, at(9)), start);
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, wants};
 use crate::converge::names;
-use crate::converge::pods::container::machine::{ContainerDecision, verdict};
+use crate::converge::pods::container::machine::{ContainerDecision, decide};
 use crate::converge::pods::facts::{Container, Observed, PodFacts, State, Trouble};
 use crate::converge::pods::observe;
 use crate::converge::pods::plan::plan;
@@ -43,7 +43,7 @@ fn policy_exit_code_and_probe_decide_together() {
         (Never, 0, ended(true), ended(false)),
         (Never, 137, ended(false), ended(false)),
     ] {
-        let look = |container: Container| verdict(&[container], Some("POD-0"), policy, at(100));
+        let look = |container: Container| decide(&[container], Some("POD-0"), policy, at(100));
         assert_eq!(look(container("web", 0, exited(code, 5, 100))), well, "{policy:?} {code}");
         assert_eq!(look(sick(exited(code, 5, 100))), failed_probe, "{policy:?} {code} after a failed probe");
         assert_eq!(look(sick(running())), ContainerDecision::Unhealthy, "{policy:?}");
@@ -88,7 +88,7 @@ fn what_is_known_of_a_container_is_of_one_life_of_it() {
         let kept = [("web-0".to_owned(), RunHealth { started_at, health: ill })].into();
         observe::fill_health(&mut observed.pods, &kept, |_| None);
         let web = &observed.pods[&web.pod.uid].containers["web"];
-        let decided = verdict(web, Some("POD-0"), OnFailure, at(100));
+        let decided = decide(web, Some("POD-0"), OnFailure, at(100));
         assert_eq!(matches!(decided, ContainerDecision::Make { .. }), again, "{decided:?}");
     }
 }

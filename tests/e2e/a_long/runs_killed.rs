@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::*;
-use harness::{outcome, rounds};
+use harness::{
+    Change, Cluster, ClusterOptions, Context as _, Result, ensure, eventually, outcome, rounds, secs,
+};
 use schema::keys::{Key, prefix};
+
+use crate::workflows::{calls, ended, function, one_node, pushed, run};
 
 const STEPS: usize = 20;
 /// Slow enough that a kill meets it in the middle. It says which step it is called for, and under which key.

@@ -3,11 +3,12 @@
 
 use harness::hooks::memory_kib;
 use harness::manifests::COUNTS;
-use harness::rounds;
+use harness::{Change, Cluster, ClusterOptions, Result, ensure, eventually, rounds, secs};
 use schema::codec::VALUE_MAX_BYTES;
 use schema::keys::prefix;
+use serde_json::Value;
 
-use super::*;
+use crate::workflows::run;
 
 /// More memory than this is no noise of an allocator.
 const NOISE_KIB: u64 = 24 * 1024;

@@ -14,7 +14,7 @@ use schema::condition::ConditionStatus;
 use schema::keys::Key;
 use schema::records::NodeConditions;
 
-use super::{Runs, Workload, cluster_file, started_once};
+use crate::workloads::{Runs, Workload, cluster_file, started_once};
 
 /// The node that is cut off alone.
 const AWAY: usize = 3;

@@ -11,7 +11,7 @@ use harness::{
 };
 use schema::keys::{Key, prefix};
 
-use super::{Runs, Workload, started_once};
+use crate::workloads::{Runs, Workload, started_once};
 
 /// What a rollout takes on a quiet machine: the moments lie within it.
 const MOMENTS: Duration = Duration::from_secs(5);
