@@ -25,7 +25,7 @@ const TESTED: [(&str, &str, &str); 20] = [
     ("file-too-large", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_reported_and_not_opened"),
     (
         "file-cut-short",
-        "reconciler/src/gitops/tests/truncated.rs",
+        "reconciler/src/gitops/tests/contents/truncated.rs",
         "a_file_cut_within_a_valid_document_removes_nothing_however_many_commits_follow",
     ),
     (
@@ -58,12 +58,12 @@ const TESTED: [(&str, &str, &str); 20] = [
     ),
     (
         "immutable",
-        "reconciler/src/gitops/tests/config_maps.rs",
+        "reconciler/src/gitops/tests/contents/config_maps.rs",
         "what_is_in_use_is_not_removed_and_if_immutable_not_changed",
     ),
     (
         "secret-key",
-        "reconciler/src/gitops/tests/secrets.rs",
+        "reconciler/src/gitops/tests/contents/secrets.rs",
         "a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_applied",
     ),
 ];

@@ -2,7 +2,7 @@
 //! a service on two nodes work, and one agent's user is refused at what is not its own. The stories of a function on
 //! three nodes (`functions/calls.rs`) and of a Slurm job (`jobs/mod.rs`) run with these rights, too.
 //!
-//! Seen red with `readwrite /minik8s/rules/ --prefix` in the role.
+//! Seen red with `readwrite /minik8s/rules/ --prefix` in the role; the story of the function without `demand/` in it.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Context, Result, Where, bail, ensure, eventually, secs};

@@ -1,24 +1,17 @@
 //! The manifest loader from outside: good files, bad files, broken bytes.
 
-mod autoscalers;
 mod bad;
 mod broken_bytes;
 mod cases;
-mod compute;
-mod compute_bad;
-mod config_maps;
-mod daemon_sets;
-mod dns;
 mod files;
 mod good;
 mod hostile;
+mod kinds;
 mod kubernetes;
 mod older;
 mod quoting;
-mod replica_sets;
 mod round_trip;
 mod sample;
-mod services;
 mod workflow;
 
 use schema::manifest::{ManifestFile, load_file};

@@ -1,11 +1,9 @@
 //! The whole path from real repositories to a store in memory, and to a real etcd.
 
 mod any_kind;
-mod config_maps;
+mod contents;
 mod crash;
 mod dangerous;
-mod definitions;
-mod files;
 mod held;
 mod interleavings;
 pub(super) mod kit;
@@ -13,10 +11,8 @@ mod lost;
 mod numbers;
 mod proofs;
 mod reviewed;
-mod secrets;
 mod story;
 mod triggered;
-mod truncated;
 mod waiting;
 mod walk;
 

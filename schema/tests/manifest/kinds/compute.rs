@@ -8,7 +8,7 @@ use schema::manifest::DraftObject;
 use schema::quantity::Memory;
 use schema::violation::Severity;
 
-use super::{load, rules};
+use crate::{load, rules};
 
 /// An object of `kind` with the fields `fields` of its spec.
 fn object(kind: Kind, name: &str, fields: &str) -> String {

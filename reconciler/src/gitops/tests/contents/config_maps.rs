@@ -7,9 +7,9 @@ use schema::files::BlobKind;
 use schema::kinds::Kind;
 use schema::records::SourceState;
 
-use super::kit::{Cluster, Files, Repo, merge_of, pod};
 use crate::blobs::Blobs;
 use crate::gitops::offline::compare;
+use crate::gitops::tests::kit::{Cluster, Files, Repo, merge_of, pod};
 
 fn map(name: &str, data: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {data}\n")

@@ -1,9 +1,9 @@
 //! Bad functions, jobs, nodes, Cluster objects and dependencies: each breaks one rule at one place. `§`
 //! marks the place and is taken out.
 
-use super::cases::{Case, check, messages, unmarked};
 use super::compute::{cluster, function, job, node};
-use super::load;
+use crate::cases::{Case, check, messages, unmarked};
+use crate::load;
 use schema::violation::rules as known;
 
 fn cases() -> Vec<Case> {

@@ -14,10 +14,10 @@ use schema::records::{OwnerRef, PodInstance, SourceState};
 use schema::snapshot::{Snapshot, Versioned};
 use schema::violation::Severity;
 
-use super::kit::{Cluster, Files, Repo, merge_of, pod};
 use crate::blobs::{BlobStore, Blobs, BlobsError};
 use crate::gitops::load::files::{HashedContent, InCommit, Lookup as _};
 use crate::gitops::offline::compare;
+use crate::gitops::tests::kit::{Cluster, Files, Repo, merge_of, pod};
 
 const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n--- mac\n";
 

@@ -5,8 +5,8 @@ use schema::kinds::pod::TolerationOperator;
 use schema::kinds::replica_set::IntOrPercent;
 use schema::kinds::{Kind, Resource};
 
-use super::cases::{Case, check, document, messages};
-use super::{load, rules};
+use crate::cases::{Case, check, document, messages};
+use crate::{load, rules};
 
 const TEMPLATE: &str = "template:\n  metadata: {labels: {app: web}}\n  spec:\n    containers:\n    - {name: web, image: nginx}\n";
 

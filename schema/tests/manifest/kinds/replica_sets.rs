@@ -4,8 +4,8 @@ use schema::kinds::Resource;
 use schema::kinds::pod::PullPolicy;
 use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec};
 
-use super::cases::{Case, check, document, messages};
-use super::{load, rules};
+use crate::cases::{Case, check, document, messages};
+use crate::{load, rules};
 
 const TEMPLATE: &str = "template:\n  metadata: {labels: {app: web}}\n  spec:\n    containers:\n    - {name: web, image: nginx}\n";
 

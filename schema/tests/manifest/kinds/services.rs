@@ -4,8 +4,8 @@ use schema::kinds::Resource;
 use schema::kinds::pod::PortReference;
 use schema::kinds::service::ServiceSpec;
 
-use super::cases::{Case, check, document, messages};
-use super::{load, rules};
+use crate::cases::{Case, check, document, messages};
+use crate::{load, rules};
 
 fn service(spec: &str) -> String {
     document("v1", "Service", spec)

@@ -3,8 +3,8 @@
 use schema::kinds::Resource;
 use schema::kinds::dns::DnsSpec;
 
-use super::cases::{Case, check, document, messages};
-use super::{load, rules};
+use crate::cases::{Case, check, document, messages};
+use crate::{load, rules};
 
 fn dns(spec: &str) -> String {
     document("minik8s.io/v1", "Dns", spec)

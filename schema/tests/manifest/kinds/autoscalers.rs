@@ -5,8 +5,8 @@ use schema::kinds::horizontal_pod_autoscaler::{
     AverageValue, HorizontalPodAutoscalerSpec, PolicyType, SelectPolicy,
 };
 
-use super::cases::{Case, check, document, messages};
-use super::{load, rules};
+use crate::cases::{Case, check, document, messages};
+use crate::{load, rules};
 
 const TARGET: &str = "scaleTargetRef: {kind: ReplicaSet, name: web}\n";
 

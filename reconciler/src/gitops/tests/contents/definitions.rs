@@ -4,9 +4,9 @@ use schema::kinds::Resource;
 use schema::records::SourceState;
 use schema::violation::rules;
 
-use super::kit::{Cluster, Repo, merge_of, pods};
 use crate::gitops::offline::compare;
 use crate::gitops::review::{markdown, text};
+use crate::gitops::tests::kit::{Cluster, Repo, merge_of, pods};
 
 const FLOW: &str = "apiVersion: minik8s.io/v1\nkind: Workflow\nmetadata: {name: order, namespace: shop}\nspec:\n  \
                     definitionPath: ./flows/order.asl.json\n  params: {n: 1}\n";

@@ -2,8 +2,8 @@
 
 use schema::records::SourceStatus;
 
-use super::kit::{Cluster, Repo, merge_of, pod, pods};
 use crate::gitops::offline::compare;
+use crate::gitops::tests::kit::{Cluster, Repo, merge_of, pod, pods};
 
 const FILE: &str = "all.yaml";
 

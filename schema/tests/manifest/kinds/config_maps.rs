@@ -4,8 +4,8 @@ use schema::kinds::content::Values;
 use schema::kinds::{Kind, Resource};
 use schema::manifest::values_of;
 
-use super::cases::{Case, check, messages};
-use super::{container, load, rules, with};
+use crate::cases::{Case, check, messages};
+use crate::{container, load, rules, with};
 
 /// As `kubectl create configmap` writes it.
 const KUBERNETES: &str = "apiVersion: v1

@@ -1,0 +1,7 @@
+//! What manifests name beside themselves: files, secrets, definitions, values of objects.
+
+mod config_maps;
+mod definitions;
+mod files;
+mod secrets;
+mod truncated;
