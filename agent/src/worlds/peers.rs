@@ -63,7 +63,7 @@ impl Peers {
         images.into_iter().find(|image| image.reference == reference && image.id.is_some()).cloned()
     }
 
-    async fn fetch(&self, node: &str, reference: &str) -> Result<(), String> {
+    async fn fetch(&self, node: &str, reference: &str) -> Result<Vec<String>, String> {
         let api = self.snapshot.current().nodes.get(node).map(|node| node.value.api.clone());
         let api = api.ok_or_else(|| format!("node {node} is not registered"))?;
         let hash = image_hash(reference).unwrap_or_default();
@@ -95,14 +95,21 @@ impl ImageSource for Peers {
         }
         for node in image.nodes.iter().filter(|node| **node != self.node) {
             match self.fetch(node, reference).await {
-                Ok(()) => {
+                Ok(names) => {
                     let found = self.docker.image(reference).await?.map(|facts| facts.id);
-                    if found == image.id {
+                    if found == image.id && names == [reference] {
                         return Ok(());
                     }
-                    // Not what was built: nothing runs it.
-                    self.docker.remove_image(reference).await?;
-                    said.push(format!("node {node} gave another image than was built"));
+                    // Not what was built, or more than that: nothing runs it, under whatever name it came.
+                    for name in &names {
+                        if let Err(error) = self.docker.remove_image(name).await {
+                            said.push(error.to_string());
+                        }
+                    }
+                    said.push(format!(
+                        "node {node} gave another image than was built ({})",
+                        names.join(", ")
+                    ));
                 }
                 Err(why) => said.push(format!("node {node}: {why}")),
             }
@@ -162,16 +169,19 @@ mod tests {
         api
     }
 
-    // Seen red without the comparison of ids: what another node gives would run.
+    // Seen red without the comparison of ids, and of names: what another node gives would run.
     #[tokio::test]
     async fn what_another_node_gives_is_kept_only_if_it_is_what_was_built() {
         let (state, reference) = (tempfile::tempdir().unwrap(), format!("minik8s.local/function:{HASH}"));
         // The fake engine gives what it loads no id.
-        for (built, is_kept) in [("", true), ("sha256:built", false)] {
+        let others = format!("{reference}\nnginx:1.27");
+        for (built, given, is_kept) in
+            [("", &reference, true), ("sha256:built", &reference, false), ("", &others, false)]
+        {
             let docker = Arc::new(FakeDocker::default());
             let node = json!({
                 "name": "n2", "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 1,
-                "versions": NodeVersions::default(), "api": other_node(reference.clone()).await,
+                "versions": NodeVersions::default(), "api": other_node(given.clone()).await,
                 "registeredAt": "2026-01-01T00:00:00Z",
             });
             let (key, value) = (Key::Node("n2".to_owned()).to_string(), node.to_string().into());
@@ -197,6 +207,10 @@ mod tests {
             let peers = Peers::new("n1".to_owned(), docker.clone(), snapshot, catalog, registry);
             let brought = peers.bring(&reference).await;
             assert_eq!(docker.engine().images.contains_key(&reference), is_kept, "{brought:?}");
+            assert!(
+                !docker.engine().images.contains_key("nginx:1.27"),
+                "a name of another image is taken back"
+            );
             let why = brought.err().map(|error| error.to_string()).unwrap_or_default();
             assert_eq!(why.contains("n2 gave another image than was built"), !is_kept, "{why}");
             assert_eq!(why.is_empty(), is_kept, "{why}");

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use bollard::models::BuildInfo;
@@ -104,8 +105,16 @@ pub(super) fn save(client: &bollard::Docker, reference: &str) -> ImageStream {
     client.export_image(reference).map(|piece| piece.map_err(|error| error.to_string())).boxed()
 }
 
-/// Takes images from an archive as it comes.
-pub(super) async fn load(client: &bollard::Docker, archive: ImageStream) -> Result<(), DockerError> {
+/// Takes images from an archive as it comes; gives the names that they have now.
+pub(super) async fn load(client: &bollard::Docker, archive: ImageStream) -> Result<Vec<String>, DockerError> {
+    let (names, loaded) = mpsc::channel();
+    let note = |said: &str| {
+        if let Some(name) = said.trim().strip_prefix("Loaded image: ") {
+            // The other end lives as long as this function.
+            let _ = names.send(name.to_owned());
+        }
+    };
     let steps = client.import_image_stream(ImportImageOptions::default(), archive, None);
-    follow("to load an image", steps.boxed(), &|_| ()).await
+    follow("to load an image", steps.boxed(), &note).await?;
+    Ok(loaded.try_iter().collect())
 }

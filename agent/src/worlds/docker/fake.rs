@@ -473,7 +473,7 @@ impl Docker for FakeDocker {
     }
 
     async fn load(&self, archive: Vec<u8>) -> Result<(), DockerError> {
-        // The fake's archives are just the reference.
+        // The fake's archives are just the references.
         let reference = String::from_utf8_lossy(&archive).into_owned();
         self.gate(format!("load {reference}"), |engine| {
             engine.images.insert(reference, ImageFacts::default());
@@ -530,9 +530,14 @@ impl Docker for FakeDocker {
         stream::iter([Ok(Bytes::from(reference.to_owned()))]).boxed()
     }
 
-    async fn load_stream(&self, archive: ImageStream) -> Result<(), DockerError> {
+    async fn load_stream(&self, archive: ImageStream) -> Result<Vec<String>, DockerError> {
         let pieces: Vec<Bytes> = archive.filter_map(|piece| async { piece.ok() }).collect().await;
-        self.load(pieces.concat()).await
+        let names: Vec<String> =
+            String::from_utf8_lossy(&pieces.concat()).lines().map(str::to_owned).collect();
+        for name in &names {
+            self.load(name.clone().into_bytes()).await?;
+        }
+        Ok(names)
     }
 
     async fn logs(&self, id: &str, _options: &LogOptions) -> Result<LogStream, DockerError> {

@@ -252,7 +252,7 @@ impl Docker for RealDocker {
         super::build::save(&self.client, reference)
     }
 
-    async fn load_stream(&self, archive: ImageStream) -> Result<(), DockerError> {
+    async fn load_stream(&self, archive: ImageStream) -> Result<Vec<String>, DockerError> {
         super::build::load(&self.client, archive).await
     }
 
