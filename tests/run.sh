@@ -140,7 +140,7 @@ end_to_end() {
 	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=3
 }
 
-# What the node beside the tests is like after them; and a call of its function, which sleeps meanwhile.
+# What the node beside the tests is like after them; and a call of its function, which is asleep when they end.
 still_healthy() {
 	[ -d "$beside" ] || return 0
 	"$(target_dir)/debug/minik8s" status | tee "$scratch/status" && grep -q '7/7 ready' "$scratch/status" &&

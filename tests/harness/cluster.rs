@@ -128,7 +128,7 @@ impl PodView {
 }
 
 impl Cluster {
-    /// Tells a story on a fresh cluster; shows the daemons' logs if it fails.
+    /// Runs a story on a fresh cluster; shows the daemons' logs if it fails.
     pub fn run(options: ClusterOptions, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
         let mut cluster = Self::prepare(options)?;
         cluster.run_story(|cluster| {
@@ -138,7 +138,7 @@ impl Cluster {
         })
     }
 
-    /// Tells a story; shows the daemons' logs if it fails.
+    /// Runs a story; shows the daemons' logs if it fails.
     pub fn run_story(&mut self, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
         let outcome = catch_unwind(AssertUnwindSafe(|| story(self)));
         if !matches!(outcome, Ok(Ok(()))) {

@@ -193,7 +193,7 @@ pub(super) fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
             while heard.heard().await {
                 nudge.nudge();
             }
-            std::future::pending::<()>().await;
+            std::future::pending().await
         }),
         Err(error) => {
             tracing::warn!("{error}; another address is noticed {NETWORK_INTERVAL:?} later");

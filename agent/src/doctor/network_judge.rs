@@ -178,7 +178,8 @@ fn range(name: &'static str, flag: &'static str, range: Ipv4Net, names: &Names, 
         !ours(&route.interface) && route.destination.prefix_len() > 0 && overlap(route.destination, range)
     });
     if let Some(route) = route {
-        let found = format!("{range} meets the route to {} through {}", route.destination, route.interface);
+        let found =
+            format!("{range} overlaps the route to {} through {}", route.destination, route.interface);
         return Check::fail(name, found, remedy());
     }
     let address = |device: &&crate::worlds::netlink::Device| {
@@ -186,15 +187,15 @@ fn range(name: &'static str, flag: &'static str, range: Ipv4Net, names: &Names, 
     };
     match links.devices.iter().find(address) {
         Some(device) => {
-            Check::fail(name, format!("{range} meets the addresses of {}", device.name), remedy())
+            Check::fail(name, format!("{range} overlaps the addresses of {}", device.name), remedy())
         }
-        None => Check::ok(name, format!("{range} meets no route and no address of this machine")),
+        None => Check::ok(name, format!("{range} overlaps no route and no address of this machine")),
     }
 }
 
 fn services(ranges: Ranges, names: &Names, links: &Links) -> Check {
     if overlap(ranges.cluster, ranges.service) {
-        let found = format!("{} meets the pods' range {}", ranges.service, ranges.cluster);
+        let found = format!("{} overlaps the pods' range {}", ranges.service, ranges.cluster);
         return Check::fail("service addresses", found, "give the reconciler another --service-cidr");
     }
     range("service addresses", "--service-cidr", ranges.service, names, links)

@@ -36,7 +36,7 @@ pub enum CacheError {
     Fetch { path: String, why: String },
     /// It is not what was asked for.
     #[error(
-        "{path} came with another content than its digest says; it is fetched again. See the reconciler's disk"
+        "the content of {path} does not match its digest; it is fetched again. Check the reconciler's disk"
     )]
     Digest { path: String },
     #[error("cannot unpack {path} below {}: {why}; see this node's disk", dir.display())]

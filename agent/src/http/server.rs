@@ -208,7 +208,8 @@ const REFUSED_READS: usize = 16;
 /// Says so and hangs up, without waiting for the client: it may be one that sends nothing.
 fn refuse(stream: &TcpStream, address: SocketAddr, most: usize) {
     tracing::debug!(client = %address.ip(), most, "a client holds its share of connections already");
-    let why = format!("{} has {most} connections to the gateway already, which is the most\n", address.ip());
+    let why =
+        format!("connection limit reached: {} already has {most} connections to the gateway\n", address.ip());
     let length = why.len();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\

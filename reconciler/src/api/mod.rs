@@ -1,7 +1,7 @@
 //! The read-only HTTP API: views of the snapshot as JSON, events from etcd, logs through the nodes.
 //!
 //! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
-//! nothing but the request of `POST /v1/sync`, and requests for runs. Every error is `{"error", "help"}`.
+//! nothing but the sync request of `POST /v1/sync`, and what asks for a run. Every error is `{"error", "help"}`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -62,7 +62,7 @@ pub(super) async fn request(
 ) -> Result<Json<view::RequestView>, ApiError> {
     view::request(&*app.snapshot()?, &id, Timestamp::now())
         .map(Json)
-        .ok_or_else(|| ApiError::not_found("there is no such request", "see 'minik8s get requests'"))
+        .ok_or_else(|| ApiError::not_found("there is no such sync request", "see 'minik8s get requests'"))
 }
 
 impl Shared {

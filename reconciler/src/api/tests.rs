@@ -224,7 +224,7 @@ async fn without_etcd_sync_wakes_the_loop_all_the_same_and_says_so() {
     api.store.refuse_everything(true);
     let (status, body) = api.answer(reqwest::Method::POST, "/v1/sync").await;
     assert_eq!((status, &body["requests"]), (202, &Value::Array(Vec::new())));
-    assert!(body["note"].as_str().unwrap().contains("cannot write the request"), "{body}");
+    assert!(body["note"].as_str().unwrap().contains("cannot write the sync request"), "{body}");
     tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
 }
 

@@ -27,7 +27,7 @@ pub struct ValidateArgs {
     /// Folders, read as their commit would be, and single files
     #[arg(value_name = "PATH", default_value = ".")]
     pub paths: Vec<PathBuf>,
-    /// What files are whose documents have no `kind`
+    /// The kind of documents that have no `kind`
     #[arg(long, value_name = "KIND")]
     pub kind: Option<BareKind>,
     /// How to print it

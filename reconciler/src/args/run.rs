@@ -19,7 +19,7 @@ pub struct RunArgs {
     /// A file with it; - is standard input
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Name of the run; the same is one run, however often it is asked for [default: one of its own]
+    /// Name of the run; asking again with the same name starts no second run [default: a new name]
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
     /// Wait for the end of the run and print its output; ends with 1 if it did not succeed

@@ -37,7 +37,7 @@ pub enum SecretsCommand {
     /// Make a new identity of the cluster and encrypt all secrets to it: after a node was lost or removed
     #[command(after_help = "Example: minik8s secrets rotate")]
     Rotate,
-    /// Whether all can be read by those who should
+    /// Check that everyone who should can read the secrets
     #[command(
         after_help = "Examples: minik8s secrets check\n          minik8s secrets check --server http://127.0.0.1:7070\n\n\
                             Exit code: 0 all well, 1 something is not."

@@ -59,7 +59,7 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
         }
     }
     if args.follow {
-        note("minik8s: the container has ended, and its log with it; once it is started again, ask again");
+        note("minik8s: the container has ended, and its log with it; ask again once it has been restarted");
     }
     Ok(())
 }

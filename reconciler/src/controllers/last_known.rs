@@ -26,17 +26,7 @@ const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
 
 /// Kinds whose pods bear their name.
 pub(super) fn workload_kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().filter(|kind| match kind {
-        Kind::ReplicaSet | Kind::DaemonSet | Kind::Pod | Kind::Function => true,
-        Kind::Cluster
-        | Kind::Node
-        | Kind::ConfigMap
-        | Kind::Service
-        | Kind::HorizontalPodAutoscaler
-        | Kind::Dns
-        | Kind::Workflow
-        | Kind::Job => false,
-    })
+    Kind::ALL.into_iter().filter(|kind| kind.descriptor().pods_bear_its_name)
 }
 
 /// What etcd held when it was last whole. Empty while it is.

@@ -123,12 +123,12 @@ pub enum NoteKind {
 impl Note {
     /// A note about a pod.
     pub fn about_pod(namespace: &str, name: &str, kind: NoteKind) -> Self {
-        Self { object_kind: "Pod", namespace: namespace.to_owned(), name: name.to_owned(), kind }
+        Self { object_kind: Kind::Pod.as_str(), namespace: namespace.to_owned(), name: name.to_owned(), kind }
     }
 
     /// A note about a node.
     pub fn about_node(name: &str, kind: NoteKind) -> Self {
-        Self { object_kind: "Node", namespace: String::new(), name: name.to_owned(), kind }
+        Self { object_kind: Kind::Node.as_str(), namespace: String::new(), name: name.to_owned(), kind }
     }
 
     /// A note about the object that a key speaks of.
@@ -187,7 +187,7 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::Template(object, _)
         | Key::Trigger(object, _) => (object.kind.as_str(), object.namespace.clone(), object.name.clone()),
         Key::Pod(pod) | Key::Binding(_, pod) | Key::PodStatus(_, pod) => {
-            ("Pod", pod.namespace.clone(), pod.name.clone())
+            (Kind::Pod.as_str(), pod.namespace.clone(), pod.name.clone())
         }
         Key::Autoscaler(id) => {
             (Kind::HorizontalPodAutoscaler.as_str(), id.namespace.clone(), id.name.clone())
@@ -203,8 +203,8 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         Key::Job(_, id) | Key::JobReport(_, id) => {
             (Kind::Job.as_str(), id.namespace.clone(), id.name.clone())
         }
-        Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
-        Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
+        Key::Service(id) => (Kind::Service.as_str(), id.namespace.clone(), id.name.clone()),
+        Key::Route(id) => (Kind::Dns.as_str(), id.namespace.clone(), id.name.clone()),
         Key::Node(node)
         | Key::Settled(node)
         | Key::Subnet(node)
@@ -214,9 +214,9 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::Demand(node)
         | Key::Build(node, _)
         | Key::NodeImage(node, _)
-        | Key::Rules(node) => ("Node", String::new(), node.clone()),
+        | Key::Rules(node) => (Kind::Node.as_str(), String::new(), node.clone()),
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
-        Key::Settings => ("Cluster", String::new(), CLUSTER_NAME.to_owned()),
+        Key::Settings => (Kind::Cluster.as_str(), String::new(), CLUSTER_NAME.to_owned()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
         Key::Request(id) | Key::Answer(id) => ("Request", String::new(), id.clone()),
         Key::Event(_, namespace, id) => ("Event", namespace.clone(), id.clone()),

@@ -15,6 +15,8 @@ pub(super) const WAKE_GAP: Duration = Duration::from_millis(10);
 pub(super) const VERDICTS_GAP: Duration = Duration::from_millis(250);
 /// The same for the autoscaler: a thousand nodes write what they use every 15 s.
 const USAGE_GAP: Duration = Duration::from_secs(1);
+/// Longest wait before answers that could not be written are tried again.
+const ANSWERS_RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// A repository: its interval wakes it, and all that makes etcd another one than it knew.
 pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
@@ -22,7 +24,7 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
     Row::every(poll).wake_on(fence.clone()).wake_by(|nudge| async move {
         synced.synced().await;
         nudge.nudge();
-        std::future::pending::<()>().await;
+        std::future::pending().await
     })
 }
 
@@ -54,7 +56,8 @@ pub(crate) fn answers_row(snapshot: &SnapshotReader, fence: &FenceReader, runs: 
             || !now.sources.ptr_eq(&before.sources)
             || now.synced != before.synced
     };
-    let row = Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone());
+    // Someone waits for the answer: after an outage of etcd it is written soon.
+    let row = Row::every(CONTROLLER_INTERVAL).backoff_max(ANSWERS_RETRY_MAX).wake_on(fence.clone());
     let row = row.wake_if(snapshot.clone(), WAKE_GAP, is_news);
     runs.iter().cloned().fold(row, Row::wake_on)
 }

@@ -1,6 +1,7 @@
 //! Asks for a run, at any reconciler. The leader begins it.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub struct Waiting(Arc<AtomicUsize>);
 
 impl Waiting {
     /// Follows what is asked for, and wakes the loop that begins it.
-    pub async fn follow(self, store: SharedStore, nudge: Nudge) {
+    pub async fn follow(self, store: SharedStore, nudge: Nudge) -> Infallible {
         loop {
             // Who asks for a run sees the error.
             let _ = self.follow_once(&store, &nudge).await;
@@ -96,7 +97,7 @@ pub enum RequestError {
     #[error("the input is nested more than {DEPTH_MAX} levels deep")]
     TooDeep,
     /// Too many wait already.
-    #[error("{WAITING_MAX} runs wait already, which is the most")]
+    #[error("the queue is full: {WAITING_MAX} runs are waiting")]
     TooManyWaiting,
     /// Etcd did not take it.
     #[error(transparent)]

@@ -298,23 +298,9 @@ fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
     let on_nodes = || unprogrammed(snapshot, &id).filter(|_| object.kind() == Kind::Service);
     let why = trouble(snapshot, object).or_else(on_nodes)?;
     let why = format!("{} {id}: {why}", object.kind().as_str().to_lowercase());
-    let has_failed =
-        fails_for_good(object.kind()) && matches!(health(snapshot, object), Health::Degraded { .. });
+    let has_failed = object.kind().descriptor().fails_for_good
+        && matches!(health(snapshot, object), Health::Degraded { .. });
     Some(if has_failed { failed(why) } else { waiting(why) })
-}
-
-/// Only another commit mends it. Others may be well once another object is.
-fn fails_for_good(kind: Kind) -> bool {
-    match kind {
-        Kind::ReplicaSet | Kind::DaemonSet | Kind::Function | Kind::Job | Kind::Workflow => true,
-        Kind::Pod
-        | Kind::Service
-        | Kind::HorizontalPodAutoscaler
-        | Kind::Dns
-        | Kind::ConfigMap
-        | Kind::Node
-        | Kind::Cluster => false,
-    }
 }
 
 /// A pod of a removed object on a live node. Pods that a workload removes are not waited for.

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::decide::{self, Decision};
 use super::payload::{self, Hint};
 use super::provider::{EventKind, event_kind};
-use super::requests::{RequestError, RequestStore};
+use super::requests::{RequestStore, SyncRequestError};
 use crate::git::Reference;
 
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub struct IncomingRequest {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct Receipt {
     pub request: String,
     pub outcome: Outcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ impl Intake {
     }
 
     /// Lets someone in. Never fails: whatever cannot be written down is done all the same.
-    pub async fn take(&self, target: &SourceTarget, incoming: IncomingRequest) -> Taken {
+    pub async fn take(&self, target: &SourceTarget, incoming: IncomingRequest) -> Receipt {
         let ignored = match event_kind(&incoming.event) {
             EventKind::Push => payload::not_followed(&target.follows, &incoming.hint),
             EventKind::Ping => Some("a ping asks for nothing".to_owned()),
@@ -111,15 +111,16 @@ impl Intake {
         let taken = match self.note(&new, own_id.is_some()).await {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::warn!(%error, source = target.source, "a request is not written down");
+                tracing::warn!(%error, source = target.source, "a sync request is not written down");
                 let outcome = if new.outcome == RequestOutcome::Accepted {
                     Outcome::Accepted
                 } else {
                     Outcome::Ignored
                 };
-                let note =
-                    format!("cannot write the request: {error}; this reconciler looks anyway if it leads");
-                Taken { request: new.id.clone(), outcome, note: Some(note) }
+                let note = format!(
+                    "cannot write the sync request: {error}; this reconciler looks anyway if it leads"
+                );
+                Receipt { request: new.id.clone(), outcome, note: Some(note) }
             }
         };
         tracing::info!(
@@ -157,7 +158,7 @@ impl Intake {
     }
 
     /// Writes the request, or counts it at the former one. Without a guard: the later of two stands and is answered.
-    async fn note(&self, new: &SyncRequest, has_own_id: bool) -> Result<Taken, RequestError> {
+    async fn note(&self, new: &SyncRequest, has_own_id: bool) -> Result<Receipt, SyncRequestError> {
         let requests = &self.snapshot.current().requests;
         let known = match requests.get(&new.id) {
             Some(known) => Some(known.value.clone()),
@@ -179,10 +180,10 @@ impl Intake {
             RequestOutcome::Ignored { why } => (ignored(outcome), Some(why.clone())),
             RequestOutcome::Accepted => (outcome, None),
         };
-        Ok(Taken { request: id, outcome, note })
+        Ok(Receipt { request: id, outcome, note })
     }
 
-    async fn write(&self, request: &SyncRequest, remove: &[Key]) -> Result<(), RequestError> {
+    async fn write(&self, request: &SyncRequest, remove: &[Key]) -> Result<(), SyncRequestError> {
         let key = Key::Request(request.id.clone());
         self.requests.write(&key, request, Vec::new(), remove).await.map(|_| ())
     }

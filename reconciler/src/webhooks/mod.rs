@@ -1,8 +1,8 @@
 //! Webhooks: a push at the Git server wakes the loop of its source at once.
 //!
 //! `verify provider payload limit decide` are pure; `server` reads requests from the network and
-//! decides status codes; `intake` nudges and writes the request; `answers` is the loop that answers it. `calls` starts runs for who
-//! calls a trigger.
+//! decides status codes; `intake` nudges and writes the sync request; `answers` is the loop that answers it. `calls`
+//! starts runs for who calls a trigger.
 
 mod answers;
 pub mod calls;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 pub use answers::AnswersLoop;
-pub use intake::{IncomingRequest, Intake, Outcome, SourceTarget, Taken};
+pub use intake::{IncomingRequest, Intake, Outcome, Receipt, SourceTarget};
 pub use server::{Counts, HookCounts, Hooks, serve};
 use verify::{SECRET_FILE_BYTES_MAX, SecretError, Secrets};
 

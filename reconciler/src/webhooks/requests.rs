@@ -18,7 +18,7 @@ const LEASE_SHARED: Duration = Duration::from_secs(3600);
 const ETCD_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RequestError {
+pub(super) enum SyncRequestError {
     #[error("it is not valid JSON")]
     Encode(#[source] CodecError),
     #[error("{0}")]
@@ -46,8 +46,8 @@ impl RequestStore {
         value: &impl Serialize,
         guards: Vec<Guard>,
         remove: &[Key],
-    ) -> Result<TxnOutcome, RequestError> {
-        let value = encode(value).map_err(RequestError::Encode)?;
+    ) -> Result<TxnOutcome, SyncRequestError> {
+        let value = encode(value).map_err(SyncRequestError::Encode)?;
         let key = key.to_string();
         let written = timeout(ETCD_TIMEOUT, async {
             // A lease may end with an etcd that was made anew: then once more with a new one.
@@ -63,13 +63,13 @@ impl RequestStore {
             }
             Ok(TxnOutcome::Conflict)
         });
-        written.await.unwrap_or(Err(RequestError::Slow))
+        written.await.unwrap_or(Err(SyncRequestError::Slow))
     }
 
     /// A value as it is in etcd now; none if there is none that can be read.
-    pub(super) async fn read<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, RequestError> {
+    pub(super) async fn read<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, SyncRequestError> {
         let found = timeout(ETCD_TIMEOUT, self.store.get(&key.to_string())).await;
-        let found = found.map_err(|_| RequestError::Slow)??;
+        let found = found.map_err(|_| SyncRequestError::Slow)??;
         Ok(found.and_then(|found| decode(&found.value).ok()))
     }
 

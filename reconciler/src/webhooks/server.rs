@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::intake::{IncomingRequest, Intake, Outcome, Taken, digest};
+use super::intake::{IncomingRequest, Intake, Outcome, Receipt, digest};
 use super::limit::Failures;
 use super::provider::{self, EventKind};
 use super::verify::Verifier;
@@ -290,7 +290,7 @@ impl Hooks {
             body: hash,
             peer: peer.to_canonical().to_string(),
         };
-        let taken: Taken = self.intake.take(target, incoming).await;
+        let taken: Receipt = self.intake.take(target, incoming).await;
         let (status, count): (_, Count) = match taken.outcome {
             Outcome::Accepted | Outcome::Repeated => {
                 (StatusCode::ACCEPTED, |counts: &mut HookCounts| &mut counts.accepted)

@@ -1,5 +1,6 @@
 //! A row of a daemon's table: how often a loop or a follower runs, and what wakes it.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
@@ -56,7 +57,7 @@ pub struct Row {
     pub(super) last_at_end: bool,
     pub(super) nudge: Nudge,
     pub(super) nudged: Nudged,
-    pub(super) wakes: Vec<BoxFuture<'static, ()>>,
+    pub(super) wakes: Vec<BoxFuture<'static, Infallible>>,
 }
 
 impl Row {
@@ -119,8 +120,8 @@ impl Row {
         gap: Duration,
         is_news: impl Fn(&Snapshot, &Snapshot) -> bool + Send + 'static,
     ) -> Self {
+        let mut before = snapshot.current();
         self.wake_by(move |nudge| async move {
-            let mut before = snapshot.current();
             loop {
                 snapshot.changed().await;
                 let now = snapshot.current();
@@ -133,8 +134,8 @@ impl Row {
         })
     }
 
-    /// A future wakes it as it likes. It must not end.
-    pub fn wake_by<F: Future<Output = ()> + Send + 'static>(
+    /// A future wakes it as it likes, and never ends.
+    pub fn wake_by<F: Future<Output = Infallible> + Send + 'static>(
         mut self,
         waker: impl FnOnce(Nudge) -> F,
     ) -> Self {
@@ -159,10 +160,10 @@ impl Row {
 }
 
 /// Runs `main` to its end, and what wakes it in the same task.
-pub(super) async fn beside(wakes: Vec<BoxFuture<'static, ()>>, main: impl Future<Output = ()>) {
+pub(super) async fn beside(wakes: Vec<BoxFuture<'static, Infallible>>, main: impl Future<Output = ()>) {
     let wakes = async {
+        // Only without any.
         join_all(wakes).await;
-        // None wakes it any more: its interval does.
         pending::<()>().await;
     };
     select(pin!(main), pin!(wakes)).await;

@@ -31,6 +31,10 @@ pub struct Descriptor {
     /// Whether an object that does not become healthy fails the commit that changed it. Machines come and go, and no
     /// commit is to blame.
     pub fails_commits: bool,
+    /// Whether only another commit mends an object that has failed. Others may be well once another object is.
+    pub fails_for_good: bool,
+    /// Whether it has pods that bear its name.
+    pub pods_bear_its_name: bool,
     /// Whether its replicas have the object's own labels, so that other labels make others of them.
     pub labels_are_of_replicas: bool,
     /// How its objects may be called.

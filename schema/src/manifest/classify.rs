@@ -141,7 +141,7 @@ pub(crate) fn stray(node: &Node) -> Problem {
 /// A document that is a list or a text.
 pub(crate) fn not_an_object(node: &Node) -> Problem {
     let message = format!(
-        "an object with apiVersion, kind, metadata and spec is wanted, found {}",
+        "expected an object with apiVersion, kind, metadata and spec, found {}",
         shape::found(node, false)
     );
     let help = match node.value {

@@ -113,7 +113,7 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
     };
     let mark = if entry.value.is_blank() { entry.mark } else { entry.value.mark };
     let Some(text) = entry.value.text().filter(|_| !entry.value.is_null()) else {
-        problems.push(Problem::new(mark, &rules::WRONG_TYPE, "kind: text is wanted, for example `Pod`"));
+        problems.push(Problem::new(mark, &rules::WRONG_TYPE, "kind: expected text, for example `Pod`"));
         return None;
     };
     match text.parse() {

@@ -98,28 +98,43 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         let of_object = snapshot.autoscalers.values().filter(|record| record.value.target == target);
         of_object.filter_map(|record| record.value.status.last_scale_time).filter(|at| *at <= now).max()
     };
-    if let Resource::Function(_) = &object.resource {
-        let image = snapshot.functions.get(&named(object)).and_then(|found| found.value.image().cloned());
-        // A build has a bound of its own, and may wait for others.
-        let builds =
-            matches!(image.map(|image| image.state), Some(ImageState::Waiting | ImageState::Building { .. }));
-        return if builds {
-            Some(now)
-        } else {
-            rollout_of(snapshot, object).map(|rollout| rollout.progressed_at)
-        };
+    match &object.resource {
+        Resource::Function(_) => {
+            let function = snapshot.functions.get(&named(object));
+            let image = function.and_then(|found| found.value.image()).map(|image| &image.state);
+            // A build has a bound of its own, and may wait for others.
+            match image {
+                Some(ImageState::Waiting | ImageState::Building { .. }) => Some(now),
+                _ => rollout_of(snapshot, object).map(|rollout| rollout.progressed_at),
+            }
+        }
+        Resource::Workflow(_) => {
+            let workflow = snapshot.workflows.get(&named(object));
+            let last_run = workflow.and_then(|found| found.value.last_run.as_ref());
+            // A run has a bound of its own, and may wait for long.
+            last_run.filter(|run| run.phase == RunPhase::Running).map(|_| now)
+        }
+        Resource::ReplicaSet(_) | Resource::DaemonSet(_) => {
+            let rollout = rollout_of(snapshot, object)?;
+            scaled().into_iter().chain([rollout.progressed_at]).max()
+        }
+        Resource::Pod(_) => {
+            let copies = rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
+            let own = pod_progress(status_of(snapshot, object).ok()?);
+            own.into_iter().chain(copies).chain(scaled()).filter(|at| *at <= now).max()
+        }
+        Resource::Service(_)
+        | Resource::HorizontalPodAutoscaler(_)
+        | Resource::Dns(_)
+        | Resource::Job(_)
+        | Resource::ConfigMap(_)
+        | Resource::Node(_)
+        | Resource::Cluster(_) => None,
     }
-    if let Resource::Workflow(_) = &object.resource {
-        let last_run = snapshot.workflows.get(&named(object)).and_then(|found| found.value.last_run.as_ref());
-        // A run has a bound of its own, and may wait for long.
-        return last_run.filter(|run| run.phase == RunPhase::Running).map(|_| now);
-    }
-    if let Resource::ReplicaSet(_) | Resource::DaemonSet(_) = &object.resource {
-        let rollout = rollout_of(snapshot, object)?;
-        return scaled().into_iter().chain([rollout.progressed_at]).max();
-    }
-    let Resource::Pod(_) = &object.resource else { return None };
-    let status = status_of(snapshot, object).ok()?;
+}
+
+/// The moments at which a pod came closer to being ready. One to come is of a node whose clock is wrong.
+fn pod_progress(status: &PodStatus) -> Vec<Timestamp> {
     let ended = status.init_container_statuses.iter().filter_map(|container| match &container.state {
         ContainerState::Terminated(end) if end.exit_code == 0 && container.restart_count == 0 => {
             end.finished_at
@@ -134,10 +149,7 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
     let restarted = status.container_statuses.iter().any(|container| container.restart_count > 0);
     let ready = status.conditions.iter().filter(|condition| condition.kind == "Ready" && !restarted);
     let ready = ready.map(|condition| condition.last_transition_time);
-    let copies = rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
-    // A time to come is of a node whose clock is wrong.
-    let own = status.start_time.into_iter().chain(ended).chain(started).chain(ready);
-    own.chain(copies).chain(scaled()).filter(|at| *at <= now).max()
+    status.start_time.into_iter().chain(ended).chain(started).chain(ready).collect()
 }
 
 /// Whether the records are there that nodes need for the object; of a pod, those of this version. What others keep it from having

@@ -257,7 +257,12 @@ impl<R: Report> StatusWriter<R> {
             if taken {
                 self.put_off(&id, &error);
             } else {
+                let key = self.report.key(&id);
                 let known = self.written.entry(id).or_default();
+                // Once: it is tried again every second as long as etcd takes nothing.
+                if known.refused == 0 {
+                    tracing::warn!(%key, %error, "a status can't be written; trying again");
+                }
                 known.refused = known.refused.saturating_add(1);
             }
         }

@@ -55,6 +55,6 @@ fn a_mistake_in_a_value_that_is_not_shown_still_says_what_to_write() {
     let reported: Vec<_> = violations.iter().map(|v| (v.message.as_str(), v.help.as_str())).collect();
     assert_eq!(
         reported,
-        [("spec.containers[0].env[0].value: text is wanted, found a number", "write it in quotes")]
+        [("spec.containers[0].env[0].value: expected text, found a number", "write it in quotes")]
     );
 }

@@ -133,7 +133,7 @@ fn a_build_that_takes_too_much_is_stopped_with_the_reason_and_leaves_nothing_run
         cluster.start_all()?;
         cluster.push(&[other_object()], "Something")?;
         for (name, steps, said) in [
-            ("hungry", "RUN tail /dev/zero", "it was killed, as is what takes more than 32 MiB of memory"),
+            ("hungry", "RUN tail /dev/zero", "it was killed: a build may use 32 MiB of memory"),
             ("filling", "RUN fallocate -l 3G /filled && sleep 3600", "MiB were written since it began"),
             ("lasting", "RUN sleep 3600", "the build took longer than 25s"),
         ] {

@@ -23,7 +23,7 @@ struct Site<'c> {
     slurm: Slurm,
 }
 
-/// Tells a story of jobs.
+/// Runs a story of jobs.
 fn with_slurm(story: impl FnOnce(&mut Site<'_>) -> Result<()>) -> Result<()> {
     with(ClusterOptions::default(), Slurm::start, story)
 }

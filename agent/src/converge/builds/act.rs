@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::control::{Next, lock};
+use schema::kinds::Kind;
 use schema::kinds::cluster::cluster_reference;
 use schema::kinds::function::{Runtime, image_hash};
 use schema::records::{BuildOrder, EventType};
@@ -241,9 +242,7 @@ impl BuildsLoop {
         };
         let help = if error.ends_with(KILLED) {
             let mib = self.deps.limits.memory_bytes >> 20;
-            format!(
-                "; it was killed, as is what takes more than {mib} MiB of memory (--build-memory of the agent)"
-            )
+            format!("; it was killed: a build may use {mib} MiB of memory (--build-memory of the agent)")
         } else if needs_network && error.contains(PIP_STEP) {
             let index = match &order.package_index {
                 Some(index) => format!("if this node does not reach {index},"),
@@ -287,7 +286,7 @@ impl BuildsLoop {
     fn record_node_event(&self, reason: &str, message: String) {
         self.deps.events.record(EventDraft {
             kind: EventType::Warning,
-            object_kind: "Node".to_owned(),
+            object_kind: Kind::Node.to_string(),
             namespace: String::new(),
             name: self.deps.node.clone(),
             reason: reason.to_owned(),
@@ -298,7 +297,7 @@ impl BuildsLoop {
     fn record_event(&self, order: &BuildOrder, kind: EventType, reason: &str, message: String) {
         self.deps.events.record(EventDraft {
             kind,
-            object_kind: "Function".to_owned(),
+            object_kind: Kind::Function.to_string(),
             namespace: order.function.namespace.clone(),
             name: order.function.name.clone(),
             reason: reason.to_owned(),

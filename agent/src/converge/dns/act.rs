@@ -131,7 +131,7 @@ impl DnsLoop {
         };
         match result {
             Ok(()) => outcome.done.push(what),
-            Err(error) => outcome.failed.push(format!("cannot bring about that {what}: {error}")),
+            Err(error) => outcome.failed.push(format!("failed: {what}: {error}")),
         }
     }
 }

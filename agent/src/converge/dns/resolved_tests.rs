@@ -53,7 +53,7 @@ async fn what_is_printed_of_a_link_is_read() {
 async fn the_server_is_set_last() {
     let (folder, program) = resolvectl();
     set_split_by(&program, "mk8s.1", &Split::default(), &split(&[])).await.unwrap();
-    let reported = fs::read_to_string(folder.path().join("calls")).unwrap();
+    let calls = fs::read_to_string(folder.path().join("calls")).unwrap();
     let wanted = [
         "default-route mk8s.1 no",
         "dnsovertls mk8s.1 no",
@@ -61,7 +61,7 @@ async fn the_server_is_set_last() {
         "domain mk8s.1 ~cluster.local ~shop.example.com",
         "dns mk8s.1 10.96.0.10",
     ];
-    assert_eq!(reported.lines().collect::<Vec<_>>(), wanted);
+    assert_eq!(calls.lines().collect::<Vec<_>>(), wanted);
 }
 
 /// As systemd-resolved does it: what is there counts until the new is in, and of too many none stays.
@@ -106,8 +106,8 @@ fn of_too_many_hosts_the_first_are_reported_and_the_zone_always() {
     let mut observed = seen(true);
     observed.hosts = (0..400).map(|number| format!("h{number:03}.example.com")).collect();
     observed.resolved = Resolved::Says(Split::default());
-    let NodeStep::Split(reported) = plan(&observed).node else { panic!("it is set") };
-    assert_eq!(reported.domains.len(), HOSTS_MAX + 1);
-    let names = |name: &str| reported.domains.contains(name);
+    let NodeStep::Split(split) = plan(&observed).node else { panic!("it is set") };
+    assert_eq!(split.domains.len(), HOSTS_MAX + 1);
+    let names = |name: &str| split.domains.contains(name);
     assert!(names("~cluster.local") && names("~h254.example.com") && !names("~h255.example.com"));
 }

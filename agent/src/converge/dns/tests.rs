@@ -175,8 +175,8 @@ fn while_systemd_resolved_says_nothing_nothing_is_changed() {
     ] {
         let plan = plan(&seen);
         assert_eq!(plan.node, wanted, "{what}");
-        let is_reported = !schema::control::Plan::is_empty(&plan);
-        assert!(is_reported || wanted == NodeStep::Nothing, "{what}");
+        let has_steps = !schema::control::Plan::is_empty(&plan);
+        assert!(has_steps || wanted == NodeStep::Nothing, "{what}");
     }
 }
 

@@ -43,7 +43,7 @@ impl Refused {
     /// Bodies of other calls fill the gateway.
     pub(super) fn no_room(status: StatusCode, bytes: u64) -> Self {
         let message = format!(
-            "this node's gateway has no room for {bytes} bytes more: other calls' bodies and answers fill it"
+            "this node's gateway is full of other calls' bodies and answers and cannot hold another {bytes} bytes"
         );
         let retry_after_seconds = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
         Self { retry_after_seconds, ..Self::new(status, "GatewayFull", message) }

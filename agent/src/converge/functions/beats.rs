@@ -71,7 +71,7 @@ impl Beats {
         let Some(url) = url.and_then(|url| HeaderValue::try_from(url).ok()) else {
             // Without a URL the function could not beat, and its caller would give it up: another gateway may take it.
             let message =
-                "this node takes no signs of life: its agent does not run, or its address is not known";
+                "this node cannot accept heartbeats: its agent is not running, or its address is not known";
             return Err(Refused::later("NoHeartbeats", message));
         };
         let mut by_token = lock(&self.by_token);

@@ -161,11 +161,6 @@ impl Entry {
 
     fn note(&mut self, now: Instant) {
         let calls = self.at_replicas() + self.waiting();
-        if calls > 0 && self.has_slept(now) {
-            // As Knative does. Spread over the whole window, the calls that wake it would count for little, and too few
-            // replicas would come.
-            self.window = Window::new(now);
-        }
         self.window.set(calls, now);
         if calls > 0 {
             self.idle_since = None;
@@ -173,12 +168,6 @@ impl Entry {
             self.idle_since = Some(Timestamp::now());
             self.idle_from = now;
         }
-    }
-
-    /// There was neither a call nor a replica for as long as means are taken over.
-    fn has_slept(&self, now: Instant) -> bool {
-        let rested = now.duration_since(self.idle_from).as_secs() > STABLE_SECONDS as u64;
-        rested && self.window.is_idle() && self.ready.is_empty()
     }
 
     /// Gives free places to those that wait, the first first.

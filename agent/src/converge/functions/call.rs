@@ -126,7 +126,7 @@ impl Call<'_> {
                 let most = self.limits.queue_length;
                 return Err(Refused::later(
                     "QueueFull",
-                    format!("{most} calls wait already, which is the most"),
+                    format!("the queue is full: {most} calls are waiting"),
                 ));
             }
             Place::Waits(wait) => wait,

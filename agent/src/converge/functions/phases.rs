@@ -91,7 +91,7 @@ impl Tally {
 /// Failures that are kept of each function.
 const FAILURES_MAX: usize = 3;
 /// How long they are reported.
-const FAILURES_TOLD: SignedDuration = SignedDuration::from_hours(1);
+const FAILURES_SHOWN: SignedDuration = SignedDuration::from_hours(1);
 /// Bytes of a failure's type, and of its message.
 const FAILURE_BYTES: (usize, usize) = (60, 200);
 /// Longest answer in which the error is looked for.
@@ -115,7 +115,7 @@ impl Failures {
 
     /// Those that are reported, the newest first.
     pub(super) fn recent(&self, now: Timestamp) -> Vec<CallFailure> {
-        let is_recent = |one: &&CallFailure| now.duration_since(one.last) < FAILURES_TOLD;
+        let is_recent = |one: &&CallFailure| now.duration_since(one.last) < FAILURES_SHOWN;
         self.0.iter().filter(is_recent).cloned().collect()
     }
 }

@@ -32,11 +32,6 @@ impl Window {
         self.current = current;
     }
 
-    /// There are no calls now.
-    pub(super) fn is_idle(&self) -> bool {
-        self.current == 0
-    }
-
     /// The mean over the last `seconds`, in thousandths of a call; over the time that was seen, if that is shorter.
     pub(super) fn mean_milli(&mut self, seconds: usize, now: Instant) -> u64 {
         self.count(now);

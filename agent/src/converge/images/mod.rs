@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
+use schema::kinds::Kind;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
 
@@ -52,7 +53,7 @@ impl ImagesLoop {
     fn record_event(&self, kind: EventType, reason: &str, message: String) {
         self.deps.events.record(EventDraft {
             kind,
-            object_kind: "Node".to_owned(),
+            object_kind: Kind::Node.to_string(),
             namespace: String::new(),
             name: self.deps.node.clone(),
             reason: reason.to_owned(),
@@ -100,7 +101,7 @@ impl Loop for ImagesLoop {
         if outcome.too_little || !outcome.failures.is_empty() {
             let why = match outcome.failures.first() {
                 Some(failure) => failure.clone(),
-                None => "no further image that Minik8s pulled is unused; remove images of others or files, or give Docker more room".to_owned(),
+                None => "every other image that Minik8s pulled is in use; remove images of others or files, or give Docker more room".to_owned(),
             };
             let message = format!(
                 "Docker's disk is {percent} % full and removing images does not bring it below {} %: {why}",

@@ -2,6 +2,7 @@
 //! that starts, ends or goes. Now and then it looks anyway: that is its row's interval.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -43,14 +44,19 @@ impl Stale {
 }
 
 /// Nudges at the moment at which an agent without etcd acts from its disk.
-pub(super) async fn at_grace(nudge: Nudge) {
+pub(super) async fn at_grace(nudge: Nudge) -> Infallible {
     sleep(ETCD_GRACE).await;
     nudge.nudge();
-    pending::<()>().await;
+    pending().await
 }
 
 /// Nudges on every event of a container of ours; asks again when the stream ends.
-pub(super) async fn on_docker(docker: Arc<dyn Docker>, instance: String, stale: Stale, nudge: Nudge) {
+pub(super) async fn on_docker(
+    docker: Arc<dyn Docker>,
+    instance: String,
+    stale: Stale,
+    nudge: Nudge,
+) -> Infallible {
     loop {
         if let Ok(mut events) = docker.events(&instance).await {
             // What happened before this stream began is not reported.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
@@ -76,7 +77,7 @@ impl Worker {
     pub fn record_event(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
         self.events.record(EventDraft {
             kind,
-            object_kind: "Pod".to_owned(),
+            object_kind: Kind::Pod.to_string(),
             namespace: id.pod.namespace.clone(),
             name: id.pod.name.clone(),
             reason: reason.to_owned(),

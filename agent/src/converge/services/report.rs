@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::control::{LoopError, Next};
+use schema::kinds::Kind;
 use schema::records::{EventType, RulesStatus};
 use schema::store::events::EventDraft;
 
@@ -60,7 +61,7 @@ impl ServicesLoop {
         );
         self.deps.events.record(EventDraft {
             kind: EventType::Warning,
-            object_kind: "Service".to_owned(),
+            object_kind: Kind::Service.to_string(),
             namespace: id.namespace.clone(),
             name: id.name.clone(),
             reason: "RulesRefused".to_owned(),

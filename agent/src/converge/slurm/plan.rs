@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::content_hash;
 use schema::control::Plan;
+use schema::kinds::Kind;
 use schema::kinds::job::{JobPhase, SlurmLogin};
 use schema::meta::NamespacedName;
 use schema::records::{EventType, JobOrder, JobReport};
@@ -212,7 +213,7 @@ fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
     };
     Some(EventDraft {
         kind,
-        object_kind: "Job".to_owned(),
+        object_kind: Kind::Job.to_string(),
         namespace: now.id.namespace.clone(),
         name: now.id.name.clone(),
         reason: reason.to_owned(),

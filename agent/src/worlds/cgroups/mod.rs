@@ -49,7 +49,7 @@ pub enum CgroupsError {
     },
     #[error("cannot make sense of {path}: {why}")]
     Parse { path: PathBuf, why: String },
-    #[error("process {pid} is counted nowhere that is mounted here: {why}")]
+    #[error("no mounted cgroup counts process {pid}: {why}")]
     NoPlace { pid: i32, why: String },
 }
 

@@ -105,8 +105,11 @@ pub(super) fn save(client: &bollard::Docker, reference: &str) -> ImageStream {
     client.export_image(reference).map(|piece| piece.map_err(|error| error.to_string())).boxed()
 }
 
-/// Takes images from an archive as it comes; gives the names that they have now.
-pub(super) async fn load(client: &bollard::Docker, archive: ImageStream) -> Result<Vec<String>, DockerError> {
+/// Takes images from an archive as it comes; gives the names that the engine says that they have now.
+pub(super) async fn load(
+    client: &bollard::Docker,
+    archive: ImageStream,
+) -> (Vec<String>, Result<(), DockerError>) {
     let (names, loaded) = mpsc::channel();
     let note = |said: &str| {
         if let Some(name) = said.trim().strip_prefix("Loaded image: ") {
@@ -115,6 +118,6 @@ pub(super) async fn load(client: &bollard::Docker, archive: ImageStream) -> Resu
         }
     };
     let steps = client.import_image_stream(ImportImageOptions::default(), archive, None);
-    follow("to load an image", steps.boxed(), &note).await?;
-    Ok(loaded.try_iter().collect())
+    let result = follow("to load an image", steps.boxed(), &note).await;
+    (loaded.try_iter().collect(), result)
 }

@@ -113,6 +113,11 @@ pub struct FakeEngine {
 pub struct FakeDocker(Mutex<FakeEngine>);
 
 impl FakeDocker {
+    /// A line of an archive that can't be loaded.
+    pub const DAMAGED: &str = "damaged";
+    /// What begins a line of an archive whose image is loaded without a word.
+    pub const UNNAMED: &str = "unnamed ";
+
     /// An engine with these images.
     pub fn with_images(images: &[&str]) -> Self {
         let fake = Self::default();
@@ -530,14 +535,21 @@ impl Docker for FakeDocker {
         stream::iter([Ok(Bytes::from(reference.to_owned()))]).boxed()
     }
 
-    async fn load_stream(&self, archive: ImageStream) -> Result<Vec<String>, DockerError> {
+    async fn load_stream(&self, archive: ImageStream) -> (Vec<String>, Result<(), DockerError>) {
         let pieces: Vec<Bytes> = archive.filter_map(|piece| async { piece.ok() }).collect().await;
-        let names: Vec<String> =
-            String::from_utf8_lossy(&pieces.concat()).lines().map(str::to_owned).collect();
-        for name in &names {
-            self.load(name.clone().into_bytes()).await?;
+        let mut names = Vec::new();
+        for line in String::from_utf8_lossy(&pieces.concat()).lines() {
+            if line == Self::DAMAGED {
+                let message = "damaged".to_owned();
+                return (names, Err(DockerError::Refused { act: "to load an image", status: 0, message }));
+            }
+            let unnamed = line.strip_prefix(Self::UNNAMED);
+            if let Err(error) = self.load(unnamed.unwrap_or(line).as_bytes().to_vec()).await {
+                return (names, Err(error));
+            }
+            names.extend(unnamed.is_none().then(|| line.to_owned()));
         }
-        Ok(names)
+        (names, Ok(()))
     }
 
     async fn logs(&self, id: &str, _options: &LogOptions) -> Result<LogStream, DockerError> {

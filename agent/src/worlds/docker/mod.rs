@@ -171,9 +171,9 @@ pub trait Docker: Send + Sync + 'static {
     async fn push(&self, reference: &str, login: Option<&RegistryLogin>) -> Result<(), DockerError>;
     /// An image as an archive, as `docker save` writes it.
     fn save(&self, reference: &str) -> ImageStream;
-    /// The same as `load`, as the archive comes. Gives the names that it brought: a name that was another image's
-    /// before is taken from that one.
-    async fn load_stream(&self, archive: ImageStream) -> Result<Vec<String>, DockerError>;
+    /// The same as `load`, as the archive comes. Gives the names that the engine says that it brought, also before an
+    /// error: a name that was another image's is taken from that one.
+    async fn load_stream(&self, archive: ImageStream) -> (Vec<String>, Result<(), DockerError>);
     /// What a container wrote.
     async fn logs(&self, id: &str, options: &LogOptions) -> Result<LogStream, DockerError>;
     /// What happens to the containers of the instance, from now on.

@@ -252,7 +252,7 @@ impl Docker for RealDocker {
         super::build::save(&self.client, reference)
     }
 
-    async fn load_stream(&self, archive: ImageStream) -> Result<Vec<String>, DockerError> {
+    async fn load_stream(&self, archive: ImageStream) -> (Vec<String>, Result<(), DockerError>) {
         super::build::load(&self.client, archive).await
     }
 

@@ -110,7 +110,7 @@ async fn a_thousand_runs_wait_and_one_more_has_to_come_again() {
         tries += 1;
         assert!(tries < 2_000, "it is still taken: {code} {body}");
     };
-    assert!(refused["error"].as_str().unwrap().starts_with("1000 runs wait already"), "{refused}");
+    assert!(refused["error"].as_str().unwrap().starts_with("the queue is full: 1000 runs"), "{refused}");
     assert_eq!(api.post(RUNS, "{\"id\": \"r7\"}").await.0, 200, "it waits already");
     follows.abort();
 }

@@ -67,15 +67,15 @@ pub(super) fn of_nodes(listed: &[Listed], cluster: Option<&str>, nodes: &[Report
             ));
         } else if cluster.is_some() && has.as_deref() != cluster {
             problems.push(format!(
-                "node {name} has not the newest identity of the cluster, so it can't read what is encrypted to that; \
-                 push it, and see the log of the node's agent"
+                "node {name} does not have the newest cluster identity and can't read secrets encrypted to it; push \
+                 it, and see the log of the node's agent"
             ));
         }
         let stale =
             listed.iter().find(|one| !one.is_reconciler && one.name == *name && one.recipient != *recipient);
         problems.extend(stale.map(|one| {
             format!(
-                "{name} is on the list with {}, and says that it is {recipient}: one of both is false",
+                "the list has {} for {name}, but the node reports {recipient}; one of them is wrong",
                 one.recipient
             )
         }));

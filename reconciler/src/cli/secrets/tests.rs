@@ -267,8 +267,8 @@ fn what_nodes_report_is_compared_with_the_list() {
     assert_eq!(of_nodes(&list, Some("age1c"), &[node("n1", Some("age1a"), Some("age1c"))]), [""; 0]);
     for (reported, part) in [
         (node("n3", Some("age1x"), None), "recipients add n3 age1x"),
-        (node("n2", Some("age1b"), Some("age1old")), "has not the newest identity"),
-        (node("n2", Some("age1b"), None), "has not the newest identity"),
+        (node("n2", Some("age1b"), Some("age1old")), "does not have the newest cluster identity"),
+        (node("n2", Some("age1b"), None), "does not have the newest cluster identity"),
         (node("n1", None, None), "has no identity"),
         (node("n1", Some("age1evil"), Some("age1c")), "n1 is on the list with age1a"),
     ] {

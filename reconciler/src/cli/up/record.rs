@@ -135,8 +135,7 @@ impl UpRecord {
         let Some(earlier) = earlier else { return Ok(None) };
         let flags = args.repo.clone().absolute()?.not_carried_over(&earlier.repo);
         let line = format!(
-            "the repository is another one than before, and what was given for that one no longer counts: {}; give it \
-             again if it is meant",
+            "the repository changed, so these options of the former one are dropped: {}; give them again to keep them",
             flags.join(", ")
         );
         Ok((!flags.is_empty()).then_some(line))
@@ -382,7 +381,7 @@ mod tests {
         };
         let (other, line) = merge(&["--repo", "https://other.example/a.git"]);
         assert_eq!((other.token_file, other.path), (None, None));
-        assert!(line.is_some_and(|line| line.contains("no longer counts: --path, --token-file;")));
+        assert!(line.is_some_and(|line| line.contains("are dropped: --path, --token-file;")));
         let (same, line) = merge(&["--repo", "https://ada:s3cret@git.example/a.git"]);
         assert_eq!((same.token_file.as_deref(), line), (Some(Path::new("/t")), None));
         let repo = RepoArgs { repo: Some("repo".into()), ..same }.absolute().unwrap();

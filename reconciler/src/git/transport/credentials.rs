@@ -229,7 +229,7 @@ fn check_host_key(config: &SourceConfig, key: &[u8]) -> Result<(), GitError> {
         )),
         HostKey::OtherType => Err(failed(
             config,
-            &format!("host {host}:{port} shows a key of a kind that {shown} has none of for it"),
+            &format!("host {host}:{port} presented a key of a type that {shown} does not list for it"),
             "add all its keys after comparing them (ssh-keyscan HOST gives them)",
         )),
         HostKey::Revoked => Err(failed(

@@ -90,7 +90,7 @@ pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, ov
             name: source.to_owned(),
             reason: "WaitOver".to_owned(),
             message: format!(
-                "{object} waits no longer for {on}, which did not become healthy in time: {why}"
+                "{object} no longer waits for {on}, which did not become healthy in time: {why}"
             ),
         });
     }

@@ -380,7 +380,7 @@ fn a_tangle_of_many_pods_is_reported_once_each() {
     assert!(first.contains(shortest) && first.matches('→').count() < 5, "{first}");
 }
 
-/// Seen red with owners of fallen files passed over.
+/// Seen red with files that were refused before passed over.
 #[test]
 fn all_of_a_circle_in_one_file_are_reported() {
     let file =
@@ -402,7 +402,7 @@ proptest! {
 
     /// Seen red without what leads back over more than one step.
     #[test]
-    fn who_can_come_back_to_himself_is_shown_a_real_circle_and_no_one_else(
+    fn every_node_on_a_cycle_is_reported_with_a_real_cycle_and_no_other_is(
         edges in proptest::collection::btree_set((0..9_usize, 0..9_usize), 0..20),
         reverse in any::<bool>(),
     ) {

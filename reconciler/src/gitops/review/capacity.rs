@@ -36,7 +36,7 @@ pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[Room]) -> Vec<Strin
     }
     if nodes.is_empty() {
         if need.pods > 0 {
-            lines.push(format!("no node lives: {} pods would wait", need.pods));
+            lines.push(format!("no node is alive: {} pods would wait", need.pods));
         }
         return lines;
     }

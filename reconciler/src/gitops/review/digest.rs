@@ -19,7 +19,7 @@ use crate::gitops::prune::{Hold, Prune};
 /// Digits of a hash that are shown; they are enough to name one.
 const SHOWN_DIGITS: usize = 16;
 /// Most differences that are reported.
-const TOLD_MAX: usize = 10;
+const REPORTED_MAX: usize = 10;
 
 /// What a plan does, and nothing of where it comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,10 +91,10 @@ impl Digest {
                     lines.push(format!("{object}: {} where the review has {}", entry.action, other.action));
                 }
                 Some(other) if other.after != entry.after => {
-                    lines.push(format!("{object}: another content than in the review"));
+                    lines.push(format!("{object}: its content differs from the review"));
                 }
                 Some(other) if other.before != entry.before => {
-                    lines.push(format!("{object}: it was another before than in the review"));
+                    lines.push(format!("{object}: what it replaces differs from the review"));
                 }
                 Some(_) => {}
             }
@@ -112,8 +112,8 @@ impl Digest {
             (None, Some((_, objects))) => lines.push(format!("{} removals are not held", objects.len())),
             _ => {}
         }
-        let more = lines.len().saturating_sub(TOLD_MAX);
-        lines.truncate(TOLD_MAX);
+        let more = lines.len().saturating_sub(REPORTED_MAX);
+        lines.truncate(REPORTED_MAX);
         if more > 0 {
             lines.push(format!("and {more} more"));
         }

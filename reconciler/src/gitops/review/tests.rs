@@ -397,7 +397,10 @@ fn what_does_not_fit_on_the_nodes_is_said() {
             "memory: 5Gi requested, live nodes have 3.9Gi; 1.0Gi missing"
         ]
     );
-    assert_eq!(reviewed_with(&Files::new(), &head, Some(&[])).capacity, ["no node lives: 5 pods would wait"]);
+    assert_eq!(
+        reviewed_with(&Files::new(), &head, Some(&[])).capacity,
+        ["no node is alive: 5 pods would wait"]
+    );
 }
 
 #[test]

@@ -256,7 +256,7 @@ impl Met {
     }
 }
 
-/// Tells a story, and why it did not end as it should.
+/// Runs a story, and says why it did not end as it should.
 async fn story(seed: u64) -> Result<Met, String> {
     let mut below: Random = Box::new(generator(seed));
     let (store, mut met) = (MemoryStore::new(), Met::default());
@@ -373,14 +373,14 @@ async fn what_is_wrong(store: &MemoryStore, sites: &[Site], commits: &[String]) 
 async fn any_order_of_pushes_hooks_leaders_and_restarts_ends_at_the_last_commit_in_git() {
     let first = from_environment("MINIK8S_SEED").unwrap_or(1);
     let stories = rounds(STORIES);
-    let hooked = stream::iter(first..first + stories).map(|seed| async move { (seed, story(seed).await) });
-    let hooked: Vec<_> = hooked.buffer_unordered(AT_ONCE).collect().await;
-    let failed: Vec<String> = hooked
+    let ended = stream::iter(first..first + stories).map(|seed| async move { (seed, story(seed).await) });
+    let ended: Vec<_> = ended.buffer_unordered(AT_ONCE).collect().await;
+    let failed: Vec<String> = ended
         .iter()
         .filter_map(|(seed, ended)| Some(format!("MINIK8S_SEED={seed}: {}", ended.as_ref().err()?)))
         .collect();
     assert!(failed.is_empty(), "{} of {stories} failed:\n{}", failed.len(), failed.join("\n"));
-    let met: Vec<[u32; 5]> = hooked.iter().filter_map(|(_, met)| met.as_ref().ok().map(Met::all)).collect();
+    let met: Vec<[u32; 5]> = ended.iter().filter_map(|(_, met)| met.as_ref().ok().map(Met::all)).collect();
     let sums: [u32; 5] = std::array::from_fn(|one| met.iter().map(|met| met[one]).sum());
     assert!(sums.iter().all(|sum| *sum > 0), "dull stories from seed {first}: {sums:?}");
 }

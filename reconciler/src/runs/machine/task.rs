@@ -215,7 +215,7 @@ pub(super) fn count(field: &str, path: &str, data: &Json, context: &Context<'_>)
     let value = lookup(field, path, data, context)?;
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
     number.filter(|number| *number <= COUNT_MAX).ok_or_else(|| {
-        let most = format!("a whole number up to {COUNT_MAX} is wanted");
+        let most = format!("expected a whole number up to {COUNT_MAX}");
         Failure::runtime(format!("{field}: `{path}` leads to {value}; {most}"))
     })
 }

@@ -174,7 +174,7 @@ fn answer(written: Json, shown: &str, at: &[OwnedStep]) -> Result<Answer, MockEr
     let read: WrittenAnswer =
         serde_json::from_value(written).map_err(|failed| error(&failed.to_string(), HELP))?;
     if read.returned.is_some() == (read.error.is_some() || read.cause.is_some()) {
-        return Err(error("exactly one of `return` and `error` is wanted", HELP));
+        return Err(error("expected exactly one of `return` and `error`", HELP));
     }
     let after = seconds(read.after_seconds, "afterSeconds", 0.0)
         .map_err(|failed| error(&format!("{}: {}", failed.place, failed.why), &failed.help))?;

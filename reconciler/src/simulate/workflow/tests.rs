@@ -71,7 +71,7 @@ fn a_mock_that_takes_longer_than_the_limit_times_out() {
 }
 
 #[test]
-fn what_mocks_lack_is_told() {
+fn what_mocks_lack_is_reported() {
     for (mocks, wanted) in [
         (
             r#"{"tell": {"return": 1}}"#,
@@ -83,7 +83,7 @@ fn what_mocks_lack_is_told() {
         ),
         (
             r#"{"charge": [{"return": 1}, {"return": 1, "error": "E"}]}"#,
-            r#"line 1, column 28: mock charge[1]: exactly one of `return` and `error` is wanted; write {"return": …} or {"error": "Name", "cause": "…"}"#,
+            r#"line 1, column 28: mock charge[1]: expected exactly one of `return` and `error`; write {"return": …} or {"error": "Name", "cause": "…"}"#,
         ),
         (
             r#"{"charge": {"returns": 1}}"#,
@@ -142,7 +142,7 @@ fn a_mock_that_takes_longer_than_its_function_may_is_a_timeout() {
 }
 
 #[test]
-fn mocks_that_the_run_does_not_use_are_told() {
+fn mocks_that_the_run_does_not_use_are_reported() {
     let mocks =
         r#"{"charge": [{"return": {}}, {"return": {}}], "tell": {"return": 1}, "shop/chrge": {"return": 1}}"#;
     let report = simulate(RETRIED, json!({}), mocks).unwrap();

@@ -1,4 +1,4 @@
-//! The loop that answers requests: wakes the loops of sources for those that other reconcilers took, and answers all
+//! The loop that answers sync requests: wakes the loops of sources for those that other reconcilers took, and answers all
 //! of them once such a loop has looked.
 //!
 //! Reads the snapshot, the last runs of the sources' loops and the status that such a run has just written; decides in
@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use schema::control::{LastRun, LastRunReader, Loop, LoopError, Next, Observation};
 use schema::keys::Key;
 use schema::records::SourceStatus;
 use schema::snapshot::Snapshot;
+use schema::store::Guard;
 use schema::store::election::{Fence, FenceReader};
-use schema::store::{Guard, TxnOutcome};
 
 use self::plan::{AnswersPlan, Look, Waiting};
 use super::intake::Intake;
@@ -53,6 +54,7 @@ impl AnswersLoop {
 
     /// Writes the answers. A request that was repeated or answered meanwhile is left to the next run.
     async fn write(&self, seen: &Observed, plan: &AnswersPlan) -> Result<(), LoopError> {
+        let mut first_error = None;
         let mut orphans = plan.orphans.as_slice();
         for planned in &plan.answers {
             let (request, key) = (Key::Request(planned.id.clone()), Key::Answer(planned.id.clone()));
@@ -66,11 +68,11 @@ impl AnswersLoop {
             guards.extend(remove.iter().map(|(key, at)| Guard::ModRevision(key.to_string(), *at)));
             let remove: Vec<Key> = remove.iter().map(|(key, _)| key.clone()).collect();
             let written = self.intake.requests.write(&key, &planned.answer, guards, &remove).await;
-            let failed = |error| LoopError::new(format!("cannot answer request {}", planned.id), error);
+            let failed = |error| LoopError::new(format!("cannot answer sync request {}", planned.id), error);
             // After a conflict the next run sees the request as it is.
-            let _: TxnOutcome = written.map_err(failed)?;
+            first_error = first_error.or(written.map_err(failed).err());
         }
-        Ok(())
+        first_error.map_or(Ok(()), Err)
     }
 }
 
@@ -81,7 +83,7 @@ impl Loop for AnswersLoop {
     type Outcome = Result<(), LoopError>;
 
     fn name(&self) -> &'static str {
-        "requests"
+        "answers"
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
@@ -94,15 +96,17 @@ impl Loop for AnswersLoop {
         }
         let at = Timestamp::now();
         let (mut looks, mut error) = (BTreeMap::new(), None);
-        let targets = self.intake.targets().iter();
-        for (target, run) in targets.zip(&self.runs) {
-            let source = &target.source;
-            let Some(look) = look(&run.borrow()) else { continue };
-            if !self.waiting.waits_for(look, source, &snapshot) {
-                continue;
-            }
+        let (requests, waiting) = (&self.intake.requests, &self.waiting);
+        let sources = self.intake.targets().iter().map(|target| &target.source);
+        let looked = sources.zip(&self.runs).filter_map(|(source, run)| {
+            let look =
+                look(&run.borrow()).filter(|look| waiting.may_be_answered(*look, source, &snapshot))?;
             // Not the snapshot's: it may not have what the run has just written.
-            match self.intake.requests.read(&Key::Source(source.clone())).await {
+            let key = Key::Source(source.clone());
+            Some(async move { (source, look, requests.read(&key).await) })
+        });
+        for (source, look, status) in join_all(looked).await {
+            match status {
                 Ok(status) => drop(looks.insert(source.clone(), (look, status))),
                 Err(why) => {
                     error = Some(LoopError::new(format!("cannot read the status of source {source}"), why));

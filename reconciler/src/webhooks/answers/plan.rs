@@ -24,14 +24,14 @@ pub(super) struct Waiting {
     /// Requests by id: the revision of their last write, and when this process saw them.
     requests: BTreeMap<String, (i64, Timestamp)>,
     /// By source: when a look began that answers nothing, and that is not asked again.
-    useless: BTreeMap<String, Timestamp>,
+    answered_nothing: BTreeMap<String, Timestamp>,
 }
 
 impl Waiting {
     /// A request of `source` may be answered by this look.
-    pub(super) fn waits_for(&self, look: Look, source: &str, snapshot: &Snapshot) -> bool {
+    pub(super) fn may_be_answered(&self, look: Look, source: &str, snapshot: &Snapshot) -> bool {
         let is_asked = || snapshot.waiting_requests().any(|(_, request)| request.value.source == source);
-        self.useless.get(source) != Some(&look.began) && is_asked()
+        self.answered_nothing.get(source) != Some(&look.began) && is_asked()
     }
 
     /// Notes what waits in the snapshot at `now`. Gives the sources to look at, without those of this process's own
@@ -109,7 +109,7 @@ fn applied(look: Look, status: Option<&SourceStatus>) -> Applied {
     if look.wrote && !is_noted { Applied::Half } else { Applied::All(status.applied_commit.clone()) }
 }
 
-/// Plans on what waits `now`; `looks` are the last looks at sources for which [`Waiting::waits_for`] holds, each with
+/// Plans on what waits `now`; `looks` are the last looks at sources for which [`Waiting::may_be_answered`] holds, each with
 /// the status that the source has since.
 pub(super) fn plan(
     snapshot: &Snapshot,
@@ -142,7 +142,7 @@ pub(super) fn plan(
             Applied::Half => drop(wake.insert(source.clone())),
         }
         drop(answered);
-        waiting.useless.insert(source.clone(), look.began);
+        waiting.answered_nothing.insert(source.clone(), look.began);
     }
     let gone = snapshot.answers.iter().filter(|(id, _)| !snapshot.requests.contains_key(*id));
     let gone = gone.map(|(id, answer)| (Key::Answer(id.clone()), answer.mod_revision));

@@ -113,8 +113,11 @@ fn a_look_that_wrote_half_is_looked_after_once_and_one_that_failed_answers_nothi
     let snapshot = seen("r1");
     let half = planned(&snapshot, &Waiting::default(), began(15, true), Some(status(14)));
     assert_eq!((half.answers.len(), half.wake.len()), (0, 1));
-    assert!(!half.waiting.waits_for(began(15, true), "apps", &snapshot), "the same look is not asked again");
-    assert!(half.waiting.waits_for(began(16, true), "apps", &snapshot));
+    assert!(
+        !half.waiting.may_be_answered(began(15, true), "apps", &snapshot),
+        "the same look is not asked again"
+    );
+    assert!(half.waiting.may_be_answered(began(16, true), "apps", &snapshot));
     let noted = planned(&snapshot, &Waiting::default(), began(15, true), Some(status(15)));
     assert_eq!((noted.answers.len(), noted.wake.len()), (1, 0));
     let error = SourceError {

@@ -126,7 +126,7 @@ async fn without_etcd_the_nudge_stands_alone_and_the_sender_hears_of_it() {
     house.store.refuse_everything(true);
     let taken = house.intake.take(house.intake.target(None).unwrap(), push(Some("d1"), "b1")).await;
     assert_eq!(taken.outcome, Outcome::Accepted);
-    assert!(taken.note.unwrap().starts_with("cannot write the request"));
+    assert!(taken.note.unwrap().starts_with("cannot write the sync request"));
     assert!(house.was_nudged().await);
     house.store.refuse_everything(false);
     assert_eq!(house.take(push(Some("d1"), "b1")).await.1, Outcome::Accepted);

@@ -14,6 +14,8 @@ impl KindSpec for ClusterSpec {
         fields: Fields::InSpec,
         is_namespaced: false,
         fails_commits: true,
+        fails_for_good: false,
+        pods_bear_its_name: false,
         labels_are_of_replicas: false,
         names: NameForm::Only(CLUSTER_NAME),
         older: Older::of_own_kind(super::super::job::dialect::rewrite_cluster),

@@ -54,7 +54,7 @@ fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Fin
     let Some(login) = &functions.package_index_login else { return };
     let login_at = at.field("packageIndexLogin");
     if index.is_empty() {
-        let message = "Forbidden: may not be set without `packageIndex`, for which it is";
+        let message = "Forbidden: may be set only together with `packageIndex`";
         findings.add(&rules::EXCLUSIVE, &login_at, message).on_key();
     }
     if !is_name(&login.name) {

@@ -13,6 +13,8 @@ impl KindSpec for ConfigMapSpec {
         fields: Fields::AtTop,
         is_namespaced: true,
         fails_commits: true,
+        fails_for_good: false,
+        pods_bear_its_name: false,
         labels_are_of_replicas: false,
         names: NameForm::Long,
         older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () },

@@ -14,6 +14,8 @@ impl KindSpec for FunctionSpec {
         fields: Fields::InSpec,
         is_namespaced: true,
         fails_commits: true,
+        fails_for_good: true,
+        pods_bear_its_name: true,
         labels_are_of_replicas: true,
         names: NameForm::Short,
         older: Older::of_own_kind(dialect::rewrite),

@@ -18,6 +18,8 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         fields: Fields::InSpec,
         is_namespaced: true,
         fails_commits: true,
+        fails_for_good: false,
+        pods_bear_its_name: false,
         labels_are_of_replicas: false,
         names: NameForm::Short,
         older: Older {

@@ -145,7 +145,7 @@ fn utilization(written: Entry, (key, resource, factor): &(&str, &str, f64), note
     let at = value.mark;
     let target = match number(&value) {
         Some(share) if *factor > 1.0 && share > SHARE_MAX => {
-            let message = format!("{key}: Invalid value: {share}: a share is wanted, 0.5 for 50 %");
+            let message = format!("{key}: Invalid value: {share}: expected a share, 0.5 for 50 %");
             notes.error(
                 at,
                 &rules::SCALING,
@@ -182,7 +182,7 @@ fn interval(spec: &mut Node, notes: &mut Notes<'_>) {
     for key in ["adjustInterval", "scaleInterval"] {
         let Some(Entry { mark, value, .. }) = take(spec, key) else { continue };
         let Some(seconds) = seconds(&value) else {
-            let message = format!("spec.{key}: a duration is wanted, for example `15s`");
+            let message = format!("spec.{key}: expected a duration, for example `15s`");
             notes.error(value.mark, &rules::WRONG_TYPE, message, "");
             continue;
         };

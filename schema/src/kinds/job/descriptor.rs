@@ -16,6 +16,8 @@ impl KindSpec for JobSpec {
         fields: Fields::InSpec,
         is_namespaced: true,
         fails_commits: true,
+        fails_for_good: true,
+        pods_bear_its_name: false,
         labels_are_of_replicas: false,
         names: NameForm::Short,
         older: Older::of_own_kind(dialect::rewrite),

@@ -13,6 +13,8 @@ impl KindSpec for NodeSpec {
         fields: Fields::InSpec,
         is_namespaced: false,
         fails_commits: false,
+        fails_for_good: false,
+        pods_bear_its_name: false,
         labels_are_of_replicas: false,
         names: NameForm::Short,
         older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: dialect::rewrite },

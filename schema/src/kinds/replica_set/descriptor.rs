@@ -19,6 +19,8 @@ impl KindSpec for ReplicaSetSpec {
         fields: Fields::InSpec,
         is_namespaced: true,
         fails_commits: true,
+        fails_for_good: true,
+        pods_bear_its_name: true,
         labels_are_of_replicas: false,
         names: NameForm::OfPods,
         older: Older {

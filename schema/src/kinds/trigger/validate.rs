@@ -106,7 +106,7 @@ fn commits(commits: &OnCommit, at: &Path<'_>, findings: &mut Findings) {
         }
     }
     if count > 0 && commits.paths.iter().all(|pattern| pattern.starts_with('!')) {
-        let message = "Invalid value: patterns with `!` take paths away, and none gives any";
+        let message = "Invalid value: all patterns begin with `!` and take paths away, so nothing can match";
         findings.add(&rules::INVALID_PATH, &at, message).help("write `*` first");
     }
 }

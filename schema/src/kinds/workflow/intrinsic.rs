@@ -150,7 +150,7 @@ pub enum ExpressionError {
         wanted: &'static str,
     },
     /// Not an expression, from this character on, counted from 1.
-    #[error("{wanted} is wanted at character {at}")]
+    #[error("expected {wanted} at character {at}")]
     Syntax {
         /// What could come there.
         wanted: &'static str,
@@ -391,12 +391,12 @@ mod tests {
             ("States.MathRandom(1)", "States.MathRandom takes 2 to 3 arguments, not 1"),
             ("States.Format()", "States.Format takes 1 or more arguments, not 0"),
             ("States.MathAdd(1,'-1')", "argument 2 of States.MathAdd is to be a number"),
-            ("States.Array(1", "`,` or `)` is wanted at character 15"),
-            ("States.Array('a)", "the closing quote of this text is wanted at character 14"),
-            ("States.Array(1) x", "the end is wanted at character 16"),
+            ("States.Array(1", "expected `,` or `)` at character 15"),
+            ("States.Array('a)", "expected the closing quote of this text at character 14"),
+            ("States.Array(1) x", "expected the end at character 16"),
             (
                 "States.Array(x)",
-                "a text in single quotes, a number, a path or a function is wanted at character 14",
+                "expected a text in single quotes, a number, a path or a function at character 14",
             ),
             ("States.Array($.a..b)", "`..` steps are not supported in paths"),
             ("States.Array($name)", "`$name` is a variable"),

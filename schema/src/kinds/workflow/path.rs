@@ -56,7 +56,7 @@ pub enum PathError {
     #[error("{0} are not supported in paths")]
     Unsupported(&'static str),
     /// Not a path, from this character on, counted from 1.
-    #[error("{wanted} is wanted at character {at}")]
+    #[error("expected {wanted} at character {at}")]
     Syntax {
         /// What could come there.
         wanted: &'static str,
@@ -292,16 +292,16 @@ mod tests {
             ("", "a path begins with `$`"),
             (".guid", "a path begins with `$`"),
             ("bug$.x", "a path begins with `$`"),
-            ("$foo", "`.` or `[` is wanted at character 2"),
-            ("$.", "a name is wanted at character 3"),
+            ("$foo", "expected `.` or `[` at character 2"),
+            ("$.", "expected a name at character 3"),
             ("$...", "`..` steps are not supported in paths"),
-            ("$.a[", "an index or a name in quotes is wanted at character 5"),
-            ("$.a[1", "`]` is wanted at character 6"),
-            ("$.a['b", "the closing quote is wanted at character 7"),
-            ("$.a[--]", "an index is wanted at character 5"),
+            ("$.a[", "expected an index or a name in quotes at character 5"),
+            ("$.a[1", "expected `]` at character 6"),
+            ("$.a['b", "expected the closing quote at character 7"),
+            ("$.a[--]", "expected an index at character 5"),
             ("$.a[?(@.b)]", "filters are not supported in paths"),
             ("$.a[1,2]", "unions are not supported in paths"),
-            ("$.a b", "`.` or `[` is wanted at character 4"),
+            ("$.a b", "expected `.` or `[` at character 4"),
             ("States.UUID()", "an intrinsic function is not a path"),
         ] {
             assert_eq!(

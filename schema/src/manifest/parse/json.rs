@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
             Some(c) => format!("found `{c}`"),
             None => "the file ends".to_owned(),
         };
-        Problem::new(self.mark, &rules::JSON_SYNTAX, format!("not valid JSON: {wanted} is wanted, {found}"))
+        Problem::new(self.mark, &rules::JSON_SYNTAX, format!("not valid JSON: expected {wanted}, {found}"))
     }
 
     fn value(&mut self, depth: usize) -> Result<Node, Problem> {

@@ -113,7 +113,7 @@ impl Walk<'_> {
         let tag_here = Here { path: &path, mark: entry.mark };
         let Some(text) = entry.value.text().filter(|_| !entry.value.is_null()) else {
             let found = found(&entry.value, is_secret_place(&path));
-            let message = format!("{path}: text is wanted, found {found}");
+            let message = format!("{path}: expected text, found {found}");
             let problem = Problem::new(shown(&entry.value, tag_here), &rules::WRONG_TYPE, message);
             self.fault(here.path, problem.help(format!("one of {}", list(names()))));
             return None;
@@ -202,7 +202,7 @@ impl Walk<'_> {
     pub(super) fn wrong_type(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
         let hidden = is_secret_place(here.path);
         let (wanted, found) = (wanted(self.shapes, shape), found(node, hidden));
-        let message = format!("{}: {wanted} is wanted, found {found}", here.path);
+        let message = format!("{}: expected {wanted}, found {found}", here.path);
         let help = type_help(self.shapes.get(shape), node, hidden);
         self.fault(here.path, Problem::new(shown(node, here), &rules::WRONG_TYPE, message).help(help));
         None

@@ -120,19 +120,6 @@ async fn one_call_may_wait_for_a_function_without_replicas_even_where_none_may_w
     drop(lease);
 }
 
-// Seen red without the look at its replicas in `has_slept`.
-#[tokio::test(start_paused = true)]
-async fn calls_that_wake_a_function_count_from_then_on_and_others_over_the_whole_window() {
-    for (replicas, panic_milli) in [(0, 2000), (2, 400)] {
-        let calls = calls(replicas);
-        tokio::time::advance(Duration::from_secs(300)).await;
-        let _places = [enter(&calls), enter(&calls)];
-        tokio::time::advance(Duration::from_secs(1)).await;
-        let demand = calls.demand().functions[&id().to_string()].clone();
-        assert_eq!(demand.panic_milli, panic_milli, "{replicas} replicas");
-    }
-}
-
 // Seen red without `fitted`: no demand was written until some failures were an hour old.
 #[tokio::test]
 async fn the_demand_of_many_functions_fits_a_value_and_keeps_those_with_calls() {

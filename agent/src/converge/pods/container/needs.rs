@@ -86,7 +86,7 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     } else {
         match init_turn(spec, &history, sandbox, now) {
             InitTurn::Done => (apps, false),
-            InitTurn::Now(one, decide) => (vec![(one, decide)], false),
+            InitTurn::Now(one, next) => (vec![(one, next)], false),
             InitTurn::Failed => (Vec::new(), true),
         }
     };
@@ -247,9 +247,9 @@ pub fn steps(
     if needs.finished {
         return steps;
     }
-    for (spec, decide) in &needs.turn {
+    for (spec, next) in &needs.turn {
         let slot = (at.binding.pod.uid.clone(), spec.name.clone());
-        match decide {
+        match next {
             ContainerDecision::Runs | ContainerDecision::Unhealthy | ContainerDecision::Ended { .. } => {}
             ContainerDecision::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
             ContainerDecision::BackOff { until, delay, why } => {

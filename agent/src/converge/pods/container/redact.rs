@@ -1,7 +1,7 @@
 //! Takes secrets out of the engine's messages: it repeats what it can't run. Pure.
 
 /// In the place of words that may hold a secret which is not at hand.
-pub const UNSHOWN: &str = "Docker could not run it, and its words are not shown here, for they may hold a secret of the container; see 'docker inspect' on the node";
+pub const UNSHOWN: &str = "Docker could not run it; its message is hidden because it may contain a secret of the container; see 'docker inspect' on the node";
 
 /// The text with `***` for each of the values. One that the engine writes otherwise when it quotes it can't be
 /// found: then nothing of the text is shown.

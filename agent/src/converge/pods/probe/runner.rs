@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
+use schema::kinds::Kind;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
 use tokio::sync::{Semaphore, watch};
@@ -268,7 +269,7 @@ impl ProbeRunner {
         tracing::debug!(pod = %target.pod, container = target.container, reason, message, "probe");
         self.events.record(EventDraft {
             kind: EventType::Warning,
-            object_kind: "Pod".to_owned(),
+            object_kind: Kind::Pod.to_string(),
             namespace: target.pod.namespace.clone(),
             name: target.pod.name.clone(),
             reason: reason.to_owned(),

@@ -60,8 +60,8 @@ impl Worker {
             return Ok(());
         }
         let message = format!(
-            "the packet rules that keep {address} from etcd and the APIs of the cluster do not stand yet; a function does \
-             not start without them, and the agent's log says what keeps them"
+            "the packet rules that keep {address} from etcd and the APIs of the cluster are not in place yet; a \
+             function does not start without them, and the agent's log says what holds them up"
         );
         Err(PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message))
     }

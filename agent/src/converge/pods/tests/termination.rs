@@ -206,7 +206,7 @@ fn the_engines_words_about_a_start_are_shown_only_if_they_were() {
         ContainerState::Terminated(end) => end.message.clone(),
         other => panic!("{other:?}"),
     };
-    // Told before by who knew that the container holds no secret.
+    // Said before by one who knew that the container holds no secret.
     let (own, mut observed) = reported(&web, vec![container("a", 0, State::Exited(end.clone()))]);
     assert_eq!(message(&say(&mut observed, &own, 21)), error);
     let (own, mut observed) = reported(&web, vec![container("a", 0, running())]);

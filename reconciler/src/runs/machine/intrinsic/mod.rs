@@ -111,11 +111,11 @@ fn value<'a>(
 }
 
 fn text(value: &Json) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("a text is wanted, not {}", shown(value)))
+    value.as_str().ok_or_else(|| format!("expected a text, not {}", shown(value)))
 }
 
 fn list(value: &Json) -> Result<&[Json], String> {
-    value.as_array().map(Vec::as_slice).ok_or_else(|| format!("a list is wanted, not {}", shown(value)))
+    value.as_array().map(Vec::as_slice).ok_or_else(|| format!("expected a list, not {}", shown(value)))
 }
 
 /// A whole number; others are rounded, as Step Functions does.
@@ -127,7 +127,7 @@ fn number(value: &Json) -> Result<i64, String> {
         (float.abs() <= 9_007_199_254_740_992.0).then_some(float as i64)
     };
     let number = value.as_i64().or_else(rounded);
-    number.ok_or_else(|| format!("a number is wanted, not {}", shown(value)))
+    number.ok_or_else(|| format!("expected a number, not {}", shown(value)))
 }
 
 fn merge(left: &Json, right: &Json, deep: &Json) -> Result<Json, String> {

@@ -53,7 +53,7 @@ fn nothing_yet(mark: Mark) -> Node {
 }
 
 fn not_a_machine(key: &str, mark: Mark, notes: &mut Notes<'_>) {
-    let message = format!("spec.{key}: a state machine is wanted");
+    let message = format!("spec.{key}: expected a state machine");
     let help = "write its JSON or YAML here, or its fields into spec";
     notes.error(mark, &rules::WRONG_TYPE, message, help);
 }
@@ -70,7 +70,7 @@ fn read(text: &str, key: Mark, value: Mark, notes: &mut Notes<'_>) -> Option<Nod
         return None;
     }
     let mut root = (roots == 1).then(|| parsed.roots.pop()).flatten().or_else(|| {
-        let message = format!("spec.definition: one state machine is wanted, found {roots} documents");
+        let message = format!("spec.definition: expected one state machine, found {roots} documents");
         notes.error(value, &rules::WRONG_TYPE, message, "");
         None
     })?;
@@ -112,7 +112,7 @@ pub(super) fn parse_json(text: &str, mark: Mark, budget: &mut Budget) -> Result<
         return Err(failure.message);
     }
     let Ok([root]) = <[_; 1]>::try_from(parsed.roots) else {
-        return Err("one JSON value is wanted".to_owned());
+        return Err("expected one JSON value".to_owned());
     };
     if let Some(problem) = root.problems.into_iter().next() {
         return Err(problem.message);

@@ -47,7 +47,7 @@ pub(super) fn convert(spec: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
     }
     if let Some(nodes) = take_written(spec, "workflowNodes") {
         let Value::Sequence(items) = nodes.value.value else {
-            let message = "spec.workflowNodes: a list is wanted".to_owned();
+            let message = "spec.workflowNodes: expected a list".to_owned();
             put(spec, entry("states", nodes.mark, mapping(nodes.mark, [])));
             return notes.error(nodes.mark, &rules::WRONG_TYPE, message, "begin each node with `- `");
         };
@@ -219,7 +219,7 @@ fn rule(
     };
     let value_mark = value.value.mark;
     let Some(written) = value.value.text() else {
-        let message = "compareValue: a number or text is wanted".to_owned();
+        let message = "compareValue: expected a number or text".to_owned();
         notes.error(value_mark, &rules::WRONG_TYPE, message, "");
         return None;
     };

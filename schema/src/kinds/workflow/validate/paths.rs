@@ -38,11 +38,11 @@ pub(super) fn check(text: &str, sort: Sort, at: &Path<'_>, findings: &mut Findin
             findings.add(&rules::JSON_PATH, at, message).help("for example `$.items[0].name`");
         }
         Ok(path) if sort != Sort::Any && !path.is_reference() => {
-            let message = format!("Invalid value: `{text}`: a path to exactly one place is wanted");
+            let message = format!("Invalid value: `{text}`: expected a path to exactly one place");
             findings.add(&rules::JSON_PATH, at, message).help("use names and indices only");
         }
         Ok(path) if sort == Sort::Reference && path.root == PathRoot::Context => {
-            let message = format!("Invalid value: `{text}`: a path into the state's own data is wanted");
+            let message = format!("Invalid value: `{text}`: expected a path into the state's own data");
             findings.add(&rules::JSON_PATH, at, message).help("begin it with a single `$`");
         }
         Ok(_) => {}
@@ -76,7 +76,7 @@ pub(super) fn expression(text: &str, at: &Path<'_>, findings: &mut Findings) {
 
 fn intrinsic(text: &str, at: &Path<'_>, findings: &mut Findings) {
     let name = text.split('(').next().unwrap_or(text);
-    let message = format!("Invalid value: a path is wanted here, not the intrinsic function `{name}`");
+    let message = format!("Invalid value: expected a path here, not the intrinsic function `{name}`");
     findings
         .add(&rules::JSON_PATH, at, message)
         .help("first compute the value in a Pass, in a parameter whose name ends in `.$`");

@@ -28,7 +28,7 @@ pub(super) fn check(template: Option<&Json>, at: &Path<'_>, findings: &mut Findi
                 match value.as_str() {
                     Some(text) => paths::expression(text, &here, findings),
                     None => {
-                        let message = "Invalid value: the name ends in `.$`, so a path is wanted";
+                        let message = "Invalid value: the name ends in `.$`, so a path is expected";
                         findings
                             .add(&rules::PAYLOAD, &here, message)
                             .help(format!("call it `{plain}` if the value is meant as it is"));
