@@ -270,7 +270,7 @@ fn what_nodes_report_is_compared_with_the_list() {
         (node("n2", Some("age1b"), Some("age1old")), "does not have the newest cluster identity"),
         (node("n2", Some("age1b"), None), "does not have the newest cluster identity"),
         (node("n1", None, None), "has no identity"),
-        (node("n1", Some("age1evil"), Some("age1c")), "n1 is on the list with age1a"),
+        (node("n1", Some("age1evil"), Some("age1c")), "the list has age1a for n1"),
     ] {
         let shown = of_nodes(&list, Some("age1c"), &[reported]).join("\n");
         assert!(shown.contains(part), "{shown}");
