@@ -126,7 +126,7 @@ async fn one_client_holds_a_quarter_of_all_places_and_its_refusal_says_so() {
     let mut three = connect(client);
     let answer = three.message().await;
     assert_eq!(first_line(&answer), "http/1.1 503 service unavailable");
-    assert!(answer.contains("192.0.2.2 has 2 connections to the gateway already"), "{answer}");
+    assert!(answer.contains("192.0.2.2 already has 2 connections to the gateway"), "{answer}");
     assert!(three.closes().await);
     let mut others: Vec<_> = (0..4).map(|_| connect(own)).collect();
     for other in &mut others {
