@@ -269,7 +269,7 @@ fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
     };
     let rooms = [node("n1"), node("n2"), node("n3")];
     let set = ObjectRef { kind: Kind::DaemonSet, namespace: "default".into(), name: "log".into() };
-    let reported = |base: &str, head: &str, rooms: Option<&[Room]>, running: Option<u32>| {
+    let shown = |base: &str, head: &str, rooms: Option<&[Room]>, running: Option<u32>| {
         let file = |text: &str| match text {
             "" => files([("keep.yaml", POD_KEEP)]),
             text => files([("a.yaml", text), ("keep.yaml", POD_KEEP)]),
@@ -281,39 +281,36 @@ fn a_daemon_set_has_one_pod_on_each_node_that_fits() {
     };
     let one = |effect: &str| vec![effect.to_owned()];
     let new = daemon("log:1", "");
-    assert_eq!(
-        reported("", &new, None, None).0,
-        one("starts one pod on each node that fits (container main)")
-    );
-    let (effects, capacity) = reported("", &new, Some(&rooms), None);
+    assert_eq!(shown("", &new, None, None).0, one("starts one pod on each node that fits (container main)"));
+    let (effects, capacity) = shown("", &new, Some(&rooms), None);
     assert_eq!(effects, one("starts one pod on each of 3 nodes (container main)"));
     assert_eq!(capacity, ["pods: 4 wanted, live nodes take 3; 1 would wait"]);
     let taint = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nspec: {taints: [{key: gpu, effect: NoSchedule}]}\n";
-    let (effects, _) = reported("", &daemon("log:1", taint), Some(&rooms), None);
+    let (effects, _) = shown("", &daemon("log:1", taint), Some(&rooms), None);
     assert!(
         effects.contains(&"starts one pod on each of 2 nodes (container main)".to_owned()),
         "{effects:?}"
     );
     let because = "because of spec.template.spec.containers[0].image";
     assert_eq!(
-        reported(&new, &daemon("log:2", ""), Some(&rooms), Some(3)).0,
+        shown(&new, &daemon("log:2", ""), Some(&rooms), Some(3)).0,
         [format!("restarts one pod on each of 3 nodes (container main), {because}")]
     );
     let picky = daemon("log:1", "      nodeSelector: {disk: ssd}\n");
     assert_eq!(
-        reported(&new, &picky, Some(&rooms), Some(3)).0,
+        shown(&new, &picky, Some(&rooms), Some(3)).0,
         [
             "restarts one pod on 1 node (container main), because of spec.template.spec.nodeSelector",
             "nodes with a pod 3 -> 1"
         ]
     );
     assert_eq!(
-        reported(&new, "", Some(&rooms), Some(3)).0,
+        shown(&new, "", Some(&rooms), Some(3)).0,
         one("stops one pod on each of 3 nodes (container main)")
     );
 }
 
-/// Seen red with all of them reported one by one.
+/// Seen red with all of them shown one by one.
 #[test]
 fn of_many_external_ports_the_first_few_are_reported() {
     let set = replica_set(3, "api:1");
@@ -324,7 +321,7 @@ fn of_many_external_ports_the_first_few_are_reported() {
             SERVICE.replace("nodePort: 30080}]", &format!("{ports}\n  externalIPs: [{}]", addresses(count)));
         format!("{set}---\n{service}")
     };
-    let reported = |base: String, head: String| {
+    let shown = |base: String, head: String| {
         let all = effects(&base, &head);
         let one_by_one = all.lines().filter(|line| line.contains(" 192.0.2.")).count();
         (
@@ -332,20 +329,20 @@ fn of_many_external_ports_the_first_few_are_reported() {
             all.lines().filter(|line| line.contains(" more ports")).map(str::trim).collect::<String>(),
         )
     };
-    assert_eq!(reported(with(30, 81), with(55, 81)), (50, String::new()));
+    assert_eq!(shown(with(30, 81), with(55, 81)), (50, String::new()));
     let more = "opens 10 more ports of external addresses".to_owned();
-    assert_eq!(reported(with(30, 81), with(60, 81)), (50, more));
+    assert_eq!(shown(with(30, 81), with(60, 81)), (50, more));
     // One port of each address for another.
     let more =
         "closes 10 more ports of external addressesopens 10 more ports of external addresses".to_owned();
-    assert_eq!(reported(with(60, 81), with(60, 82)), (100, more));
+    assert_eq!(shown(with(60, 81), with(60, 82)), (100, more));
 }
 
 #[test]
 fn labels_are_changed_in_place() {
     let labelled = pod("a", "i:1").replace("labels: {app: a}", "labels: {app: a, tier: front}");
-    let reported = effects(&pod("a", "i:1"), &labelled);
-    assert_eq!(reported, "update Pod default/a\n  changed in place, nothing restarts\n");
+    let shown = effects(&pod("a", "i:1"), &labelled);
+    assert_eq!(shown, "update Pod default/a\n  changed in place, nothing restarts\n");
 }
 
 #[test]
@@ -356,14 +353,14 @@ fn another_image_or_label_of_a_function_replaces_its_replicas() {
              spec: {{image: '{image}'}}\n"
         )
     };
-    let reported = effects(&function("i:1", "a"), &function("i:2", "a"));
+    let shown = effects(&function("i:1", "a"), &function("i:2", "a"));
     assert_eq!(
-        reported,
+        shown,
         "replace Function default/f\n  the function's replicas are replaced by those of image i:2\n"
     );
-    let reported = effects(&function("i:1", "a"), &function("i:1", "b"));
+    let shown = effects(&function("i:1", "a"), &function("i:1", "b"));
     assert_eq!(
-        reported,
+        shown,
         "replace Function default/f\n  the function's replicas are replaced, its image stays\n"
     );
 }
