@@ -109,13 +109,13 @@ pub(crate) fn changed_files(
     scale: Scale,
     table: &mut Table,
     how: &str,
-    reported: impl Fn(usize, &str) -> Result<Instant>,
+    announce: impl Fn(usize, &str) -> Result<Instant>,
 ) -> Result<()> {
     let mut series = Series::default();
     for index in 0..scale.changes {
         let changed = sleeper(&format!("pod-{index}")).replace("100000", &format!("{}", 200_000 + index));
         let commit = cluster.repo.push(&[Change::write(file(index), changed)], "Change one file")?;
-        series.add(until_written(cluster, &format!("pod-{index}"), || reported(index, &commit))?);
+        series.add(until_written(cluster, &format!("pod-{index}"), || announce(index, &commit))?);
     }
     let what = format!("one changed file of {}, {how} → etcd, n={}", scale.files, series.count());
     for (percent, budget) in [(50, ""), (95, "≤ 100 ms")] {

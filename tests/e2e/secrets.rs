@@ -322,8 +322,8 @@ fn copies_unbound_secrets_and_bombs_are_errors_of_their_pods_alone() -> Result<(
             let mut mains =
                 containers.filter(|one| one.label("pod") == "sops" && one.label("container") == "main");
             let main = mains.next().context("no container")?;
-            let reported = ["exec", &main.id, "sh", "-c", "echo -n \"$P\"; cat /run/s/pin"];
-            let found = cluster.node().docker.run(&reported)?;
+            let command = ["exec", &main.id, "sh", "-c", "echo -n \"$P\"; cat /run/s/pin"];
+            let found = cluster.node().docker.run(&command)?;
             ensure!(found == "hunter2 öß: \"x\"42", "{found}");
             Ok(())
         })?;

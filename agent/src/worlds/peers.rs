@@ -98,9 +98,13 @@ impl Peers {
         let mut unwanted = vec![reference.to_owned()];
         // Docker may not say all that it named. Then a name that another task gave an image meanwhile goes, too, which
         // costs it one more pull.
-        if let (false, Ok(after)) = (is_alone, &after) {
-            let changed = after.iter().filter(|(name, id)| before.get(*name) != Some(id));
-            unwanted.extend(changed.map(|(name, _)| name.clone()).filter(|name| name != reference));
+        if !is_alone {
+            let changed = |after: &BTreeMap<String, String>| {
+                let changed = after.iter().filter(|(name, id)| before.get(*name) != Some(id));
+                changed.map(|(name, _)| name.clone()).collect()
+            };
+            let brought = after.as_ref().map_or(names, changed);
+            unwanted.extend(brought.into_iter().filter(|name| name != reference));
         }
         let found = after.ok().and_then(|after| after.get(reference).cloned());
         if loaded.is_ok() && unwanted.len() == 1 && found.is_some() && found.as_deref() == built {

@@ -89,7 +89,7 @@ mod tests {
         let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
         let mut runtime = Runtime::new();
         runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
-        runtime.follow("requests", answers_row(&reader, &fence, &[]), move || answers_woken.nudge());
+        runtime.follow("answers", answers_row(&reader, &fence, &[]), move || answers_woken.nudge());
         runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         let running = tokio::spawn(runtime.run_until(stop));
