@@ -213,14 +213,22 @@ impl PodFiles {
         *lock(&self.of_jobs) = digests;
     }
 
-    /// Removes, now and then, what is not among the digests that pods name. Does not wait for it.
-    pub fn sweep_when_due(&self, named: impl FnOnce() -> BTreeSet<String>) {
+    /// The work of removing what is not among the digests that pods name; none if that was begun a while ago.
+    pub fn sweep_when_due(
+        &self,
+        named: impl FnOnce() -> BTreeSet<String>,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
         let mut swept = lock(&self.swept);
         if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
-            return;
+            return None;
         }
         *swept = Some(Instant::now());
-        tokio::task::spawn_blocking(self.sweep(named()));
+        let sweep = self.sweep(named());
+        Some(async move {
+            if let Err(error) = tokio::task::spawn_blocking(sweep).await {
+                tracing::error!(%error, "the removal of files that no pod needs broke off");
+            }
+        })
     }
 
     fn sweep(&self, mut named: BTreeSet<String>) -> impl FnOnce() + Send + 'static {

@@ -21,15 +21,12 @@ use super::book::{Carried, KeptHead, Progress};
 use super::journal::{self, Journal, JournalError, Loaded};
 use super::machine::{Run, RunContext, errors};
 use super::plan::{Begin, Step, TriggerWrite, named_by};
-use super::records::{Entry, JournalPart, RunHead, RunId, Stored, Tries};
+use super::records::{Entry, JournalPart, RunHead, RunId, Stored};
 use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
 
 /// Most steps at once: etcd answers many in the time of one.
 const AT_ONCE: usize = 32;
-
-/// A run ends once it was set to work on so often, each time without the next entry of its journal.
-pub(super) const TRIES_MAX: u32 = 5;
 
 /// Why a step was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -292,22 +289,21 @@ impl WorkflowsLoop {
         };
         let Loaded { input, entries, journal } = loaded;
         let entry = journal.next();
-        let tried = kept.head.tried(entry);
-        if tried >= TRIES_MAX {
-            let why = format!(
-                "reconcilers failed or ended {tried} times while they worked on the run, before entry {entry} of its journal"
-            );
-            tracing::warn!(run = %id, why, "the run ends");
-            let error = (errors::CRASHED, why.as_str());
-            let ended = journal::end_failed(&self.deps.store, fence, id, &kept, error).await?;
-            return Ok(Effect::Ended(id.clone(), Box::new(ended)));
-        }
-        let head = RunHead { tries: Some(Tries { entry, count: tried + 1 }), ..kept.head.clone() };
+        let next = match kept.head.next_try(entry) {
+            Ok(next) => next,
+            Err(why) => {
+                tracing::warn!(run = %id, why, "the run ends");
+                let error = (errors::CRASHED, why.as_str());
+                let ended = journal::end_failed(&self.deps.store, fence, id, &kept, error).await?;
+                return Ok(Effect::Ended(id.clone(), Box::new(ended)));
+            }
+        };
+        let head = RunHead { tries: Some(next), ..kept.head.clone() };
         let kept = journal::write_head(&self.deps.store, fence, id, &kept, head).await?;
         let begun = context(id, input, kept.head.started_at);
         match worked_out(begun, spec, entries).await {
             Ok((run, spec)) => {
-                let (id, tried) = (id.clone(), Some(tried));
+                let (id, tried) = (id.clone(), Some(next.count - 1));
                 Ok(Effect::Resumed(Box::new(Ready { id, kept, spec, run, journal, cancelled, tried })))
             }
             Err(error) => {

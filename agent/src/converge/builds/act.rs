@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::base::bases;
 use super::context::{Content, tar};
-use super::plan::{BuildsPlan, Failure, Observed, Removal};
+use super::plan::{BuildsPlan, Failure, Observed, Removal, runtime};
 use super::{BuildsLoop, disk, python};
 use crate::worlds::docker::{BuildSecret, ImageBuild};
 use crate::worlds::registry::NotDeleted;
@@ -77,26 +77,21 @@ impl BuildsLoop {
         self.unneeded_since = plan.unneeded_since;
         self.failed.retain(|hash, _| observed.orders.contains_key(hash));
         self.push_failed.retain(|hash, _| observed.images.contains_key(hash));
-        let mut is_again = false;
         for (image, name) in plan.claim {
             if let Err(error) = self.deps.docker.tag(&image, &name).await {
                 tracing::debug!(image, %error, "could not tag an image of a function");
             }
         }
+        let mut is_again = plan.build.is_some() || plan.push.is_some();
         if let Some((hash, order)) = plan.build {
             self.build(&hash, &order).await;
-            is_again = true;
         }
         if let Some((hash, reference, target)) = plan.push {
             self.push(hash, &reference, &target).await;
-            is_again = true;
         }
-        // Minutes have gone by after a build or a push: what nothing needed then may be needed now.
-        if !is_again {
-            is_again = self.remove_all(plan.remove).await;
-            if !plan.remove_logs.is_empty() {
-                self.remove_logs(&plan.remove_logs).await;
-            }
+        is_again |= self.remove_all(plan.remove).await;
+        if !plan.remove_logs.is_empty() {
+            self.remove_logs(&plan.remove_logs).await;
         }
         // What is known now may be enough for the next step.
         if is_again { Next::After(Duration::ZERO) } else { Next::Interval }
@@ -208,7 +203,8 @@ impl BuildsLoop {
         self.deps.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
         let folder = self.deps.files.folder(&order.source);
         let mut secret = None;
-        let (parts, needs_network) = match runtime(order, &folder)? {
+        let has = |name: &str| folder.join(name).is_file();
+        let (parts, needs_network) = match runtime(order, has)? {
             Runtime::Dockerfile => (vec![Content::Folder { path: "", folder }], true),
             Runtime::Python => {
                 let scratch = self.deps.state_dir.join("agent");
@@ -303,18 +299,5 @@ impl BuildsLoop {
             reason: reason.to_owned(),
             message,
         });
-    }
-}
-
-/// How the folder becomes an image, by what it holds unless the manifest says.
-fn runtime(order: &BuildOrder, folder: &Path) -> Result<Runtime, String> {
-    let has = |name: &str| folder.join(name).is_file();
-    let (docker, python) = (has("Dockerfile"), has("main.py") || has("func.py"));
-    let path = &order.path;
-    match (order.runtime, docker, python) {
-        (Some(Runtime::Dockerfile), true, _) | (None, true, _) => Ok(Runtime::Dockerfile),
-        (Some(Runtime::Python), _, _) | (None, false, true) => Ok(Runtime::Python),
-        (Some(Runtime::Dockerfile), false, _) => Err(format!("{path} holds no Dockerfile")),
-        (None, false, false) => Err(format!("{path} holds neither main.py nor func.py nor a Dockerfile")),
     }
 }

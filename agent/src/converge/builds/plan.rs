@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::function::{image_hash, of_registry, registry_image};
+use schema::kinds::function::{Runtime, image_hash, of_registry, registry_image};
 use schema::records::{BuildOrder, NodeImage, NodeImageState, RegistryCopy};
 
 use super::base::own;
@@ -177,6 +177,11 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         let Some(removal) = removal(hash, image, &own) else { continue };
         plan.remove_in_time(observed, removal, now);
     }
+    if plan.build.is_some() || plan.push.is_some() {
+        // These take minutes: what nothing needs now may be needed then.
+        plan.remove.clear();
+        plan.remove_logs.clear();
+    }
     plan
 }
 
@@ -292,4 +297,16 @@ fn removal(hash: &str, image: &StoredImage, own: &str) -> Option<Removal> {
         names.extend(image.tags.iter().filter(|tag| image_hash(tag) == Some(hash)).cloned());
     }
     (!names.is_empty()).then(|| Removal { hash: hash.to_owned(), pushed, names })
+}
+
+/// How the folder of an order becomes an image: as the manifest says, or else by the files that it `has`.
+pub(super) fn runtime(order: &BuildOrder, has: impl Fn(&str) -> bool) -> Result<Runtime, String> {
+    let (docker, python) = (has("Dockerfile"), has("main.py") || has("func.py"));
+    let path = &order.path;
+    match (order.runtime, docker, python) {
+        (Some(Runtime::Dockerfile), true, _) | (None, true, _) => Ok(Runtime::Dockerfile),
+        (Some(Runtime::Python), _, _) | (None, false, true) => Ok(Runtime::Python),
+        (Some(Runtime::Dockerfile), false, _) => Err(format!("{path} holds no Dockerfile")),
+        (None, false, false) => Err(format!("{path} holds neither main.py nor func.py nor a Dockerfile")),
+    }
 }

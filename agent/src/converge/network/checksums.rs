@@ -1,4 +1,4 @@
-//! Tries, once the tunnel is there, whether TCP gets through it: until another node answers, and a few times at most.
+//! Tries, once the tunnel is there, whether TCP gets through it: once, at the first node that answers.
 //!
 //! Some network cards and hypervisors claim to compute checksums within a tunnel and do not: names and pings cross
 //! nodes, and every connection hangs. The kernel computes them then.
@@ -11,7 +11,8 @@ use futures::stream::FuturesUnordered;
 
 use crate::worlds::netlink::{NetlinkError, Tunnels};
 
-/// Trials of one link: the other nodes may be starting too. Each that stays silent takes 1.6 s.
+/// Trials of one link that stay silent, each for 1.6 s. Nodes that are started together need more than one: the tunnel of
+/// the first is there before another node can answer.
 pub(super) const TRIALS_MAX: u8 = 5;
 
 /// What a trial showed.

@@ -370,8 +370,10 @@ impl Loop for PodsLoop {
                     || plan.pods.contains_key(uid)
             });
             // An unreadable binding may name anything.
-            if observed.desired.unreadable.is_empty() {
-                self.worker.files.sweep_when_due(|| named_files(observed));
+            if observed.desired.unreadable.is_empty()
+                && let Some(sweep) = self.worker.files.sweep_when_due(|| named_files(observed))
+            {
+                self.supervisor.spawn(sweep);
             }
         }
         Some(plan)

@@ -135,7 +135,8 @@ impl RealSsh {
                 // Not below /run, from which nothing may be executed on many machines.
                 let askpass = self.agent_dir.join("askpass");
                 if fs::read(&askpass).ok().as_deref() != Some(ASKPASS.as_bytes()) {
-                    // Of a name of its own: another login may begin at the same time.
+                    // The draft has a name of its own, unlike that of a `DiskRecord`: another login may begin at the same
+                    // time.
                     let mut draft = tempfile::NamedTempFile::new_in(&self.agent_dir)?;
                     draft.write_all(ASKPASS.as_bytes())?;
                     fs::set_permissions(draft.path(), fs::Permissions::from_mode(0o700))?;
@@ -181,6 +182,7 @@ fn is_a_reason(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('@') && line.chars().any(char::is_alphabetic)
 }
 
+/// Writes a file of a folder that was made a moment ago and that no ssh reads yet: there is nothing to replace.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }

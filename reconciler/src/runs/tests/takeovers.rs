@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::calls::{Functions, gateway, node, one_task};
 use super::kit::{COUNTS, Kit, count_to, id};
-use crate::runs::act::TRIES_MAX;
 use crate::runs::machine::{PANICS, errors};
 use crate::runs::plan::KEPT_FOR;
+use crate::runs::records::TRIES_MAX;
 
 /// Until the loop has looked, and the tasks of runs have had their turn.
 async fn look_and_let_work(kit: &mut Kit) {

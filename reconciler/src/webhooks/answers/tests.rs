@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use schema::keys::Key;
 use schema::records::{
-    Provider, RequestAnswer, RequestOutcome, SourceError, SourceErrorKind, SourceState, SourceStatus,
-    SyncRequest,
+    Provider, RequestAnswer, RequestOutcome, SourceError, SourceErrorKind, SourceStatus, SyncRequest,
 };
 use schema::snapshot::Snapshot;
 
 use super::plan::{AnswersPlan, Look, Waiting, plan};
+use crate::view::testing;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -37,25 +37,7 @@ fn request(by: &str) -> SyncRequest {
 }
 
 fn status(applied_at: i64) -> SourceStatus {
-    SourceStatus {
-        name: "apps".into(),
-        url: "/srv/cluster.git".into(),
-        reference: "branch `main`".into(),
-        path: String::new(),
-        strict: false,
-        state: SourceState::Synced,
-        observed_commit: Some("c2".into()),
-        applied_commit: Some("c2".into()),
-        applied_at: Some(at(applied_at)),
-        revision: 1,
-        objects: 0,
-        quarantined: Vec::new(),
-        held_prune: None,
-        waiting: Vec::new(),
-        waiting_total: 0,
-        released_at: None,
-        error: None,
-    }
+    SourceStatus { name: "apps".into(), applied_at: Some(at(applied_at)), ..testing::source("c2", "c2", 1) }
 }
 
 fn seen(by: &str) -> Snapshot {

@@ -15,7 +15,7 @@ use schema::arbitrary::Chance;
 use schema::codec::{decode, encode};
 use schema::control::{Driver, Loop, LoopError, Next, Nudge, Observation, Plan};
 use schema::keys::{Key, ROOT};
-use schema::records::{Provider, SourceState, SourceStatus};
+use schema::records::{Provider, SourceStatus};
 use schema::snapshot::Snapshot;
 use schema::store::election::{self, Fence, FenceReader};
 use schema::store::memory::MemoryStore;
@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::answers_row;
+use crate::view::testing;
 use crate::webhooks::payload::Hint;
 use crate::webhooks::{AnswersLoop, IncomingRequest, Intake, SourceTarget};
 
@@ -94,25 +95,8 @@ impl Loop for Sync {
 }
 
 fn status(head: u64) -> SourceStatus {
-    SourceStatus {
-        name: "main".into(),
-        url: "/srv/cluster.git".into(),
-        reference: "branch `main`".into(),
-        path: String::new(),
-        strict: false,
-        state: SourceState::Synced,
-        observed_commit: Some(head.to_string()),
-        applied_commit: Some(head.to_string()),
-        applied_at: Some(Timestamp::now()),
-        revision: head,
-        objects: 0,
-        quarantined: Vec::new(),
-        held_prune: None,
-        waiting: Vec::new(),
-        waiting_total: 0,
-        released_at: None,
-        error: None,
-    }
+    let commit = head.to_string();
+    SourceStatus { applied_at: Some(Timestamp::now()), ..testing::source(&commit, &commit, head) }
 }
 
 struct Reconciler {
