@@ -213,7 +213,8 @@ impl PodFiles {
         *lock(&self.of_jobs) = digests;
     }
 
-    /// The work of removing what is not among the digests that pods name; none if that was begun a while ago.
+    /// The work of removing what is not among the digests that pods name; none if the last one began less than
+    /// [`SWEEP_EVERY`] ago.
     pub fn sweep_when_due(
         &self,
         named: impl FnOnce() -> BTreeSet<String>,
@@ -226,7 +227,7 @@ impl PodFiles {
         let sweep = self.sweep(named());
         Some(async move {
             if let Err(error) = tokio::task::spawn_blocking(sweep).await {
-                tracing::error!(%error, "the removal of files that no pod needs broke off");
+                tracing::error!(%error, "the removal of files that no pod needs panicked");
             }
         })
     }

@@ -20,6 +20,7 @@ use hyper_util::rt::TokioIo;
 use schema::control::lock;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
 use super::upload::Upload;
@@ -33,6 +34,8 @@ pub(crate) struct Options {
     pub keepalive: Duration,
     /// Time without an acknowledgement after which the connection is given up; none: the kernel's, which is long.
     pub gone: Option<Duration>,
+    /// Bodies of requests are small: each is copied behind its head, so that one write sends both.
+    pub copies_bodies: bool,
     /// Idle connections that are kept for each endpoint.
     pub spare: usize,
     /// How long they are kept.
@@ -59,11 +62,27 @@ struct Link {
     sender: SendRequest<Upload>,
     /// None when the connection is over.
     driver: Option<Driver>,
+    /// The task that drove it last is woken when there is more.
+    has_waker: bool,
     idle_since: Instant,
 }
 
+/// A context whose waker does nothing. What is polled with it gets on only by a connection that this task drives; its own
+/// waker would only have it polled once more.
+fn noop_context() -> Context<'static> {
+    Context::from_waker(Waker::noop())
+}
+
 impl Link {
+    /// Reads and writes what it can now, without a waker for more.
+    fn advance(&mut self) {
+        self.drive(&mut noop_context());
+        self.has_waker = false;
+    }
+
+    /// Reads and writes what it can now; the task of the context is woken when there is more.
     fn drive(&mut self, cx: &mut Context<'_>) {
+        self.has_waker = true;
         if self.driver.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready()) {
             self.driver = None;
         }
@@ -74,10 +93,19 @@ impl Link {
         &mut self,
         request: Request<Upload>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
-        let mut answer = pin!(self.sender.try_send_request(request));
+        // Without a budget: where that ends, the waker is what goes on.
+        let mut answer = pin!(unconstrained(self.sender.try_send_request(request)));
+        let mut is_sent = false;
         std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut is_sent, true) {
+                // A waker is registered only if nothing came.
+                self.advance();
+                if let Poll::Ready(answered) = answer.as_mut().poll(&mut noop_context()) {
+                    return Poll::Ready(answered);
+                }
+            }
             self.drive(cx);
-            answer.as_mut().poll(cx)
+            answer.as_mut().poll(&mut noop_context())
         })
         .await
     }
@@ -161,9 +189,10 @@ impl Shared {
             let _ = socket.set_tcp_user_timeout(Some(gone));
         }
         let _ = socket.set_tcp_keepalive(&keepalive);
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let handshake = http1::Builder::new().writev(!options.copies_bodies).handshake(TokioIo::new(stream));
+        let (sender, connection) = handshake.await.map_err(io::Error::other)?;
         let driver: Driver = Box::pin(connection.with_upgrades());
-        Ok(Link { to, sender, driver: Some(driver), idle_since: Instant::now() })
+        Ok(Link { to, sender, driver: Some(driver), has_waker: false, idle_since: Instant::now() })
     }
 
     fn take(&self, to: SocketAddr) -> Option<Link> {
@@ -175,7 +204,7 @@ impl Shared {
         link.idle_since = Instant::now();
         let (spare, spare_for) = (self.options.spare, self.options.spare_for);
         let mut idle = self.idle();
-        if idle.swept_at.elapsed() >= spare_for {
+        if link.idle_since - idle.swept_at >= spare_for {
             idle.sweep(spare_for);
         }
         let links = idle.links.entry(link.to).or_default();
@@ -234,13 +263,22 @@ impl Body for Driven {
         if let Some(error) = this.pending_error.take() {
             return Poll::Ready(Some(Err(error)));
         }
-        let mut polled = Pin::new(&mut this.body).poll_frame(cx);
-        if polled.is_pending()
-            && let Some(link) = &mut this.link
-        {
-            link.drive(cx);
-            polled = Pin::new(&mut this.body).poll_frame(cx);
-        }
+        let polled = match &mut this.link {
+            None => Pin::new(&mut this.body).poll_frame(cx),
+            Some(link) => {
+                let mut look = || Pin::new(&mut this.body).poll_frame(&mut noop_context());
+                let mut polled = look();
+                if polled.is_pending() {
+                    link.advance();
+                    polled = look();
+                }
+                if polled.is_pending() {
+                    link.drive(cx);
+                    polled = look();
+                }
+                polled
+            }
+        };
         match polled {
             // hyper drops what it has not sent of the last frame if an error comes at once.
             Poll::Ready(Some(Err(error))) if this.gave_frame => {
@@ -268,7 +306,9 @@ impl Drop for Driven {
     fn drop(&mut self) {
         let Some(mut link) = self.link.take() else { return };
         // It notices that the answer has passed. Nobody waits for it from here to the next request.
-        link.drive(&mut Context::from_waker(Waker::noop()));
+        if link.has_waker || !link.sender.is_ready() {
+            link.advance();
+        }
         if link.driver.is_some()
             && link.sender.is_ready()
             && let Some(pool) = self.pool.upgrade()

@@ -2,15 +2,16 @@
 //!
 //! hyper has one time for a head and for the rest between requests; here they differ. What a client
 //! does is marked by [`Turn`]: during a request nothing here ends but an answer that is held whole and not read.
+//!
+//! A phase changes only while the connection is polled, so [`Clock`] need only check it after each poll.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -25,22 +26,30 @@ const HELD: u8 = 3;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phase(Arc<Shared>);
 
+/// One task has all of it.
 #[derive(Debug, Default)]
 struct Shared {
     phase: AtomicU8,
-    /// Who reads: its clock begins when a request ends.
-    reader: AtomicWaker,
+    /// Counts changes: a whole request may pass between two looks at the phase.
+    changes: AtomicU32,
+    /// The last read found nothing: the client is waited for.
+    waits: AtomicBool,
 }
 
 impl Phase {
     /// A request begins; it ends when the turn is dropped.
     pub(super) fn begin(&self) -> Turn {
-        self.0.phase.store(REQUEST, Ordering::Release);
+        self.change(REQUEST);
         Turn(Some(self.clone()))
     }
 
+    fn change(&self, to: u8) {
+        self.0.phase.store(to, Ordering::Relaxed);
+        self.0.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn now(&self) -> u8 {
-        self.0.phase.load(Ordering::Acquire)
+        self.0.phase.load(Ordering::Relaxed)
     }
 }
 
@@ -51,8 +60,8 @@ pub(super) struct Turn(Option<Phase>);
 impl Turn {
     /// The answer is held until the client has read it: it may not rest for ever.
     pub(super) fn is_held(&self) {
-        if let Some(Phase(shared)) = &self.0 {
-            shared.phase.store(HELD, Ordering::Release);
+        if let Some(phase) = &self.0 {
+            phase.change(HELD);
         }
     }
 
@@ -64,26 +73,75 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(Phase(shared)) = self.0.take() {
-            shared.phase.store(IDLE, Ordering::Release);
-            shared.reader.wake();
+        if let Some(phase) = self.0.take() {
+            phase.change(IDLE);
         }
     }
 }
+
+/// Times out a connection that stays too long in a head or between requests.
+#[derive(Debug)]
+pub(super) struct Clock {
+    phase: Phase,
+    head: Duration,
+    idle: Duration,
+    /// Changes of the phase that were seen.
+    seen: u32,
+    /// When the phase is over, if it is a head or idle.
+    due: Instant,
+    /// Ends at `due` or before. It is set anew only when it ends, or if it would end too late: hardly ever, where setting
+    /// it for each request would show.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Clock {
+    /// Of a new connection: its first head has `head`, the time between requests is `idle`.
+    pub(super) fn new(phase: Phase, head: Duration, idle: Duration) -> Self {
+        let timer = Box::pin(sleep(head));
+        let due = timer.deadline();
+        Self { phase, head, idle, seen: 0, due, timer }
+    }
+
+    /// Ready when a head or the time between two requests has taken too long; else the task is woken then. While the
+    /// client is not waited for, as where its bytes wait for an endpoint, no time is up.
+    pub(super) fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let time = match self.phase.now() {
+            HEAD => self.head,
+            IDLE => self.idle,
+            _ => return Poll::Pending,
+        };
+        let changes = self.phase.0.changes.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.seen, changes) != changes {
+            self.due = Instant::now() + time;
+            if self.due < self.timer.deadline() {
+                self.timer.as_mut().reset(self.due);
+            }
+        }
+        match self.phase.0.waits.load(Ordering::Relaxed) {
+            true => self.poll_deadline(cx),
+            false => Poll::Pending,
+        }
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if self.timer.deadline() >= self.due {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(self.due);
+        }
+        Poll::Pending
+    }
+}
+
+/// Writes of up to this size are copied into one piece, which costs the kernel less than several: a head and a few words.
+const JOINED_MAX: usize = 1024;
 
 /// The connection.
 #[derive(Debug)]
 pub(super) struct Patient {
     stream: TcpStream,
     phase: Phase,
-    head: Duration,
-    idle: Duration,
-    /// The phase that ends at `due`, if it is a head or idle.
-    seen: u8,
-    due: Instant,
-    /// Ends at `due` or before. It is set anew only when it ends, or if it would end too late: hardly ever, where setting
-    /// it for each request would show.
-    over: Pin<Box<Sleep>>,
     /// Longest time in which a client reads nothing of a held answer.
     unread: Duration,
     /// When that is over, while it reads nothing.
@@ -91,51 +149,14 @@ pub(super) struct Patient {
 }
 
 impl Patient {
-    /// A new connection: its first head has `head`, the time between requests is `idle`, a held answer may go unread for
-    /// `unread`.
-    pub(super) fn new(stream: TcpStream, head: Duration, idle: Duration, unread: Duration) -> Self {
-        let (phase, over) = (Phase::default(), Box::pin(sleep(head)));
-        let due = over.deadline();
-        Self { stream, phase, head, idle, seen: HEAD, due, over, unread, stuck: None }
+    /// A new connection: a held answer may go unread for `unread`.
+    pub(super) fn new(stream: TcpStream, unread: Duration) -> Self {
+        Self { stream, phase: Phase::default(), unread, stuck: None }
     }
 
     /// Where it is.
     pub(super) fn phase(&self) -> Phase {
         self.phase.clone()
-    }
-
-    fn enter(&mut self, phase: u8) {
-        self.seen = phase;
-        let time = if phase == HEAD { self.head } else { self.idle };
-        self.due = Instant::now() + time;
-        if self.due < self.over.deadline() {
-            self.over.as_mut().reset(self.due);
-        }
-    }
-
-    /// Whether `due` has passed; if not, the task is woken then.
-    fn is_due(&mut self, cx: &mut Context<'_>) -> bool {
-        while self.over.as_mut().poll(cx).is_ready() {
-            if self.over.deadline() >= self.due {
-                return true;
-            }
-            self.over.as_mut().reset(self.due);
-        }
-        false
-    }
-
-    /// Nothing to read: is that in order?
-    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Before the look: who changes the phase after it wakes us.
-        self.phase.0.reader.register(cx.waker());
-        let phase = self.phase.now();
-        if phase != self.seen {
-            self.enter(phase);
-        }
-        match ![REQUEST, HELD].contains(&phase) && self.is_due(cx) {
-            true => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            false => Poll::Pending,
-        }
     }
 
     /// What came of a write; an error if the client has read nothing of a held answer for too long.
@@ -158,15 +179,10 @@ impl AsyncRead for Patient {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if polled.is_pending() {
-            return self.wait(cx);
-        }
-        if buf.filled().len() > before {
-            // The first byte of the next head; a request under way stays one.
-            let phase = &self.phase.0.phase;
-            if phase.compare_exchange(IDLE, HEAD, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                self.enter(HEAD);
-            }
+        self.phase.0.waits.store(polled.is_pending(), Ordering::Relaxed);
+        // The first byte of the next head; a request under way stays one.
+        if buf.filled().len() > before && self.phase.now() == IDLE {
+            self.phase.change(HEAD);
         }
         polled
     }
@@ -191,7 +207,18 @@ impl AsyncWrite for Patient {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let polled = if length <= JOINED_MAX {
+            let mut joined = [0; JOINED_MAX];
+            let mut end = 0;
+            for buf in bufs {
+                joined[end..end + buf.len()].copy_from_slice(buf);
+                end += buf.len();
+            }
+            Pin::new(&mut self.stream).poll_write(cx, &joined[..end])
+        } else {
+            Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        };
         self.written(polled, cx)
     }
 
@@ -215,7 +242,7 @@ mod tests {
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let seconds = Duration::from_secs;
-        let mut patient = Patient::new(stream, seconds(10), seconds(60), seconds(30));
+        let mut patient = Patient::new(stream, seconds(30));
         let turn = patient.phase().begin();
         let piece = vec![0; 64 * 1024];
         let mut fill = async || loop {

@@ -1,13 +1,18 @@
 //! Takes connections and gives their requests to a handler, until shutdown and then a while longer.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
+use std::{future, io};
 
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -24,7 +29,7 @@ use tokio_util::task::TaskTracker;
 use super::body::{Answer, Holding};
 use super::cores::Cores;
 use super::limits::Limits;
-use super::patience::Patient;
+use super::patience::{Clock, Patient};
 use crate::converge::clients::{Clients, Held};
 
 /// Connections that the kernel keeps for us until we take them.
@@ -45,6 +50,17 @@ pub struct Caller {
     pub place: Arc<Place>,
     /// The core that serves the connection, below [`super::cores::count`].
     pub core: usize,
+    /// The address as a header value, made once per connection.
+    pub address_header: HeaderValue,
+}
+
+impl Caller {
+    /// A caller whose connection has this place and core.
+    pub fn new(address: IpAddr, is_node: bool, place: Arc<Place>, core: usize) -> Self {
+        let address_header =
+            HeaderValue::try_from(address.to_string()).expect("an IP address is a valid header value");
+        Self { address, is_node, place, core, address_header }
+    }
 }
 
 /// A connection's place among all, and among those of its client.
@@ -155,10 +171,10 @@ impl<H: Handler> Server<H> {
 
     /// The next connection, once there is a place for it.
     async fn next(&self, listener: Option<&TcpListener>) -> Accepted {
-        let Some(listener) = listener else { return std::future::pending().await };
+        let Some(listener) = listener else { return future::pending().await };
         // It is never closed.
         let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
-            return std::future::pending().await;
+            return future::pending().await;
         };
         loop {
             match listener.accept().await {
@@ -188,15 +204,14 @@ impl<H: Handler> Server<H> {
             },
         };
         let place = Arc::new(Place::new(place, held));
-        let caller = Caller { address: address.ip(), is_node, place, core };
-        let (handler, limits, cut) = (Arc::clone(&self.handler), self.limits.clone(), self.cut.clone());
+        let caller = Caller::new(address.ip(), is_node, place, core);
+        let (handler, limits) = (Arc::clone(&self.handler), self.limits.clone());
+        let endings = endings(shutdown, self.cut.clone());
         // The core's runtime must poll the socket.
         let Ok(stream) = stream.into_std() else { return };
         let connection = async move {
             let Ok(stream) = TcpStream::from_std(stream) else { return };
-            // Cancel-safe: a connection that is cut is closed.
-            let _: Option<()> =
-                cut.run_until_cancelled(serve(handler, &limits, stream, caller, shutdown)).await;
+            serve(handler, &limits, stream, caller, endings).await;
         };
         self.connections.spawn_on(connection, &runtime);
     }
@@ -227,18 +242,37 @@ fn refuse(stream: &TcpStream, address: SocketAddr, most: usize) {
     let _ = stream.try_write(answer.as_bytes());
 }
 
+/// What ends a connection from our side.
+enum Ending {
+    /// Gracefully, after the request under way.
+    Shutdown,
+    /// At once.
+    Cut,
+}
+
+/// The endings to come. Polling a token takes locks that all connections share, and a connection is polled more than once for
+/// each request: here each token is polled once, and again only when it was cancelled.
+type Endings = FuturesUnordered<BoxFuture<'static, Ending>>;
+
+fn endings(shutdown: CancellationToken, cut: CancellationToken) -> Endings {
+    let shutdown = shutdown.cancelled_owned().map(|()| Ending::Shutdown);
+    let cut = cut.cancelled_owned().map(|()| Ending::Cut);
+    [shutdown.boxed(), cut.boxed()].into_iter().collect()
+}
+
 async fn serve<H: Handler>(
     handler: Arc<H>,
     limits: &Limits,
     stream: TcpStream,
     caller: Caller,
-    shutdown: CancellationToken,
+    mut endings: Endings,
 ) {
     // Without these it works, too, only slower, or it takes longer to see that the client is gone.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(limits.idle));
-    let stream = Patient::new(stream, limits.head, limits.idle, limits.answer);
+    let stream = Patient::new(stream, limits.answer);
     let phase = stream.phase();
+    let mut clock = Clock::new(phase.clone(), limits.head, limits.idle);
     let service = service_fn(move |request: Request<Incoming>| {
         let (handler, caller, turn) = (Arc::clone(&handler), caller.clone(), phase.begin());
         async move {
@@ -259,21 +293,29 @@ async fn serve<H: Handler>(
         }
     });
     let connection = http1::Builder::new()
-        // The stream itself sees to time.
+        // The clock enforces the timeouts.
         .header_read_timeout(None)
         .max_header_size(limits.head_bytes)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        // Cancel-safe: it is pinned outside and goes on below.
-        ended = connection.as_mut() => ended,
-        // Cancel-safe: a cancelled token stays so.
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let ended = future::poll_fn(|cx| {
+        // First: a request that came before the shutdown is answered.
+        let mut polled = connection.as_mut().poll(cx);
+        while polled.is_pending()
+            && let Poll::Ready(Some(ending)) = endings.poll_next_unpin(cx)
+        {
+            match ending {
+                Ending::Shutdown => {
+                    connection.as_mut().graceful_shutdown();
+                    polled = connection.as_mut().poll(cx);
+                }
+                Ending::Cut => return Poll::Ready(Ok(())),
+            }
         }
-    };
+        if polled.is_pending() { clock.poll_timeout(cx).map(Ok) } else { polled }
+    });
+    let ended = ended.await;
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection through the gateway ended");
     }

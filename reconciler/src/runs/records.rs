@@ -18,7 +18,7 @@ pub(super) const INLINE_MAX_BYTES: usize = 32 * 1024;
 pub(super) const PART_MAX_BYTES: usize = 48 * 1024;
 /// Largest input of a run, and output of a state: that of Step Functions.
 pub(super) const PAYLOAD_MAX_BYTES: usize = 256 * 1024;
-/// Most tries to work on a run, each without the next entry of its journal; then it ends.
+/// A run fails after this many tries that added no entry to its journal.
 pub(super) const TRIES_MAX: u32 = 5;
 /// So much of a cause is kept beside a run's end.
 const CAUSE_SHOWN_CHARS: usize = 1_000;
@@ -236,7 +236,7 @@ impl RunHead {
     /// The next try to work on it, if its journal goes on at this entry.
     ///
     /// # Errors
-    /// There were [`TRIES_MAX`] before that entry already: why the run ends.
+    /// Why the run fails: it has had [`TRIES_MAX`] tries at this entry.
     pub(super) fn next_try(&self, entry: u64) -> Result<Tries, String> {
         let tried = self.tries.filter(|tries| tries.entry == entry).map_or(0, |tries| tries.count);
         if tried >= TRIES_MAX {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 

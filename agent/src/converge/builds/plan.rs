@@ -178,7 +178,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         plan.remove_in_time(observed, removal, now);
     }
     if plan.build.is_some() || plan.push.is_some() {
-        // These take minutes: what nothing needs now may be needed then.
+        // These take minutes, and what nothing needs now may be needed then: removals are planned after them.
         plan.remove.clear();
         plan.remove_logs.clear();
     }

@@ -1,6 +1,6 @@
 //! What is built, retried, reported and removed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
@@ -120,6 +120,30 @@ fn an_image_that_nothing_needs_goes_after_a_while() {
     assert_eq!(removes(&with(Some(BTreeSet::new()), None)), 0);
     assert_eq!(removes(&with(Some(BTreeSet::new()), Some(-599))), 0);
     assert_eq!(removes(&with(Some(BTreeSet::new()), Some(-600))), 1);
+}
+
+// Seen red with what goes planned beside a build.
+#[test]
+fn nothing_is_removed_beside_a_build() {
+    let other = "fedcba9876543210fedcba9876543210";
+    let with = |orders| Observed {
+        orders,
+        images: of_functions(vec![StoredImage {
+            tags: vec![format!("minik8s.local/function:{other}")],
+            ..stored()
+        }]),
+        needed: Some(BTreeSet::new()),
+        kept: SignedDuration::from_mins(10),
+        unneeded_since: [(other.to_owned(), at(-600))].into(),
+        logs: [("0".repeat(32), at(-600))].into(),
+        ..Observed::default()
+    };
+    let due = |observed: &Observed| {
+        let plan = plan(observed, at(0));
+        (plan.build.is_some(), plan.remove.len(), plan.remove_logs.len())
+    };
+    assert_eq!(due(&with(BTreeMap::new())), (false, 1, 1));
+    assert_eq!(due(&with(ordered().orders)), (true, 0, 0), "it takes minutes");
 }
 
 const TARGET: &str = "r.lan:5000/team/function:0123456789abcdef0123456789abcdef";

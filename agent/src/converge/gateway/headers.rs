@@ -1,7 +1,5 @@
 //! What a proxy takes from the head of a request or response, and what it adds. Pure.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{
@@ -29,14 +27,15 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Client {
-    pub(super) address: IpAddr,
+pub(super) struct Client<'a> {
+    /// Its address, as a header value.
+    pub(super) address: &'a HeaderValue,
     /// It is on the node itself: what it says of its own clients is believed.
     pub(super) is_node: bool,
 }
 
 /// The head of our request to an endpoint, of that of a client. `host` is what the client's was for.
-pub(super) fn to_endpoint(headers: &HeaderMap, host: &HeaderValue, client: &Client) -> HeaderMap {
+pub(super) fn to_endpoint(headers: &HeaderMap, host: &HeaderValue, client: &Client<'_>) -> HeaderMap {
     let chunked = headers.contains_key(TRANSFER_ENCODING);
     let named = named_by_connection(headers);
     let is_ours = |name: &HeaderName| {
@@ -78,21 +77,22 @@ const ADDED: usize = 5;
 fn forwarded<'a>(
     headers: &mut HeaderMap,
     host: &HeaderValue,
-    (believed, client): (impl Iterator<Item = &'a HeaderValue>, IpAddr),
+    (believed, client): (impl Iterator<Item = &'a HeaderValue>, &HeaderValue),
 ) {
-    let client = client.to_string();
-    let mut chain = Vec::with_capacity(client.len());
+    let mut chain = Vec::new();
     for value in believed {
         chain.extend_from_slice(value.as_bytes());
         chain.extend_from_slice(b", ");
     }
-    chain.extend_from_slice(client.as_bytes());
-    if let Ok(chain) = HeaderValue::from_maybe_shared(Bytes::from(chain)) {
-        headers.insert(FORWARDED_FOR, chain);
+    if chain.is_empty() {
+        headers.insert(FORWARDED_FOR, client.clone());
+    } else {
+        chain.extend_from_slice(client.as_bytes());
+        if let Ok(chain) = HeaderValue::from_maybe_shared(Bytes::from(chain)) {
+            headers.insert(FORWARDED_FOR, chain);
+        }
     }
-    if let Ok(client) = HeaderValue::from_maybe_shared(Bytes::from(client)) {
-        headers.insert(REAL_IP, client);
-    }
+    headers.insert(REAL_IP, client.clone());
     headers.entry(FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
     headers.entry(FORWARDED_HOST).or_insert_with(|| host.clone());
 }
@@ -110,9 +110,10 @@ pub(super) fn to_client(headers: &mut HeaderMap, switches: bool) {
 /// The protocol to which the client wants to switch. HTTP/2 in clear text is not offered: through such
 /// a connection requests would pass that no route has seen.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocol = headers.get(UPGRADE)?;
     let asked = tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
     let to_http2 = tokens(headers, &UPGRADE).any(|token| token.eq_ignore_ascii_case("h2c"));
-    headers.get(UPGRADE).filter(|_| asked && !to_http2).cloned()
+    (asked && !to_http2).then(|| protocol.clone())
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     fn sent_by(is_node: bool, lines: &[(&str, &str)]) -> Vec<String> {
-        let client = Client { address: [192, 0, 2, 7].into(), is_node };
+        let client = Client { address: &HeaderValue::from_static("192.0.2.7"), is_node };
         let headers = to_endpoint(&headers(lines), &HeaderValue::from_static("shop.example"), &client);
         let mut text: Vec<String> =
             headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();

@@ -162,7 +162,7 @@ impl Proxy {
     ) -> Result<Answered, Refusal> {
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
-        let who = headers::Client { address: caller.address, is_node: caller.is_node };
+        let who = headers::Client { address: &caller.address_header, is_node: caller.is_node };
         let path = match (target.path, head.uri.path_and_query()) {
             (None, Some(own)) => own.clone(),
             (path, _) => path_and_query(path.unwrap_or("/"), head.uri.query())?,
@@ -271,6 +271,7 @@ fn pool(limits: &Limits, gone: Option<Duration>) -> Pool {
     Pool::new(Options {
         connect: limits.connect,
         keepalive: gone.map_or(limits.idle, |gone| gone * 2 / 5),
+        copies_bodies: gone.is_some(),
         gone,
         spare: limits.spare.div_ceil(cores::count()),
         spare_for: limits.spare_for,

@@ -135,8 +135,7 @@ impl RealSsh {
                 // Not below /run, from which nothing may be executed on many machines.
                 let askpass = self.agent_dir.join("askpass");
                 if fs::read(&askpass).ok().as_deref() != Some(ASKPASS.as_bytes()) {
-                    // The draft has a name of its own, unlike that of a `DiskRecord`: another login may begin at the same
-                    // time.
+                    // A draft with a unique name, unlike a `DiskRecord`'s: another login may run at the same time.
                     let mut draft = tempfile::NamedTempFile::new_in(&self.agent_dir)?;
                     draft.write_all(ASKPASS.as_bytes())?;
                     fs::set_permissions(draft.path(), fs::Permissions::from_mode(0o700))?;
@@ -182,7 +181,7 @@ fn is_a_reason(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('@') && line.chars().any(char::is_alphabetic)
 }
 
-/// Writes a file of a folder that was made a moment ago and that no ssh reads yet: there is nothing to replace.
+/// Creates a file in a new folder, which no ssh reads yet: there is nothing to replace as a whole.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }

@@ -426,8 +426,7 @@ async fn only_nodes_and_reconcilers_have_beats_taken() {
     let place = Arc::new(Admitted::new(places.try_acquire_owned().unwrap(), None));
     let token = "0123456789abcdef0123456789abcdef";
     let came_of = |functions: &Functions, address: &str, is_node| {
-        let caller =
-            Caller { address: address.parse().unwrap(), is_node, place: Arc::clone(&place), core: 0 };
+        let caller = Caller::new(address.parse().unwrap(), is_node, Arc::clone(&place), 0);
         let expected = functions.expect(token, &caller, &catalog);
         expected.map_or_else(|refused| (refused.status.as_u16(), refused.kind), |_| (200, ""))
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use super::{Bed, Wire, endpoint, field, first_line, get, mirror, ok};
 
@@ -102,6 +102,32 @@ async fn each_side_sees_the_first_chunk_before_the_other_has_sent_the_last() {
     assert_eq!(client.until("first\r\n").await, "5\r\nfirst\r\n");
     client.send("3\r\ntwo\r\n0\r\n\r\n").await;
     assert_eq!(client.until("0\r\n\r\n").await, "4\r\nlast\r\n0\r\n\r\n");
+}
+
+// Seen red with a connection that wakes no task while the next piece of an answer is waited for.
+#[tokio::test]
+async fn each_piece_of_an_answer_passes_before_the_next_is_sent() {
+    let (next, pieces) = mpsc::channel(1);
+    let pieces = Arc::new(Mutex::new(pieces));
+    let at = endpoint(move |mut wire| {
+        let pieces = Arc::clone(&pieces);
+        async move {
+            wire.head().await;
+            wire.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n").await;
+            while let Some(piece) = pieces.lock().await.recv().await {
+                wire.send(piece).await;
+            }
+        }
+    })
+    .await;
+    let bed = Bed::with(&[at]).await;
+    let mut client = bed.client().await;
+    client.send(&get("/")).await;
+    assert_eq!(first_line(&client.head().await), "http/1.1 200 ok");
+    for piece in ["a", "b", "cd"] {
+        next.send(piece).await.unwrap();
+        assert_eq!(client.exactly(piece.len()).await, piece);
+    }
 }
 
 #[tokio::test]
