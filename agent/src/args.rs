@@ -44,7 +44,7 @@ pub enum Command {
     Standby(RunArguments),
     /// Check that this machine can run an agent; exit code 1 if it can't
     Doctor(DoctorArguments),
-    /// Make the images that Python functions are built on, of this machine's Debian packages, unless they are there
+    /// Build the base images of Python functions from this machine's Debian packages, if they are missing
     PythonBase(PythonBaseArguments),
     /// Remove all that the agent made on this machine: containers, links, rules, files
     Reset(ResetArguments),
@@ -112,7 +112,7 @@ pub struct RunArguments {
     #[arg(long, env = "MINIK8S_VXLAN_PORT", value_name = "PORT", default_value_t = 8472)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub vxlan_port: u16,
-    /// Most processes and threads of a container; -1 is no limit
+    /// Maximum number of processes and threads of a container; -1 is no limit
     #[arg(long, env = "MINIK8S_POD_PIDS_LIMIT", value_name = "N", default_value_t = DEFAULT_PIDS)]
     #[arg(allow_negative_numbers = true)]
     pub pod_pids_limit: i64,
@@ -122,10 +122,10 @@ pub struct RunArguments {
     /// Most files of a container's log
     #[arg(long, env = "MINIK8S_CONTAINER_LOG_MAX_FILES", value_name = "N", default_value_t = 5)]
     pub container_log_max_files: u32,
-    /// From this percentage of Docker's disk on, unused images that Minik8s pulled are removed; 100 is never
+    /// Disk usage (%) of Docker above which unused images that Minik8s pulled are removed; 100 disables it
     #[arg(long, env = "MINIK8S_IMAGE_GC_HIGH", value_name = "PERCENT", default_value_t = 85)]
     pub image_gc_high: u8,
-    /// Down to this percentage they are removed
+    /// Disk usage (%) at which that removal stops
     #[arg(long, env = "MINIK8S_IMAGE_GC_LOW", value_name = "PERCENT", default_value_t = 80)]
     pub image_gc_low: u8,
     /// Seconds after which an image that was built for a function goes once no function needs it, in the cluster's

@@ -165,7 +165,7 @@ pub enum Command {
         after_help = "Examples: minik8s explain pod.spec.containers\n          minik8s explain hpa --recursive"
     )]
     Explain(ExplainArgs),
-    /// Not here: what runs is what the repository says
+    /// Not supported: change the repository instead
     #[command(
         hide = true,
         aliases = ["delete", "edit", "create", "patch", "replace", "scale", "label", "annotate", "rollout"],
@@ -238,10 +238,10 @@ pub enum PlanFormat {
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// What is changed from, and merged into: a commit, branch or tag; not needed with --server
+    /// Revision to compare with and merge into: a commit, branch or tag; not needed with --server
     #[arg(long, value_name = "REV", required_unless_present = "server")]
     pub base: Option<String>,
-    /// What is changed to; HEAD with --server
+    /// Revision to plan; HEAD with --server
     #[arg(long, value_name = "REV", required_unless_present = "server")]
     pub head: Option<String>,
     /// The local repository, or a folder in it; only its objects are read, never its files

@@ -48,7 +48,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
              proxy_set_header X-Forwarded-Proto $scheme; }} }}"
         );
         let _endpoint = nginx(cluster, "endpoint", &answers)?;
-        let _forwarder = nginx(cluster, "forwarder", &forwards)?;
+        let forwarder = nginx(cluster, "forwarder", &forwards)?;
         cluster.push(&[Change::write("bench.yaml", manifests(bridge, port))], "A host")?;
         let address = vip(cluster, 11)?;
         let record = Key::Route(NamespacedName::new("default", "bench"));
@@ -66,7 +66,8 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
                 Ok(())
             })?;
         }
-        CONNECTIONS.iter().try_for_each(|connections| compare(*connections, &targets, scale, table))
+        let pids = [vec![cluster.node().agent.pid()?], children(forwarder.0.pid()?)?];
+        CONNECTIONS.iter().try_for_each(|connections| compare(*connections, &targets, &pids, scale, table))
     })
 }
 
@@ -139,13 +140,30 @@ impl Measured {
     }
 }
 
-fn compare(connections: u32, targets: &[String; 3], scale: Scale, table: &mut Table) -> Result<()> {
+fn compare(
+    connections: u32,
+    targets: &[String; 3],
+    pids: &[Vec<u32>; 2],
+    scale: Scale,
+    table: &mut Table,
+) -> Result<()> {
     let mut measured = [Measured::default(), Measured::default(), Measured::default()];
+    let mut cpu = [Duration::ZERO; 2];
     for _ in 0..scale.gateway_rounds {
-        for (target, measured) in targets.iter().zip(&mut measured) {
+        for (index, (target, measured)) in targets.iter().zip(&mut measured).enumerate() {
+            let of = index.checked_sub(1);
+            let before = of.map(|of| cpu_time(&pids[of])).transpose()?;
             load(connections, target, &["-H", &host_header()], measured)?;
+            if let (Some(of), Some(before)) = (of, before) {
+                cpu[of] += cpu_time(&pids[of])?.saturating_sub(before);
+            }
         }
     }
+    let per_request = |of: usize| {
+        let requests = measured[of + 1].rate * LOAD.as_secs_f64();
+        Duration::from_secs_f64(cpu[of].as_secs_f64() / requests.max(1.0))
+    };
+    let (our_cpu, nginx_cpu) = (per_request(0), per_request(1));
     let [direct, ours, nginx] = &measured;
     let what = format!("gateway, {connections} kept connections");
     let rows = [
@@ -161,6 +179,13 @@ fn compare(connections: u32, targets: &[String; 3], scale: Scale, table: &mut Ta
             budget,
         });
     }
+    table.add(Row {
+        what: &format!("{what}, CPU time per request"),
+        ours: format!("{:.1} µs", our_cpu.as_secs_f64() * 1e6),
+        bare: format!("nginx {:.1} µs", nginx_cpu.as_secs_f64() * 1e6),
+        ratio: format!("{} of nginx", ratio(our_cpu, nginx_cpu)),
+        ..Row::default()
+    });
     let [direct, ours, nginx] = measured.map(|measured| measured.per_second());
     table.add(Row {
         what: &format!("{what}, requests/s"),
@@ -172,10 +197,35 @@ fn compare(connections: u32, targets: &[String; 3], scale: Scale, table: &mut Ta
     Ok(())
 }
 
-/// Four seconds of load.
+/// The processes that a process has started.
+fn children(pid: u32) -> Result<Vec<u32>> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    children.split_whitespace().map(|pid| Ok(pid.parse()?)).collect()
+}
+
+/// CPU time of all threads of these processes.
+fn cpu_time(pids: &[u32]) -> Result<Duration> {
+    let mut total = Duration::ZERO;
+    for pid in pids {
+        for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+            // A thread that has ended meanwhile has no file any more.
+            let Ok(spent) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            let nanoseconds = spent.split_whitespace().next().context("an empty schedstat")?;
+            total += Duration::from_nanos(nanoseconds.parse()?);
+        }
+    }
+    Ok(total)
+}
+
+/// How long each load lasts.
+const LOAD: Duration = Duration::from_secs(4);
+
+/// Load for [`LOAD`].
 pub(crate) fn load(connections: u32, target: &str, more: &[&str], measured: &mut Measured) -> Result<()> {
     let mut wrk = Command::new("wrk");
-    wrk.args(["-t", "1", "-c", &connections.to_string(), "-d", "4s", "--latency"]).args(more).arg(target);
+    wrk.args(["-t", "1", "-c", &connections.to_string(), "-d", &format!("{}s", LOAD.as_secs()), "--latency"])
+        .args(more)
+        .arg(target);
     let said = outcome(&mut wrk, secs(30))?.ok()?;
     ensure!(!said.contains("Non-2xx") && !said.contains("Socket errors"), "{target}: {said}");
     let value = |name: &str| -> Result<&str> {

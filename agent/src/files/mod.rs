@@ -213,7 +213,7 @@ impl PodFiles {
         *lock(&self.of_jobs) = digests;
     }
 
-    /// The work of removing what is not among the digests that pods name; none if the last one began less than
+    /// The work of removing content that no pod, job or cluster needs; none if the last one began less than
     /// [`SWEEP_EVERY`] ago.
     pub fn sweep_when_due(
         &self,
@@ -227,7 +227,7 @@ impl PodFiles {
         let sweep = self.sweep(named());
         Some(async move {
             if let Err(error) = tokio::task::spawn_blocking(sweep).await {
-                tracing::error!(%error, "the removal of files that no pod needs panicked");
+                tracing::error!(%error, "the removal of files that nothing needs did not end");
             }
         })
     }

@@ -39,7 +39,7 @@ pub enum SecretError {
     NotAmongRecipients { recipient: String },
     /// It could be a copy from anywhere.
     #[error(
-        "secret {name} ({path}) does not say inside for which namespace and name it is; 'minik8s secrets seal {name} -n {namespace}' adds that"
+        "secret {name} ({path}) does not name inside the namespace and secret that it is for; 'minik8s secrets seal {name} -n {namespace}' adds that"
     )]
     Unbound { name: String, path: String, namespace: String },
     /// A copy.
@@ -52,7 +52,7 @@ pub enum SecretError {
         "the cluster's identity ({path}) can't be read: {why}; restore the version before from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
     )]
     IdentityDamaged { path: String, why: String },
-    #[error("secret {name} {why}; mend it with 'minik8s secrets edit'")]
+    #[error("secret {name} {why}; fix it with 'minik8s secrets edit'")]
     Plaintext { name: String, why: String },
     #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it again with 'age -r {recipient}'")]
     Damaged { name: String, path: String, why: String, recipient: String },

@@ -67,8 +67,8 @@ struct Link {
     idle_since: Instant,
 }
 
-/// A context whose waker does nothing. What is polled with it gets on only by a connection that this task drives; its own
-/// waker would only have it polled once more.
+/// A context whose waker does nothing: for an answer and a body, which get on only by a connection that this task drives, and
+/// for a connection that is driven again with a waker if nothing came.
 fn noop_context() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
@@ -93,7 +93,7 @@ impl Link {
         &mut self,
         request: Request<Upload>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
-        // Without a budget: where that ends, the waker is what goes on.
+        // Outside tokio's budget: where that runs out, only the waker resumes the task, and here it does nothing.
         let mut answer = pin!(unconstrained(self.sender.try_send_request(request)));
         let mut is_sent = false;
         std::future::poll_fn(|cx| {
@@ -305,7 +305,7 @@ impl Body for Driven {
 impl Drop for Driven {
     fn drop(&mut self) {
         let Some(mut link) = self.link.take() else { return };
-        // It notices that the answer has passed. Nobody waits for it from here to the next request.
+        // It notices that the answer has passed, and forgets this task: nobody waits for it until the next request.
         if link.has_waker || !link.sender.is_ready() {
             link.advance();
         }

@@ -1,7 +1,7 @@
 //! A client's connection that is given up when the client does not get on.
 //!
-//! hyper has one time for a head and for the rest between requests; here they differ. What a client
-//! does is marked by [`Turn`]: during a request nothing here ends but an answer that is held whole and not read.
+//! hyper has one time for a head and for the rest between requests; here they differ. [`Turn`]
+//! marks a request: during a request nothing here ends but an answer that is held whole and not read.
 //!
 //! A phase changes only while the connection is polled, so [`Clock`] need only check it after each poll.
 

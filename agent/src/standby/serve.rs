@@ -42,7 +42,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     if sockets.is_empty() {
         bail!("standby is started by the agent itself; start 'minik8s-agent run'");
     }
-    tracing::warn!("the agent ended; names and hosts are answered by what it knew last, until the next one");
+    tracing::warn!(
+        "the agent ended; names, hosts and calls are served from its last known state until it is back"
+    );
     let copies = sockets.iter().map(|(role, socket)| Ok((*role, Arc::new(socket.try_clone()?))));
     let held = copies.collect::<io::Result<Sockets>>()?;
     let agent_dir = config.machine.agent_dir();

@@ -25,7 +25,7 @@ pub struct InvokeArgs {
     /// A node's address for calls [default: port 8081 of the host that --server names]
     #[arg(long, env = "MINIK8S_GATEWAY", value_name = "URL")]
     pub gateway: Option<String>,
-    /// A file with the token of a function that takes one
+    /// A file with the token of a function that requires one
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Say on standard error how long the phases of the call took, and its activation id

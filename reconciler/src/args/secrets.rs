@@ -25,7 +25,7 @@ pub enum SecretsCommand {
         #[arg(long = "node", value_name = "NAME=RECIPIENT")]
         nodes: Vec<String>,
     },
-    /// Encrypt a secret; without --from the one that is there, as it is, with what it is for inside
+    /// Encrypt a secret; without --from the existing one, with its namespace and name recorded inside
     #[command(
         after_help = "Examples: minik8s secrets seal db --from db.env\n          printf 'password: x\\n' | minik8s secrets seal db -n shop --from -\n          \
                             minik8s secrets seal registry --shared --from config.json"

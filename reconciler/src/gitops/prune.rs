@@ -26,7 +26,7 @@ const PATH_CHARS_MAX: usize = 150;
 
 /// How a held prune is released, for messages.
 pub const RELEASE_HELP: &str =
-    "if it is meant, push a commit (an empty one will do) with the trailer `Minik8s-Allow-Prune: true`";
+    "if this is intended, push a commit (it may be empty) with the trailer `Minik8s-Allow-Prune: true`";
 
 /// What the decision is made on.
 #[derive(Debug)]

@@ -231,7 +231,7 @@ fn own_changes(repository: &Repository, merge: Oid, folder: &str) -> Result<Opti
     let files: Vec<String> = files.collect();
     let Some(file) = files.first() else { return Ok(None) };
     let others = if files.len() > 1 { format!(" and {} more", files.len() - 1) } else { String::new() };
-    Ok(Some(format!("merge commit {id} changes more than its parents: {file:?}{others}")))
+    Ok(Some(format!("merge commit {id} contains changes found in none of its parents: {file:?}{others}")))
 }
 
 /// A source of `folder` reads it: it lies below, or is an ignore file above.

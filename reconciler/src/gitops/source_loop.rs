@@ -523,7 +523,7 @@ impl SourceLoop {
                 Ok(_) => {}
                 Err(RequestError::Store(error)) => return Err(self.failed(error)),
                 Err(error) => {
-                    tracing::warn!(run = %start.run, %error, "a trigger starts no run");
+                    tracing::warn!(run = %start.run, %error, "a trigger could not start its run");
                     record_unstarted(&self.events, &self.config.name, &format!("run {}: {error}", start.run));
                 }
             }
@@ -539,7 +539,7 @@ impl SourceLoop {
         let record = self.head.plan_record(begun, applied).await?;
         record
             .inspect_err(
-                |error| tracing::warn!(source = %self.config.name, %error, "no review can be looked for"),
+                |error| tracing::warn!(source = %self.config.name, %error, "could not look up the review"),
             )
             .ok()
     }

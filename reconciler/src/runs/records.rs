@@ -241,7 +241,7 @@ impl RunHead {
         let tried = self.tries.filter(|tries| tries.entry == entry).map_or(0, |tries| tries.count);
         if tried >= TRIES_MAX {
             return Err(format!(
-                "reconcilers failed or ended {tried} times while they worked on the run, before entry {entry} of its journal"
+                "{tried} tries to go on with the run failed before entry {entry} of its journal"
             ));
         }
         Ok(Tries { entry, count: tried + 1 })

@@ -249,7 +249,7 @@ impl Hooks {
             return Err(room.too_large);
         }
         let secrets = read_secrets(&self.secret_file).map_err(|error| {
-            tracing::error!(%error, "webhooks stay out");
+            tracing::error!(%error, "webhooks are rejected");
             Refusal::NoSecret
         })?;
         let claim = provider::claim(&head.headers).map_err(|_| Refusal::Unauthorized)?;

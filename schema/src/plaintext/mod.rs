@@ -88,7 +88,7 @@ impl fmt::Display for Header {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlaintextError {
     /// There is no header.
-    #[error("does not say inside for which namespace and name it is")]
+    #[error("does not name inside the namespace and secret that it is for")]
     Unbound,
     /// A line of the header that has no meaning.
     #[error("has a header that can't be read: line {line} {why}")]

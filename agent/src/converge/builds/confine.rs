@@ -40,7 +40,7 @@ async fn addresses(index: Option<&str>) -> Result<BTreeSet<SocketAddrV4>, String
     let Some((host, port)) = at else { return Ok(BTreeSet::new()) };
     let refused = |why: String| {
         format!(
-            "cannot resolve {host}, the host of the package index: {why}; mend functions.packageIndex of the Cluster object or \
+            "cannot resolve {host}, the host of the package index: {why}; correct functions.packageIndex of the Cluster object or \
              this node's DNS, or put the wheels into a `wheels` folder beside requirements.txt"
         )
     };

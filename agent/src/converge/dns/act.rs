@@ -87,7 +87,7 @@ impl DnsLoop {
                 self.deps.handover.hold(Role::DnsUdp, udp);
                 self.deps.handover.hold(Role::DnsTcp, tcp);
             }
-            Err(error) => tracing::warn!(%error, "dns: if the agent ends now, names go unanswered"),
+            Err(error) => tracing::warn!(%error, "dns: names would not be answered while the agent restarts"),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Once the tunnel is there, tries whether TCP gets through it: once, with the first node that answers.
+//! Once the tunnel is there, tests whether TCP gets through it, with the first node that answers.
 //!
 //! Some network cards and hypervisors claim to compute checksums within a tunnel and do not: names and pings cross
 //! nodes, and every connection hangs. The kernel computes them then.
@@ -11,8 +11,8 @@ use futures::stream::FuturesUnordered;
 
 use crate::worlds::netlink::{NetlinkError, Tunnels};
 
-/// Trials of one link without an answer, 1.6 s each, after which it is given up. Where nodes start together, the first has
-/// its tunnel before another can answer.
+/// Trials of one link while no node answers, 1.6 s each; then its checksums stay as they are. Where nodes start together, the
+/// first has its tunnel before another can answer.
 pub(super) const TRIALS_MAX: u8 = 5;
 
 /// What a trial showed.

@@ -100,7 +100,7 @@ impl Loop for NodeLoop {
             tracing::info!(node = %self.deps.node, "heartbeat on a new lease: {why}");
         }
         if outcome.rival && !self.rival_logged {
-            tracing::warn!(node = %self.deps.node, "another agent beats under this node's name; give one of them another --node");
+            tracing::warn!(node = %self.deps.node, "another agent sends heartbeats under this node's name; give one of them another --node");
         }
         self.rival_logged = outcome.rival;
         outcome.failure.map_or(Ok(Next::Interval), Err)

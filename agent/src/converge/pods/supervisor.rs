@@ -20,7 +20,7 @@ pub struct Supervisor {
     hooked: BTreeSet<String>,
     /// Stops for failed probes that are under way: whether the hook is done.
     kills: BTreeMap<String, watch::Receiver<bool>>,
-    /// One for each pod, pull and stop under way at most, and the removal of unused files.
+    /// One for each pod, pull and stop under way at most, and the removals of links and unused files.
     tasks: JoinSet<()>,
     reports: mpsc::UnboundedReceiver<TaskReport>,
     reporter: Reporter,

@@ -81,7 +81,7 @@ impl UsageLoop {
                 }
                 // One that can't be inspected hides no other.
                 Err(error) => {
-                    tracing::warn!(container = row.id, %error, "not counted; what it uses is unknown");
+                    tracing::warn!(container = row.id, %error, "cannot measure what a container uses");
                     self.opaque.insert(row.id.clone(), Instant::now() + OPAQUE_INTERVAL);
                     continue;
                 }

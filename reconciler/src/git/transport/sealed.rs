@@ -148,7 +148,7 @@ mod tests {
             (good, &own, "base", "has no secrets/.sources/base.age"),
             (&pods, &own, "apps", "is for shop/apps"),
             (&typo, &own, "apps", "`tokne`"),
-            ("token: canary\n", &own, "apps", "does not say inside"),
+            ("token: canary\n", &own, "apps", "does not name inside"),
         ] {
             let reported = read(plain, to, source).unwrap_err();
             assert!(reported.contains(part) && !reported.contains("canary"), "{reported}");

@@ -104,7 +104,9 @@ pub(in crate::gitops) fn record_unkept(events: &EventRecorder, source: &str, why
         namespace: String::new(),
         name: source.to_owned(),
         reason: "ContentNotKept".to_owned(),
-        message: format!("{why}; agents get it only if it can be made when they ask: make room on that disk"),
+        message: format!(
+            "{why}; agents get it only if it can be rebuilt when they ask: make room on that disk"
+        ),
     });
 }
 

@@ -112,7 +112,7 @@ async fn a_merge_commit_that_holds_more_than_its_parents_was_reviewed_by_nobody(
     cluster.settle().await;
     let found = record(&cluster).await;
     assert_eq!((found.matches, found.reviewed.clone()), (Some(false), None), "{found:?}");
-    assert!(found.why.contains("more than its parents: \"b.yaml\" and 1 more"), "{found:?}");
+    assert!(found.why.contains("found in none of its parents: \"b.yaml\" and 1 more"), "{found:?}");
 
     // A conflict that was settled by hand.
     repo.set("a.yaml", pod("a", "three"));
@@ -154,7 +154,7 @@ async fn what_a_merge_settles_outside_of_the_path_was_not_to_be_reviewed() {
     let merged = merge(&repo, &merged, &head, "Merge another");
     cluster.settle().await;
     let found = record(&cluster).await;
-    assert!(found.why.contains("more than its parents: \".minik8signore\""), "{found:?}");
+    assert!(found.why.contains("found in none of its parents: \".minik8signore\""), "{found:?}");
 
     // Where objects need files of the repository, all of it counts.
     let volume = "  volumes:\n  - {name: v, repo: {path: README.md}}\n";
@@ -164,7 +164,7 @@ async fn what_a_merge_settles_outside_of_the_path_was_not_to_be_reviewed() {
     merge(&repo, &merged, &head, "Merge a third");
     cluster.settle().await;
     let found = record(&cluster).await;
-    assert!(found.why.contains("more than its parents: \"README.md\""), "{found:?}");
+    assert!(found.why.contains("found in none of its parents: \"README.md\""), "{found:?}");
 }
 
 /// Seen red with the first that is not known returned at once, and with a look that ends at it.
@@ -187,7 +187,7 @@ async fn what_nobody_reviewed_wins_over_what_is_not_known() {
         cluster.settle().await;
         let found = record(&cluster).await;
         assert_eq!(found.matches, Some(false), "{found:?}");
-        assert!(found.why.contains("more than its parents"), "{found:?}");
+        assert!(found.why.contains("found in none of its parents"), "{found:?}");
     }
 }
 

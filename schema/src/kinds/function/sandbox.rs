@@ -18,7 +18,7 @@ pub struct Sandbox {
     pub read_only_root_filesystem: bool,
     /// Size of `/tmp`, which lies in memory and counts for the memory limit.
     pub tmp_size_limit: Memory,
-    /// Most processes and threads.
+    /// Maximum number of processes and threads.
     #[schemars(range(min = 8, max = 32768))]
     pub pids_limit: u32,
     /// Most open files.

@@ -51,7 +51,7 @@ pub struct SecurityContext {
     /// Capabilities to add and drop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
-    /// Most processes and threads of the container; not in Kubernetes, where the node decides.
+    /// Maximum number of processes and threads of the container; not in Kubernetes, where the node decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4194304))]
     pub pids_limit: Option<u32>,

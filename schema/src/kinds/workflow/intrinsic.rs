@@ -140,7 +140,7 @@ pub enum ExpressionError {
         found: usize,
     },
     /// An argument that can never be of the type that is wanted.
-    #[error("argument {at} of {function} is to be {wanted}")]
+    #[error("argument {at} of {function} must be {wanted}")]
     Argument {
         /// Its name.
         function: &'static str,
@@ -158,7 +158,7 @@ pub enum ExpressionError {
         at: usize,
     },
     /// Functions in functions.
-    #[error("functions lie in each other more than {INTRINSIC_NESTING_MAX} deep")]
+    #[error("functions are nested more than {INTRINSIC_NESTING_MAX} deep")]
     TooDeep,
     /// Too long.
     #[error("the expression is longer than {EXPRESSION_MAX_BYTES} bytes")]
@@ -390,7 +390,7 @@ mod tests {
             ("States.MathAdd(1)", "States.MathAdd takes 2 arguments, not 1"),
             ("States.MathRandom(1)", "States.MathRandom takes 2 to 3 arguments, not 1"),
             ("States.Format()", "States.Format takes 1 or more arguments, not 0"),
-            ("States.MathAdd(1,'-1')", "argument 2 of States.MathAdd is to be a number"),
+            ("States.MathAdd(1,'-1')", "argument 2 of States.MathAdd must be a number"),
             ("States.Array(1", "expected `,` or `)` at character 15"),
             ("States.Array('a)", "expected the closing quote of this text at character 14"),
             ("States.Array(1) x", "expected the end at character 16"),
@@ -400,7 +400,7 @@ mod tests {
             ),
             ("States.Array($.a..b)", "`..` steps are not supported in paths"),
             ("States.Array($name)", "`$name` is a variable"),
-            (deep.as_str(), "functions lie in each other more than 10 deep"),
+            (deep.as_str(), "functions are nested more than 10 deep"),
             ("ipsum", "a path begins with `$`"),
         ] {
             let found = Expression::parse(text).map_err(|error| error.to_string());

@@ -29,7 +29,7 @@ pub struct ContainerLimits {
     pub log: LogLimits,
 }
 
-/// Most processes and threads of a container: a fork bomb stays in it, and no server comes near.
+/// Maximum number of processes and threads of a container: a fork bomb stays in it, and no server comes near.
 pub const DEFAULT_PIDS: i64 = 4096;
 
 impl Default for ContainerLimits {

@@ -52,7 +52,7 @@ fn names(names: &[String], is_last: bool, at: &Path<'_>, findings: &mut Findings
     for (index, name) in names.iter().enumerate() {
         let here = at.index(index);
         if name == ALL && (names.len() > 1 || !is_last) {
-            let message = format!("Invalid value: `{ALL}` stands alone, in the last place");
+            let message = format!("Invalid value: `{ALL}` must be the only error, in the last entry");
             findings
                 .add(&rules::RETRY, &here, message)
                 .help("it is any error: what comes after it never counts");

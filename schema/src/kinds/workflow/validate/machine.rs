@@ -20,7 +20,7 @@ pub(super) fn check(
 ) {
     let states = at.field("states");
     if depth >= NESTING_MAX {
-        let message = format!("machines lie in each other more than {NESTING_MAX} deep");
+        let message = format!("machines are nested more than {NESTING_MAX} deep");
         findings.add(&rules::TOO_DEEP, at, message).help("move the inner ones into a workflow of their own");
         return;
     }

@@ -9,7 +9,7 @@ use crate::violation::{Findings, Path, rules};
 /// Checks a rule at `at`; `depth` others are around it.
 pub(super) fn check(rule: &Rule, at: &Path<'_>, depth: usize, findings: &mut Findings) {
     if depth >= NESTING_MAX {
-        let message = format!("rules lie in each other more than {NESTING_MAX} deep");
+        let message = format!("rules are nested more than {NESTING_MAX} deep");
         findings.add(&rules::TOO_DEEP, at, message).help("split it into several Choice states");
         return;
     }

@@ -31,8 +31,7 @@ fn onward(state: &State, at: &Path<'_>, findings: &mut Findings) {
                 .help("keep one of them");
         }
         Some((None, false)) => {
-            let message =
-                format!("Required value: a {} leads on with `next`, or has `end: true`", state.kind());
+            let message = format!("Required value: a {} needs `next` or `end: true`", state.kind());
             findings.add(&rules::EXCLUSIVE, at, message).on_key();
         }
         _ => {}
