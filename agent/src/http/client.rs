@@ -305,7 +305,7 @@ impl Body for Driven {
 impl Drop for Driven {
     fn drop(&mut self) {
         let Some(mut link) = self.link.take() else { return };
-        // It notices that the answer has passed, and forgets this task: nobody waits for it until the next request.
+        // It notices that the answer has passed, and drops the waker of this task, which is done with it.
         if link.has_waker || !link.sender.is_ready() {
             link.advance();
         }

@@ -255,4 +255,31 @@ mod tests {
         let given_up = timeout(seconds(40), fill()).await;
         assert_eq!(given_up.ok(), Some(io::ErrorKind::TimedOut));
     }
+
+    async fn is_over_within(clock: &mut Clock, time: Duration) -> bool {
+        timeout(time, std::future::poll_fn(|cx| clock.poll_timeout(cx))).await.is_ok()
+    }
+
+    // Seen red with the phase in place of the count of its changes.
+    #[tokio::test(start_paused = true)]
+    async fn each_request_begins_a_rest_anew_also_one_that_is_over_at_the_next_look() {
+        let (phase, seconds) = (Phase::default(), Duration::from_secs);
+        phase.0.waits.store(true, Ordering::Relaxed);
+        let mut clock = Clock::new(phase.clone(), seconds(10), seconds(60));
+        for _ in 0..5 {
+            drop(phase.begin());
+            assert!(!is_over_within(&mut clock, seconds(40)).await);
+        }
+        assert!(is_over_within(&mut clock, seconds(30)).await);
+    }
+
+    // Seen red without `waits`.
+    #[tokio::test(start_paused = true)]
+    async fn no_time_is_up_while_the_client_is_not_waited_for() {
+        let (phase, seconds) = (Phase::default(), Duration::from_secs);
+        let mut clock = Clock::new(phase.clone(), seconds(10), seconds(60));
+        assert!(!is_over_within(&mut clock, seconds(3600)).await);
+        phase.0.waits.store(true, Ordering::Relaxed);
+        assert!(is_over_within(&mut clock, seconds(1)).await);
+    }
 }

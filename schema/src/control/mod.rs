@@ -1,6 +1,6 @@
 //! The loop that everything in both daemons is: observe, plan, act, report.
 //!
-//! One driver decides when a loop runs; a loop itself waits for nothing but its own act.
+//! One driver decides when a loop runs; a loop itself waits for nothing but its own steps.
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::base::bases;
 use super::context::{Content, tar};
-use super::plan::{BuildsPlan, Failure, Observed, Removal, runtime};
+use super::plan::{BuildsPlan, Failure, Observed, RUNTIME_FILES, Removal, runtime};
 use super::{BuildsLoop, disk, python};
 use crate::worlds::docker::{BuildSecret, ImageBuild};
 use crate::worlds::registry::NotDeleted;
@@ -202,8 +202,8 @@ impl BuildsLoop {
         self.deps.files.ensure(&order.path, &order.source).await.map_err(|error| error.to_string())?;
         let folder = self.deps.files.folder(&order.source);
         let mut secret = None;
-        let has = |name: &str| folder.join(name).is_file();
-        let (parts, needs_network) = match runtime(order, has)? {
+        let files: Vec<&str> = RUNTIME_FILES.into_iter().filter(|name| folder.join(name).is_file()).collect();
+        let (parts, needs_network) = match runtime(order, &files)? {
             Runtime::Dockerfile => (vec![Content::Folder { path: "", folder }], true),
             Runtime::Python => {
                 let scratch = self.deps.state_dir.join("agent");

@@ -299,8 +299,12 @@ fn removal(hash: &str, image: &StoredImage, own: &str) -> Option<Removal> {
     (!names.is_empty()).then(|| Removal { hash: hash.to_owned(), pushed, names })
 }
 
-/// How the folder of an order becomes an image: as the manifest says, or else by the files that it `has`.
-pub(super) fn runtime(order: &BuildOrder, has: impl Fn(&str) -> bool) -> Result<Runtime, String> {
+/// Files by which a folder says how it becomes an image.
+pub(super) const RUNTIME_FILES: [&str; 3] = ["Dockerfile", "main.py", "func.py"];
+
+/// How the folder of an order becomes an image: as the manifest says, or else by those of [`RUNTIME_FILES`] in it.
+pub(super) fn runtime(order: &BuildOrder, files: &[&str]) -> Result<Runtime, String> {
+    let has = |name| files.contains(&name);
     let (docker, python) = (has("Dockerfile"), has("main.py") || has("func.py"));
     let path = &order.path;
     match (order.runtime, docker, python) {

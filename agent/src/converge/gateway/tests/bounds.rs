@@ -39,21 +39,6 @@ async fn a_later_head_has_no_more_time_than_the_first() {
     assert!(client.closes().await);
 }
 
-// Seen red with a clock that goes by the phase alone: the gateway answers these in one poll.
-#[tokio::test]
-async fn each_request_begins_a_rest_anew_also_one_that_is_answered_at_once() {
-    let limits = Limits { idle: Duration::from_secs(1), ..short() };
-    let bed = Bed::start(limits, table(&[])).await;
-    let mut client = bed.client().await;
-    for _ in 0..8 {
-        client.send("GET / HTTP/1.1\r\nHost: unknown.example\r\n\r\n").await;
-        assert_eq!(first_line(&client.message().await), "http/1.1 404 not found");
-        // Shorter than a rest, and longer than one in all: there is no event to wait for.
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
-    assert!(client.closes().await);
-}
-
 #[tokio::test]
 async fn a_kept_connection_may_rest_longer_than_a_head_may_take_and_not_for_ever() {
     let bed = Bed::start(short(), table(&[named("hello").await])).await;

@@ -78,32 +78,6 @@ async fn who_sends_all_before_it_reads_gets_an_answer_that_came_early_and_the_en
     assert_eq!(timeout(PATIENCE, gets.recv()).await.unwrap(), Some(LENGTH));
 }
 
-// Seen red with a clock that runs although no byte of the client is waited for.
-#[tokio::test]
-async fn an_upload_for_which_the_client_is_not_waited_for_goes_on_after_the_answer() {
-    const LENGTH: usize = 16 << 20;
-    let (got, mut gets) = mpsc::channel(1);
-    let at = endpoint(move |mut wire| {
-        let got = got.clone();
-        async move {
-            wire.head().await;
-            wire.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno").await;
-            // An endpoint that reads late: there is no event to wait for.
-            tokio::time::sleep(Duration::from_millis(1500)).await;
-            got.send(wire.exactly(LENGTH).await.len()).await.unwrap();
-        }
-    })
-    .await;
-    let limits =
-        Limits { head: Duration::from_millis(300), idle: Duration::from_millis(600), ..Limits::default() };
-    let bed = Bed::start(limits, table(&[at])).await;
-    let mut client = bed.client().await;
-    client.send(&format!("POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {LENGTH}\r\n\r\n")).await;
-    client.send(&"x".repeat(LENGTH)).await;
-    assert!(client.message().await.ends_with("no"));
-    assert_eq!(timeout(PATIENCE, gets.recv()).await.unwrap(), Some(LENGTH));
-}
-
 #[tokio::test]
 async fn a_connection_that_was_idle_for_too_long_is_not_used() {
     let (at, mut ends) = counting().await;
