@@ -214,7 +214,7 @@ impl PodFiles {
     }
 
     /// The work of removing content that no pod, job or cluster needs; none if the last one began less than
-    /// [`SWEEP_EVERY`] ago.
+    /// `SWEEP_EVERY` ago.
     pub fn sweep_when_due(
         &self,
         named: impl FnOnce() -> BTreeSet<String>,
