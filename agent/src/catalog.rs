@@ -249,7 +249,7 @@ pub fn keep(disk: CatalogDisk, catalogs: watch::Receiver<Arc<Catalog>>) -> impl 
             return;
         }
         if let Err(error) = disk.store(&newest) {
-            tracing::error!(%error, "what is known of the cluster is not saved; the next change tries again");
+            tracing::error!(%error, "could not save what is known of the cluster; the next change tries again");
         }
     }
 }

@@ -18,7 +18,7 @@ use schema::store::reflector;
 use tokio::sync::watch;
 
 use self::base::{Base, NETWORK_INTERVAL, every};
-pub(crate) use self::names::{Known, wire_dns, wire_gateway};
+pub(crate) use self::names::{NamesDeps, wire_dns, wire_gateway};
 use self::parts::{
     drive_address, follow_catalog, follow_subnet, wake_on_addresses, wire_gateways, wire_images, wire_pods,
     wire_slurm, write_events, written_to,
@@ -99,9 +99,9 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let (vteps, vtep) = watch::channel(None);
     let handover = Handover::of(&agent_dir);
     runtime.task("standby", standby::keep(handover.clone(), token.clone()));
-    let known = Known { subnet: subnet.clone(), catalog: catalog.clone(), handover };
-    let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &known);
-    let control = wire_gateways(&mut runtime, config, known, &store, &files);
+    let names = NamesDeps { subnet: subnet.clone(), catalog: catalog.clone(), handover };
+    let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &names);
+    let control = wire_gateways(&mut runtime, config, names, &store, &files);
     let base = Base {
         config,
         docker,

@@ -136,7 +136,7 @@ impl DesiredStore {
             if binding.value.pod.reference() == *pod {
                 next.pods.insert(pod.clone(), binding.value.clone());
             } else {
-                let why = format!("its value speaks of {}", binding.value.pod.reference());
+                let why = format!("its value is for {}", binding.value.pod.reference());
                 next.unreadable.insert(pod.clone(), why);
             }
         }

@@ -81,7 +81,7 @@ pub(crate) fn identities(text: &str, path: &Path) -> anyhow::Result<Vec<Identity
     let identities: Result<Vec<Identity>, _> = lines.map(str::parse).collect();
     match identities {
         Ok(identities) if !identities.is_empty() => Ok(identities),
-        _ => bail!("{} holds something else than age identities; 'age-keygen' makes one", path.display()),
+        _ => bail!("{} holds something other than age identities; 'age-keygen' makes one", path.display()),
     }
 }
 

@@ -24,7 +24,7 @@ const TESTED: [(&str, &str, &str); 20] = [
     ("annotations-size", "reconciler/tests/rules.rs", "annotations_may_not_be_too_large"),
     ("file-too-large", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_reported_and_not_opened"),
     (
-        "file-cut-short",
+        "file-truncated",
         "reconciler/src/gitops/tests/contents/truncated.rs",
         "a_file_cut_within_a_valid_document_removes_nothing_however_many_commits_follow",
     ),

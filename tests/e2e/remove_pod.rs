@@ -1,6 +1,6 @@
 //! A removed file takes its pod away without a trace, and no other pod.
 //!
-//! Red when the plan of the pods loop skips pods that are not desired, and when `leaving` keeps the phase.
+//! Red when the plan of the pods loop skips pods that are not desired, and when the termination keeps the phase.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure, eventually, secs};

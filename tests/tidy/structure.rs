@@ -81,23 +81,10 @@ fn no_folder_of_the_crates_holds_more_than_14_files() {
 
 #[test]
 fn no_loop_of_the_agent_imports_another() {
-    let mut complaints = Vec::new();
-    for file in of_crate(&rust(), "agent") {
-        let Some((own, _)) =
-            file.path.strip_prefix("agent/src/converge/").and_then(|rest| rest.split_once('/'))
-        else {
-            continue;
-        };
-        for (number, line) in code(production(&file.text)) {
-            let Some((_, rest)) = line.split_once("crate::converge::") else { continue };
-            let other = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
-            let is_loop = crate::root().join("agent/src/converge").join(other).is_dir();
-            if is_loop && other != own {
-                complaints.push(format!("{}:{number}: the loop {own} imports {other}", file.path));
-            }
-        }
-    }
-    check(&complaints);
+    let files = rust();
+    let imports = imports(&of_crate(&files, "agent"), "agent");
+    assert!(imports.loops().len() > 10, "found only {:?}: the rule is broken", imports.loops());
+    check(&imports.between_loops());
 }
 
 #[test]
@@ -105,7 +92,7 @@ fn tasks_belong_to_the_runtime() {
     let files = rust();
     let spawns = |file: &&Source| {
         !file.path.starts_with("schema/src/control/")
-            && code(production(&file.text)).any(|(_, line)| names(line, "tokio::spawn"))
+            && code(production(&file.text)).any(|(_, line)| spawns_a_task(line))
     };
     let found: Vec<&str> = CRATES
         .iter()
@@ -114,6 +101,11 @@ fn tasks_belong_to_the_runtime() {
         .map(|file| file.path.as_str())
         .collect();
     assert_eq!(found, OWN_TASKS, "left: files that call tokio::spawn; right: those that may");
+}
+
+/// Starts a task, or imports what does.
+fn spawns_a_task(line: &str) -> bool {
+    ["tokio::spawn", "task::spawn"].iter().any(|name| names(line, name))
 }
 
 #[test]
@@ -267,6 +259,28 @@ impl Imports {
         }
     }
 
+    /// The folders of `converge`: each is a loop.
+    fn loops(&self) -> BTreeSet<&str> {
+        let inner = self.used.keys().filter(|module| module.len() > 2 && module[0] == "converge");
+        inner.map(|module| module[1].as_str()).collect()
+    }
+
+    /// Which loop imports which other one, where, however the path is written.
+    fn between_loops(&self) -> Vec<String> {
+        let loops = self.loops();
+        let loop_of = |module: &Module| match &module[..] {
+            [first, name, ..] if first == "converge" => loops.get(name.as_str()).copied(),
+            _ => None,
+        };
+        let used = self.used.iter().flat_map(|(module, paths)| paths.iter().map(move |path| (module, path)));
+        let offered = self.offered.iter().map(|((module, _), path)| (module, path));
+        let between = used.chain(offered).filter_map(|(module, path)| {
+            let (own, other) = (loop_of(module)?, loop_of(path)?);
+            (own != other).then(|| format!("{}: the loop {own} imports {other}", module.join("/")))
+        });
+        between.collect()
+    }
+
     /// The modules that reach themselves.
     fn in_circles(&self) -> Vec<Module> {
         let edges: BTreeMap<&Module, BTreeSet<Module>> = self
@@ -325,4 +339,20 @@ fn the_rules_of_structure_see_what_they_should() {
     let found: Vec<String> = found.iter().map(|module| module.join("/")).collect();
     let why = "through what another file offers, by a path in the code, below the name of a test module";
     assert_eq!(found, ["a/b", "a/c", "e", "e/f"], "{why}");
+    let loops = [
+        source("agent/src/converge/dns/act.rs", "use crate::{converge::pods::x, worlds};\n"),
+        source("agent/src/converge/pods/act.rs", "use super::super::images::act;\nuse super::plan;\n"),
+        source("agent/src/converge/images/act.rs", "fn f() { crate::converge::clients::of() }\n"),
+    ];
+    let found = imports(&loops.iter().collect::<Vec<_>>(), "agent").between_loops();
+    let between =
+        ["converge/dns/act: the loop dns imports pods", "converge/pods/act: the loop pods imports images"];
+    assert_eq!(found, between);
+    let lines = [
+        "tokio::spawn(f)",
+        "tokio::task::spawn(f)",
+        "use tokio::task::{self, spawn};",
+        "task::spawn_blocking(f)",
+    ];
+    assert_eq!(lines.map(spawns_a_task), [true, true, false, false]);
 }

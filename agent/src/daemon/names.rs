@@ -30,7 +30,7 @@ const DEMAND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What DNS and gateway follow from.
 #[derive(Clone)]
-pub(crate) struct Known {
+pub(crate) struct NamesDeps {
     pub(crate) subnet: watch::Receiver<Option<Subnet>>,
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
     pub(crate) handover: Handover,
@@ -41,9 +41,9 @@ pub(crate) fn wire_dns(
     runtime: &mut Runtime,
     config: &Config,
     netlink: Arc<dyn Netlink>,
-    known: &Known,
+    deps: &NamesDeps,
 ) -> watch::Receiver<NodeDns> {
-    let Known { subnet, catalog, handover } = known.clone();
+    let NamesDeps { subnet, catalog, handover } = deps.clone();
     let (settings, agent_dir) = (config.dns.clone(), config.machine.agent_dir());
     let range = subnet.borrow().clone();
     let at_first = Arc::clone(&catalog.borrow());
@@ -69,11 +69,11 @@ pub(crate) fn wire_dns(
 pub(crate) fn wire_functions(
     runtime: &mut Runtime,
     listen: SocketAddr,
-    known: Known,
+    deps: NamesDeps,
     demand: watch::Sender<Option<NodeDemand>>,
     (files, control): (Arc<PodFiles>, watch::Receiver<ControlPlane>),
 ) -> Arc<dyn FunctionCalls> {
-    let Known { subnet, catalog, handover } = known;
+    let NamesDeps { subnet, catalog, handover } = deps;
     let calls = functions::Calls::new(Timestamp::now());
     let row = Row::every(DEMAND_INTERVAL).wake_on(calls.changed());
     runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
@@ -91,10 +91,10 @@ pub(crate) fn wire_functions(
 pub(crate) fn wire_gateway(
     runtime: &mut Runtime,
     node: &str,
-    known: Known,
+    deps: NamesDeps,
     functions: Arc<dyn FunctionCalls>,
 ) {
-    let Known { subnet, catalog, handover } = known;
+    let NamesDeps { subnet, catalog, handover } = deps;
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
     let (node, port, limits) = (node.to_owned(), gateway::PORT, crate::http::limits::Limits::default());
     let deps = GatewayDeps { node, port, limits, subnet, catalog, functions, handover };

@@ -16,7 +16,7 @@ use schema::store::status_writer::{Reported, StatusWriter};
 use tokio::sync::watch;
 
 use super::base::{Base, NETWORK_INTERVAL, every};
-use super::names::{Known, wire_functions, wire_gateway};
+use super::names::{NamesDeps, wire_functions, wire_gateway};
 use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
 use crate::converge::build_network::BuildRequests;
@@ -137,7 +137,7 @@ pub(super) fn written_to<V: Reported>(
 pub(super) fn wire_gateways(
     runtime: &mut Runtime,
     config: &Config,
-    known: Known,
+    names: NamesDeps,
     store: &SharedStore,
     files: &Arc<PodFiles>,
 ) -> watch::Receiver<ControlPlane> {
@@ -147,8 +147,8 @@ pub(super) fn wire_gateways(
     runtime.follow_async("control plane", Row::every(control_plane::INTERVAL), publish);
     let demand = written_to(runtime, "demand record", Key::Demand(config.node.clone()), store);
     let reads = (Arc::clone(files), control.clone());
-    let functions = wire_functions(runtime, config.functions_listen, known.clone(), demand, reads);
-    wire_gateway(runtime, &config.node, known, functions);
+    let functions = wire_functions(runtime, config.functions_listen, names.clone(), demand, reads);
+    wire_gateway(runtime, &config.node, names, functions);
     control
 }
 

@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use super::check::Ranges;
 use super::network_probe::{self, NetworkSeen};
 use crate::config::Config;
+use crate::converge::services::names::ServiceNames;
 use crate::locks::state_lock::{self, StateError};
 use crate::packet_rules::chain::Jump;
 use crate::packet_rules::names::Names;
@@ -130,7 +131,9 @@ async fn etcd(config: &Config) -> Result<(), String> {
 
 async fn missing_jumps(config: &Config, iptables: &RealIptables) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
-    for Jump { base, rule, .. } in Names::of(&config.machine.instance).jumps() {
+    let instance = &config.machine.instance;
+    let jumps = Names::of(instance).jumps().into_iter().chain(ServiceNames::of(instance).jumps());
+    for Jump { base, rule, .. } in jumps {
         if !iptables.exists(base.table.to_string(), base.chain.clone(), rule.clone()).await? {
             missing.push(format!("{base} {rule}"));
         }

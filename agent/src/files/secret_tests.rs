@@ -25,13 +25,13 @@ impl BlobSource for Shelf {
     }
 }
 
-struct World {
+struct Fixture {
     shelf: Arc<Shelf>,
     files: PodFiles,
     _state: tempfile::TempDir,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let (state, shelf) = (tempfile::tempdir().unwrap(), Arc::new(Shelf::default()));
         let keys = Keys::open(&state.path().join("identity")).unwrap();
@@ -78,21 +78,22 @@ impl World {
 
 #[tokio::test]
 async fn a_secret_is_used_where_it_says_and_a_copy_nowhere_else() {
-    let world = World::new();
-    let sealed = |header: &str| world.file("secrets/db.age", &world.node(), &format!("{header}---\nhunter2"));
+    let fixture = Fixture::new();
+    let sealed =
+        |header: &str| fixture.file("secrets/db.age", &fixture.node(), &format!("{header}---\nhunter2"));
     let ours = sealed("namespace: shop\nname: db\n");
-    assert_eq!(world.open(&ours, "shop").await.unwrap(), "hunter2");
+    assert_eq!(fixture.open(&ours, "shop").await.unwrap(), "hunter2");
     let shared = sealed("namespace: \"*\"\nname: db\n");
-    assert_eq!(world.open(&shared, "any").await.unwrap(), "hunter2");
+    assert_eq!(fixture.open(&shared, "any").await.unwrap(), "hunter2");
 
     let other_name = sealed("namespace: shop\nname: cache\n");
     for (copy, namespace) in [(&ours, "default"), (&other_name, "shop")] {
-        let why = world.open(copy, namespace).await.unwrap_err();
+        let why = fixture.open(copy, namespace).await.unwrap_err();
         assert!(matches!(why, SecretError::Elsewhere { .. }), "{why}");
         assert!(!why.to_string().contains("hunter2") && why.to_string().contains("secrets seal"), "{why}");
     }
-    let unbound = world.file("secrets/db.age", &world.node(), "user: app\npassword: hunter2\n");
-    let why = world.open(&unbound, "shop").await.unwrap_err();
+    let unbound = fixture.file("secrets/db.age", &fixture.node(), "user: app\npassword: hunter2\n");
+    let why = fixture.open(&unbound, "shop").await.unwrap_err();
     assert!(matches!(why, SecretError::Unbound { .. }), "{why}");
     assert!(why.to_string().contains("minik8s secrets seal db -n shop"), "{why}");
 }
@@ -100,74 +101,74 @@ async fn a_secret_is_used_where_it_says_and_a_copy_nowhere_else() {
 /// The source of the Cluster object is where secrets are that name none.
 #[tokio::test]
 async fn a_copy_in_another_source_is_refused_unless_it_is_for_that_source() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let cluster = Identity::generate();
-    let identity = world.identity(&world.node(), &[&cluster]);
-    world.follow(&identity);
+    let identity = fixture.identity(&fixture.node(), &[&cluster]);
+    fixture.follow(&identity);
     let sealed =
-        |header: &str| world.file("secrets/db.age", &cluster.to_public(), &format!("{header}---\nx"));
+        |header: &str| fixture.file("secrets/db.age", &cluster.to_public(), &format!("{header}---\nx"));
     let in_extra = |blob: BlobRef| BlobRef { source: "extra".to_owned(), ..blob };
     let ours = sealed("namespace: shop\nname: db\n");
-    assert_eq!(world.open(&ours, "shop").await.unwrap(), "x");
-    let why = world.open(&in_extra(ours), "shop").await.unwrap_err();
+    assert_eq!(fixture.open(&ours, "shop").await.unwrap(), "x");
+    let why = fixture.open(&in_extra(ours), "shop").await.unwrap_err();
     assert!(matches!(why, SecretError::Elsewhere { .. }), "{why}");
     let theirs = sealed("namespace: shop\nname: db\nsource: extra\n");
-    assert!(world.open(&theirs, "shop").await.is_err());
-    assert_eq!(world.open(&in_extra(theirs), "shop").await.unwrap(), "x");
+    assert!(fixture.open(&theirs, "shop").await.is_err());
+    assert_eq!(fixture.open(&in_extra(theirs), "shop").await.unwrap(), "x");
 }
 
 /// The same holds where secrets are encrypted to single nodes. Seen red with the identity's source for the object's.
 #[tokio::test]
 async fn a_copy_in_another_source_is_refused_where_the_cluster_has_no_identity() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let settings = ClusterSettings { source: "main".to_owned(), ..ClusterSettings::default() };
-    world.files.follow(&settings);
-    let ours = world.file("secrets/db.age", &world.node(), "namespace: shop\nname: db\n---\nx");
-    assert_eq!(world.open(&ours, "shop").await.unwrap(), "x");
+    fixture.files.follow(&settings);
+    let ours = fixture.file("secrets/db.age", &fixture.node(), "namespace: shop\nname: db\n---\nx");
+    assert_eq!(fixture.open(&ours, "shop").await.unwrap(), "x");
     let copy = BlobRef { source: "extra".to_owned(), ..ours };
-    let why = world.open(&copy, "shop").await.unwrap_err();
+    let why = fixture.open(&copy, "shop").await.unwrap_err();
     assert!(matches!(why, SecretError::Elsewhere { .. }), "{why}");
 }
 
 #[tokio::test]
 async fn the_clusters_identity_is_kept_until_another_version_is_here() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let (old, new, stranger) = (Identity::generate(), Identity::generate(), Identity::generate());
     let text = "namespace: shop\nname: db\n---\nhunter2";
-    let secret = world.file("secrets/db.age", &old.to_public(), text);
-    let why = world.open(&secret, "shop").await.unwrap_err();
+    let secret = fixture.file("secrets/db.age", &old.to_public(), text);
+    let why = fixture.open(&secret, "shop").await.unwrap_err();
     assert!(matches!(why, SecretError::NotForUs { .. }), "{why}");
 
     // It is fetched when a pod needs it first, and known to others by its recipient.
-    let first = world.identity(&world.node(), &[&old]);
-    world.follow(&first);
-    assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2");
-    let recipient = world.files.cluster_recipient();
+    let first = fixture.identity(&fixture.node(), &[&old]);
+    fixture.follow(&first);
+    assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2");
+    let recipient = fixture.files.cluster_recipient();
     assert_eq!(recipient.borrow().as_deref(), Some(old.to_public().to_string().as_str()));
 
     // A version that can't be fetched takes nothing away.
-    let second = world.identity(&world.node(), &[&new, &old]);
-    let archive = lock(&world.shelf.0).remove(&second.digest).unwrap();
-    world.follow(&second);
-    assert!(world.files.take_identity().await.is_err() && !world.files.has_identity(Some(&second)));
-    assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2");
-    lock(&world.shelf.0).insert(second.digest.clone(), archive);
-    world.files.take_identity().await.unwrap();
+    let second = fixture.identity(&fixture.node(), &[&new, &old]);
+    let archive = lock(&fixture.shelf.0).remove(&second.digest).unwrap();
+    fixture.follow(&second);
+    assert!(fixture.files.take_identity().await.is_err() && !fixture.files.has_identity(Some(&second)));
+    assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2");
+    lock(&fixture.shelf.0).insert(second.digest.clone(), archive);
+    fixture.files.take_identity().await.unwrap();
     assert_eq!(recipient.borrow().as_deref(), Some(new.to_public().to_string().as_str()));
-    assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2", "the old one is in it, too");
+    assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2", "the old one is in it, too");
 
     // Nor does one that was cut short. Seen red with one that takes it away.
-    let damaged = world.put("secrets/.identity/cluster.age", b"age-encryption.org/v1\n-> X25519 ab");
-    world.follow(&damaged);
-    let why = world.files.take_identity().await.unwrap_err();
+    let damaged = fixture.put("secrets/.identity/cluster.age", b"age-encryption.org/v1\n-> X25519 ab");
+    fixture.follow(&damaged);
+    let why = fixture.files.take_identity().await.unwrap_err();
     assert!(matches!(why, SecretError::IdentityDamaged { .. }), "{why}");
-    assert_eq!(world.open(&secret, "shop").await.unwrap(), "hunter2");
+    assert_eq!(fixture.open(&secret, "shop").await.unwrap(), "hunter2");
 
     // One that is for other nodes does, and says whom to add.
-    let third = world.identity(&stranger.to_public(), &[&new]);
-    world.follow(&third);
-    let why = world.open(&secret, "shop").await.unwrap_err();
-    assert!(why.to_string().contains(world.files.recipient().unwrap()), "{why}");
+    let third = fixture.identity(&stranger.to_public(), &[&new]);
+    fixture.follow(&third);
+    let why = fixture.open(&secret, "shop").await.unwrap_err();
+    assert!(why.to_string().contains(fixture.files.recipient().unwrap()), "{why}");
     assert!(matches!(why, SecretError::NotAmongRecipients { .. }), "{why}");
     assert_eq!(*recipient.borrow(), None);
 }
@@ -175,20 +176,20 @@ async fn the_clusters_identity_is_kept_until_another_version_is_here() {
 /// 1 MiB that stands for 1 GB is an error of the pod that wants it.
 #[tokio::test]
 async fn a_secret_of_many_aliases_is_refused() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let mut bomb = format!("namespace: a\nname: db\n---\na: &a \"{}\"\n", "x".repeat(24_000));
     (0..45_000).for_each(|number| bomb += &format!("k{number}: *a\n"));
-    let blob = world.file("secrets/db.age", &world.node(), &bomb);
-    let opened = world.open(&blob, "a").await.unwrap();
+    let blob = fixture.file("secrets/db.age", &fixture.node(), &bomb);
+    let opened = fixture.open(&blob, "a").await.unwrap();
     assert!(plaintext::entries(Format::Guess, opened.as_bytes()).is_err());
 }
 
 /// The age crate reads a header anew for each of its lines: these would take hours.
 #[tokio::test]
 async fn a_header_without_an_end_is_refused_at_once() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let junk = format!("age-encryption.org/v1\n{}", "-> a\n\n".repeat(170_000));
-    let why = world.open(&world.put("secrets/db.age", junk.as_bytes()), "a").await.unwrap_err();
+    let why = fixture.open(&fixture.put("secrets/db.age", junk.as_bytes()), "a").await.unwrap_err();
     assert!(matches!(why, SecretError::Damaged { .. }), "{why}");
 }
 
@@ -197,21 +198,21 @@ async fn a_header_without_an_end_is_refused_at_once() {
 async fn a_sops_file_is_used_where_it_says() {
     const FILE: &str = include_str!("../../../schema/src/plaintext/sops/testdata/db.sops.yaml");
     const IDENTITY: &str = include_str!("../../../schema/src/plaintext/sops/testdata/identity.txt");
-    let world = World::new();
+    let fixture = Fixture::new();
     let path = "secrets/shop/db.sops.yaml";
-    let put = |text: &str| Files::from([(path.to_owned(), world.put(path, text.as_bytes()))]);
+    let put = |text: &str| Files::from([(path.to_owned(), fixture.put(path, text.as_bytes()))]);
     let files = put(FILE);
-    let why = world.files.secret_values(&files, "shop", "db").await.unwrap_err();
+    let why = fixture.files.secret_values(&files, "shop", "db").await.unwrap_err();
     assert!(matches!(why, SecretError::NotForUs { .. }) && why.to_string().contains("--add-age"), "{why}");
 
     let cluster: Identity = IDENTITY.lines().last().unwrap().parse().unwrap();
-    world.follow(&world.identity(&world.node(), &[&cluster]));
-    let values = world.files.secret_values(&files, "shop", "db").await.unwrap();
+    fixture.follow(&fixture.identity(&fixture.node(), &[&cluster]));
+    let values = fixture.files.secret_values(&files, "shop", "db").await.unwrap();
     assert_eq!((&*values["user"], &*values["pin"]), (b"app".as_slice(), b"42".as_slice()));
-    let why = world.files.secret_values(&files, "other", "db").await.unwrap_err();
+    let why = fixture.files.secret_values(&files, "other", "db").await.unwrap_err();
     assert!(matches!(why, SecretError::Elsewhere { .. }), "{why}");
     let without: String =
         FILE.lines().filter(|line| !line.starts_with("pin")).map(|l| format!("{l}\n")).collect();
-    let why = world.files.secret_values(&put(&without), "shop", "db").await.unwrap_err();
+    let why = fixture.files.secret_values(&put(&without), "shop", "db").await.unwrap_err();
     assert!(matches!(why, SecretError::Sops { .. }) && why.to_string().contains("MAC"), "{why}");
 }

@@ -112,7 +112,7 @@ impl Keys {
         let identities: Result<Vec<Identity>, _> = lines.map(str::parse).collect();
         let Ok(identities) = identities else {
             bail!(
-                "{} holds something else than age identities; put back the one it held or make one with age-keygen",
+                "{} holds something other than age identities; put back the one it held or make one with age-keygen",
                 path.display()
             )
         };
@@ -202,7 +202,7 @@ fn make(path: &Path) -> anyhow::Result<String> {
 
 /// The identities in a file of age's: one a line, the one in use first.
 pub(super) fn identities(plain: &[u8], path: &str) -> Result<Vec<Identity>, SecretError> {
-    let unfit = || SecretError::NoContent(format!("{path} holds something else than age identities"));
+    let unfit = || SecretError::NoContent(format!("{path} holds something other than age identities"));
     let text = str::from_utf8(plain).map_err(|_| unfit())?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let identities: Vec<Identity> = lines.map(str::parse).collect::<Result<_, _>>().map_err(|_| unfit())?;

@@ -22,7 +22,7 @@ use crate::catalog::CatalogDisk;
 use crate::config::Config;
 use crate::converge::control_plane::ControlPlane;
 use crate::converge::functions::{self, Functions};
-use crate::daemon::{self, Known};
+use crate::daemon::{self, NamesDeps};
 use crate::desired::known_subnet;
 use crate::locks::state_lock;
 use crate::worlds::netlink::RealNetlink;
@@ -53,7 +53,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (_, known) = CatalogDisk::open(&agent_dir);
     let (_subnets, subnet) = watch::channel(Some(subnet));
     let (_catalogs, catalog) = watch::channel(Arc::new(known.unwrap_or_default()));
-    let known = Known { subnet, catalog, handover: Handover::given(sockets) };
+    let known = NamesDeps { subnet, catalog, handover: Handover::given(sockets) };
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
     let mut runtime = Runtime::new();
     let _pods = daemon::wire_dns(&mut runtime, &config, netlink, &known);

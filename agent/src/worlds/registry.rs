@@ -104,7 +104,7 @@ impl ClusterRegistry {
         let pulling = timeout(MOVE_MAX, self.docker.pull(copy, login.as_ref(), &progress));
         let pulled = unless_silent(said, pulling).await;
         let pulled =
-            pulled.ok_or_else(|| format!("the registry of {copy} says nothing for {ANSWER_MAX:?}"))?;
+            pulled.ok_or_else(|| format!("the registry of {copy} did not answer within {ANSWER_MAX:?}"))?;
         let pulled = pulled.map_err(|_| format!("pulling {copy} took longer than {MOVE_MAX:?}"))?;
         pulled.map_err(|error| with_help(&registry, &error.to_string()))?;
         let failed = |error: super::docker::DockerError| error.to_string();
@@ -115,7 +115,7 @@ impl ClusterRegistry {
         }
         // Who has pushed it deletes it, so no other node keeps its name there.
         self.docker.remove_image(copy).await.map_err(failed)?;
-        if is_right { Ok(()) } else { Err(format!("{copy} is another image than was built")) }
+        if is_right { Ok(()) } else { Err(format!("{copy} is not the image that was built")) }
     }
 
     /// Deletes an image there.

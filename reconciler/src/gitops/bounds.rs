@@ -34,7 +34,8 @@ pub fn revision(mut revision: Revision) -> Revision {
         if codec::encode(&revision).is_ok() {
             break;
         }
-        let Revision { author, subject, verdict, plan, .. } = &mut revision;
+        let Revision { author, subject, verdict, removed, plan, .. } = &mut revision;
+        removed.clear();
         cut(author, chars);
         cut(subject, chars);
         if let Verdict::Degraded { why } | Verdict::Bad { why } = verdict {
@@ -162,6 +163,7 @@ mod tests {
             verdict: Verdict::Degraded { why: text.to_owned() },
             decided_at: None,
             counts: ChangeCounts::default(),
+            removed: vec![],
             plan: Some(PlanRecord {
                 hash: "h".repeat(64),
                 reviewed: Some(text.to_owned()),

@@ -15,13 +15,9 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
-use schema::kinds::pod::PodStatus;
-use schema::meta::{NamespacedName, ObjectRef};
+use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::records::{
-    Binding, ClusterSettings, Heartbeat, PlanRecord, PodInstance, Revision, RouteRecord, ServiceRecord,
-    SourceStatus,
-};
+use schema::records::{PlanRecord, Revision, SourceStatus};
 use schema::snapshot::{Snapshot, Table, Versioned};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
@@ -84,45 +80,10 @@ struct Rest {
     status: i64,
     /// What kept the remote from being read, if anything did.
     problem: Option<Problem>,
-    /// What was reported, if objects wait for its getting better.
-    reports: Option<Reports>,
+    /// The whole of it, if objects wait for others to get well.
+    waits_in: Option<Arc<Snapshot>>,
     /// When the first of these has waited long enough.
     due: Option<Timestamp>,
-}
-
-/// All that the health of objects follows from.
-struct Reports {
-    pods: Table<NamespacedName, PodInstance>,
-    bindings: Table<(String, NamespacedName), Binding>,
-    heartbeats: Table<String, Heartbeat>,
-    pod_status: Table<(String, NamespacedName), PodStatus>,
-    services: Table<NamespacedName, ServiceRecord>,
-    routes: Table<NamespacedName, RouteRecord>,
-    settings: Table<(), ClusterSettings>,
-}
-
-impl Reports {
-    fn of(snapshot: &Snapshot) -> Self {
-        Self {
-            pods: snapshot.pods.clone(),
-            bindings: snapshot.bindings.clone(),
-            heartbeats: snapshot.heartbeats.clone(),
-            pod_status: snapshot.pod_status.clone(),
-            services: snapshot.services.clone(),
-            routes: snapshot.routes.clone(),
-            settings: snapshot.settings.clone(),
-        }
-    }
-
-    fn are_of(&self, snapshot: &Snapshot) -> bool {
-        self.pods.ptr_eq(&snapshot.pods)
-            && self.bindings.ptr_eq(&snapshot.bindings)
-            && self.heartbeats.ptr_eq(&snapshot.heartbeats)
-            && self.pod_status.ptr_eq(&snapshot.pod_status)
-            && self.services.ptr_eq(&snapshot.services)
-            && self.routes.ptr_eq(&snapshot.routes)
-            && self.settings.ptr_eq(&snapshot.settings)
-    }
 }
 
 /// What one run saw.
@@ -249,7 +210,7 @@ impl SourceLoop {
             && settled.objects.ptr_eq(&snapshot.objects)
             && settled.problem.as_ref() == problem
             && settled.due.is_none_or(|due| self.now() < due)
-            && settled.reports.as_ref().is_none_or(|reports| reports.are_of(snapshot))
+            && settled.waits_in.as_ref().is_none_or(|before| snapshot.plans_as(before))
     }
 
     async fn situation(
@@ -458,7 +419,7 @@ impl Loop for SourceLoop {
                 status: at,
                 problem: observed.problem.clone(),
                 due: plan.due,
-                reports: (!plan.waiting.is_empty()).then(|| Reports::of(&observed.snapshot)),
+                waits_in: (!plan.waiting.is_empty()).then(|| Arc::clone(&observed.snapshot)),
             });
         }
         Ok(Next::Interval)

@@ -11,13 +11,15 @@ use schema::records::{
 use schema::violation::{Severity, Violation};
 
 use super::bounds;
-use super::plan::{HeldOf, SyncPlan};
+use super::plan::{Act, HeldOf, SyncPlan};
 use super::prune::{Prune, RELEASE_HELP};
 use crate::git::{CommitMeta, SourceConfig};
 use crate::plural::plural;
 
 /// Most violations of a file, and objects of a held prune, that are shown.
 const SHOWN_MAX: usize = 20;
+/// Removed objects that a revision names.
+const REMOVED_MAX: usize = 100;
 /// Most files that are named in one event.
 const QUARANTINED_NAMED_MAX: usize = 10;
 
@@ -236,6 +238,7 @@ fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -
 
 fn revision(run: &Run<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revision {
     let counts = plan.counts();
+    let removed = plan.steps.iter().filter(|step| matches!(step.act, Act::Delete));
     Revision {
         source: run.config.name.clone(),
         sequence: run.next_sequence,
@@ -248,6 +251,7 @@ fn revision(run: &Run<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revision {
         verdict: verdict(plan, &counts),
         decided_at: None,
         counts,
+        removed: removed.map(|step| step.object.clone()).take(REMOVED_MAX).collect(),
         plan: None,
     }
 }

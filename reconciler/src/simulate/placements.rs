@@ -187,7 +187,8 @@ mod tests {
     }
 
     fn replica_set(replicas: u32, cpu: u64) -> Object {
-        let mut set = ReplicaSetSpec { replicas, progress_deadline_seconds: 60, ..ReplicaSetSpec::default() };
+        let mut set =
+            ReplicaSetSpec { replicas, progress_deadline_seconds: Some(60), ..ReplicaSetSpec::default() };
         set.template.spec = spec(cpu, 1);
         let resource = Resource::ReplicaSet(Arc::new(set));
         let hash = Object::hash_of(&resource, &Default::default());

@@ -89,8 +89,12 @@ pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetai
 fn conditions(snapshot: &Snapshot, node: &str) -> Vec<Condition> {
     let Some(seen) = snapshot.node_conditions.get(node).map(|found| &found.value) else { return Vec::new() };
     let (reason, message) = match seen.ready {
-        ConditionStatus::True => ("AgentBeats", "its agent beats and it has a range of pod addresses"),
-        ConditionStatus::False => ("NoPodRange", "its agent beats and it waits for a range of pod addresses"),
+        ConditionStatus::True => {
+            ("AgentReady", "its agent sends heartbeats and the node has a range of pod addresses")
+        }
+        ConditionStatus::False => {
+            ("NoPodRange", "its agent sends heartbeats; the node waits for a range of pod addresses")
+        }
         ConditionStatus::Unknown => ("HeartbeatExpired", "its agent is stopped or can't reach etcd"),
     };
     let condition = |kind: &str, status, since, reason: &str, message: &str| Condition {

@@ -81,6 +81,7 @@ pub(crate) fn revision(sequence: u64, commit: &str) -> Revision {
         applied_at: at(second),
         duration_ms: 120,
         counts: ChangeCounts { create: 1, ..ChangeCounts::default() },
+        removed: Vec::new(),
         verdict: Verdict::Applied,
         decided_at: None,
         plan: None,

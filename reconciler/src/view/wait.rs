@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use schema::keys::prefix;
 use schema::kinds::{Health, Kind};
-use schema::meta::NamespacedName;
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{PodInstance, Revision, SourceErrorKind, SourceStatus, Verdict};
 use schema::snapshot::Snapshot;
@@ -148,9 +148,20 @@ impl<'a> Target<'a> {
         object.provenance.source == self.source.name && (!only_own || object.provenance.commit == self.commit)
     }
 
-    /// The commit removed objects, or may have: later, or as one that is older than the history that is kept.
-    fn removed_objects(&self) -> bool {
-        self.revision.is_none_or(|Revision { counts, .. }| counts.delete + counts.held + counts.waiting > 0)
+    /// The pod may be of an object that the commit removed. Of a commit that removes more later, removed too much to name, or is
+    /// older than the history that is kept, that is any pod.
+    fn may_have_removed(&self, pod: &NamespacedName) -> bool {
+        let Some(Revision { counts, removed, .. }) = self.revision else { return true };
+        let names_all = counts.delete == removed.len() as u64 && counts.held + counts.waiting == 0;
+        let is_owner = |object: &ObjectRef| {
+            let name = if object.kind == Kind::Pod {
+                Some(pod.name.as_str())
+            } else {
+                PodInstance::workload_in_name(&pod.name)
+            };
+            object.namespace == pod.namespace && name == Some(&object.name)
+        };
+        !names_all || removed.iter().any(is_owner)
     }
 
     /// What of the commit is not written yet. A commit before the newest does not wait any more.
@@ -252,9 +263,10 @@ fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Times
     let unwell = unwell.or_else(|| {
         owned().filter(|object| object.kind() != Kind::Pod).find_map(|object| awaited(snapshot, object))
     });
-    // A commit that removed nothing does not wait for what others removed.
-    let may_remove = !only_own || targets.iter().any(Target::removed_objects);
-    let unwell = unwell.or_else(|| still_there(&index).filter(|_| may_remove));
+    // A commit does not wait for what others removed.
+    let removed =
+        |pod: &NamespacedName| !only_own || targets.iter().any(|target| target.may_have_removed(pod));
+    let unwell = unwell.or_else(|| still_there(&index, removed));
     unwell.unwrap_or(WaitState { healthy: true, ..WaitState::default() })
 }
 
@@ -304,7 +316,7 @@ fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
 }
 
 /// A pod of a removed object on a live node. Pods that a workload removes are not waited for.
-fn still_there(index: &Index<'_>) -> Option<WaitState> {
+fn still_there(index: &Index<'_>, is_asked_for: impl Fn(&NamespacedName) -> bool) -> Option<WaitState> {
     let snapshot = index.snapshot;
     let has_workload = |pod: &NamespacedName| {
         let is_owner = |object: &Object| {
@@ -320,7 +332,10 @@ fn still_there(index: &Index<'_>) -> Option<WaitState> {
         snapshot.objects.values().any(|object| is_owner(&object.value))
     };
     let gone = |(node, pod): &&(String, NamespacedName)| {
-        !snapshot.pods.contains_key(pod) && snapshot.node_is_ready(node) && !has_workload(pod)
+        !snapshot.pods.contains_key(pod)
+            && snapshot.node_is_ready(node)
+            && is_asked_for(pod)
+            && !has_workload(pod)
     };
     let mut bound = snapshot.bindings.keys().chain(snapshot.pod_status.keys());
     let (node, pod) = bound.find(gone)?;

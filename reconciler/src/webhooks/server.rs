@@ -173,7 +173,9 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, error, help) = match &self {
-            Refusal::TooOften(_) => (429, "too many wrong requests of this address", "send it again later"),
+            Refusal::TooOften(_) => {
+                (429, "too many invalid requests from this address", "send it again later")
+            }
             Refusal::TooLarge => (413, "the body is too large", "25 MiB is the most"),
             Refusal::NoSecret => (503, "not ready", "see the reconciler's log, and send it again"),
             Refusal::Unauthorized => (401, "unauthorized", "sign it with the secret of this reconciler"),
@@ -312,7 +314,7 @@ impl Hooks {
         });
         let is_wrong = matches!(refusal, Refusal::Unauthorized | Refusal::TooLarge | Refusal::Slow);
         if is_wrong && lock(&self.failures).count(peer, self.begun.elapsed()) {
-            tracing::warn!(%peer, ?refusal, "refused a webhook; more of this address are counted only");
+            tracing::warn!(%peer, ?refusal, "refused a webhook; further ones from this address are only counted");
         }
     }
 }

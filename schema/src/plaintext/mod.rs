@@ -154,7 +154,7 @@ impl Header {
                 Some(format) => self.format = format,
                 None => return wrong("names no format; there are map, dotenv and opaque"),
             },
-            "namespace" | "name" | "source" | "format" => return wrong("says again what was said"),
+            "namespace" | "name" | "source" | "format" => return wrong("is set twice"),
             _ if self.is_begun() => return wrong("is none of namespace, name, source and format"),
             _ => return Err(PlaintextError::Unbound),
         }

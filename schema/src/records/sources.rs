@@ -206,6 +206,9 @@ pub struct Revision {
     pub duration_ms: u64,
     /// What it changed.
     pub counts: ChangeCounts,
+    /// The objects that it removed; only the first 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<ObjectRef>,
     /// What became of it.
     pub verdict: Verdict,
     /// When the verdict became final; none while its objects are on their way.

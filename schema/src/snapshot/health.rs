@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::Snapshot;
 use crate::kinds::function::{FunctionSpec, ImageState};
 use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
-use crate::kinds::job::JobSpec;
+use crate::kinds::job::{JobPhase, JobSpec};
 use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
 use crate::kinds::service::ServiceType;
@@ -15,7 +15,7 @@ use crate::kinds::workflow::RunPhase;
 use crate::kinds::{Health, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
-use crate::records::{ClusterSettings, PodInstance, Rollout, RouteRecord, ServiceRecord};
+use crate::records::{ClusterSettings, JobReport, PodInstance, Rollout, RouteRecord, ServiceRecord};
 
 /// The health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
@@ -71,9 +71,16 @@ fn node_status(snapshot: &Snapshot, node: &str) -> NodeStatus {
 
 /// Seconds without progress after which an object that is not healthy has failed.
 pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
+    let default = snapshot.cluster().defaults.progress_deadline_seconds;
+    // A ReplicaSet or DaemonSet of Kubernetes has no deadline: the default one must leave it time to become ready.
+    let beside = |ready: u32| if ready < default { default } else { ready.saturating_add(default) };
     match &object.resource {
-        Resource::ReplicaSet(set) => set.progress_deadline_seconds,
-        Resource::DaemonSet(set) => set.progress_deadline_seconds,
+        Resource::ReplicaSet(set) => {
+            set.progress_deadline_seconds.unwrap_or_else(|| beside(set.min_ready_seconds))
+        }
+        Resource::DaemonSet(set) => {
+            set.progress_deadline_seconds.unwrap_or_else(|| beside(set.min_ready_seconds))
+        }
         Resource::Pod(_)
         | Resource::Service(_)
         | Resource::Dns(_)
@@ -83,7 +90,7 @@ pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
         | Resource::Function(_)
         | Resource::HorizontalPodAutoscaler(_)
         | Resource::Workflow(_)
-        | Resource::Job(_) => snapshot.cluster().defaults.progress_deadline_seconds,
+        | Resource::Job(_) => default,
     }
 }
 
@@ -114,6 +121,12 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
             // A run has a bound of its own, and may wait for long.
             last_run.filter(|run| run.phase == RunPhase::Running).map(|_| now)
         }
+        Resource::Job(_) => {
+            let (_, report) = job_report(snapshot, object).ok()?;
+            // An upload has a bound of its own.
+            let is_sent = report.status.phase == JobPhase::Uploading && report.unreachable_since.is_none();
+            Some(if is_sent { now } else { report.since }).filter(|at| *at <= now)
+        }
         Resource::ReplicaSet(_) | Resource::DaemonSet(_) => {
             let rollout = rollout_of(snapshot, object)?;
             scaled().into_iter().chain([rollout.progressed_at]).max()
@@ -126,7 +139,6 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         Resource::Service(_)
         | Resource::HorizontalPodAutoscaler(_)
         | Resource::Dns(_)
-        | Resource::Job(_)
         | Resource::ConfigMap(_)
         | Resource::Node(_)
         | Resource::Cluster(_) => None,
@@ -202,19 +214,26 @@ fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
 
 /// How well a job is, by the report of the node that sees to it.
 fn job(snapshot: &Snapshot, object: &Object, spec: &JobSpec) -> Health {
-    let id = named(object);
-    let order = snapshot.job_of(&id).filter(|(_, order)| order.hash == object.hash && !order.deleting);
-    let Some((node, order)) = order else {
-        return Health::Progressing { why: "it is not assigned to a node yet".to_owned() };
-    };
-    let report = snapshot.job_reports.get(&(node.to_owned(), id.clone())).map(|report| &report.value);
-    match report.filter(|report| report.uid == order.uid) {
-        Some(report) if report.status.phase.is_final() || snapshot.node_is_ready(node) => {
+    match job_report(snapshot, object) {
+        Ok((node, report)) if report.status.phase.is_final() || snapshot.node_is_ready(&node) => {
             spec.health(&report.status)
         }
-        Some(_) => Health::Unknown { why: format!("its node {node} does not answer") },
-        None => Health::Progressing { why: format!("node {node} has not begun with it yet") },
+        Ok((node, _)) => Health::Unknown { why: format!("its node {node} does not answer") },
+        Err(health) => health,
     }
+}
+
+/// What a node, named first, reports of this very version of a job; else the job's health.
+fn job_report<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<(String, &'a JobReport), Health> {
+    let id = named(object);
+    let order = snapshot.job_of(&id).filter(|(_, order)| order.hash == object.hash && !order.deleting);
+    let (node, order) = order
+        .map(|(node, order)| (node.to_owned(), order))
+        .ok_or_else(|| Health::Progressing { why: "it is not assigned to a node yet".to_owned() })?;
+    let report = snapshot.job_reports.get(&(node.clone(), id.clone())).map(|report| &report.value);
+    let report = report.filter(|report| report.uid == order.uid);
+    let why = || format!("node {node} has not begun with it yet");
+    report.ok_or_else(|| Health::Progressing { why: why() }).map(|report| (node.clone(), report))
 }
 
 /// How well a function is: its image first, then its rollout.

@@ -1,6 +1,6 @@
 //! Events: what happened, written to `events/` for people to read.
 //!
-//! Telling of something must never hold up doing it: `record` only queues, the queue is bounded,
+//! Recording must never hold up the work: `record` only queues, the queue is bounded,
 //! and what can't be written in time is dropped and counted.
 
 use std::collections::BTreeMap;

@@ -38,7 +38,7 @@ rules! {
     YAML_TAG "yaml-tag" Error "A manifest uses a YAML tag; tags have no meaning in manifests."
     DUPLICATE_KEY "duplicate-key" Error "A key is written twice in one mapping."
     COMMENTED_MANIFEST "commented-manifest" Error "A line reads like a whole manifest, but is a comment or directive."
-    FILE_CUT_SHORT "file-cut-short" Error "A file is the beginning of what it was, cut within a document, and objects that it held are missing."
+    FILE_TRUNCATED "file-truncated" Error "A file is the beginning of what it was, truncated within a document, and objects that it held are missing."
     FILE_TOO_LARGE "file-too-large" Error "A file is far too large to be a manifest and was not read at all."
     FOREIGN_FILE "foreign-file" Warning "A file with a dot before its name or its folder's can't be read, has no word of a manifest and is taken for another program's."
     // The document.

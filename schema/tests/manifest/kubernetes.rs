@@ -126,7 +126,7 @@ fn a_deployment_is_a_replica_set_that_has_more_time() {
     assert_eq!(left_out.map(|note| note.line).collect::<Vec<_>>(), [37], "{:?}", loaded.violations);
     let object = &loaded.documents[2].object;
     let Resource::ReplicaSet(spec) = &object.resource else { panic!("a replica set") };
-    assert_eq!(spec.progress_deadline_seconds, 600);
+    assert_eq!(spec.progress_deadline_seconds, Some(600));
     let Resource::HorizontalPodAutoscaler(scaler) = &loaded.documents[3].object.resource else { panic!() };
     assert_eq!(scaler.target(&object.metadata), object.metadata.reference(Kind::ReplicaSet, "front"));
 }

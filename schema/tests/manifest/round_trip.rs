@@ -140,7 +140,7 @@ fn replica_sets() -> impl Strategy<Value = ReplicaSetSpec> {
                     spec: PodSpec { containers: vec![container], ..PodSpec::default() },
                 },
                 min_ready_seconds,
-                progress_deadline_seconds: if recreate { min_ready_seconds + 1 } else { 120 },
+                progress_deadline_seconds: recreate.then_some(min_ready_seconds + 1),
                 paused: false,
                 strategy: Rollout {
                     kind: if recreate { StrategyType::Recreate } else { StrategyType::RollingUpdate },

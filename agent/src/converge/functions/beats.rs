@@ -80,7 +80,7 @@ impl Beats {
             return Err(Refused::later("HeartbeatTokenInUse", message));
         }
         if by_token.len() >= CALLS_MAX {
-            let message = format!("{CALLS_MAX} calls through this node give signs of life already");
+            let message = format!("{CALLS_MAX} calls through this node already send heartbeats");
             return Err(Refused::later("TooManyHeartbeats", message));
         }
         by_token.insert(token.to_owned(), 0);

@@ -31,7 +31,7 @@ impl ImagesLoop {
                     plan.gone.insert(removal.id.clone());
                 }
                 Err(error) => {
-                    tracing::debug!(image = removal.id, %error, "an image stays");
+                    tracing::debug!(image = removal.id, %error, "could not remove an image");
                     outcome.failures.push(error.to_string());
                 }
             }

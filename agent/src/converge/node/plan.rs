@@ -67,7 +67,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> NodePlan {
         beat: match (observed.lease, &observed.heartbeat) {
             (None, _) => Beat::Anew("this agent holds no lease".to_owned()),
             (Some(_), None) => Beat::Anew("the heartbeat is gone".to_owned()),
-            (Some(_), Some(_)) if rival.is_some() => Beat::Anew("another agent beats here".to_owned()),
+            (Some(_), Some(_)) if rival.is_some() => Beat::Anew("another agent uses this name".to_owned()),
             (Some(lease), Some(_)) => Beat::KeepAlive(lease),
         },
         // Before the first lease it is this node's former agent, whose lease runs out.

@@ -267,7 +267,7 @@ impl PodsLoop {
         let saved = match tokio::task::spawn_blocking(take).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
-                tracing::error!(%error, "desired state is not saved, so the former one stands");
+                tracing::error!(%error, "could not save the desired state; keeping the former one");
                 false
             }
             // It fails only when the runtime ends: then nothing is done.

@@ -40,7 +40,7 @@ impl JobFiles {
         stderr: bool,
         from: Option<u64>,
     ) -> Result<Vec<Piece>, String> {
-        let none = || format!("this node does not see to job {id}");
+        let none = || format!("this node does not run job {id}");
         let worker = self.worker.as_ref().ok_or_else(none)?;
         let record = match worker.book.read_one(id) {
             // Who follows it waits.

@@ -320,7 +320,7 @@ async fn results_that_have_no_room_are_named_and_stay_where_they_are() {
     assert_eq!((report.results.len(), report.unfetched.count, report.unfetched.paths.len()), (150, 5, 5));
     assert!(report.unfetched.paths.iter().all(|path| folder.join(path).exists()), "{report:?}");
     assert_eq!(report.folder, format!("minik8s-jobs/{}", record.slurm_name()));
-    // So many that their list has no room: none is half a name.
+    // More than their list has room for: none is half a name.
     let long = "y".repeat(200);
     for number in 0..1500 {
         fs::write(folder.join(format!("out/{number:04}-{long}")), "").unwrap();

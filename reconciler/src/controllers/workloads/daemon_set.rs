@@ -52,7 +52,8 @@ impl<'a> Daemons<'_, 'a, '_> {
             .map(|pod| self.on_its_node(pod))
             .collect();
         let record = snapshot.rollouts.get(&self.object.reference()).map(|record| &record.value);
-        let workload = Workload::of_daemon_set(self.object, self.spec, record, count(nodes.wanted.len()));
+        let workload =
+            Workload::of_daemon_set(self.snapshot, self.object, self.spec, record, count(nodes.wanted.len()));
         let Self { last_known, names, now, .. } = *self;
         let waits = |pod: &OwnedPod<'_>| {
             let is_old = pod.pod().hash != workload.wanted;

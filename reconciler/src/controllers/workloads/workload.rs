@@ -56,7 +56,7 @@ impl<'a> Workload<'a> {
         let record = snapshot.rollouts.get(&reference).map(|record| &record.value);
         let record = record.or_else(|| last_known.rollout(&reference));
         match &object.resource {
-            Resource::ReplicaSet(spec) => Some(Self::of_replica_set(object, spec, scale, record)),
+            Resource::ReplicaSet(spec) => Some(Self::of_replica_set(snapshot, object, spec, scale, record)),
             Resource::Function(spec) => Self::of_function(snapshot, object, spec, scale, record),
             _ => None,
         }
@@ -65,6 +65,7 @@ impl<'a> Workload<'a> {
     /// What a replica set asks for. `scale`: the number that an autoscaler gave it. `record` spares the hash of an
     /// object that did not change.
     pub(super) fn of_replica_set(
+        snapshot: &Snapshot,
         object: &'a Object,
         spec: &'a ReplicaSetSpec,
         scale: Option<u32>,
@@ -78,7 +79,7 @@ impl<'a> Workload<'a> {
             desired,
             wanted: wanted(object, &spec.template, record),
             min_ready_seconds: spec.min_ready_seconds,
-            deadline_seconds: spec.progress_deadline_seconds,
+            deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::of(spec, desired),
             paused: spec.paused,
             is_held: false,
@@ -109,6 +110,7 @@ impl<'a> Workload<'a> {
 
     /// What a daemon set asks for where `nodes` nodes are to have a pod.
     pub(super) fn of_daemon_set(
+        snapshot: &Snapshot,
         object: &'a Object,
         spec: &'a DaemonSetSpec,
         record: Option<&Rollout>,
@@ -120,7 +122,7 @@ impl<'a> Workload<'a> {
             desired: nodes,
             wanted: wanted(object, &spec.template, record),
             min_ready_seconds: spec.min_ready_seconds,
-            deadline_seconds: spec.progress_deadline_seconds,
+            deadline_seconds: health::deadline_seconds(snapshot, object),
             strategy: Strategy::Rolling { surge: 0, unavailable: spec.max_unavailable(nodes) },
             paused: false,
             is_held: false,

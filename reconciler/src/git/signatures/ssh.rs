@@ -70,7 +70,7 @@ fn keygen(dir: &Path, args: &[&str]) -> Result<Answer, Doubt> {
 /// Why a signature is none of these bytes for Git.
 fn misfit(stderr: &str) -> String {
     if stderr.contains("namespace") {
-        "its signature was made for something else than Git".to_owned()
+        "its signature was made for something other than Git".to_owned()
     } else if stderr.contains("incorrect signature") {
         "its SSH signature does not fit the commit".to_owned()
     } else {

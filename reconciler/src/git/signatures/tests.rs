@@ -222,7 +222,7 @@ fn a_signature_for_files_does_not_sign_a_commit() {
         format!("{head}\ngpgsig {}\n\n{message}", armor.trim_end().replace('\n', "\n "))
     });
     let signers = bench.file("signers", format!("* {key}\n"));
-    bench.refused(Some(signers), None, signed, "made for something else than Git");
+    bench.refused(Some(signers), None, signed, "made for something other than Git");
 }
 
 #[test]

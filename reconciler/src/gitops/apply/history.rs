@@ -80,6 +80,7 @@ mod tests {
                 applied_at: Timestamp::UNIX_EPOCH,
                 duration_ms: 0,
                 counts,
+                removed: vec![],
                 verdict: Verdict::Applied,
                 decided_at: None,
                 plan: None,

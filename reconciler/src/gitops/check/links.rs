@@ -19,8 +19,7 @@ use super::cycles::{self, Waiting, Waits};
 use super::scene::{Fault, Present, Scene};
 
 /// Who is in the way would be gone, and the commit may well be right.
-const STAYS_HELD: &str =
-    "it is to go, but removals of this source are held: its status says why, and what releases them";
+const STAYS_HELD: &str = "its removal is held: the source's status says why, and what releases it";
 /// Most names that are listed in a message.
 const NAMED_MAX: usize = 5;
 

@@ -120,9 +120,10 @@ pub(super) fn truncated(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<
         // What is wrong in it says more.
         let is_truncated = |file: &ManifestFile| file.is_truncated && !file.has_errors();
         let Some((file, _)) = home.filter(|(_, file)| is_truncated(file)) else { continue };
-        let message =
-            format!("{object} is missing, and {file} is the beginning of what it was, cut within a document");
-        let violation = Violation::of(&rules::FILE_CUT_SHORT, &**file, (0, 0), message)
+        let message = format!(
+            "{object} is missing, and {file} is the beginning of what it was, truncated within a document"
+        );
+        let violation = Violation::of(&rules::FILE_TRUNCATED, &**file, (0, 0), message)
             .with_help("push the whole file; if it is to end there, add a line to it, for example a comment")
             .about(object);
         found.push((Arc::clone(file), violation));

@@ -28,7 +28,7 @@ pub struct Scene<'a> {
     /// Live objects of the source that no document names, by the file that they came from.
     pub(super) absent_of: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
     /// Those of them that go if their file is not quarantined.
-    leaving: BTreeSet<&'a ObjectRef>,
+    removed: BTreeSet<&'a ObjectRef>,
     /// Where violations say that an object is, also one whose document can't be read.
     spoken_of: BTreeMap<String, Arc<str>>,
 }
@@ -71,7 +71,7 @@ impl<'a> Scene<'a> {
         // these checks add to it comes too late for that: a finding must not take back its own cause.
         let held = !quarantined.is_empty();
         let goes = |(_, live): &&Live<'a>| !held && !is_protected(&live.value.metadata);
-        let leaving = absent.iter().filter(goes).map(|(object, _)| *object).collect();
+        let removed = absent.iter().filter(goes).map(|(object, _)| *object).collect();
         let mut absent_of: BTreeMap<&str, Vec<&ObjectRef>> = BTreeMap::new();
         for (object, live) in absent {
             absent_of.entry(&live.value.provenance.file).or_default().push(object);
@@ -83,7 +83,7 @@ impl<'a> Scene<'a> {
                 spoken_of.insert(object.clone(), Arc::clone(file));
             }
         }
-        Self { source, claims, live, quarantined, found: Findings::default(), absent_of, leaving, spoken_of }
+        Self { source, claims, live, quarantined, found: Findings::default(), absent_of, removed, spoken_of }
     }
 
     /// The document of an object, in a good file or not.
@@ -130,11 +130,11 @@ impl<'a> Scene<'a> {
 
     /// The removals are held: all that is live stays.
     pub(super) fn nothing_leaves(&mut self) {
-        self.leaving.clear();
+        self.removed.clear();
     }
 
     fn stays(&self, object: &ObjectRef, live: &Versioned<Object>) -> bool {
-        !self.leaving.contains(object) || self.quarantined.contains_key(live.value.provenance.file.as_str())
+        !self.removed.contains(object) || self.quarantined.contains_key(live.value.provenance.file.as_str())
     }
 
     /// The quarantined file that has the object, even if only by the name of a document that can't

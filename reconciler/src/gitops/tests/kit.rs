@@ -10,11 +10,15 @@ use schema::codec;
 use schema::condition::Condition;
 use schema::control::{Loop, Next, Observation, Plan as _};
 use schema::keys::Key;
+use schema::kinds::job::{JobPhase, JobStatus};
 use schema::kinds::pod::{PodPhase, PodStatus};
 use schema::kinds::{Kind, Resource};
 use schema::meta::NamespacedName;
 use schema::object::Object;
-use schema::records::{Binding, Heartbeat, OwnerRef, PodInstance, Revision, SourceStatus};
+use schema::records::{
+    Binding, Heartbeat, JobDependencyState, JobOrder, JobReport, OwnerRef, PodInstance, Revision,
+    SourceStatus,
+};
 use schema::snapshot::{Change, Snapshot};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
@@ -44,6 +48,10 @@ pub(in crate::gitops) fn pods(names: impl IntoIterator<Item = impl ToString>) ->
     let file = |name: String| (format!("{name}.yaml"), pod(&name, "one"));
     names.into_iter().map(|name| file(name.to_string())).collect()
 }
+
+/// The job `sum`, for the login that the Cluster object names.
+pub(in crate::gitops) const JOB: &str =
+    "apiVersion: minik8s.io/v1\nkind: Job\nmetadata: {name: sum}\nspec: {runCommands: [\"true\"]}\n";
 
 /// `p0`, `p1`, ….
 pub(in crate::gitops) fn many(count: usize) -> impl Iterator<Item = String> {
@@ -344,6 +352,33 @@ impl Cluster {
             put(&Key::Binding("n1".into(), pod.clone()), &binding),
             put(&Key::PodStatus("n1".into(), pod), &status),
         ];
+        let written = self.store.txn(vec![], writes).await.unwrap();
+        assert!(matches!(written, TxnOutcome::Committed(_)));
+    }
+
+    /// A node was given the job `name`, and reports this phase of it since `since`.
+    pub(in crate::gitops) async fn report_job(&mut self, name: &str, phase: JobPhase, since: Timestamp) {
+        let object = self.objects().await.remove(name).expect("the object is live");
+        let Resource::Job(spec) = object.resource else { panic!("{name} is not a job") };
+        let order = JobOrder {
+            uid: "1".to_owned(),
+            hash: object.hash,
+            spec: (*spec).clone(),
+            files: BTreeMap::new(),
+            created_at: since,
+            dependency: JobDependencyState::None,
+            reached: false,
+            former: Vec::new(),
+            deleting: false,
+        };
+        let status = JobStatus { phase, ..JobStatus::default() };
+        let report = JobReport { uid: order.uid.clone(), status, since, ..JobReport::default() };
+        let job = NamespacedName::new("default", name);
+        let mut writes = vec![put(&Key::JobReport("n1".into(), job.clone()), &report)];
+        if !self.known.contains_key(&Key::Job("n1".into(), job.clone()).to_string()) {
+            writes.push(put(&Key::Heartbeat("n1".into()), &Heartbeat { since: Timestamp::UNIX_EPOCH }));
+            writes.push(put(&Key::Job("n1".into(), job), &order));
+        }
         let written = self.store.txn(vec![], writes).await.unwrap();
         assert!(matches!(written, TxnOutcome::Committed(_)));
     }

@@ -164,10 +164,7 @@ async fn a_rename_that_is_held_says_so_and_not_only_what_is_in_its_way() {
     let reported =
         status.quarantined.iter().flat_map(|file| &file.violations).find(|v| v.rule == "port-clash");
     let help = &reported.expect("the port is taken").help;
-    assert!(
-        help.contains("removals of this source are held") && help.contains("or choose another"),
-        "{help}"
-    );
+    assert!(help.contains("its removal is held") && help.contains("or choose another"), "{help}");
     repo.commit("Yes\n\nMinik8s-Allow-Prune: true\n");
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["shop"]);

@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::codec;
 use schema::keys::Key;
+use schema::kinds::job::JobPhase;
 use schema::kinds::pod::{PodPhase, PodStatus};
 use schema::meta::NamespacedName;
 use schema::records::{SourceErrorKind, SourceState};
@@ -10,7 +11,7 @@ use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store, TxnOutcome};
 
-use super::kit::{Cluster, Repo, pod, pods};
+use super::kit::{Cluster, JOB, Repo, pod, pods};
 use crate::gitops::verdict::plan::plan;
 
 fn after(name: &str, image: &str, dependencies: &str) -> String {
@@ -68,6 +69,21 @@ async fn an_object_waits_until_what_it_depends_on_is_healthy_and_holds_nothing_u
     assert_eq!(cluster.names().await, ["a", "db", "front", "web", "z"]);
     assert_eq!(cluster.status().await.state, SourceState::Synced);
     assert_eq!(cluster.revisions().await.len(), 1, "one commit, one revision");
+}
+
+// Seen red with only pods, bindings, heartbeats, services and routes compared: it waited for its deadline.
+#[tokio::test]
+async fn a_report_of_a_job_alone_releases_what_waits_for_it() {
+    let mut repo = Repo::new(pods(["a"]));
+    repo.set("web.yaml", after("web", "one", "Job/sum")).set("sum.yaml", JOB).commit("After the job");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report_job("sum", JobPhase::Submitting, Timestamp::UNIX_EPOCH).await;
+    cluster.settle().await;
+    assert_eq!(waiting(&cluster).await, ["Pod/default/web waits for Job/default/sum: Submitting"]);
+    cluster.report_job("sum", JobPhase::Queued, Timestamp::UNIX_EPOCH).await;
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "sum", "web"]);
 }
 
 #[tokio::test]

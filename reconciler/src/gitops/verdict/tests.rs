@@ -1,11 +1,12 @@
 //! Verdicts over time.
 
 use jiff::{SignedDuration, Timestamp};
+use schema::kinds::job::JobPhase;
 use schema::kinds::pod::PodPhase;
 use schema::records::{SourceErrorKind, SourceState, Verdict};
 
 use super::plan::{Verdicts, plan};
-use crate::gitops::tests::kit::{Cluster, Repo, pod, pods};
+use crate::gitops::tests::kit::{Cluster, JOB, Repo, pod, pods};
 
 async fn decided(cluster: &mut Cluster, after: i64) -> Verdicts {
     let applied = cluster.revisions().await.last().map_or(Timestamp::UNIX_EPOCH, |r| r.applied_at);
@@ -78,6 +79,26 @@ async fn a_commit_is_bad_after_its_deadline_and_stays_so_until_another_comes() {
     assert!(decided(&mut cluster, 1).await.decided.is_empty());
     cluster.report("a", PodPhase::Running, true).await;
     assert_eq!(verdicts(&decided(&mut cluster, 2).await), [(2, Verdict::Good)]);
+}
+
+// Seen red without the progress of a job: bad while it uploads.
+#[tokio::test]
+async fn a_commit_is_not_bad_while_its_job_gets_on() {
+    let mut repo = Repo::new(pods(["a"]));
+    repo.set("sum.yaml", JOB).commit("And a job");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Running, true).await;
+    let applied = cluster.revisions().await[0].applied_at;
+    cluster.report_job("sum", JobPhase::Uploading, applied).await;
+    assert!(decided(&mut cluster, 500).await.decided.is_empty());
+    let second = SignedDuration::from_secs(1);
+    cluster.report_job("sum", JobPhase::Submitting, applied + second * 500).await;
+    assert!(decided(&mut cluster, 619).await.decided.is_empty());
+    let bad = Verdict::Bad { why: "Job/default/sum: not healthy within 120 s: Submitting".to_owned() };
+    assert_eq!(verdicts(&decided(&mut cluster, 620).await), [(1, bad)]);
+    cluster.report_job("sum", JobPhase::Queued, applied + second * 610).await;
+    assert_eq!(verdicts(&decided(&mut cluster, 611).await), [(1, Verdict::Good)]);
 }
 
 // Seen red without `is_open`: bad at 120 s, for the pods and for the service.

@@ -256,7 +256,7 @@ async fn what_git_asks_for_comes_before_what_people_ask_for() {
 }
 
 #[tokio::test]
-async fn so_many_wait_that_no_further_run_is_taken_until_some_begin() {
+async fn no_further_run_is_taken_while_too_many_wait() {
     let kit = Kit::new().await;
     let waiting = Waiting::default();
     let follows = tokio::spawn(waiting.clone().follow(Arc::clone(&kit.store), Nudge::new().0));

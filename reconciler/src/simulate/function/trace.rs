@@ -102,7 +102,7 @@ impl Trace {
         let Some(steps) = &self.steps else {
             if self.arrivals.is_none() {
                 let why = "neither steps nor arrivals are there";
-                return Err(TraceError::at("the trace", why, "give one of both"));
+                return Err(TraceError::at("the trace", why, "give one of the two"));
             }
             if self.ready.is_some() {
                 let why = "it goes with steps";

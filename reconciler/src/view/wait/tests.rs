@@ -148,7 +148,7 @@ fn what_of_a_synced_commit_is_not_applied_is_reported_beside_it() {
                  container (write `image`); and 1 more file";
     assert_eq!(in_source(&files), [Some(first.to_owned()), None]);
     let waits = |status: &mut SourceStatus| {
-        let object = |name: &str| schema::meta::ObjectRef {
+        let object = |name: &str| ObjectRef {
             kind: Kind::Pod,
             namespace: "default".to_owned(),
             name: name.to_owned(),
@@ -288,8 +288,19 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     let mut later = snapshot.clone();
     later.revisions.insert(("main".to_owned(), 2), stored(Revision { counts: waits, ..revision(2, C2) }));
     check(&later, Some(C2), "s--", why);
-    // Seen red without `removed_objects`.
+    // Seen red with every removal waited for.
     check(&counted(0), Some(C2), "sh-", "");
+    let removing = |name: &str| {
+        let counts = ChangeCounts { delete: 1, ..ChangeCounts::default() };
+        let removed =
+            vec![ObjectRef { kind: Kind::Pod, namespace: "default".to_owned(), name: name.to_owned() }];
+        let mut snapshot = snapshot.clone();
+        let removal = Revision { counts, removed, ..revision(2, C2) };
+        snapshot.revisions.insert(("main".to_owned(), 2), stored(removal));
+        snapshot
+    };
+    check(&removing("web"), Some(C2), "s--", why);
+    check(&removing("other"), Some(C2), "sh-", "");
     check(&counted(0), None, "s--", why);
     snapshot.revisions.clear();
     check(&snapshot, Some(C2), "s--", why);
@@ -372,11 +383,8 @@ fn a_pod_that_a_live_workload_takes_away_is_not_waited_for() {
         serde_json::json!({"type": "Progressing", "status": status, "reason": "ErrImagePull",
             "message": "no such image", "lastTransitionTime": "2026-01-01T00:00:00Z"})
     };
-    let workload = schema::meta::ObjectRef {
-        kind: Kind::ReplicaSet,
-        namespace: "default".to_owned(),
-        name: "set".to_owned(),
-    };
+    let workload =
+        ObjectRef { kind: Kind::ReplicaSet, namespace: "default".to_owned(), name: "set".to_owned() };
     snapshot.rollouts.insert(workload.clone(), of_workload(condition("True")));
     check(&snapshot, Some(C2), "sh-", "");
     // A rollout that has failed does not come right by itself.

@@ -6,7 +6,6 @@ use crate::kinds::replica_set::{IntOrPercent, defaults};
 /// Fills in what follows from other fields. Doing it twice changes nothing.
 pub(super) fn fill(spec: &mut DaemonSetSpec) {
     defaults::fill_workload(&mut spec.selector, &mut spec.template);
-    defaults::fill_deadline(spec.min_ready_seconds, &mut spec.progress_deadline_seconds);
     let written = spec.update_strategy.rolling_update.take().unwrap_or_default().max_unavailable;
     let max_unavailable = Some(written.map_or(IntOrPercent::Number(1), defaults::plain));
     // The other number can only be 0.

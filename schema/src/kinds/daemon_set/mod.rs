@@ -9,7 +9,7 @@ mod descriptor;
 mod dialect;
 mod validate;
 
-use super::replica_set::{DEFAULT_PROGRESS_DEADLINE_SECONDS, IntOrPercent, LabelSelector, PodTemplate};
+use super::replica_set::{IntOrPercent, LabelSelector, PodTemplate};
 
 /// What a daemon set should be.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,17 +23,13 @@ pub struct DaemonSetSpec {
     /// Seconds for which a new pod must be ready to count as available.
     #[serde(default)]
     pub min_ready_seconds: u32,
-    /// Seconds after which a rollout that gets nowhere has failed; 120, on top of a `minReadySeconds`
-    /// that is not less.
-    #[serde(default = "default_deadline")]
-    pub progress_deadline_seconds: u32,
+    /// Seconds after which a rollout that gets nowhere has failed; the Cluster object's default, on top of a
+    /// `minReadySeconds` that is not less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_deadline_seconds: Option<u32>,
     /// How a changed template is rolled out.
     #[serde(default)]
     pub update_strategy: UpdateStrategy,
-}
-
-fn default_deadline() -> u32 {
-    DEFAULT_PROGRESS_DEADLINE_SECONDS
 }
 
 /// How a changed template is rolled out.

@@ -35,10 +35,10 @@ pub struct ReplicaSetSpec {
     /// Seconds for which a new pod must be ready to count as available.
     #[serde(default)]
     pub min_ready_seconds: u32,
-    /// Seconds after which a rollout that gets nowhere has failed; 120, on top of a `minReadySeconds`
-    /// that is not less.
-    #[serde(default = "default_deadline")]
-    pub progress_deadline_seconds: u32,
+    /// Seconds after which a rollout that gets nowhere has failed; the Cluster object's default, on top of a
+    /// `minReadySeconds` that is not less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_deadline_seconds: Option<u32>,
     /// How a changed template is rolled out.
     #[serde(default)]
     pub strategy: Strategy,
@@ -47,18 +47,11 @@ pub struct ReplicaSetSpec {
     pub paused: bool,
 }
 
-/// Seconds after which a rollout that gets nowhere has failed, when the manifest names none.
-pub const DEFAULT_PROGRESS_DEADLINE_SECONDS: u32 = 120;
-
-/// The same of a `kind: Deployment`, as in Kubernetes.
+/// The default deadline of a `kind: Deployment`, in seconds, as in Kubernetes.
 pub(crate) const DEPLOYMENT_DEADLINE_SECONDS: u32 = 600;
 
 fn one() -> u32 {
     1
-}
-
-fn default_deadline() -> u32 {
-    DEFAULT_PROGRESS_DEADLINE_SECONDS
 }
 
 /// What each pod of a workload is.

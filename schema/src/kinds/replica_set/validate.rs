@@ -1,6 +1,5 @@
 //! What the schema can't say about a replica set, in Kubernetes' words where people search for them.
 
-use super::defaults::has_short_default_deadline;
 use super::{IntOrPercent, LabelSelector, PodTemplate, ReplicaSetSpec, StrategyType};
 use crate::kinds::pod::RestartPolicy;
 use crate::kinds::{Kind, metadata};
@@ -27,7 +26,7 @@ pub(in crate::kinds) struct Shared<'a> {
     pub(in crate::kinds) selector: &'a LabelSelector,
     pub(in crate::kinds) template: &'a PodTemplate,
     pub(in crate::kinds) min_ready_seconds: u32,
-    pub(in crate::kinds) progress_deadline_seconds: u32,
+    pub(in crate::kinds) progress_deadline_seconds: Option<u32>,
 }
 
 impl Shared<'_> {
@@ -73,10 +72,11 @@ impl Shared<'_> {
 
     /// Checks that a rollout has time to get anywhere.
     pub(in crate::kinds) fn validate_times(&self, at: &Path<'_>, findings: &mut Findings) {
-        let (ready, deadline) = (self.min_ready_seconds, self.progress_deadline_seconds);
-        if has_short_default_deadline(ready, deadline) {
-            // Raised with the defaults.
-        } else if ready > 0 && deadline <= ready {
+        // The default leaves the pods time to become ready.
+        let (ready, Some(deadline)) = (self.min_ready_seconds, self.progress_deadline_seconds) else {
+            return;
+        };
+        if ready > 0 && deadline <= ready {
             let message =
                 format!("Invalid value: {deadline}: must be greater than minReadySeconds, which is {ready}");
             findings.add(&rules::ROLLOUT, &at.field("progressDeadlineSeconds"), message);

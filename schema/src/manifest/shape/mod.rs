@@ -136,7 +136,7 @@ impl Shapes {
         &self.arena[index]
     }
 
-    /// Whether null says something else than absence.
+    /// Whether null says something other than absence.
     fn takes_null(&self, index: usize) -> bool {
         matches!(self.get(index), Shape::NullableText | Shape::Any)
     }

@@ -28,6 +28,6 @@ pub enum SopsError {
     #[error("`{0}` can't be decrypted: it was changed after it was encrypted, or moved")]
     Value(String),
     /// It was changed after it was encrypted.
-    #[error("has a MAC that does not fit its values: it was changed by something else than SOPS")]
+    #[error("has a MAC that does not fit its values: it was changed by something other than SOPS")]
     Mac,
 }

@@ -116,14 +116,13 @@ fn what_only_kubernetes_has_is_named_at_its_place() {
 fn a_short_daemon_set_and_a_long_one_of_the_same_meaning_are_equal() {
     let short = spec(&with(""));
     let long = spec(&with(
-        "minReadySeconds: 0\nprogressDeadlineSeconds: 120\nupdateStrategy:\n  type: RollingUpdate\n  \
+        "minReadySeconds: 0\nupdateStrategy:\n  type: RollingUpdate\n  \
          rollingUpdate: {maxSurge: 0, maxUnavailable: 1}",
     ));
     assert_eq!(short, long);
     assert_eq!(short, spec(&with("updateStrategy: {rollingUpdate: {maxSurge: 0%}}")));
     let update = short.update_strategy.rolling_update.unwrap();
     assert_eq!(update.max_unavailable, Some(IntOrPercent::Number(1)));
-    assert_eq!(spec(&with("minReadySeconds: 300")).progress_deadline_seconds, 420);
     let share =
         |share: &str| spec(&with(&format!("updateStrategy: {{rollingUpdate: {{maxUnavailable: {share}}}}}")));
     assert_eq!(share("25%"), share("025%"));

@@ -29,21 +29,13 @@ fn spec(text: &str) -> ReplicaSetSpec {
 fn a_short_replica_set_and_a_long_one_of_the_same_meaning_are_equal() {
     let short = spec(&with(""));
     let long = spec(&with(
-        "replicas: 1\nminReadySeconds: 0\nprogressDeadlineSeconds: 120\nstrategy:\n  type: RollingUpdate\n  \
+        "replicas: 1\nminReadySeconds: 0\nstrategy:\n  type: RollingUpdate\n  \
          rollingUpdate: {maxSurge: 25%, maxUnavailable: 025%}",
     ));
     assert_eq!(short, long);
     assert_eq!(short.template.spec.containers[0].image_pull_policy, Some(PullPolicy::Always));
     let update = short.strategy.rolling_update.unwrap();
     assert_eq!(update.max_surge, Some(IntOrPercent::quarter()));
-}
-
-#[test]
-fn the_default_deadline_leaves_time_to_become_ready() {
-    let deadline = |fields: &str| spec(&with(fields)).progress_deadline_seconds;
-    assert_eq!(deadline(""), 120);
-    assert_eq!(deadline("minReadySeconds: 119"), 120);
-    assert_eq!(deadline("minReadySeconds: 300"), 420);
 }
 
 #[test]

@@ -260,7 +260,7 @@ class Answers(unittest.TestCase):
                 expected = {"extra": "packages", "near": "source", "std": True, "first": folder, "cwd": folder}
                 self.assertEqual(shim.call({}).json, expected)
 
-    def test_the_environment_tells_of_the_call(self):
+    def test_the_environment_describes_the_call(self):
         with Shim(one("dict(__import__('os').environ)"), {"CONCURRENCY": 3, "FUNCTION": "ns/fallback"}) as shim:
             before = time.time()
             url = "http://192.0.2.7:8081/_/heartbeats/0a"
@@ -475,7 +475,7 @@ class Calls(unittest.TestCase):
             self.assertEqual((answer.status, answer.error["type"]), (504, "Timeout"))
             self.assertGreaterEqual(int(answer.headers["X-Handled-Micros"]), 500_000)
             wait_until(lambda: not processes_of(command), "the command ends")
-            wait_until(lambda: any("[slow] minik8s: the call was" in line for line in shim.err.all()), "it is told")
+            wait_until(lambda: any("[slow] minik8s: the call was" in line for line in shim.err.all()), "it is logged")
             last = shim.call({}).json
             self.assertEqual(last["count"], 1)
             self.assertNotEqual(last["pid"], first["pid"])
@@ -863,7 +863,7 @@ class Lifecycle(unittest.TestCase):
 
 
 def read_answers(raw, count):
-    """The JSON bodies of so many answers."""
+    """The JSON bodies of `count` answers."""
     data, bodies = b"", []
     while len(bodies) < count:
         head, end, rest = data.partition(b"\r\n\r\n")

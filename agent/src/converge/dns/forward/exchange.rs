@@ -60,7 +60,7 @@ async fn over_tcp(server: SocketAddr, question: &[u8], id: u16, query: &Query) -
     let length = stream.read_u16().await?;
     let mut buffer = vec![0; usize::from(length)];
     stream.read_exact(&mut buffer).await?;
-    read(&buffer, id, query).ok_or_else(|| io::Error::other("the answer is not one to the question"))
+    read(&buffer, id, query).ok_or_else(|| io::Error::other("the answer does not match the question"))
 }
 
 fn read(packet: &[u8], id: u16, query: &Query) -> Option<Message> {

@@ -145,7 +145,7 @@ impl HealthBook {
             failures = match written {
                 Ok(Err(error)) => {
                     let path = self.0.record.path().display();
-                    tracing::warn!(%path, %error, "results of probes are not saved, and tried again");
+                    tracing::warn!(%path, %error, "could not save the results of probes; retrying");
                     failures.saturating_add(1)
                 }
                 _ => 0,

@@ -177,10 +177,7 @@ impl ProbeRunner {
         if !tracked.machine.active().contains(&kind) {
             return;
         }
-        let semaphore = match check.action {
-            Action::Exec(_) => Arc::clone(&self.exec),
-            Action::HttpGet(_) | Action::TcpSocket { .. } => Arc::clone(&self.network),
-        };
+        let semaphore = Arc::clone(if check.action.is_exec() { &self.exec } else { &self.network });
         let (asker, begun) = (self.asker.clone(), Instant::now());
         let handle = self.answers.spawn(async move {
             // The semaphore is never closed.

@@ -18,6 +18,13 @@ pub enum Action {
     TcpSocket { host: String, port: u16 },
 }
 
+impl Action {
+    /// It runs in the container, and asks nothing over the network.
+    pub fn is_exec(&self) -> bool {
+        matches!(self, Self::Exec(_))
+    }
+}
+
 /// One probe, ready to be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {

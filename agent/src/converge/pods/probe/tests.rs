@@ -85,7 +85,7 @@ fn startup_lets_the_others_in_and_its_failure_restarts() {
 
 // Seen red with `<=` for `<` at the threshold.
 #[test]
-fn only_so_many_in_a_row_count() {
+fn only_as_many_in_a_row_as_the_threshold_count() {
     let table = [
         (Readiness, 2, 3, "+", "s-"),
         (Readiness, 2, 3, "++", "sr"),

@@ -24,7 +24,7 @@ use crate::controllers::{Change, Expect, LastKnown, Writes};
 
 /// A snapshot that moves on as the writers would move it.
 #[derive(Clone)]
-struct World {
+struct Fixture {
     snapshot: Snapshot,
     seconds: i64,
 }
@@ -60,14 +60,14 @@ fn autoscaler(name: &str, kind: Kind, behavior: Option<Behavior>) -> Object {
     of(Resource::HorizontalPodAutoscaler(Arc::new(spec)), name)
 }
 
-impl World {
+impl Fixture {
     /// A replica set of two, its autoscaler, and a node that is settled.
     fn new(behavior: Option<Behavior>) -> Self {
-        let mut world = Self { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
-        world.put(&Key::Settled("n1".into()), &Settled::default());
-        world.object(&replica_set(2));
-        world.object(&autoscaler("web", Kind::ReplicaSet, behavior));
-        world
+        let mut fixture = Self { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+        fixture.put(&Key::Settled("n1".into()), &Settled::default());
+        fixture.object(&replica_set(2));
+        fixture.object(&autoscaler("web", Kind::ReplicaSet, behavior));
+        fixture
     }
 
     fn put<T: serde::Serialize>(&mut self, key: &Key, value: &T) {
@@ -197,8 +197,8 @@ fn copy(owner: &ObjectRef, name: &str) -> PodInstance {
 
 #[test]
 fn the_first_look_writes_down_the_number_that_git_says() {
-    let mut world = World::new(None);
-    let plan = world.look();
+    let mut fixture = Fixture::new(None);
+    let plan = fixture.look();
     assert_eq!(
         plan.to_string(),
         "put autoscalers/default/web if absent: what its object and pods say\n\
@@ -207,35 +207,35 @@ fn the_first_look_writes_down_the_number_that_git_says() {
     );
     assert_eq!(plan.again_at, Some(at(15)));
     let scaler = "HorizontalPodAutoscaler/default/web".to_owned();
-    assert_eq!(world.scale(&reference(Kind::ReplicaSet, "web")), Some(ScaleRecord { replicas: 2, scaler }));
+    assert_eq!(fixture.scale(&reference(Kind::ReplicaSet, "web")), Some(ScaleRecord { replicas: 2, scaler }));
 }
 
 /// Seen red without `is_recent`: each change of the snapshot would go a step further.
 #[test]
 fn it_looks_every_15_s_and_grows_and_shrinks_by_what_pods_use() {
-    let mut world = World::new(None);
-    assert_eq!(world.after(0, 1000), Some(4));
-    assert_eq!(world.after(5, 1000), Some(4), "too soon");
-    assert_eq!(world.look().again_at, Some(at(15)));
-    assert_eq!(world.after(10, 1000), Some(8));
-    let record = world.record("web");
+    let mut fixture = Fixture::new(None);
+    assert_eq!(fixture.after(0, 1000), Some(4));
+    assert_eq!(fixture.after(5, 1000), Some(4), "too soon");
+    assert_eq!(fixture.look().again_at, Some(at(15)));
+    assert_eq!(fixture.after(10, 1000), Some(8));
+    let record = fixture.record("web");
     assert_eq!(record.status.last_scale_time, Some(at(15)));
     assert_eq!(record.status.current_metrics[0].average_utilization, Some(100));
     let why = "4 to 8: cpu resource utilization (percentage of request) above target";
     assert_eq!(record.status.last_scale_reason, why);
     // At its most, and then idle: it waits for five minutes since the last time that more was asked for.
-    assert_eq!(world.after(15, 1000), Some(8));
+    assert_eq!(fixture.after(15, 1000), Some(8));
     for _ in 0..19 {
-        assert_eq!(world.after(15, 10), Some(8), "{} s", world.seconds);
+        assert_eq!(fixture.after(15, 10), Some(8), "{} s", fixture.seconds);
     }
-    assert_eq!((world.after(15, 10), world.seconds), (Some(1), 330));
+    assert_eq!((fixture.after(15, 10), fixture.seconds), (Some(1), 330));
 }
 
 #[test]
 fn the_decision_is_one_transaction_and_an_event_of_the_autoscaler() {
-    let mut world = World::new(None);
-    world.run_pods(&reference(Kind::ReplicaSet, "web"), 1000);
-    let plan = world.look();
+    let mut fixture = Fixture::new(None);
+    fixture.run_pods(&reference(Kind::ReplicaSet, "web"), 1000);
+    let plan = fixture.look();
     let why = "from 2 to 4: cpu resource utilization (percentage of request) above target";
     assert_eq!(
         plan.to_string(),
@@ -250,19 +250,19 @@ fn the_decision_is_one_transaction_and_an_event_of_the_autoscaler() {
 /// Seen red with the time of the last recommendation taken for news.
 #[test]
 fn a_look_that_finds_the_same_writes_nothing() {
-    let mut world = World::new(None);
-    world.after(0, 500);
-    world.after(15, 500);
+    let mut fixture = Fixture::new(None);
+    fixture.after(0, 500);
+    fixture.after(15, 500);
     for _ in 0..100 {
-        world.seconds += 15;
-        world.run_pods(&reference(Kind::ReplicaSet, "web"), 500);
-        let plan = world.look();
-        assert!(plan.writes.is_empty(), "{} s: {plan}", world.seconds);
+        fixture.seconds += 15;
+        fixture.run_pods(&reference(Kind::ReplicaSet, "web"), 500);
+        let plan = fixture.look();
+        assert!(plan.writes.is_empty(), "{} s: {plan}", fixture.seconds);
     }
     // Two was asked for until the look before: it counts for five minutes from that, not from the record's time.
-    assert_eq!(world.after(15, 10), Some(2));
-    assert_eq!(world.after(270, 10), Some(2));
-    assert_eq!(world.after(15, 10), Some(1));
+    assert_eq!(fixture.after(15, 10), Some(2));
+    assert_eq!(fixture.after(270, 10), Some(2));
+    assert_eq!(fixture.after(15, 10), Some(1));
 }
 
 /// Nothing but the snapshot goes from look to look, so each of these looks is that of a new leader.
@@ -270,12 +270,12 @@ fn a_look_that_finds_the_same_writes_nothing() {
 fn a_new_leader_goes_on_with_windows_and_policies() {
     let down = rules(120, SelectPolicy::Max, &[policy(PolicyType::Pods, 1, 60)]);
     let behavior = Behavior { scale_down: Some(down), ..any_step() };
-    let mut world = World::new(Some(behavior));
-    assert_eq!(world.after(0, 1000), Some(4));
-    assert_eq!(world.after(15, 1000), Some(8));
+    let mut fixture = Fixture::new(Some(behavior));
+    assert_eq!(fixture.after(0, 1000), Some(4));
+    assert_eq!(fixture.after(15, 1000), Some(8));
     let mut numbers = Vec::new();
     for _ in 0..20 {
-        numbers.extend(world.after(15, 10));
+        numbers.extend(fixture.after(15, 10));
     }
     // Two minutes of the window, then one pod a minute.
     assert_eq!(numbers, [8, 8, 8, 8, 8, 8, 8, 7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4]);
@@ -283,15 +283,15 @@ fn a_new_leader_goes_on_with_windows_and_policies() {
 
 #[test]
 fn two_autoscalers_of_one_workload_scale_neither_and_say_so() {
-    let mut world = World::new(None);
-    world.after(0, 1000);
-    world.object(&autoscaler("other", Kind::ReplicaSet, None));
+    let mut fixture = Fixture::new(None);
+    fixture.after(0, 1000);
+    fixture.object(&autoscaler("other", Kind::ReplicaSet, None));
     for _ in 0..4 {
-        assert_eq!(world.after(15, 2000), Some(4));
+        assert_eq!(fixture.after(15, 2000), Some(4));
     }
     for (name, also) in [("web", "other"), ("other", "web")] {
         let condition =
-            world.record(name).status.conditions.into_iter().find(|c| c.kind == "ScalingActive").unwrap();
+            fixture.record(name).status.conditions.into_iter().find(|c| c.kind == "ScalingActive").unwrap();
         assert_eq!(
             (condition.status, condition.reason.as_str()),
             (ConditionStatus::False, "AmbiguousSelector")
@@ -299,159 +299,159 @@ fn two_autoscalers_of_one_workload_scale_neither_and_say_so() {
         let why = format!("ReplicaSet/default/web is also scaled by {also}: keep one of them");
         assert_eq!(condition.message, why);
     }
-    world.delete(&Key::Object(reference(Kind::HorizontalPodAutoscaler, "other")));
-    assert_eq!(world.after(15, 2000), Some(8));
-    assert!(!world.snapshot.autoscalers.contains_key(&NamespacedName::new("default", "other")));
+    fixture.delete(&Key::Object(reference(Kind::HorizontalPodAutoscaler, "other")));
+    assert_eq!(fixture.after(15, 2000), Some(8));
+    assert!(!fixture.snapshot.autoscalers.contains_key(&NamespacedName::new("default", "other")));
 }
 
 /// Seen red without `remove`.
 #[test]
 fn without_an_autoscaler_gits_number_counts_again() {
-    let mut world = World::new(None);
-    world.after(0, 1000);
-    world.delete(&Key::Object(reference(Kind::HorizontalPodAutoscaler, "web")));
-    let plan = world.look();
+    let mut fixture = Fixture::new(None);
+    fixture.after(0, 1000);
+    fixture.delete(&Key::Object(reference(Kind::HorizontalPodAutoscaler, "web")));
+    let plan = fixture.look();
     assert!(plan.to_string().contains("delete scale/ReplicaSet/default/web"), "{plan}");
-    assert!(world.snapshot.scales.is_empty() && world.snapshot.autoscalers.is_empty());
+    assert!(fixture.snapshot.scales.is_empty() && fixture.snapshot.autoscalers.is_empty());
 }
 
 #[test]
 fn an_autoscaler_that_cannot_be_read_is_not_gone() {
-    let mut world = World::new(None);
-    world.after(0, 1000);
+    let mut fixture = Fixture::new(None);
+    fixture.after(0, 1000);
     let key = Key::Object(reference(Kind::HorizontalPodAutoscaler, "web")).to_string();
     let value = bytes::Bytes::from_static(b"{");
-    world.snapshot.apply(&SnapshotChange::Put { key, value, create_revision: 9, mod_revision: 9 });
-    assert_eq!(world.look().to_string(), "");
+    fixture.snapshot.apply(&SnapshotChange::Put { key, value, create_revision: 9, mod_revision: 9 });
+    assert_eq!(fixture.look().to_string(), "");
 }
 
 /// Seen red with recommendations held while it is off.
 #[test]
 fn replicas_0_in_git_turns_it_off_and_on_again() {
-    let mut world = World::new(None);
-    world.after(0, 1000);
-    world.object(&replica_set(0));
-    assert_eq!(world.after(15, 1000), None);
-    let status = world.record("web").status;
+    let mut fixture = Fixture::new(None);
+    fixture.after(0, 1000);
+    fixture.object(&replica_set(0));
+    assert_eq!(fixture.after(15, 1000), None);
+    let status = fixture.record("web").status;
     assert!(status.conditions.iter().any(|condition| condition.reason == "ScalingDisabled"), "{status:?}");
-    world.object(&replica_set(3));
+    fixture.object(&replica_set(3));
     // What was asked for before it was off has left the window.
-    assert_eq!(world.after(300, 500), Some(3));
+    assert_eq!(fixture.after(300, 500), Some(3));
 }
 
 #[test]
 fn a_target_that_is_not_there_is_said_and_waited_for() {
-    let mut world = World::new(None);
-    world.delete(&Key::Object(reference(Kind::ReplicaSet, "web")));
-    assert_eq!(world.after(0, 1000), None);
-    let condition = world.record("web").status.conditions.remove(0);
+    let mut fixture = Fixture::new(None);
+    fixture.delete(&Key::Object(reference(Kind::ReplicaSet, "web")));
+    assert_eq!(fixture.after(0, 1000), None);
+    let condition = fixture.record("web").status.conditions.remove(0);
     assert_eq!((condition.kind.as_str(), condition.reason.as_str()), ("AbleToScale", "FailedGetScale"));
     assert_eq!(condition.message, "there is no ReplicaSet/default/web");
-    world.object(&replica_set(2));
-    assert_eq!(world.after(15, 1000), Some(4));
+    fixture.object(&replica_set(2));
+    assert_eq!(fixture.after(15, 1000), Some(4));
 }
 
 #[test]
 fn an_autoscaler_of_a_pod_counts_the_pod_itself() {
-    let mut world = World { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
-    world.put(&Key::Settled("n1".into()), &Settled::default());
-    world.object(&pod_object("web", pod_spec(1000, 100)));
-    world.object(&autoscaler("web", Kind::Pod, None));
+    let mut fixture = Fixture { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+    fixture.put(&Key::Settled("n1".into()), &Settled::default());
+    fixture.object(&pod_object("web", pod_spec(1000, 100)));
+    fixture.object(&autoscaler("web", Kind::Pod, None));
     let pod = reference(Kind::Pod, "web");
-    assert_eq!((world.look().writes.len(), world.scale(&pod).unwrap().replicas), (2, 1));
-    world.seconds += 60;
-    world.run_pods(&pod, 1000);
-    world.look();
-    assert_eq!(world.scale(&pod).unwrap().replicas, 2);
+    assert_eq!((fixture.look().writes.len(), fixture.scale(&pod).unwrap().replicas), (2, 1));
+    fixture.seconds += 60;
+    fixture.run_pods(&pod, 1000);
+    fixture.look();
+    assert_eq!(fixture.scale(&pod).unwrap().replicas, 2);
 }
 
 /// Seen red without `survivors`, without `found_more`, and with the decided number in place of the greater one.
 #[test]
 fn after_etcd_was_lost_a_workload_keeps_the_pods_that_run() {
-    let mut world = World { snapshot: SnapshotBuilder::new().snapshot, seconds: 0 };
-    world.object(&replica_set(2));
-    world.object(&autoscaler("web", Kind::ReplicaSet, None));
+    let mut fixture = Fixture { snapshot: SnapshotBuilder::new().snapshot, seconds: 0 };
+    fixture.object(&replica_set(2));
+    fixture.object(&autoscaler("web", Kind::ReplicaSet, None));
     let set = reference(Kind::ReplicaSet, "web");
-    assert_eq!((world.look().writes.len(), world.scale(&set).unwrap().replicas), (2, 2));
+    assert_eq!((fixture.look().writes.len(), fixture.scale(&set).unwrap().replicas), (2, 2));
     // Its node comes, with five pods of the set that no other key knows, and others.
     let SnapshotBuilder { snapshot } =
-        SnapshotBuilder { snapshot: world.snapshot }.node(&node_record("n1"), "10.244.0.0/24");
-    world.snapshot = snapshot;
+        SnapshotBuilder { snapshot: fixture.snapshot }.node(&node_record("n1"), "10.244.0.0/24");
+    fixture.snapshot = snapshot;
     for number in 0..5 {
-        world.report(&copy(&set, &format!("web-0a1b2c3d-{number}")));
+        fixture.report(&copy(&set, &format!("web-0a1b2c3d-{number}")));
     }
-    world.report(&copy(&reference(Kind::ReplicaSet, "web-2"), "web-2-0a1b2c3d-0"));
+    fixture.report(&copy(&reference(Kind::ReplicaSet, "web-2"), "web-2-0a1b2c3d-0"));
     let ended = PodStatus { phase: PodPhase::Failed, ..PodStatus::default() };
-    world.put(&Key::PodStatus("n1".into(), pod_ref("web-0a1b2c3d-9")), &ended);
+    fixture.put(&Key::PodStatus("n1".into(), pod_ref("web-0a1b2c3d-9")), &ended);
     // Before its time: nothing may be taken away meanwhile.
-    world.seconds = 5;
-    world.look();
-    assert_eq!(world.scale(&set).unwrap().replicas, 5);
+    fixture.seconds = 5;
+    fixture.look();
+    assert_eq!(fixture.scale(&set).unwrap().replicas, 5);
     // Once the node is settled, what has no binding goes; the number stays.
-    world.put(&Key::Settled("n1".into()), &Settled::default());
-    world.seconds = 30;
-    world.look();
-    assert_eq!(world.scale(&set).unwrap().replicas, 5);
+    fixture.put(&Key::Settled("n1".into()), &Settled::default());
+    fixture.seconds = 30;
+    fixture.look();
+    assert_eq!(fixture.scale(&set).unwrap().replicas, 5);
 }
 
 /// The file on the reconciler's disk says two, and is older than the five that run.
 #[test]
 fn after_etcd_was_lost_an_old_file_counts_no_pod_less_than_what_runs() {
-    let mut old = World::new(None);
+    let mut old = Fixture::new(None);
     old.after(0, 500);
     old.after(60, 500);
     let set = reference(Kind::ReplicaSet, "web");
     let few = old.scale(&set).unwrap().replicas;
     let file = LastKnown::of(&old.snapshot, at(0)).unwrap();
     assert!(few < 5 && file.replicas(&set) == Some(few));
-    let mut world = World { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
-    world.object(&replica_set(2));
-    world.object(&autoscaler("web", Kind::ReplicaSet, None));
+    let mut fixture = Fixture { snapshot: SnapshotBuilder::new().nodes(1).snapshot, seconds: 0 };
+    fixture.object(&replica_set(2));
+    fixture.object(&autoscaler("web", Kind::ReplicaSet, None));
     for number in 0..5 {
-        world.report(&copy(&set, &format!("web-0a1b2c3d-{number}")));
+        fixture.report(&copy(&set, &format!("web-0a1b2c3d-{number}")));
     }
-    let written = plan(&world.snapshot, &file, at(3600));
-    written.writes.iter().for_each(|write| write.apply_to(&mut world.snapshot));
-    assert_eq!(world.scale(&set).unwrap().replicas, 5);
+    let written = plan(&fixture.snapshot, &file, at(3600));
+    written.writes.iter().for_each(|write| write.apply_to(&mut fixture.snapshot));
+    assert_eq!(fixture.scale(&set).unwrap().replicas, 5);
 }
 
 #[test]
 fn an_old_sample_is_none() {
-    let mut world = World::new(None);
-    world.after(0, 500);
+    let mut fixture = Fixture::new(None);
+    fixture.after(0, 500);
     // Its node is silent; what it last reported is a minute old.
-    world.seconds += 60;
-    world.look();
+    fixture.seconds += 60;
+    fixture.look();
     let active =
-        world.record("web").status.conditions.into_iter().find(|c| c.kind == "ScalingActive").unwrap();
+        fixture.record("web").status.conditions.into_iter().find(|c| c.kind == "ScalingActive").unwrap();
     assert_eq!(active.reason, "FailedGetResourceMetric");
 }
 
 /// 1,000 oscillations with commits in between: Git never resets the number, and what is remembered stays small.
 #[test]
 fn a_thousand_oscillations_with_commits_in_between() {
-    let mut world = World::new(Some(any_step()));
+    let mut fixture = Fixture::new(Some(any_step()));
     let set = reference(Kind::ReplicaSet, "web");
-    world.after(0, 500);
+    fixture.after(0, 500);
     for round in 0..1000u32 {
         // Others push: another number in the manifest, another label, a new generation.
         let mut pushed = replica_set(2 + round % 3);
         pushed.generation = u64::from(round) + 2;
         pushed.metadata.labels.insert("round".into(), round.to_string());
-        world.object(&pushed);
-        assert_eq!(world.after(15, 5000), Some(8), "round {round}: up");
-        world.object(&replica_set(2 + (round + 1) % 3));
-        assert_eq!(world.look().writes, Vec::new(), "round {round}: a commit alone changes nothing");
-        assert_eq!(world.scale(&set).unwrap().replicas, 8);
-        assert_eq!(world.after(15, 10), Some(1), "round {round}: down");
-        let record = world.record("web");
+        fixture.object(&pushed);
+        assert_eq!(fixture.after(15, 5000), Some(8), "round {round}: up");
+        fixture.object(&replica_set(2 + (round + 1) % 3));
+        assert_eq!(fixture.look().writes, Vec::new(), "round {round}: a commit alone changes nothing");
+        assert_eq!(fixture.scale(&set).unwrap().replicas, 8);
+        assert_eq!(fixture.after(15, 10), Some(1), "round {round}: down");
+        let record = fixture.record("web");
         assert!(
             record.recommendations.len() + record.scale_ups.len() + record.scale_downs.len() <= 6,
             "{record:?}"
         );
     }
-    let writes = plan(&world.snapshot, &LastKnown::default(), at(world.seconds));
+    let writes = plan(&fixture.snapshot, &LastKnown::default(), at(fixture.seconds));
     assert!(writes.writes.is_empty(), "{writes}");
-    let value: Vec<u8> = schema::codec::encode(&world.record("web")).unwrap();
-    assert_eq!(decode::<AutoscalerRecord>(&value).unwrap(), world.record("web"));
+    let value: Vec<u8> = schema::codec::encode(&fixture.record("web")).unwrap();
+    assert_eq!(decode::<AutoscalerRecord>(&value).unwrap(), fixture.record("web"));
 }

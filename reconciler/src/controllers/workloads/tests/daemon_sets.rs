@@ -22,7 +22,7 @@ use crate::controllers::{Change, LastKnown, Writes};
 const BAD: &str = "web:bad";
 
 fn daemon_set(image: &str) -> DaemonSetSpec {
-    let mut set = DaemonSetSpec { progress_deadline_seconds: 60, ..DaemonSetSpec::default() };
+    let mut set = DaemonSetSpec { progress_deadline_seconds: Some(60), ..DaemonSetSpec::default() };
     set.template.spec = spec(10, 1);
     set.template.spec.containers[0].image = image.to_owned();
     set.template.metadata.labels.insert("app".to_owned(), "web".to_owned());

@@ -45,7 +45,8 @@ pub(super) struct Field {
 
 /// A replica set of `replicas` pods with this image.
 pub(super) fn replica_set(replicas: u32, image: &str) -> ReplicaSetSpec {
-    let mut set = ReplicaSetSpec { replicas, progress_deadline_seconds: 60, ..ReplicaSetSpec::default() };
+    let mut set =
+        ReplicaSetSpec { replicas, progress_deadline_seconds: Some(60), ..ReplicaSetSpec::default() };
     set.template.spec = spec(10, 1);
     set.template.spec.containers[0].image = image.to_owned();
     set.template.metadata.labels.insert("app".to_owned(), "web".to_owned());

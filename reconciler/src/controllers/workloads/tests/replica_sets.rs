@@ -2,7 +2,9 @@
 
 use schema::keys::Key;
 use schema::kinds::Health;
-use schema::snapshot::health::health;
+use schema::kinds::cluster::{ClusterSpec, Defaults};
+use schema::kinds::replica_set::ReplicaSetSpec;
+use schema::snapshot::health::{deadline_seconds, health};
 
 use super::field::{Fate, Field, replica_set, rolling};
 use crate::controllers::testing::{instance, pod_ref, spec};
@@ -134,6 +136,32 @@ fn a_template_that_does_not_work_goes_and_the_last_good_one_serves() {
     assert_eq!(field.images(), ["web:3"; 4]);
     assert_eq!(health(field.snapshot(), &field.object), Health::Healthy);
     assert_eq!(field.snapshot().templates.len(), 1, "what is not needed is not kept");
+}
+
+/// Seen red with 120 s for every workload.
+#[test]
+fn a_workload_that_names_no_deadline_has_the_one_of_the_cluster() {
+    let mut field = settled(2);
+    let defaults = Defaults { progress_deadline_seconds: 30, ..Defaults::default() };
+    let cluster = ClusterSpec { defaults, ..ClusterSpec::default() };
+    field.builder = std::mem::take(&mut field.builder).cluster(cluster);
+    let of = |image: &str, min_ready_seconds: u32| ReplicaSetSpec {
+        min_ready_seconds,
+        progress_deadline_seconds: None,
+        ..replica_set(2, image)
+    };
+    // A default deadline leaves pods the time to become ready.
+    for (min_ready_seconds, deadline) in [(0, 30), (29, 30), (30, 60), (300, 330)] {
+        field.push(of("web:1", min_ready_seconds), 2);
+        assert_eq!(deadline_seconds(field.snapshot(), &field.object), deadline);
+    }
+    bad(&mut field, "ErrImagePull");
+    field.push(of(BAD, 0), 3);
+    field.run(2);
+    assert_eq!(field.rollout().failure, None);
+    field.after(30);
+    field.run(2);
+    assert!(field.rollout().failure.is_some());
 }
 
 /// Seen red without the template in etcd.

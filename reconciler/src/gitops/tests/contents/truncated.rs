@@ -38,7 +38,7 @@ async fn a_file_cut_within_a_valid_document_removes_nothing_however_many_commits
     for image in ["two", "three"] {
         let status = cluster.status().await;
         assert_eq!(quarantined(&status), [FILE]);
-        assert!(status.quarantined[0].violations.iter().any(|v| v.rule == "file-cut-short"), "{status:?}");
+        assert!(status.quarantined[0].violations.iter().any(|v| v.rule == "file-truncated"), "{status:?}");
         assert_eq!(cluster.names().await, ["a", "b", "c", "x", "y", "z"]);
         repo.set("x.yaml", pod("x", image)).commit("Another");
         cluster.settle().await;
@@ -96,7 +96,7 @@ async fn the_plan_says_it_before_the_merge() {
     let head = repo.set(FILE, &text[..text.rfind("---\n").unwrap() - 2]).commit("Half a push");
     let review = compare(&merge_of(&repo.path(), &base, &head)).unwrap();
     assert_eq!((review.summary.delete, review.summary.quarantined), (0, 1));
-    let reported = review.violations.iter().find(|violation| violation.rule == "file-cut-short").unwrap();
+    let reported = review.violations.iter().find(|violation| violation.rule == "file-truncated").unwrap();
     assert!(
         reported.message.contains("Pod/default/c is missing, and all.yaml is the beginning"),
         "{reported:?}"

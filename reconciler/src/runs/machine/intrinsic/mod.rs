@@ -135,7 +135,7 @@ fn merge(left: &Json, right: &Json, deep: &Json) -> Result<Json, String> {
         return Err("two objects are wanted".to_owned());
     };
     if *deep != Json::Bool(false) {
-        return Err("the third argument is to be false: the language has no deep merge".to_owned());
+        return Err("the third argument must be false: the language has no deep merge".to_owned());
     }
     let both = left.iter().chain(right).map(|(name, value)| (name.clone(), value.clone()));
     Ok(Json::Object(both.collect::<Map<_, _>>()))

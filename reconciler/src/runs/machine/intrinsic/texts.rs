@@ -47,7 +47,7 @@ pub(super) fn format(
     }
     match left.len() {
         0 => Ok(Json::String(formatted)),
-        left => Err(format!("the template has {left} `{{}}` less than there are values").into()),
+        left => Err(format!("the template has {left} `{{}}` fewer than there are values").into()),
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn encode(plain: &str) -> Result<Json, String> {
 
 pub(super) fn decode(encoded: &str) -> Result<Json, String> {
     bounded(encoded)?;
-    let bytes = STANDARD.decode(encoded).map_err(|error| format!("no Base64: {error}"))?;
+    let bytes = STANDARD.decode(encoded).map_err(|error| format!("not Base64: {error}"))?;
     String::from_utf8(bytes).map(Json::String).map_err(|_| "what was encoded is not text in UTF-8".to_owned())
 }
 

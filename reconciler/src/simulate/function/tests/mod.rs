@@ -37,7 +37,7 @@ fn a_bad_trace_is_reported_with_its_place_and_what_to_do() {
     let load = |arrival: Value| json!({"coldStartSeconds": 1, "handlingSeconds": 1, "arrivals": [arrival]});
     let come = |at: f64, per_second: f64, seconds: f64| json!({"at": at, "perSecond": per_second, "forSeconds": seconds});
     for (trace, wanted) in [
-        (json!({}), "the trace: neither steps nor arrivals are there; give one of both"),
+        (json!({}), "the trace: neither steps nor arrivals are there; give one of the two"),
         (json!({"steps": []}), "steps: there is none; give at least one step"),
         (json!({"arrivals": []}), "arrivals: there is none; give at least one"),
         (json!({"steps": [step], "arrivals": []}), "arrivals: it does not go with steps; give steps, or"),

@@ -104,7 +104,8 @@ pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut
             name_of(&of, &here.field(field).field("name"), findings);
         }
         if !prefix.is_empty() && !is_env_name(prefix) {
-            let message = format!("Invalid value: `{prefix}`: no environment variable's name begins so");
+            let message =
+                format!("Invalid value: `{prefix}`: no name of an environment variable can begin with it");
             findings.add(&rules::INVALID_ENV_NAME, &here.field("prefix"), message);
         }
     }

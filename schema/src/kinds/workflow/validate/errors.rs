@@ -58,7 +58,7 @@ fn names(names: &[String], is_last: bool, at: &Path<'_>, findings: &mut Findings
                 .help("it is any error: what comes after it never counts");
         } else if name.starts_with("States.") && !STATES.contains(&name.as_str()) {
             let message =
-                format!("Invalid value: no error is called `{name}`; names with `States.` are the engine's");
+                format!("Invalid value: unknown error `{name}`; names with `States.` are the engine's");
             findings.add(&rules::RETRY, &here, message).help(suggestion(name, STATES));
         } else if name.is_empty() {
             findings.add(&rules::RETRY, &here, "Invalid value: the name of an error is empty");
