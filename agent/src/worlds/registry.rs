@@ -247,7 +247,7 @@ mod tests {
         let registry = registry(&docker, state.path(), there);
         let here = || docker.engine().images.keys().cloned().collect::<Vec<_>>();
         let other = registry.pull(copy, "local:0", Some("sha256:other")).await;
-        assert!(other.unwrap_err().contains("another image than was built") && here().is_empty());
+        assert!(other.unwrap_err().contains("not the image that was built") && here().is_empty());
         let right = Some("sha256:r.lan/team/function@sha256:0");
         registry.pull(copy, "local:0", right).await.unwrap();
         assert_eq!(here(), ["local:0"], "its name in the registry is the pusher's alone");

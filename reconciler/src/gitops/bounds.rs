@@ -163,7 +163,10 @@ mod tests {
             verdict: Verdict::Degraded { why: text.to_owned() },
             decided_at: None,
             counts: ChangeCounts::default(),
-            removed: vec![],
+            removed: vec![
+                ObjectRef { kind: Kind::Pod, namespace: "n".repeat(253), name: "n".repeat(253) };
+                100
+            ],
             plan: Some(PlanRecord {
                 hash: "h".repeat(64),
                 reviewed: Some(text.to_owned()),

@@ -272,6 +272,7 @@ impl Loop for SourceLoop {
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let Some(fence) = self.fence.current() else {
+            self.settled = None;
             return Ok(Observation::NotReady("another reconciler leads".to_owned()));
         };
         // Without what the leader before it wrote, what that one made would not be known to be too much.

@@ -238,7 +238,9 @@ fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -
 
 fn revision(run: &Run<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revision {
     let counts = plan.counts();
-    let removed = plan.steps.iter().filter(|step| matches!(step.act, Act::Delete));
+    // An earlier run of this commit may have removed more: then none are named.
+    let is_first = run.previous.is_none_or(|status| status.observed_commit.as_ref() != Some(&commit.id));
+    let removed = plan.steps.iter().filter(|step| is_first && matches!(step.act, Act::Delete));
     Revision {
         source: run.config.name.clone(),
         sequence: run.next_sequence,

@@ -153,13 +153,11 @@ impl<'a> Target<'a> {
     fn may_have_removed(&self, pod: &NamespacedName) -> bool {
         let Some(Revision { counts, removed, .. }) = self.revision else { return true };
         let names_all = counts.delete == removed.len() as u64 && counts.held + counts.waiting == 0;
+        let workload = PodInstance::workload_in_name(&pod.name);
         let is_owner = |object: &ObjectRef| {
-            let name = if object.kind == Kind::Pod {
-                Some(pod.name.as_str())
-            } else {
-                PodInstance::workload_in_name(&pod.name)
-            };
-            object.namespace == pod.namespace && name == Some(&object.name)
+            let has_name = || pod.name == object.name || workload == Some(&object.name);
+            // The copies of a pod go with its autoscaler.
+            object.kind == Kind::HorizontalPodAutoscaler || object.namespace == pod.namespace && has_name()
         };
         !names_all || removed.iter().any(is_owner)
     }

@@ -206,7 +206,7 @@ pub struct Revision {
     pub duration_ms: u64,
     /// What it changed.
     pub counts: ChangeCounts,
-    /// The objects that it removed; only the first 100.
+    /// The objects that it removed; only the first 100, and none if it was applied in more than one run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<ObjectRef>,
     /// What became of it.

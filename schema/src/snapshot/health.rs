@@ -122,9 +122,10 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
             last_run.filter(|run| run.phase == RunPhase::Running).map(|_| now)
         }
         Resource::Job(_) => {
-            let (_, report) = job_report(snapshot, object).ok()?;
-            // An upload has a bound of its own.
-            let is_sent = report.status.phase == JobPhase::Uploading && report.unreachable_since.is_none();
+            let (node, report) = job_report(snapshot, object).ok()?;
+            // An upload has a bound of its own. One that is hindered says why.
+            let is_sent = report.status.phase == JobPhase::Uploading && report.status.reason.is_empty();
+            let is_sent = is_sent && snapshot.node_is_ready(&node);
             Some(if is_sent { now } else { report.since }).filter(|at| *at <= now)
         }
         Resource::ReplicaSet(_) | Resource::DaemonSet(_) => {

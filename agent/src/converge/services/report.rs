@@ -39,7 +39,7 @@ impl ServicesLoop {
             let mut status = RulesStatus { revision, programmed_at, error: error.clone(), left_out };
             if more > 0 && status.error.is_empty() {
                 // These must not count as programmed.
-                status.error = format!("{more} more services are left out of this list; see the events");
+                status.error = format!("{more} more services are not programmed; see the events");
             }
             publish(&self.deps.status, Some(status));
         }

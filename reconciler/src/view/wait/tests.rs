@@ -300,6 +300,14 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
         snapshot
     };
     check(&removing("web"), Some(C2), "s--", why);
+    let copy = ("n1".to_owned(), NamespacedName::new("default", "web-0123abcd-1"));
+    let mut copied = removing("web");
+    for place in copied.pod_status.keys().cloned().collect::<Vec<_>>() {
+        let status = copied.pod_status.remove(&place).unwrap();
+        copied.pod_status.insert(copy.clone(), status);
+    }
+    copied.bindings = Default::default();
+    check(&copied, Some(C2), "s--", "pod default/web-0123abcd-1: Terminating: node n1 is stopping it");
     check(&removing("other"), Some(C2), "sh-", "");
     check(&counted(0), None, "s--", why);
     snapshot.revisions.clear();

@@ -131,7 +131,7 @@ fn own_annotation(kind: Option<Kind>, key: &str, value: &str, at: &Path<'_>, fin
         }
     };
     if !matches!(value, "true" | "false") {
-        let message = format!("`{value}` must be `true` or `false`");
+        let message = format!("Invalid value: `{value}`: must be `true` or `false`");
         findings.add(&rules::UNKNOWN_VALUE, &at.field(key), message).help(help);
     }
 }

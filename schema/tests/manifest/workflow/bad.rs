@@ -286,9 +286,9 @@ fn said(states: &str) -> Vec<String> {
 fn a_mistake_in_a_field_hides_no_state_that_is_not_there() {
     let found = said(r#"{"a": {"Type": "Task", "Resource": "f", "Retrys": [], "Next": "c"}}"#);
     insta::assert_snapshot!(found.join("\n"), @r"
-    1:13 not-found spec.startAt: no state of this machine is called `b` (did you mean `a`?)
+    1:13 not-found spec.startAt: this machine has no state `b` (did you mean `a`?)
     2:52 unknown-field spec.states.a.Retrys: unknown field `Retrys` (did you mean `retry`?)
-    2:74 not-found spec.states.a.next: no state of this machine is called `c` (did you mean `a`?)
+    2:74 not-found spec.states.a.next: this machine has no state `c` (did you mean `a`?)
     ");
     // Where the mistake is in what names the states, what is not found would only follow from it.
     let loaded = load(&workflow("startAt: a\nstats: {a: {type: Succeed}}"));

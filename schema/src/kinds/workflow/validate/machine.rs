@@ -74,7 +74,7 @@ fn transitions(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) 
         if !machine.states.contains_key(name) {
             all_exist = false;
             let help = suggestion(name, machine.states.keys().map(String::as_str));
-            findings.add(&rules::NOT_FOUND, at, format!("unknown state `{name}`")).help(help);
+            findings.add(&rules::NOT_FOUND, at, format!("this machine has no state `{name}`")).help(help);
         }
     };
     target(&at.field("startAt"), machine.start_at);
