@@ -26,7 +26,7 @@ const TESTED: [(&str, &str, &str); 20] = [
     (
         "file-truncated",
         "reconciler/src/gitops/tests/contents/truncated.rs",
-        "a_file_cut_within_a_valid_document_removes_nothing_however_many_commits_follow",
+        "a_file_truncated_within_a_valid_document_removes_nothing_however_many_commits_follow",
     ),
     (
         "foreign-file",

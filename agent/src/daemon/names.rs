@@ -41,9 +41,9 @@ pub(crate) fn wire_dns(
     runtime: &mut Runtime,
     config: &Config,
     netlink: Arc<dyn Netlink>,
-    deps: &NamesDeps,
+    names: &NamesDeps,
 ) -> watch::Receiver<NodeDns> {
-    let NamesDeps { subnet, catalog, handover } = deps.clone();
+    let NamesDeps { subnet, catalog, handover } = names.clone();
     let (settings, agent_dir) = (config.dns.clone(), config.machine.agent_dir());
     let range = subnet.borrow().clone();
     let at_first = Arc::clone(&catalog.borrow());
@@ -69,11 +69,11 @@ pub(crate) fn wire_dns(
 pub(crate) fn wire_functions(
     runtime: &mut Runtime,
     listen: SocketAddr,
-    deps: NamesDeps,
+    names: NamesDeps,
     demand: watch::Sender<Option<NodeDemand>>,
     (files, control): (Arc<PodFiles>, watch::Receiver<ControlPlane>),
 ) -> Arc<dyn FunctionCalls> {
-    let NamesDeps { subnet, catalog, handover } = deps;
+    let NamesDeps { subnet, catalog, handover } = names;
     let calls = functions::Calls::new(Timestamp::now());
     let row = Row::every(DEMAND_INTERVAL).wake_on(calls.changed());
     runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
@@ -91,10 +91,10 @@ pub(crate) fn wire_functions(
 pub(crate) fn wire_gateway(
     runtime: &mut Runtime,
     node: &str,
-    deps: NamesDeps,
+    names: NamesDeps,
     functions: Arc<dyn FunctionCalls>,
 ) {
-    let NamesDeps { subnet, catalog, handover } = deps;
+    let NamesDeps { subnet, catalog, handover } = names;
     let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
     let (node, port, limits) = (node.to_owned(), gateway::PORT, crate::http::limits::Limits::default());
     let deps = GatewayDeps { node, port, limits, subnet, catalog, functions, handover };

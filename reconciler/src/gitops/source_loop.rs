@@ -80,8 +80,8 @@ struct Rest {
     status: i64,
     /// What kept the remote from being read, if anything did.
     problem: Option<Problem>,
-    /// The whole of it, if objects wait for others to get well.
-    waits_in: Option<Arc<Snapshot>>,
+    /// The snapshot, while objects wait for others to get well: another one may release them.
+    snapshot: Option<Arc<Snapshot>>,
     /// When the first of these has waited long enough.
     due: Option<Timestamp>,
 }
@@ -210,7 +210,7 @@ impl SourceLoop {
             && settled.objects.ptr_eq(&snapshot.objects)
             && settled.problem.as_ref() == problem
             && settled.due.is_none_or(|due| self.now() < due)
-            && settled.waits_in.as_ref().is_none_or(|before| snapshot.plans_as(before))
+            && settled.snapshot.as_ref().is_none_or(|before| snapshot.plans_as(before))
     }
 
     async fn situation(
@@ -420,7 +420,7 @@ impl Loop for SourceLoop {
                 status: at,
                 problem: observed.problem.clone(),
                 due: plan.due,
-                waits_in: (!plan.waiting.is_empty()).then(|| Arc::clone(&observed.snapshot)),
+                snapshot: (!plan.waiting.is_empty()).then(|| Arc::clone(&observed.snapshot)),
             });
         }
         Ok(Next::Interval)

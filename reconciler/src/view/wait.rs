@@ -157,7 +157,8 @@ impl<'a> Target<'a> {
         let is_owner = |object: &ObjectRef| {
             let has_name = || pod.name == object.name || workload == Some(&object.name);
             // The copies of a pod go with its autoscaler.
-            object.kind == Kind::HorizontalPodAutoscaler || object.namespace == pod.namespace && has_name()
+            let is_its = object.kind == Kind::HorizontalPodAutoscaler || has_name();
+            object.namespace == pod.namespace && is_its
         };
         !names_all || removed.iter().any(is_owner)
     }
@@ -262,9 +263,9 @@ fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Times
         owned().filter(|object| object.kind() != Kind::Pod).find_map(|object| awaited(snapshot, object))
     });
     // A commit does not wait for what others removed.
-    let removed =
+    let is_awaited =
         |pod: &NamespacedName| !only_own || targets.iter().any(|target| target.may_have_removed(pod));
-    let unwell = unwell.or_else(|| still_there(&index, removed));
+    let unwell = unwell.or_else(|| still_there(&index, is_awaited));
     unwell.unwrap_or(WaitState { healthy: true, ..WaitState::default() })
 }
 
@@ -314,7 +315,7 @@ fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
 }
 
 /// A pod of a removed object on a live node. Pods that a workload removes are not waited for.
-fn still_there(index: &Index<'_>, is_asked_for: impl Fn(&NamespacedName) -> bool) -> Option<WaitState> {
+fn still_there(index: &Index<'_>, is_awaited: impl Fn(&NamespacedName) -> bool) -> Option<WaitState> {
     let snapshot = index.snapshot;
     let has_workload = |pod: &NamespacedName| {
         let is_owner = |object: &Object| {
@@ -332,7 +333,7 @@ fn still_there(index: &Index<'_>, is_asked_for: impl Fn(&NamespacedName) -> bool
     let gone = |(node, pod): &&(String, NamespacedName)| {
         !snapshot.pods.contains_key(pod)
             && snapshot.node_is_ready(node)
-            && is_asked_for(pod)
+            && is_awaited(pod)
             && !has_workload(pod)
     };
     let mut bound = snapshot.bindings.keys().chain(snapshot.pod_status.keys());

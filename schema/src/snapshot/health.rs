@@ -73,14 +73,12 @@ fn node_status(snapshot: &Snapshot, node: &str) -> NodeStatus {
 pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
     let default = snapshot.cluster().defaults.progress_deadline_seconds;
     // A ReplicaSet or DaemonSet of Kubernetes has no deadline: the default one must leave it time to become ready.
-    let beside = |ready: u32| if ready < default { default } else { ready.saturating_add(default) };
+    let or_default = |written: Option<u32>, min_ready: u32| {
+        written.unwrap_or(if min_ready < default { default } else { min_ready.saturating_add(default) })
+    };
     match &object.resource {
-        Resource::ReplicaSet(set) => {
-            set.progress_deadline_seconds.unwrap_or_else(|| beside(set.min_ready_seconds))
-        }
-        Resource::DaemonSet(set) => {
-            set.progress_deadline_seconds.unwrap_or_else(|| beside(set.min_ready_seconds))
-        }
+        Resource::ReplicaSet(set) => or_default(set.progress_deadline_seconds, set.min_ready_seconds),
+        Resource::DaemonSet(set) => or_default(set.progress_deadline_seconds, set.min_ready_seconds),
         Resource::Pod(_)
         | Resource::Service(_)
         | Resource::Dns(_)
@@ -124,9 +122,10 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         Resource::Job(_) => {
             let (node, report) = job_report(snapshot, object).ok()?;
             // An upload has a bound of its own. One that is hindered says why.
-            let is_sent = report.status.phase == JobPhase::Uploading && report.status.reason.is_empty();
-            let is_sent = is_sent && snapshot.node_is_ready(&node);
-            Some(if is_sent { now } else { report.since }).filter(|at| *at <= now)
+            let is_uploaded = report.status.phase == JobPhase::Uploading
+                && report.status.reason.is_empty()
+                && snapshot.node_is_ready(&node);
+            Some(if is_uploaded { now } else { report.since }).filter(|at| *at <= now)
         }
         Resource::ReplicaSet(_) | Resource::DaemonSet(_) => {
             let rollout = rollout_of(snapshot, object)?;
@@ -233,8 +232,10 @@ fn job_report<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<(String, &'
         .ok_or_else(|| Health::Progressing { why: "it is not assigned to a node yet".to_owned() })?;
     let report = snapshot.job_reports.get(&(node.clone(), id.clone())).map(|report| &report.value);
     let report = report.filter(|report| report.uid == order.uid);
-    let why = || format!("node {node} has not begun with it yet");
-    report.ok_or_else(|| Health::Progressing { why: why() }).map(|report| (node.clone(), report))
+    match report {
+        Some(report) => Ok((node, report)),
+        None => Err(Health::Progressing { why: format!("node {node} has not begun with it yet") }),
+    }
 }
 
 /// How well a function is: its image first, then its rollout.

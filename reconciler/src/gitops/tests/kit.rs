@@ -358,6 +358,17 @@ impl Cluster {
 
     /// A node was given the job `name`, and reports this phase of it since `since`.
     pub(in crate::gitops) async fn report_job(&mut self, name: &str, phase: JobPhase, since: Timestamp) {
+        self.report_job_with(name, phase, since, "").await;
+    }
+
+    /// The same, with what hinders it.
+    pub(in crate::gitops) async fn report_job_with(
+        &mut self,
+        name: &str,
+        phase: JobPhase,
+        since: Timestamp,
+        reason: &str,
+    ) {
         let object = self.objects().await.remove(name).expect("the object is live");
         let Resource::Job(spec) = object.resource else { panic!("{name} is not a job") };
         let order = JobOrder {
@@ -371,7 +382,7 @@ impl Cluster {
             former: Vec::new(),
             deleting: false,
         };
-        let status = JobStatus { phase, ..JobStatus::default() };
+        let status = JobStatus { phase, reason: reason.to_owned(), ..JobStatus::default() };
         let report = JobReport { uid: order.uid.clone(), status, since, ..JobReport::default() };
         let job = NamespacedName::new("default", name);
         let mut writes = vec![put(&Key::JobReport("n1".into(), job.clone()), &report)];

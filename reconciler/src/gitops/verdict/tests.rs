@@ -92,6 +92,9 @@ async fn a_commit_is_not_bad_while_its_job_gets_on() {
     let applied = cluster.revisions().await[0].applied_at;
     cluster.report_job("sum", JobPhase::Uploading, applied).await;
     assert!(decided(&mut cluster, 500).await.decided.is_empty());
+    // Seen red without the look at the reason: never bad.
+    cluster.report_job_with("sum", JobPhase::Uploading, applied, "permission denied").await;
+    assert!(matches!(verdicts(&decided(&mut cluster, 500).await)[..], [(1, Verdict::Bad { .. })]));
     let second = SignedDuration::from_secs(1);
     cluster.report_job("sum", JobPhase::Submitting, applied + second * 500).await;
     assert!(decided(&mut cluster, 619).await.decided.is_empty());

@@ -288,27 +288,28 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     let mut later = snapshot.clone();
     later.revisions.insert(("main".to_owned(), 2), stored(Revision { counts: waits, ..revision(2, C2) }));
     check(&later, Some(C2), "s--", why);
-    // Seen red with every removal waited for.
+    // Seen red without the look at the counts.
     check(&counted(0), Some(C2), "sh-", "");
-    let removing = |name: &str| {
+    let removing = |kind: Kind, namespace: &str, name: &str| {
         let counts = ChangeCounts { delete: 1, ..ChangeCounts::default() };
-        let removed =
-            vec![ObjectRef { kind: Kind::Pod, namespace: "default".to_owned(), name: name.to_owned() }];
+        let removed = vec![ObjectRef { kind, namespace: namespace.to_owned(), name: name.to_owned() }];
         let mut snapshot = snapshot.clone();
         let removal = Revision { counts, removed, ..revision(2, C2) };
         snapshot.revisions.insert(("main".to_owned(), 2), stored(removal));
         snapshot
     };
-    check(&removing("web"), Some(C2), "s--", why);
-    let copy = ("n1".to_owned(), NamespacedName::new("default", "web-0123abcd-1"));
-    let mut copied = removing("web");
-    for place in copied.pod_status.keys().cloned().collect::<Vec<_>>() {
-        let status = copied.pod_status.remove(&place).unwrap();
-        copied.pod_status.insert(copy.clone(), status);
-    }
+    // Seen red with every removal waited for.
+    check(&removing(Kind::Pod, "default", "web"), Some(C2), "s--", why);
+    check(&removing(Kind::HorizontalPodAutoscaler, "default", "web"), Some(C2), "s--", why);
+    check(&removing(Kind::HorizontalPodAutoscaler, "other", "web"), Some(C2), "sh-", "");
+    check(&removing(Kind::Pod, "default", "other"), Some(C2), "sh-", "");
+    // Seen red with the pod's own name alone.
+    let mut copied = removing(Kind::Pod, "default", "web");
     copied.bindings = Default::default();
+    let place = ("n1".to_owned(), NamespacedName::new("default", "web"));
+    let status = copied.pod_status.remove(&place).expect("the pod runs on n1");
+    copied.pod_status.insert((place.0, NamespacedName::new("default", "web-0123abcd-1")), status);
     check(&copied, Some(C2), "s--", "pod default/web-0123abcd-1: Terminating: node n1 is stopping it");
-    check(&removing("other"), Some(C2), "sh-", "");
     check(&counted(0), None, "s--", why);
     snapshot.revisions.clear();
     check(&snapshot, Some(C2), "s--", why);

@@ -27,7 +27,7 @@ fn quarantined(status: &SourceStatus) -> Vec<&str> {
 
 // Seen red with nothing marked, and with a base that may have files in quarantine.
 #[tokio::test]
-async fn a_file_cut_within_a_valid_document_removes_nothing_however_many_commits_follow() {
+async fn a_file_truncated_within_a_valid_document_removes_nothing_however_many_commits_follow() {
     let (mut repo, mut cluster, text) = three_in_one().await;
     // Of the second image, two letters are left.
     let end = text.rfind("---\n").unwrap();
