@@ -222,7 +222,8 @@ async fn long_run(api: &Api, run: &str, transitions: usize) {
 #[tokio::test]
 async fn while_a_long_run_is_gone_through_others_are_answered() {
     let api = with_flow().await;
-    long_run(&api, "r1", 1_500).await;
+    // In a debug build twice as many take 10 s of the 15 that the API gives an answer.
+    long_run(&api, "r1", 700).await;
     let began = Instant::now();
     let showing = api.get("/v1/runs/default/long/r1");
     let mut showing = std::pin::pin!(showing);
@@ -238,8 +239,9 @@ async fn while_a_long_run_is_gone_through_others_are_answered() {
         }
     };
     longest = longest.max(last.elapsed());
-    assert_eq!((code, &run["steps"]), (200, &1_501.into()));
-    assert!(run["withoutData"].as_u64() > Some(1_000), "{}", run["withoutData"]);
+    assert_eq!((code, &run["steps"]), (200, &701.into()));
+    // At most 500 keep their data.
+    assert!(run["withoutData"].as_u64() > Some(200), "{}", run["withoutData"]);
     let all = began.elapsed();
     assert!(longest < all / 2, "{longest:?} of {all:?} nothing was answered");
 }
