@@ -14,6 +14,9 @@ pub struct Limits {
     /// Time for a request's head once its first byte is there, and for the first byte of a new
     /// connection: who sends a byte now and then must not hold connections.
     pub head: Duration,
+    /// Time for the first byte of a connection that was made just before shutdown: its client can't know of that. Clients that
+    /// open a connection to ask something do so at once.
+    pub first_byte: Duration,
     /// Time without a request on a connection that has had one; browsers and nginx count alike.
     pub idle: Duration,
     /// Time for a connection to an endpoint: two of TCP's tries.
@@ -40,6 +43,7 @@ impl Default for Limits {
             connections: 4096,
             head_bytes: 64 * 1024,
             head: Duration::from_secs(10),
+            first_byte: Duration::from_secs(1),
             idle: Duration::from_secs(60),
             connect: Duration::from_secs(2),
             gone: Duration::from_secs(5),

@@ -16,13 +16,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-const HEAD: u8 = 0;
-const REQUEST: u8 = 1;
-const IDLE: u8 = 2;
+/// Nothing has come yet.
+const NEW: u8 = 0;
+const HEAD: u8 = 1;
+const REQUEST: u8 = 2;
+const IDLE: u8 = 3;
 /// In a request whose answer is held here until the client has read it.
-const HELD: u8 = 3;
+const HELD: u8 = 4;
 
-/// Where a connection is: in a head, in a request, in a held answer, or between two requests.
+/// Where a connection is: new, in a head, in a request, in a held answer, or between two requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phase(Arc<Shared>);
 
@@ -41,6 +43,11 @@ impl Phase {
     pub(super) fn begin(&self) -> Turn {
         self.change(REQUEST);
         Turn(Some(self.clone()))
+    }
+
+    /// Nothing has come from the client yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.now() == NEW
     }
 
     fn change(&self, to: u8) {
@@ -106,7 +113,7 @@ impl Clock {
     /// client is not waited for, as where its bytes wait for an endpoint, no time is up.
     pub(super) fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let time = match self.phase.now() {
-            HEAD => self.head,
+            NEW | HEAD => self.head,
             IDLE => self.idle,
             _ => return Poll::Pending,
         };
@@ -180,9 +187,14 @@ impl AsyncRead for Patient {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         self.phase.0.waits.store(polled.is_pending(), Ordering::Relaxed);
-        // The first byte of the next head; a request under way stays one.
-        if buf.filled().len() > before && self.phase.now() == IDLE {
-            self.phase.change(HEAD);
+        if buf.filled().len() > before {
+            match self.phase.now() {
+                // The time of the first head has begun with the connection.
+                NEW => self.phase.0.phase.store(HEAD, Ordering::Relaxed),
+                IDLE => self.phase.change(HEAD),
+                // A request under way stays one.
+                _ => {}
+            }
         }
         polled
     }

@@ -22,7 +22,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -270,11 +270,13 @@ async fn serve<H: Handler>(
     // Without these it works, too, only slower, or it takes longer to see that the client is gone.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(limits.idle));
+    let first_byte_due = Instant::now() + limits.first_byte;
     let stream = Patient::new(stream, limits.answer);
     let phase = stream.phase();
     let mut clock = Clock::new(phase.clone(), limits.head, limits.idle);
+    let phase_of_service = phase.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (handler, caller, turn) = (Arc::clone(&handler), caller.clone(), phase.begin());
+        let (handler, caller, turn) = (Arc::clone(&handler), caller.clone(), phase_of_service.begin());
         async move {
             let response = handler.handle(request, caller).await;
             let turn = match response.status() {
@@ -299,6 +301,8 @@ async fn serve<H: Handler>(
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = pin!(connection);
+    // There is one from shutdown on, until the connection heeds it. hyper would close one from which nothing has come yet.
+    let mut grace = None;
     let ended = future::poll_fn(|cx| {
         // First: a request that came before the shutdown is answered.
         let mut polled = connection.as_mut().poll(cx);
@@ -306,12 +310,17 @@ async fn serve<H: Handler>(
             && let Poll::Ready(Some(ending)) = endings.poll_next_unpin(cx)
         {
             match ending {
-                Ending::Shutdown => {
-                    connection.as_mut().graceful_shutdown();
-                    polled = connection.as_mut().poll(cx);
-                }
+                Ending::Shutdown => grace = Some(Box::pin(sleep_until(first_byte_due))),
                 Ending::Cut => return Poll::Ready(Ok(())),
             }
+        }
+        if polled.is_pending()
+            && let Some(timer) = &mut grace
+            && (!phase.is_new() || timer.as_mut().poll(cx).is_ready())
+        {
+            grace = None;
+            connection.as_mut().graceful_shutdown();
+            polled = connection.as_mut().poll(cx);
         }
         if polled.is_pending() { clock.poll_timeout(cx).map(Ok) } else { polled }
     });

@@ -82,8 +82,7 @@ impl GatewayLoop {
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         let (table, newest) = watch::channel(Arc::new(Table::default()));
         let (listeners, opened) = mpsc::channel(1);
-        // A tunnel does not end by itself: shutdown does not wait for one.
-        let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
+        let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone(), cut.clone());
         let turns = Turns::default();
         let router = Router { table: newest, proxy: proxy.clone(), turns: turns.clone(), functions };
         let server = Server::new(router, limits, connections, cut);

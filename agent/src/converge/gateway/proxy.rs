@@ -121,15 +121,22 @@ pub struct Proxy {
     balancer: Balancer,
     limits: Limits,
     tunnels: TaskTracker,
+    shutdown: CancellationToken,
     cut: CancellationToken,
 }
 
 impl Proxy {
-    /// A proxy whose tunnels are counted in `tunnels` and end at once when `cut` is cancelled.
-    pub fn new(limits: Limits, tunnels: TaskTracker, cut: CancellationToken) -> Self {
+    /// A proxy whose tunnels are counted in `tunnels` and end at `shutdown`: none ends by itself. What is left of a request
+    /// that was answered early is counted there, too, and ends at `cut`.
+    pub fn new(
+        limits: Limits,
+        tunnels: TaskTracker,
+        shutdown: CancellationToken,
+        cut: CancellationToken,
+    ) -> Self {
         let pools = || Pools { watched: pool(&limits, Some(limits.gone)), patient: pool(&limits, None) };
         let pools = (0..cores::count()).map(|_| pools()).collect();
-        Self { pools, balancer: Balancer::default(), limits, tunnels, cut }
+        Self { pools, balancer: Balancer::default(), limits, tunnels, shutdown, cut }
     }
 
     /// Closes connections to endpoints that were idle for too long.
@@ -239,7 +246,7 @@ impl Proxy {
             return Err(Refusal::new(StatusCode::BAD_GATEWAY, why));
         };
         let (endpoint, driver) = (hyper::upgrade::on(&mut response), response.body_mut().take_driver());
-        let (cut, held) = (self.cut.clone(), (place, Arc::clone(&caller.place)));
+        let (shutdown, held) = (self.shutdown.clone(), (place, Arc::clone(&caller.place)));
         self.tunnels.spawn(async move {
             let tunnel = async {
                 if let Some(driver) = driver {
@@ -248,7 +255,7 @@ impl Proxy {
                 tunnel(client, endpoint).await
             };
             // Cancel-safe: a tunnel that is cut is closed on both sides.
-            if let Some(Err(error)) = cut.run_until_cancelled(tunnel).await {
+            if let Some(Err(error)) = shutdown.run_until_cancelled(tunnel).await {
                 tracing::debug!(%error, "a tunnel broke");
             }
             drop(held);

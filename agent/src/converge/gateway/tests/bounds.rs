@@ -190,6 +190,43 @@ async fn at_the_end_requests_under_way_are_answered_and_nothing_else_is_waited_f
     assert!(tokio::net::TcpStream::connect(bed.address).await.is_err());
 }
 
+// Seen red with connections that end at once: the first client gets no answer.
+#[tokio::test]
+async fn at_the_end_a_connection_that_was_just_made_has_time_for_its_first_request() {
+    let limits = Limits { drain: super::PATIENCE, first_byte: super::PATIENCE, ..Limits::default() };
+    let bed = Bed::start(limits, table(&[named("hello").await])).await;
+    let mut new = bed.client().await;
+    let mut idle = bed.client().await;
+    idle.send(&get("/")).await;
+    // The other one was taken before.
+    idle.message().await;
+    bed.shutdown.cancel();
+    assert!(idle.closes().await);
+    new.send(&get("/")).await;
+    let answer = new.message().await;
+    assert!(answer.ends_with("hello") && answer.contains("connection: close"), "{answer}");
+    assert!(new.closes().await);
+    tokio::time::timeout(super::PATIENCE / 2, bed.serving).await.unwrap().unwrap();
+}
+
+// Seen red with a timer that is not polled.
+#[tokio::test]
+async fn at_the_end_a_connection_on_which_nothing_comes_is_not_waited_for_long() {
+    let limits = Limits {
+        drain: super::PATIENCE,
+        head: Duration::from_secs(3600),
+        first_byte: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let bed = Bed::start(limits, table(&[])).await;
+    let (mut silent, mut asks) = (bed.client().await, bed.client().await);
+    asks.send(&get("/")).await;
+    asks.message().await;
+    bed.shutdown.cancel();
+    assert!(silent.closes().await);
+    tokio::time::timeout(super::PATIENCE / 2, bed.serving).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn at_the_end_nobody_is_waited_for_without_limit() {
     let (asked, mut begun) = tokio::sync::mpsc::channel::<()>(1);

@@ -95,7 +95,7 @@ impl Bed {
         let shutdown = CancellationToken::new();
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         let (tables, newest) = watch::channel(Arc::new(table));
-        let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
+        let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone(), cut.clone());
         let functions = functions();
         let router = Router { table: newest, proxy: proxy.clone(), turns: Turns::default(), functions };
         let address = listener.local_addr().unwrap();
