@@ -70,12 +70,19 @@ fn without_colours(said: &str) -> String {
     plain
 }
 
+/// One more failure of a push or a removal.
+fn failed_again(before: Option<&Failure>, why: String) -> Failure {
+    let attempts = before.map_or(0, |failed| failed.attempts) + 1;
+    Failure { why, at: Timestamp::now(), attempts, package_index: None }
+}
+
 impl BuildsLoop {
     pub(super) async fn carry_out(&mut self, observed: &Observed, plan: BuildsPlan) -> Next {
         self.reports.send_replace(Some(plan.reported));
         self.unneeded_since = plan.unneeded_since;
         self.failed.retain(|hash, _| observed.orders.contains_key(hash));
         self.push_failed.retain(|hash, _| observed.images.contains_key(hash));
+        self.removal_failed.retain(|hash, _| observed.images.contains_key(hash));
         for (image, name) in plan.claim {
             if let Err(error) = self.deps.docker.tag(&image, &name).await {
                 tracing::debug!(image, %error, "could not tag an image of a function");
@@ -88,25 +95,14 @@ impl BuildsLoop {
         if let Some((hash, reference, target)) = plan.push {
             self.push(hash, &reference, &target).await;
         }
-        is_again |= self.remove_all(plan.remove).await;
+        for removal in plan.remove {
+            is_again |= self.remove(removal).await;
+        }
         if !plan.remove_logs.is_empty() {
             self.remove_logs(&plan.remove_logs).await;
         }
         // What is known now may be enough for the next step.
         if is_again { Next::After(Duration::ZERO) } else { Next::Interval }
-    }
-
-    /// Whether any is gone. A registry that is unavailable is asked once: each answer may take its time.
-    async fn remove_all(&mut self, removals: Vec<Removal>) -> bool {
-        let (mut is_any_gone, mut is_available) = (false, true);
-        for removal in removals {
-            if is_available || removal.pushed.is_empty() {
-                let is_gone = self.remove(removal).await;
-                is_available &= is_gone;
-                is_any_gone |= is_gone;
-            }
-        }
-        is_any_gone
     }
 
     /// Whether it is gone, from the registry first: only its local names say that a copy is there.
@@ -116,6 +112,8 @@ impl BuildsLoop {
                 Ok(()) => {}
                 Err(NotDeleted::Unavailable(why)) => {
                     tracing::warn!(repository, digest, why, "could not delete an image in the registry yet");
+                    let failure = failed_again(self.removal_failed.get(&removal.hash), why);
+                    self.removal_failed.insert(removal.hash, failure);
                     return false;
                 }
                 Err(NotDeleted::Refused(why)) => {
@@ -144,9 +142,8 @@ impl BuildsLoop {
             }
             Err(why) => {
                 tracing::warn!(target, why, "an image can't be pushed");
-                let attempts = self.push_failed.get(&hash).map_or(0, |failed| failed.attempts) + 1;
                 self.record_node_event("PushFailed", why.clone());
-                let failure = Failure { why, at: Timestamp::now(), attempts, package_index: None };
+                let failure = failed_again(self.push_failed.get(&hash), why);
                 self.push_failed.insert(hash, failure);
             }
         }

@@ -83,6 +83,7 @@ pub struct BuildsLoop {
     reports: watch::Sender<Option<Reported>>,
     failed: BTreeMap<String, Failure>,
     push_failed: BTreeMap<String, Failure>,
+    removal_failed: BTreeMap<String, Failure>,
     unneeded_since: BTreeMap<String, Timestamp>,
 }
 
@@ -94,6 +95,7 @@ impl BuildsLoop {
             reports,
             failed: BTreeMap::new(),
             push_failed: BTreeMap::new(),
+            removal_failed: BTreeMap::new(),
             unneeded_since: BTreeMap::new(),
         }
     }

@@ -41,6 +41,7 @@ impl BuildsLoop {
             registry: self.deps.registry.address(),
             to_push: to_push.map(str::to_owned).collect(),
             push_failed: self.push_failed.clone(),
+            removal_failed: self.removal_failed.clone(),
             orders,
             logs: self.logs(),
             bases: of_bases(&images),

@@ -10,7 +10,7 @@ use schema::records::{BuildOrder, NodeImage, NodeImageState, RegistryCopy};
 use super::base::own;
 use crate::worlds::docker::StoredImage;
 
-/// Between two tries of a build or a push that failed: first, and at most.
+/// Between two tries of a build, a push or a removal that failed: first, and at most.
 const RETRY: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
 /// Begins a further name of an image, by which an instance says that it needs it: several on one machine share images.
@@ -22,7 +22,7 @@ const BASE_PREFIX: &str = "minik8s.local/python";
 /// Images by the hash in their name, as they are reported.
 pub type Reported = BTreeMap<String, Arc<NodeImage>>;
 
-/// A build or a push that failed.
+/// A build, a push or a removal that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub why: String,
@@ -61,6 +61,8 @@ pub struct Observed {
     /// Hashes of the images that the registry lacks and this node, as the first that has them, is to push.
     pub to_push: BTreeSet<String>,
     pub push_failed: BTreeMap<String, Failure>,
+    /// Images that the registry could not delete yet.
+    pub removal_failed: BTreeMap<String, Failure>,
     /// Hashes of the images that functions and pods of this node need; none while that is not known.
     pub needed: Option<BTreeSet<String>>,
     /// Since when images that are not needed have not been.
@@ -85,6 +87,7 @@ pub struct BuildsPlan {
     pub push: Option<(String, String, String)>,
     /// Names of images, and the further ones that they get.
     pub claim: Vec<(String, String)>,
+    /// Of those that were pushed one at most: a registry that is unavailable is slow to answer.
     pub remove: Vec<Removal>,
     /// Hashes of builds whose logs go, with what else they left.
     pub remove_logs: Vec<String>,
@@ -194,7 +197,15 @@ impl BuildsPlan {
     fn remove_in_time(&mut self, observed: &Observed, removal: Removal, now: Timestamp) {
         let since = observed.unneeded_since.get(&removal.hash).copied().unwrap_or(now);
         self.unneeded_since.insert(removal.hash.clone(), since);
-        if self.is_over(observed, since, now) {
+        if !self.is_over(observed, since, now) {
+            return;
+        }
+        let retry_at = observed.removal_failed.get(&removal.hash).map(Failure::retry_at);
+        let retry_at = retry_at.filter(|at| *at > now);
+        self.look_again(retry_at);
+        let asks_registry = |removal: &Removal| !removal.pushed.is_empty();
+        let waits = asks_registry(&removal) && self.remove.iter().any(asks_registry);
+        if retry_at.is_none() && !waits {
             self.remove.push(removal);
         }
     }

@@ -153,6 +153,29 @@ fn pushed() -> StoredImage {
     StoredImage { tags, digests: vec!["r.lan:5000/team/function@sha256:2".to_owned()], ..stored() }
 }
 
+// Seen red with all of them in one plan, and with the first one only, however often that failed.
+#[test]
+fn a_registry_is_asked_to_delete_one_image_at_a_time() {
+    let of = |first: char, pushed: bool| {
+        let hash: String = HASH.chars().rev().chain([first]).skip(1).collect();
+        let mut tags = vec![format!("minik8s.local/function:{hash}")];
+        if pushed {
+            tags.push(format!("r.lan:5000/team/function:{hash}"));
+        }
+        StoredImage { tags, digests: vec!["r.lan:5000/team/function@sha256:2".to_owned()], ..stored() }
+    };
+    let images = of_functions(vec![of('a', true), of('b', true), of('c', false)]);
+    let unneeded_since = images.keys().map(|hash| (hash.clone(), at(-1))).collect();
+    let needed = Some(BTreeSet::new());
+    let seen = Observed { images, needed, unneeded_since, ..Observed::default() };
+    let goes = plan(&seen, at(0)).remove;
+    assert_eq!(goes.iter().map(|removal| removal.pushed.len()).collect::<Vec<_>>(), [1, 0], "{goes:?}");
+    let removal_failed = [(goes[0].hash.clone(), failure(0))].into();
+    let next = plan(&Observed { removal_failed, ..seen }, at(1));
+    assert_eq!((next.remove.len(), next.again_at), (2, Some(at(10))));
+    assert!(next.remove[0].pushed.len() == 1 && next.remove[0].hash != goes[0].hash, "{next:?}");
+}
+
 // Seen red with an image that is reported ready before the push.
 #[test]
 fn what_is_built_is_pushed_before_others_learn_of_it_and_a_push_that_fails_keeps_it_from_nobody() {
