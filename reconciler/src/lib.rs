@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod diagnostics;
 pub mod git;
 pub mod gitops;
+mod guarded_writes;
 mod kinds;
 mod listener;
 mod plural;

@@ -12,7 +12,6 @@ use schema::records::SourceState;
 use schema::snapshot::Snapshot;
 
 mod away;
-mod commit;
 mod last_known;
 mod note;
 mod reason;

@@ -26,13 +26,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::autoscaler::Autoscaler;
-use super::commit::{Committed, commit};
 use super::functions::Functions;
 use super::last_known::LastKnown;
 use super::nodes::Nodes;
 use super::note::{Note, subject};
 use super::writes::{Change, Write, Writes};
 use super::{Controller, Observed, Settings};
+use crate::guarded_writes::{self, PARALLEL, Stopped, WriteGroup, Written};
 
 /// Longest wait within one run for the snapshot to hold this controller's own writes. Seen: a few
 /// milliseconds; a reflector that lists again after an outage takes longer, and the next run waits on.
@@ -76,7 +76,7 @@ pub struct Shell<C> {
 /// What became of a plan.
 pub struct Outcome {
     plan: Writes,
-    committed: Committed,
+    written: Written,
 }
 
 impl<C: Controller> Shell<C> {
@@ -266,35 +266,43 @@ impl<C: Controller> Loop for Shell<C> {
         );
         // The fence of the term in which the snapshot was observed, not of the one that is now.
         let Some(fence) = self.term.filter(|_| !plan.writes.is_empty()) else {
-            return Outcome { plan, committed: Committed::default() };
+            return Outcome { plan, written: Written::default() };
         };
         for write in &plan.writes {
             tracing::debug!("{write}");
         }
-        let committed = commit(self.deps.store.as_ref(), &fence.guard(), &plan.writes).await;
-        Outcome { plan, committed }
+        let groups: Vec<WriteGroup> = plan.groups().map(group).collect();
+        let written = guarded_writes::write(self.deps.store.as_ref(), fence, &groups, PARALLEL).await;
+        Outcome { plan, written }
     }
 
     async fn report(&mut self, _seen: Observed, outcome: Outcome) -> Result<Next, LoopError> {
-        let Outcome { plan, committed } = outcome;
-        self.floor = self.floor.max(committed.revision);
-        for &number in &committed.done {
-            self.record_write(&plan.writes[number]);
+        let Outcome { plan, written } = outcome;
+        self.floor = self.floor.max(written.revision);
+        let groups: Vec<&[Write]> = plan.groups().collect();
+        for write in written.done.iter().flat_map(|number| groups[*number]) {
+            self.record_write(write);
         }
-        if committed.fenced {
+        if matches!(written.stopped, Some(Stopped::FenceLost)) {
             return Err(LoopError::message("another reconciler leads now, so nothing more was written"));
         }
         let next_note = self.record_new(&plan.notes);
-        if let Some(error) = committed.error {
+        if let Some(Stopped::Store(error)) = written.stopped {
             self.unsure = true;
             return Err(LoopError::new(format!("writing the plan of {}", C::NAME), error));
         }
-        if committed.conflicts > 0 {
-            tracing::debug!(conflicts = committed.conflicts, "keys moved on since the plan, planning again");
+        if !written.conflicts.is_empty() {
+            let conflicts = written.conflicts.len();
+            tracing::debug!(conflicts, "keys moved on since the plan, planning again");
             return Ok(Next::After(AFTER_CONFLICT));
         }
         Ok(next_note.map_or(Next::Interval, Next::After))
     }
+}
+
+/// The writes with their guards.
+fn group(writes: &[Write]) -> WriteGroup {
+    writes.iter().map(|write| (write.guard(), write.op())).collect()
 }
 
 #[cfg(test)]

@@ -132,6 +132,11 @@ impl Writes {
         self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 
+    /// The writes, those together that happen together.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &[Write]> {
+        self.writes.chunk_by(|_, next| next.joined)
+    }
+
     /// Adds a note.
     pub fn note(&mut self, note: Note) {
         self.notes.push(note);
@@ -153,16 +158,6 @@ impl Write {
             Change::Put(value) => Op::put(&self.key, value.clone()),
             Change::Delete => Op::delete(&self.key),
         }
-    }
-
-    /// Bytes of key and value, for the size of a transaction.
-    pub fn size_bytes(&self) -> usize {
-        let value = match &self.change {
-            Change::Put(value) => value.len(),
-            Change::Delete => 0,
-        };
-        // The key travels in the guard and in the operation.
-        2 * self.key.to_string().len() + value
     }
 }
 

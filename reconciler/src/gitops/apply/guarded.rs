@@ -1,6 +1,5 @@
 //! Transactions of the leader.
 
-use schema::keys::Key;
 use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 
@@ -26,10 +25,4 @@ pub(in crate::gitops) async fn guarded(
         TxnOutcome::Committed(revision) => Ok(Some(revision)),
         TxnOutcome::Conflict => Ok(None),
     }
-}
-
-/// This fence still is the leader's.
-pub(in crate::gitops) async fn fence_holds(store: &SharedStore, fence: Fence) -> Result<bool, StoreError> {
-    let leader = store.get(&Key::Leader.to_string()).await?;
-    Ok(leader.is_some_and(|leader| leader.create_revision == fence.create_revision))
 }

@@ -1,32 +1,27 @@
 //! Carries a plan out: guarded transactions, several in flight, in the plan's order of kinds.
 //!
-//! Every transaction carries the leader's fence and a guard per key. A conflict is split until the
-//! one key is found that changed meanwhile; it is left to the next plan. A lost fence ends it all.
+//! Every transaction carries the leader's fence and a guard per key. A key that changed meanwhile is left to the next
+//! plan. A lost fence ends it all.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use futures::stream::{self, StreamExt as _};
 use schema::codec;
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::store::election::Fence;
-use schema::store::{Guard, Op, SharedStore, StoreError, TXN_OPS_MAX, TxnOutcome};
+use schema::store::{Guard, Op, SharedStore, StoreError};
 
 mod guarded;
 pub mod history;
 pub mod record;
 pub(super) mod triggered;
 
-pub(super) use guarded::{fence_holds, guard_of_present, guarded};
+pub(super) use guarded::{guard_of_present, guarded};
 
 use crate::gitops::plan::{Act, Over, Step, waves};
-
-/// Transactions under way at once. More gain nothing on a single etcd, which writes in order.
-const IN_FLIGHT_MAX: usize = 8;
-/// Bytes of one transaction, well below etcd's 1.5 MiB.
-const TXN_BYTES_MAX: usize = 1024 * 1024;
+use crate::guarded_writes::{self, PARALLEL, WriteGroup};
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -99,14 +94,6 @@ impl Applied {
     }
 }
 
-/// One guarded write of a batch.
-#[derive(Debug, Clone)]
-struct Write {
-    object: ObjectRef,
-    guard: Guard,
-    op: Op,
-}
-
 /// Does `steps` wave by wave, removals only once everything else is done.
 pub async fn apply(store: &SharedStore, fence: Fence, steps: &[Step]) -> Applied {
     let mut applied = Applied::default();
@@ -126,10 +113,13 @@ pub async fn apply(store: &SharedStore, fence: Fence, steps: &[Step]) -> Applied
 
 async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> Applied {
     let mut applied = Applied::default();
-    let mut writes = Vec::with_capacity(wave.len());
+    let (mut objects, mut groups) = (Vec::with_capacity(wave.len()), Vec::with_capacity(wave.len()));
     for step in wave {
-        match write_of(store, step).await {
-            Ok(write) => writes.push(write),
+        match group_of(store, step).await {
+            Ok(group) => {
+                objects.push(&step.object);
+                groups.push(group);
+            }
             Err(Unwritten::Encode(why)) => applied.failed.push((step.object.clone(), why)),
             Err(Unwritten::Store(error)) => {
                 applied.stopped = Some(error.into());
@@ -138,16 +128,15 @@ async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> Applied
         }
     }
     let removes = wave.first().is_some_and(|step| matches!(step.act, Act::Delete));
-    let in_flight = if removes { 1 } else { IN_FLIGHT_MAX };
-    let batches = stream::iter(batches(writes)).map(|batch| apply_batch(store, fence, batch));
-    let mut outcomes = batches.buffer_unordered(in_flight);
-    while let Some(outcome) = outcomes.next().await {
-        applied.take(outcome);
-        if applied.stopped.is_some() {
-            // Those in flight end or not: either way the next plan is made against what is there.
-            break;
-        }
-    }
+    let parallel = if removes { 1 } else { PARALLEL };
+    let written = guarded_writes::write(store.as_ref(), fence, &groups, parallel).await;
+    applied.done = written.done.len();
+    applied.revision = written.revision;
+    applied.conflicts.extend(written.conflicts.into_iter().map(|number| objects[number].clone()));
+    applied.stopped = written.stopped.map(|stopped| match stopped {
+        guarded_writes::Stopped::FenceLost => Stopped::FenceLost,
+        guarded_writes::Stopped::Store(error) => error.into(),
+    });
     applied
 }
 
@@ -160,7 +149,7 @@ enum Unwritten {
     Store(#[from] StoreError),
 }
 
-async fn write_of(store: &SharedStore, step: &Step) -> Result<Write, Unwritten> {
+async fn group_of(store: &SharedStore, step: &Step) -> Result<WriteGroup, Unwritten> {
     let key = Key::Object(step.object.clone()).to_string();
     let guard = match step.over {
         Over::Nothing => Guard::Absent(key.clone()),
@@ -173,61 +162,7 @@ async fn write_of(store: &SharedStore, step: &Step) -> Result<Write, Unwritten> 
         }
         Act::Delete => Op::delete(&key),
     };
-    Ok(Write { object: step.object.clone(), guard, op })
-}
-
-/// As few transactions as their limits allow; one guard each is the fence.
-fn batches(writes: Vec<Write>) -> Vec<Vec<Write>> {
-    let mut batches: Vec<Vec<Write>> = Vec::new();
-    let mut bytes = 0;
-    for write in writes {
-        let size = match &write.op {
-            Op::Put { key, value, .. } => key.len() + value.len(),
-            Op::Delete { key } => key.len(),
-        };
-        match batches.last_mut() {
-            Some(batch) if batch.len() + 1 < TXN_OPS_MAX && bytes + size <= TXN_BYTES_MAX => {
-                batch.push(write);
-                bytes += size;
-            }
-            _ => {
-                batches.push(vec![write]);
-                bytes = size;
-            }
-        }
-    }
-    batches
-}
-
-/// Writes a batch; on a conflict its halves, down to the key that changed.
-async fn apply_batch(store: &SharedStore, fence: Fence, batch: Vec<Write>) -> Applied {
-    let mut applied = Applied::default();
-    let mut todo = vec![batch];
-    while let Some(mut batch) = todo.pop() {
-        let guards =
-            std::iter::once(fence.guard()).chain(batch.iter().map(|write| write.guard.clone())).collect();
-        let ops = batch.iter().map(|write| write.op.clone()).collect();
-        match store.txn(guards, ops).await {
-            Ok(TxnOutcome::Committed(revision)) => {
-                applied.done += batch.len();
-                applied.revision = applied.revision.max(revision);
-            }
-            Ok(TxnOutcome::Conflict) => match fence_holds(store, fence).await {
-                Ok(true) if batch.len() > 1 => {
-                    todo.push(batch.split_off(batch.len() / 2));
-                    todo.push(batch);
-                }
-                Ok(true) => applied.conflicts.extend(batch.into_iter().map(|write| write.object)),
-                Ok(false) => applied.stopped = Some(Stopped::FenceLost),
-                Err(error) => applied.stopped = Some(error.into()),
-            },
-            Err(error) => applied.stopped = Some(error.into()),
-        }
-        if applied.stopped.is_some() {
-            break;
-        }
-    }
-    applied
+    Ok(vec![(guard, op)])
 }
 
 /// How many steps there are by kind, for logs.

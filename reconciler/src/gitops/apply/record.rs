@@ -10,9 +10,10 @@ use schema::store::election::Fence;
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::{Guard, Op, SharedStore, StoreError};
 
-use super::guarded::{fence_holds, guard_of_present, guarded};
+use super::guarded::{guard_of_present, guarded};
 use super::history;
 use crate::gitops::{bounds, status};
+use crate::guarded_writes::fence_holds;
 
 /// Old revisions removed along with one new one.
 const EXPIRED_PER_RUN_MAX: usize = 50;
@@ -66,7 +67,7 @@ impl Place<'_> {
         }
         match guarded(self.store, self.fence, guards, ops).await? {
             Some(at) => Ok(at),
-            None if fence_holds(self.store, self.fence).await? => Err(RecordError::Changed),
+            None if fence_holds(self.store.as_ref(), self.fence).await? => Err(RecordError::Changed),
             None => Err(RecordError::FenceLost),
         }
     }
