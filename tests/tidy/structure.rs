@@ -10,15 +10,13 @@ const FILES_MAX: usize = 14;
 
 /// Files that still spawn tasks of their own. Remove a row when its tasks have moved to the runtime; add none.
 /// The runtime adopts those of the election, the events and the reflector: it ends when one of them does.
-const OWN_TASKS: [&str; 7] = [
+const OWN_TASKS: [&str; 6] = [
     "schema/src/store/election/mod.rs",
     "schema/src/store/events.rs",
     "schema/src/store/memory/mod.rs",
     "schema/src/store/reflector/mod.rs",
     "reconciler/src/cli/serve.rs",
     "reconciler/src/cli/up/mod.rs",
-    // One for each run: they come and go while the loop over them goes on, and end with its term.
-    "reconciler/src/runs/act.rs",
 ];
 
 /// What a loop does in `act` and `report` only.

@@ -1,6 +1,5 @@
 //! Carries out the steps of a plan: one transaction each, and tasks for runs.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -24,9 +23,6 @@ use super::plan::{Begin, Step, TriggerWrite, named_by};
 use super::records::{Entry, JournalPart, RunHead, RunId, Stored};
 use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
-
-/// Most steps at once: etcd answers many in the time of one.
-const AT_ONCE: usize = 32;
 
 /// Why a step was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -70,55 +66,27 @@ struct Ready {
 }
 
 impl WorkflowsLoop {
-    /// All steps, many at once. A step that fails for a reason of its own holds no other up.
-    pub(super) async fn carry_out(&mut self, fence: Fence, steps: Vec<Step>) -> Result<(), LoopError> {
-        for mut steps in self.groups(steps) {
-            while !steps.is_empty() {
-                let rest = steps.split_off(steps.len().min(AT_ONCE));
-                self.doubt_definitions(&steps);
-                let performed = stream::iter(steps).map(|step| self.perform(fence, step));
-                let performed: Vec<_> = performed.buffer_unordered(AT_ONCE).collect().await;
-                steps = rest;
-                // All of them, also after one that failed: what was begun is to be carried on.
-                let done = performed.into_iter().map(|(id, what, done)| self.take_in(fence, id, what, done));
-                done.fold(Ok(()), Result::and)?;
-            }
+    /// Batch after batch, the steps of each at once. A step that fails for a reason of its own holds no other up.
+    pub(super) async fn carry_out(&mut self, fence: Fence, batches: Vec<Vec<Step>>) -> Result<(), LoopError> {
+        for steps in batches {
+            self.doubt_definitions(&steps);
+            let at_once = steps.len();
+            let performed = stream::iter(steps).map(|step| self.perform(fence, step));
+            let performed: Vec<_> = performed.buffer_unordered(at_once).collect().await;
+            // All of them, also after one that failed: what was begun is to be carried on.
+            let done = performed.into_iter().map(|(id, what, done)| self.take_in(fence, id, what, done));
+            done.fold(Ok(()), Result::and)?;
         }
         Ok(())
     }
 
-    /// Those of runs that are forgotten may be gone even if the answer is lost; the next run writes its own again.
+    /// A definition may be deleted even if the answer is lost; the next run writes it again.
     fn doubt_definitions(&mut self, steps: &[Step]) {
         for step in steps {
-            if let Step::Forget(id) = step
-                && let Some(kept) = self.book.heads.get(id)
-            {
-                self.book.definitions.remove(&(id.workflow.clone(), kept.head.definition.clone()));
+            if let Step::Forget { id, definition: Some(definition) } = step {
+                self.book.definitions.remove(&(id.workflow.clone(), definition.clone()));
             }
         }
-    }
-
-    /// What may be done at once. A run by which a reconciler may have ended is taken up alone, so that no other counts as
-    /// the one that did it. A definition goes with the last run that has it: not while others begin, and after all others
-    /// that end with it.
-    fn groups(&self, steps: Vec<Step>) -> Vec<Vec<Step>> {
-        let (mut forgets, others): (Vec<_>, Vec<_>) =
-            steps.into_iter().partition(|step| matches!(step, Step::Forget(_)));
-        let (alone, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|step| match step {
-            Step::Resume { id, .. } => self.book.heads.get(id).is_some_and(|kept| kept.head.tries.is_some()),
-            _ => false,
-        });
-        let mut seen = BTreeSet::new();
-        forgets.reverse();
-        let (last, first) = forgets.into_iter().partition(|step| match step {
-            Step::Forget(id) => {
-                let definition = self.book.heads.get(id).map(|kept| kept.head.definition.clone());
-                seen.insert((id.workflow.clone(), definition))
-            }
-            _ => false,
-        });
-        let alone = alone.into_iter().map(|step| vec![step]);
-        [others].into_iter().chain(alone).chain([first, last]).collect()
     }
 
     async fn perform(&self, fence: Fence, step: Step) -> (Option<RunId>, String, Result<Effect, StepError>) {
@@ -133,13 +101,13 @@ impl WorkflowsLoop {
             Step::WriteTrigger(write) => {
                 (None, format!("updating trigger {} of {}", write.trigger, write.object))
             }
-            Step::Forget(id) => (None, format!("forgetting run {id}")),
+            Step::Forget { id, .. } => (None, format!("forgetting run {id}")),
         };
         let done = match step {
             Step::Begin(begin) => self.begin(fence, *begin).await,
             Step::Resume { id, cancelled } => self.resume(fence, &id, cancelled).await,
             Step::Cancel { id, cause } => {
-                if let Some(carried) = self.book.tasks.get(&id) {
+                if let Some(carried) = self.book.carried.get(&id) {
                     carried.cancel.send_replace(Some(cause));
                 }
                 Ok(Effect::None)
@@ -160,7 +128,7 @@ impl WorkflowsLoop {
                 Ok((guard, op)) => self.write_one(fence, guard, op).await,
                 Err(error) => Err(error.into()),
             },
-            Step::Forget(id) => self.forget(fence, &id).await,
+            Step::Forget { id, definition } => self.forget(fence, id, definition).await,
         };
         (id, what, done)
     }
@@ -345,12 +313,12 @@ impl WorkflowsLoop {
             tried,
         };
         let nudge = self.deps.nudge.clone();
-        let task = tokio::spawn(async move {
+        let ending = async move {
             let ended = task.carry_on().await;
             nudge.nudge();
             ended
-        });
-        self.book.tasks.insert(id, Carried::new(task, progress, cancel));
+        };
+        self.book.carry_on(id, Carried { progress, cancel }, ending);
     }
 
     async fn dismiss(&self, fence: Fence, id: &RunId, revision: i64) -> Result<Effect, StepError> {
@@ -362,8 +330,8 @@ impl WorkflowsLoop {
     }
 
     /// The journal first: a head without one can be forgotten again.
-    async fn forget(&self, fence: Fence, id: &RunId) -> Result<Effect, StepError> {
-        for prefix in journal::prefixes_of(id) {
+    async fn forget(&self, fence: Fence, id: RunId, definition: Option<String>) -> Result<Effect, StepError> {
+        for prefix in journal::prefixes_of(&id) {
             let keys = self.deps.store.list(&prefix).await?.items;
             let deletes: Vec<Op> = keys.into_iter().map(|item| Op::Delete { key: item.key }).collect();
             for some in deletes.chunks(TXN_OPS_MAX) {
@@ -371,19 +339,9 @@ impl WorkflowsLoop {
             }
         }
         let mut ops = vec![Op::delete(id.head())];
-        let definition =
-            self.book.heads.get(id).map(|kept| (id.workflow.clone(), kept.head.definition.clone()));
-        let unused = definition.filter(|definition| !self.is_used(definition, id));
-        ops.extend(unused.map(|definition| Op::delete(definition_key(&definition))));
+        ops.extend(definition.map(|hash| Op::delete(definition_key(&(id.workflow.clone(), hash)))));
         self.write(fence, Vec::new(), ops).await?;
-        Ok(Effect::Forgotten(id.clone()))
-    }
-
-    /// Another run than this one has the definition.
-    fn is_used(&self, (workflow, hash): &(NamespacedName, String), except: &RunId) -> bool {
-        let first = RunId::new(workflow.clone(), "");
-        let below = self.book.heads.range(first..).take_while(|(id, _)| id.workflow == *workflow);
-        below.into_iter().any(|(id, kept)| id != except && kept.head.definition == *hash)
+        Ok(Effect::Forgotten(id))
     }
 }
 

@@ -7,7 +7,7 @@ use imbl::OrdMap;
 use schema::control::lock;
 use schema::meta::NamespacedName;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 
 use super::records::{RunHead, RunId};
@@ -42,24 +42,6 @@ pub(super) struct Carried {
     pub progress: SharedProgress,
     /// Ends it, with the reason.
     pub cancel: watch::Sender<Option<String>>,
-    task: JoinHandle<Option<KeptHead>>,
-}
-
-impl Carried {
-    /// A task that gives the head of the run once it has ended; none if another reconciler carries it on.
-    pub(super) fn new(
-        task: JoinHandle<Option<KeptHead>>,
-        progress: SharedProgress,
-        cancel: watch::Sender<Option<String>>,
-    ) -> Self {
-        Self { progress, cancel, task }
-    }
-}
-
-impl Drop for Carried {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 /// All of it. Empty while another reconciler leads.
@@ -69,8 +51,12 @@ pub(super) struct Book {
     pub heads: Heads,
     /// Those that have not ended.
     pub running: BTreeSet<RunId>,
-    /// The tasks.
-    pub tasks: BTreeMap<RunId, Carried>,
+    /// Those that a task carries on.
+    pub carried: BTreeMap<RunId, Carried>,
+    /// The tasks: each gives the head of its run once that has ended, or none if another reconciler carries it on. They end
+    /// with the book.
+    tasks: JoinSet<Option<KeptHead>>,
+    run_of_task: BTreeMap<Id, RunId>,
     /// Runs whose task ended before they did, and when.
     pub stuck: BTreeMap<RunId, Instant>,
     /// Runs that may have begun although the answer of etcd was lost.
@@ -98,19 +84,30 @@ impl Book {
         self.stuck.remove(id);
     }
 
+    /// Carries a run on in a task of its own, which gives its head at the end.
+    pub(super) fn carry_on(
+        &mut self,
+        id: RunId,
+        carried: Carried,
+        task: impl Future<Output = Option<KeptHead>> + Send + 'static,
+    ) {
+        self.run_of_task.insert(self.tasks.spawn(task).id(), id.clone());
+        let former = self.carried.insert(id, carried);
+        debug_assert!(former.is_none(), "one task for a run");
+    }
+
     /// Takes in what tasks that ended have to say.
-    pub(super) async fn reap(&mut self, now: Instant) {
-        let ended: Vec<RunId> = self
-            .tasks
-            .iter()
-            .filter(|(_, carried)| carried.task.is_finished())
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in ended {
-            let Some(mut carried) = self.tasks.remove(&id) else { continue };
-            match (&mut carried.task).await {
-                Ok(Some(kept)) => self.put(id, kept),
-                Ok(None) | Err(_) => {
+    pub(super) fn reap(&mut self, now: Instant) {
+        while let Some(ended) = self.tasks.try_join_next_with_id() {
+            let (task, kept) = match ended {
+                Ok((task, kept)) => (task, kept),
+                Err(error) => (error.id(), None),
+            };
+            let Some(id) = self.run_of_task.remove(&task) else { continue };
+            self.carried.remove(&id);
+            match kept {
+                Some(kept) => self.put(id, kept),
+                None => {
                     self.stuck.insert(id, now);
                 }
             }
@@ -120,6 +117,6 @@ impl Book {
     /// Where each run is that a task carries on.
     pub(super) fn progress(&self) -> BTreeMap<RunId, Progress> {
         let read = |carried: &Carried| lock(&carried.progress).clone();
-        self.tasks.iter().map(|(id, carried)| (id.clone(), read(carried))).collect()
+        self.carried.iter().map(|(id, carried)| (id.clone(), read(carried))).collect()
     }
 }

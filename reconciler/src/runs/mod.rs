@@ -5,6 +5,7 @@
 //! `/minik8s-runs/`, `workflows/` and `triggers/`.
 
 mod act;
+mod batches;
 mod beats;
 mod book;
 mod caller;

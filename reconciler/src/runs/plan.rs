@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::control;
 use schema::kinds::trigger::{StartedBy, Trigger};
 use schema::kinds::workflow::{RunPhase, WorkflowSpec};
 use schema::kinds::{Kind, Resource};
@@ -125,26 +124,21 @@ pub(super) enum Step {
     /// Says what a trigger did and will do.
     WriteTrigger(TriggerWrite),
     /// Forgets a run that ended long ago.
-    Forget(RunId),
+    Forget {
+        /// Which.
+        id: RunId,
+        /// Hash of its definition, if that goes, too: no run that stays has it, and none that is forgotten after this one.
+        definition: Option<String>,
+    },
 }
 
 /// The steps in order.
 #[derive(Debug, Default)]
-pub struct Steps {
+pub(super) struct Steps {
     pub(super) steps: Vec<Step>,
     /// There are more runs to forget.
     pub(super) has_more_to_forget: bool,
-    again_at: Option<Timestamp>,
-}
-
-impl control::Plan for Steps {
-    fn is_empty(&self) -> bool {
-        self.steps.is_empty()
-    }
-
-    fn again_at(&self) -> Option<Timestamp> {
-        self.again_at
-    }
+    pub(super) again_at: Option<Timestamp>,
 }
 
 impl Steps {
@@ -478,8 +472,8 @@ fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut 
             ended.entry(&id.workflow).or_default().insert((at, id));
         }
     }
-    let mut left = FORGOTTEN_AT_ONCE;
-    for (workflow, runs) in ended {
+    let mut gone = Vec::new();
+    'workflows: for (workflow, runs) in ended {
         let spec = runnables.get(workflow).map(|runnable| &*runnable.spec);
         let kept_for = spec.and_then(|spec| spec.ttl_seconds_after_finished);
         let kept_for = kept_for.map_or(KEPT_FOR, |seconds| SignedDuration::from_secs(i64::from(seconds)));
@@ -493,13 +487,41 @@ fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut 
             if !(is_old || number < too_many) || last == Some(id.run.as_str()) {
                 continue;
             }
-            if left == 0 {
+            if gone.len() == FORGOTTEN_AT_ONCE {
                 out.has_more_to_forget = true;
                 out.look_again(now);
-                return;
+                break 'workflows;
             }
-            left -= 1;
-            out.steps.push(Step::Forget(id.clone()));
+            gone.push(id);
         }
     }
+    if !gone.is_empty() {
+        out.steps.extend(with_definitions(seen, gone, &out.steps));
+    }
+}
+
+/// Forgets these runs, and with the last that has it a definition that no run needs that stays. One that only a run needs
+/// which begins stays with a run that has ended: whether the other one begins is not known yet.
+fn with_definitions(seen: &Observed, gone: Vec<&RunId>, steps: &[Step]) -> Vec<Step> {
+    let definition = |id: &RunId| seen.heads[id].head.definition.as_str();
+    let begun = steps.iter().filter_map(|step| match step {
+        Step::Begin(begin) => Some((&begin.id.workflow, &*begin.head.definition)),
+        _ => None,
+    });
+    let begun: BTreeSet<(&NamespacedName, &str)> = begun.collect();
+    let forgotten: BTreeSet<&RunId> = gone.iter().copied().collect();
+    let stay = seen.heads.keys().filter(|id| !forgotten.contains(id));
+    let mut needed: BTreeSet<_> = stay.map(|id| (&id.workflow, definition(id))).collect();
+    let mut forgets = Vec::with_capacity(gone.len());
+    // Backwards, the first run that needs another definition is the last one that does.
+    for id in gone.into_iter().rev() {
+        let own = (&id.workflow, definition(id));
+        let is_last = needed.insert(own);
+        if !(is_last && begun.contains(&own)) {
+            let definition = is_last.then(|| own.1.to_owned());
+            forgets.push(Step::Forget { id: id.clone(), definition });
+        }
+    }
+    forgets.reverse();
+    forgets
 }

@@ -1,4 +1,4 @@
-//! The loop over all runs: observe and report. It plans in `plan.rs` and carries out in `act.rs`; each run goes on in
+//! The loop over all runs: observe and report. It plans in `plan.rs` and `batches.rs` and carries out in `act.rs`; each run goes on in
 //! a task of its own, so that a transition costs no plan.
 
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::batches::Batches;
 use super::book::{Book, KeptHead};
 use super::caller::Caller;
-use super::plan::{self, Observed, Steps};
+use super::plan::{self, Observed};
 use super::records::{RunHead, RunId, RunRequest};
 use crate::controllers::LastKnown;
 
@@ -95,7 +96,7 @@ impl WorkflowsLoop {
             let found = self.deps.store.get(&id.head().to_string()).await;
             let found = found.map_err(|error| LoopError::new(format!("looking for run {id}"), error))?;
             self.book.unsure.remove(&id);
-            let Some(found) = found.filter(|_| !self.book.tasks.contains_key(&id)) else { continue };
+            let Some(found) = found.filter(|_| !self.book.carried.contains_key(&id)) else { continue };
             if let Ok(head) = decode::<RunHead>(&found.value) {
                 self.book.put(id, KeptHead { head, revision: found.mod_revision });
             }
@@ -128,7 +129,7 @@ impl WorkflowsLoop {
 #[async_trait]
 impl Loop for WorkflowsLoop {
     type Observed = Observed;
-    type Plan = Steps;
+    type Plan = Batches;
     type Outcome = Result<(), LoopError>;
 
     fn name(&self) -> &'static str {
@@ -146,13 +147,13 @@ impl Loop for WorkflowsLoop {
         }
         self.enter(fence).await?;
         let now = Instant::now();
-        self.book.reap(now).await;
+        self.book.reap(now);
         self.make_sure().await?;
         let (requests, unreadable) = self.requests().await?;
         let book = &self.book;
         let rests = |id: &RunId| book.stuck.get(id).is_some_and(|at| now - *at < RESUMED_AFTER);
         let (resting, idle): (Vec<_>, Vec<_>) =
-            book.running.iter().filter(|id| !book.tasks.contains_key(*id)).cloned().partition(rests);
+            book.running.iter().filter(|id| !book.carried.contains_key(*id)).cloned().partition(rests);
         let is_whole = !snapshot.settled.is_empty();
         let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };
         if self.looked_at.is_none_or(|at| now - at >= FORGETS_EVERY) {
@@ -171,14 +172,14 @@ impl Loop for WorkflowsLoop {
         }))
     }
 
-    fn plan(seen: &Observed, now: Timestamp) -> Steps {
-        plan::plan(seen, now)
+    fn plan(seen: &Observed, now: Timestamp) -> Batches {
+        Batches::of(plan::plan(seen, now), &seen.heads)
     }
 
-    async fn act(&mut self, _: &Observed, plan: Steps) -> Result<(), LoopError> {
+    async fn act(&mut self, _: &Observed, plan: Batches) -> Result<(), LoopError> {
         let Some(fence) = self.term else { return Ok(()) };
         let forgets_all = !plan.has_more_to_forget;
-        self.carry_out(fence, plan.steps).await?;
+        self.carry_out(fence, plan.batches).await?;
         if forgets_all {
             self.forgets = false;
         }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use schema::codec::decode;
-use schema::control::Plan as _;
 use schema::keys::{Key, prefix};
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
@@ -135,7 +134,7 @@ async fn after_a_loss_of_etcd_the_disk_says_which_ticks_had_their_run() {
         begins.collect::<Vec<_>>()
     };
     let soon = plan::plan(&seen, at("16:06:00"));
-    assert_eq!((begun(&soon).len(), soon.again_at()), (0, Some(at("16:10:00"))));
+    assert_eq!((begun(&soon).len(), soon.again_at), (0, Some(at("16:10:00"))));
     assert!(soon.steps.iter().any(|step| matches!(step, Step::WriteTrigger(_))), "etcd gets it back");
     assert_eq!(begun(&plan::plan(&seen, at("16:21:00"))), ["tick.20991123T1620Z"]);
     seen.last_known = Arc::default();
