@@ -12,7 +12,7 @@ test:
 
 # End-to-end tests: root, Docker, etcd. `just e2e crash` runs those whose name holds the word.
 e2e *FILTER:
-    cargo test -p minik8s-tests --test e2e -- --test-threads=3 {{FILTER}}
+    cargo test -p minik8s-tests --test e2e -- --test-threads=4 {{FILTER}}
 
 # The long tests in full. MINIK8S_SEED=… walks the same walk again.
 soak:

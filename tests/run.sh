@@ -134,10 +134,10 @@ run_beside() {
 	"$(target_dir)/debug/minik8s" up --detach --state-dir "$beside/state" --repo "$beside/sample" --branch main
 }
 
-# The end-to-end tests hold a cluster each, and wait most of the time, for leases and grace periods: three at once keep
-# two cores busy. They go by name, and the longest have names that come early: a_long, autoscales, functions, jobs.
+# The end-to-end tests hold a cluster each, and wait much of the time, for leases and grace periods: four at once leave two
+# cores idle for a tenth of it. They go by name, and the longest have names that come early: a_long, autoscales, functions, jobs.
 end_to_end() {
-	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=3
+	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=4
 }
 
 # What the node beside the tests is like after them; and a call of its function, which is asleep when they end.

@@ -8,8 +8,9 @@ use harness::{
     Change, Cluster, ClusterOptions, Context, Result, Slurm, ensure, eventually, recipient, sealed, secs,
 };
 use schema::keys::Key;
+use schema::kinds::Kind;
 use schema::kinds::job::{FailureClass, JobPhase};
-use schema::meta::NamespacedName;
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{JobOrder, JobReport};
 
 mod cuts;
@@ -237,8 +238,17 @@ fn a_change_and_a_removal_cancel_what_runs_and_what_waits_in_the_queue_is_well()
         let held = site.manifest("held", "  runCommands: [\"true\"]\n  extraOptions: [--hold]\n");
         let after =
             site.manifest("after", "  runCommands: [\"true\"]\n  dependency: {job: hit, type: afternotok}\n");
-        let commit = site.cluster.push(&[pushed.as_slice(), &[held, after]].concat(), "Long jobs")?;
+        let noted = Change::write(
+            "noted.yaml",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: noted, dependsOn: [Job/long]}\ndata: {a: b}\n",
+        );
+        let commit = site.cluster.push(&[pushed.as_slice(), &[held, after, noted]].concat(), "Long jobs")?;
         let long = site.reaches("long", JobPhase::Running)?;
+        eventually("what depends on a job is applied once Slurm has the job", secs(30), || {
+            let (namespace, name) = ("default".to_owned(), "noted".to_owned());
+            let noted = ObjectRef { kind: Kind::ConfigMap, namespace, name };
+            site.cluster.etcd.value::<serde_json::Value>(Key::Object(noted))
+        })?;
         let array = site.reaches("array", JobPhase::Running)?;
         let hit = site.reaches("hit", JobPhase::Running)?;
         site.reaches("held", JobPhase::Queued)?;

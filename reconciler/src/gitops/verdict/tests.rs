@@ -1,9 +1,11 @@
 //! Verdicts over time.
 
 use jiff::{SignedDuration, Timestamp};
+use schema::kinds::Kind;
 use schema::kinds::job::JobPhase;
 use schema::kinds::pod::PodPhase;
 use schema::records::{SourceErrorKind, SourceState, Verdict};
+use schema::snapshot::{Snapshot, health};
 
 use super::plan::{Verdicts, plan};
 use crate::gitops::tests::kit::{Cluster, JOB, Repo, pod, pods};
@@ -92,6 +94,12 @@ async fn a_commit_is_not_bad_while_its_job_gets_on() {
     let applied = cluster.revisions().await[0].applied_at;
     cluster.report_job("sum", JobPhase::Uploading, applied).await;
     assert!(decided(&mut cluster, 500).await.decided.is_empty());
+    // Seen red without the look at the node: an upload that no node reports is progress for ever.
+    let silent = Snapshot { heartbeats: Default::default(), ..cluster.reflect().await.clone() };
+    let job =
+        silent.objects.values().find(|object| object.value.kind() == Kind::Job).expect("there is a job");
+    let later = applied + SignedDuration::from_secs(500);
+    assert_eq!(health::progressed_at(&silent, &job.value, later), Some(applied));
     // Seen red without the look at the reason: never bad.
     cluster.report_job_with("sum", JobPhase::Uploading, applied, "permission denied").await;
     assert!(matches!(verdicts(&decided(&mut cluster, 500).await)[..], [(1, Verdict::Bad { .. })]));
@@ -120,7 +128,7 @@ async fn a_node_that_does_not_answer_leaves_the_verdict_open() {
     let mut silent = all.clone();
     silent.heartbeats = Default::default();
     let applied = cluster.revisions().await[0].applied_at;
-    let judged = |snapshot: &schema::snapshot::Snapshot, after: i64| {
+    let judged = |snapshot: &Snapshot, after: i64| {
         verdicts(&plan(snapshot, &["main".to_owned()].into(), applied + SignedDuration::from_secs(after)))
     };
     assert_eq!([judged(&silent, 120), judged(&silent, 300)], [[], []]);
@@ -248,7 +256,7 @@ async fn what_waits_for_one_that_waits_itself_has_no_deadline_yet() {
     let applied = cluster.revisions().await[0].applied_at;
     let mut snapshot = cluster.reflect().await.clone();
     let reference = |name: &str| schema::meta::ObjectRef {
-        kind: schema::kinds::Kind::Pod,
+        kind: Kind::Pod,
         namespace: "default".to_owned(),
         name: name.to_owned(),
     };
