@@ -117,7 +117,8 @@ async fn write_batch(store: &dyn Store, fence: Fence, batch: Batch<'_>, stop: &A
                 None
             }
             Ok(TxnOutcome::Conflict) => {
-                match if is_whole { fence_holds(store, fence).await } else { Ok(true) } {
+                let leads = if is_whole { fence_holds(store, fence).await } else { Ok(true) };
+                match leads {
                     Ok(true) if groups.len() == 1 => {
                         out.conflicts.extend(numbers);
                         None
@@ -201,7 +202,7 @@ mod tests {
 
     // Seen red without the look at the leader: all of them count as conflicts.
     #[tokio::test]
-    async fn who_leads_no_longer_writes_nothing() {
+    async fn a_reconciler_that_leads_no_longer_writes_nothing() {
         let (store, fence) = led().await;
         let _ = store.txn(Vec::new(), vec![Op::delete(Key::Leader)]).await.unwrap();
         put(&store, &Key::Leader.to_string()).await;

@@ -56,6 +56,7 @@ pub(super) struct Book {
     /// The tasks: each gives the head of its run once that has ended, or none if another reconciler carries it on. They end
     /// with the book.
     tasks: JoinSet<Option<KeptHead>>,
+    /// Which run each task carries on.
     run_of_task: BTreeMap<Id, RunId>,
     /// Runs whose task ended before they did, and when.
     pub stuck: BTreeMap<RunId, Instant>,

@@ -500,8 +500,8 @@ fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut 
     }
 }
 
-/// Forgets these runs, and with the last that has it a definition that no run needs that stays. One that only a run needs
-/// which begins stays with a run that has ended: whether the other one begins is not known yet.
+/// Forgets these runs. A definition goes with the last of them that needs it, unless a run that stays needs it, too. If a
+/// run that begins now is the only other one, an ended run stays and keeps it: that run may not begin after all.
 fn with_definitions(seen: &Observed, gone: Vec<&RunId>, steps: &[Step]) -> Vec<Step> {
     let definition = |id: &RunId| seen.heads[id].head.definition.as_str();
     let begun = steps.iter().filter_map(|step| match step {

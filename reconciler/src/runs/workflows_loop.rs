@@ -1,5 +1,5 @@
-//! The loop over all runs: observe and report. It plans in `plan.rs` and `batches.rs` and carries out in `act.rs`; each run goes on in
-//! a task of its own, so that a transition costs no plan.
+//! The loop over all runs: observe and report. It plans in `plan.rs` and `batches.rs` and carries out in `act.rs`; each
+//! run goes on in a task of its own, so that a transition costs no plan.
 
 use std::sync::Arc;
 use std::time::Duration;

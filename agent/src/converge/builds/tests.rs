@@ -157,7 +157,7 @@ fn pushed() -> StoredImage {
 #[test]
 fn a_registry_is_asked_to_delete_one_image_at_a_time() {
     let of = |first: char, pushed: bool| {
-        let hash: String = HASH.chars().rev().chain([first]).skip(1).collect();
+        let hash = format!("{first}{}", &HASH[1..]);
         let mut tags = vec![format!("minik8s.local/function:{hash}")];
         if pushed {
             tags.push(format!("r.lan:5000/team/function:{hash}"));

@@ -209,6 +209,31 @@ async fn at_the_end_a_connection_that_was_just_made_has_time_for_its_first_reque
     tokio::time::timeout(super::PATIENCE / 2, bed.serving).await.unwrap().unwrap();
 }
 
+// Seen red with an upload that ends at shutdown: the client gets a head and no body.
+#[tokio::test]
+async fn at_the_end_an_answer_that_began_before_the_request_was_sent_is_whole() {
+    let at = endpoint(|mut wire| async move {
+        wire.head().await;
+        wire.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n").await;
+        wire.until("rest").await;
+        wire.send("done").await;
+    })
+    .await;
+    let limits = Limits { drain: super::PATIENCE, first_byte: super::PATIENCE, ..Limits::default() };
+    let bed = Bed::start(limits, table(&[at])).await;
+    let (mut new, mut idle) = (bed.client().await, bed.client().await);
+    idle.send("GET /nowhere HTTP/1.1\r\nHost: other.example\r\n\r\n").await;
+    // The other one was taken before.
+    idle.message().await;
+    bed.shutdown.cancel();
+    assert!(idle.closes().await);
+    new.send("POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 9\r\n\r\nfirst").await;
+    let head = new.head().await;
+    new.send("rest").await;
+    assert_eq!((first_line(&head), &*new.exactly(4).await), ("http/1.1 200 ok", "done"));
+    assert!(new.closes().await);
+}
+
 // Seen red with a timer that is not polled.
 #[tokio::test]
 async fn at_the_end_a_connection_on_which_nothing_comes_is_not_waited_for_long() {
