@@ -3,12 +3,11 @@
 //! The task of a request drives the connection that it uses, so no other task is woken for it; in a proxy these
 //! wake-ups cost more than the parsing.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 use std::{fmt, io};
 
 use bytes::Bytes;
@@ -18,29 +17,13 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use schema::control::lock;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::coop::unconstrained;
-use tokio::time::{Instant, timeout};
 
+use super::connect::{Options, connect};
+use super::replayed::Replayed;
+use super::spares::Spares;
 use super::upload::Upload;
-
-/// How connections are made and kept.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    /// Connect timeout.
-    pub connect: Duration,
-    /// Time without a packet after which the kernel asks whether the endpoint's machine is there.
-    pub keepalive: Duration,
-    /// Time without an acknowledgement after which the connection is given up; none: the kernel's, which is long.
-    pub gone: Option<Duration>,
-    /// Bodies of requests are small: each is copied behind its head, so that one write sends both.
-    pub copies_bodies: bool,
-    /// Idle connections that are kept for each endpoint.
-    pub spare: usize,
-    /// How long they are kept.
-    pub spare_for: Duration,
-}
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +47,6 @@ struct Link {
     driver: Option<Driver>,
     /// The task that drove it last is woken when there is more.
     has_waker: bool,
-    idle_since: Instant,
 }
 
 /// A context whose waker does nothing: for an answer and a body, which get on only by a connection that this task drives, and
@@ -118,31 +100,24 @@ pub(crate) struct Pool(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     options: Options,
-    idle: Mutex<Idle>,
-}
-
-struct Idle {
-    /// Most recently used last; taken from the end.
-    links: HashMap<SocketAddr, Vec<Link>>,
-    /// When those that were idle for too long were last closed.
-    swept_at: Instant,
+    idle: Mutex<Spares<Link>>,
 }
 
 impl Pool {
     /// A pool without connections.
     pub(crate) fn new(options: Options) -> Self {
-        let idle = Mutex::new(Idle { links: HashMap::new(), swept_at: Instant::now() });
+        let idle = Mutex::new(Spares::new(options.spare, options.spare_for));
         Self(Arc::new(Shared { options, idle }))
     }
 
     /// Closes idle connections to other endpoints than these.
     pub(crate) fn retain(&self, wanted: &BTreeSet<SocketAddr>) {
-        self.0.idle().links.retain(|to, _| wanted.contains(to));
+        self.0.idle().retain(wanted);
     }
 
     /// Closes connections that were idle for too long.
     pub(crate) fn sweep(&self) {
-        self.0.idle().sweep(self.0.options.spare_for);
+        self.0.idle().sweep();
     }
 
     /// Sends a request, whose URI is a path, and waits for the head of its answer. A request that did not leave a kept
@@ -156,14 +131,14 @@ impl Pool {
         mut request: Request<Upload>,
     ) -> Result<Response<Driven>, SendError> {
         loop {
-            let kept = self.0.take(to);
+            let kept = self.0.idle().take(to);
             let was_kept = kept.is_some();
             let mut link = match kept {
                 Some(link) => link,
-                None => self.0.connect(to).await.map_err(SendError::Connect)?,
+                None => self.connect(to).await.map_err(SendError::Connect)?,
             };
             match link.exchange(request).await {
-                Ok(answer) => return Ok(answer.map(|body| Driven::new(body, link, Arc::downgrade(&self.0)))),
+                Ok(answer) => return Ok(self.driven(answer, link)),
                 Err(mut unsent) => match unsent.take_message() {
                     Some(same) if was_kept => request = same,
                     _ => return Err(SendError::Exchange(unsent.into_error())),
@@ -171,61 +146,49 @@ impl Pool {
             }
         }
     }
+
+    /// Waits for the head of the answer to a request that was sent already.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub(crate) async fn resume(
+        &self,
+        to: SocketAddr,
+        begun: Replayed,
+        request: Request<Upload>,
+    ) -> Result<Response<Driven>, SendError> {
+        let mut link = self.link(to, begun).await.map_err(SendError::Connect)?;
+        let answer = link.exchange(request).await;
+        answer
+            .map(|answer| self.driven(answer, link))
+            .map_err(|error| SendError::Exchange(error.into_error()))
+    }
+
+    async fn connect(&self, to: SocketAddr) -> io::Result<Link> {
+        self.link(to, connect(to, &self.0.options).await?).await
+    }
+
+    async fn link(
+        &self,
+        to: SocketAddr,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> io::Result<Link> {
+        let mut builder = http1::Builder::new();
+        let handshake = builder.writev(!self.0.options.copies_bodies).handshake(TokioIo::new(stream));
+        let (sender, connection) = handshake.await.map_err(io::Error::other)?;
+        let driver: Driver = Box::pin(connection.with_upgrades());
+        Ok(Link { to, sender, driver: Some(driver), has_waker: false })
+    }
+
+    fn driven(&self, answer: Response<Incoming>, link: Link) -> Response<Driven> {
+        answer.map(|body| Driven::new(body, link, Arc::downgrade(&self.0)))
+    }
 }
 
 impl Shared {
-    async fn connect(&self, to: SocketAddr) -> io::Result<Link> {
-        let options = &self.options;
-        let connect = options.connect;
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {connect:?}"));
-        let stream = timeout(connect, TcpStream::connect(to)).await.map_err(late)??;
-        // Without these it works, too, only slower, or it takes longer to see that the endpoint's machine is gone.
-        let _ = stream.set_nodelay(true);
-        let socket = SockRef::from(&stream);
-        let mut keepalive = TcpKeepalive::new().with_time(options.keepalive);
-        if let Some(gone) = options.gone {
-            // More than one question within the time: one may be lost.
-            keepalive = keepalive.with_interval(gone / 5);
-            let _ = socket.set_tcp_user_timeout(Some(gone));
-        }
-        let _ = socket.set_tcp_keepalive(&keepalive);
-        let handshake = http1::Builder::new().writev(!options.copies_bodies).handshake(TokioIo::new(stream));
-        let (sender, connection) = handshake.await.map_err(io::Error::other)?;
-        let driver: Driver = Box::pin(connection.with_upgrades());
-        Ok(Link { to, sender, driver: Some(driver), has_waker: false, idle_since: Instant::now() })
-    }
-
-    fn take(&self, to: SocketAddr) -> Option<Link> {
-        let link = self.idle().links.get_mut(&to)?.pop()?;
-        (link.idle_since.elapsed() < self.options.spare_for).then_some(link)
-    }
-
-    fn keep(&self, mut link: Link) {
-        link.idle_since = Instant::now();
-        let (spare, spare_for) = (self.options.spare, self.options.spare_for);
-        let mut idle = self.idle();
-        if link.idle_since - idle.swept_at >= spare_for {
-            idle.sweep(spare_for);
-        }
-        let links = idle.links.entry(link.to).or_default();
-        if links.len() < spare {
-            links.push(link);
-        }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Idle> {
+    fn idle(&self) -> MutexGuard<'_, Spares<Link>> {
         // Each change is whole before anything can panic.
         lock(&self.idle)
-    }
-}
-
-impl Idle {
-    fn sweep(&mut self, spare_for: Duration) {
-        self.links.retain(|_, links| {
-            links.retain(|link| link.idle_since.elapsed() < spare_for);
-            !links.is_empty()
-        });
-        self.swept_at = Instant::now();
     }
 }
 
@@ -313,15 +276,8 @@ impl Drop for Driven {
             && link.sender.is_ready()
             && let Some(pool) = self.pool.upgrade()
         {
-            pool.keep(link);
+            pool.idle().keep(link.to, link);
         }
-    }
-}
-
-impl fmt::Debug for Idle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = self.links.iter().map(|(to, links)| (to, links.len()));
-        f.debug_map().entries(counts).finish()
     }
 }
 

@@ -28,8 +28,9 @@ pub struct Limits {
     /// (408), or reads on in an answer that is held here whole (it is cut). An endpoint's answer that has begun has
     /// none: a stream may rest as long as both ends want.
     pub answer: Duration,
-    /// Idle connections that are kept for each endpoint, shared out among the cores. Of more requests at one time than this some open a
-    /// connection each and close it: of 32 with 16 kept, three to seven times fewer were answered.
+    /// Idle connections that are kept for each endpoint, shared out among the cores, and as many again for plain requests. Of
+    /// more requests at one time than this some open a connection each and close it: of 32 with 16 kept, three to seven times
+    /// fewer were answered.
     pub spare: usize,
     /// How long they are kept: less than the 60 s and more after which servers close them.
     pub spare_for: Duration,

@@ -36,6 +36,8 @@ struct Shared {
     changes: AtomicU32,
     /// The last read found nothing: the client is waited for.
     waits: AtomicBool,
+    /// After the request under way there is no other.
+    closes: AtomicBool,
 }
 
 impl Phase {
@@ -48,6 +50,16 @@ impl Phase {
     /// Nothing has come from the client yet.
     pub(super) fn is_new(&self) -> bool {
         self.now() == NEW
+    }
+
+    /// The connection ends with the request under way, or now.
+    pub(super) fn close(&self) {
+        self.0.closes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Self::close`] was called.
+    pub(super) fn closes(&self) -> bool {
+        self.0.closes.load(Ordering::Relaxed)
     }
 
     fn change(&self, to: u8) {
@@ -95,18 +107,49 @@ pub(super) struct Clock {
     /// Changes of the phase that were seen.
     seen: u32,
     /// When the phase is over, if it is a head or idle.
+    deadline: Deadline,
+}
+
+/// A time that changes often and is hardly ever reached.
+#[derive(Debug)]
+pub(super) struct Deadline {
     due: Instant,
     /// Ends at `due` or before. It is set anew only when it ends, or if it would end too late: hardly ever, where setting
     /// it for each request would show.
     timer: Pin<Box<Sleep>>,
 }
 
+impl Deadline {
+    /// In `time` from now.
+    pub(super) fn after(time: Duration) -> Self {
+        let timer = Box::pin(sleep(time));
+        Self { due: timer.deadline(), timer }
+    }
+
+    /// Moves it to `time` from now.
+    pub(super) fn set(&mut self, time: Duration) {
+        self.due = Instant::now() + time;
+        if self.due < self.timer.deadline() {
+            self.timer.as_mut().reset(self.due);
+        }
+    }
+
+    /// Ready when it is reached; else the task is woken then.
+    pub(super) fn poll_reached(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if self.timer.deadline() >= self.due {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(self.due);
+        }
+        Poll::Pending
+    }
+}
+
 impl Clock {
     /// Of a new connection: its first head has `head`, the time between requests is `idle`.
     pub(super) fn new(phase: Phase, head: Duration, idle: Duration) -> Self {
-        let timer = Box::pin(sleep(head));
-        let due = timer.deadline();
-        Self { phase, head, idle, seen: 0, due, timer }
+        Self { phase, head, idle, seen: 0, deadline: Deadline::after(head) }
     }
 
     /// Ready when a head or the time between two requests has taken too long; else the task is woken then. While the
@@ -119,25 +162,12 @@ impl Clock {
         };
         let changes = self.phase.0.changes.load(Ordering::Relaxed);
         if std::mem::replace(&mut self.seen, changes) != changes {
-            self.due = Instant::now() + time;
-            if self.due < self.timer.deadline() {
-                self.timer.as_mut().reset(self.due);
-            }
+            self.deadline.set(time);
         }
         match self.phase.0.waits.load(Ordering::Relaxed) {
-            true => self.poll_deadline(cx),
+            true => self.deadline.poll_reached(cx),
             false => Poll::Pending,
         }
-    }
-
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.timer.as_mut().poll(cx).is_ready() {
-            if self.timer.deadline() >= self.due {
-                return Poll::Ready(());
-            }
-            self.timer.as_mut().reset(self.due);
-        }
-        Poll::Pending
     }
 }
 
@@ -148,6 +178,8 @@ const JOINED_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Patient {
     stream: TcpStream,
+    /// What was read and is to be read again.
+    returned: Vec<u8>,
     phase: Phase,
     /// Longest time in which a client reads nothing of a held answer.
     unread: Duration,
@@ -158,7 +190,12 @@ pub(super) struct Patient {
 impl Patient {
     /// A new connection: a held answer may go unread for `unread`.
     pub(super) fn new(stream: TcpStream, unread: Duration) -> Self {
-        Self { stream, phase: Phase::default(), unread, stuck: None }
+        Self { stream, returned: Vec::new(), phase: Phase::default(), unread, stuck: None }
+    }
+
+    /// What was read is read again.
+    pub(super) fn put_back(&mut self, read: Vec<u8>) {
+        self.returned = read;
     }
 
     /// Where it is.
@@ -185,7 +222,18 @@ impl AsyncRead for Patient {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let polled = if self.returned.is_empty() {
+            Pin::new(&mut self.stream).poll_read(cx, buf)
+        } else {
+            let again = self.returned.len().min(buf.remaining());
+            buf.put_slice(&self.returned[..again]);
+            self.returned.drain(..again);
+            if self.returned.is_empty() {
+                // The connection may last long.
+                self.returned = Vec::new();
+            }
+            Poll::Ready(Ok(()))
+        };
         self.phase.0.waits.store(polled.is_pending(), Ordering::Relaxed);
         if buf.filled().len() > before {
             match self.phase.now() {

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use std::{future, io};
@@ -18,6 +18,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use schema::control::lock;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -30,6 +31,7 @@ use super::body::{Answer, Holding};
 use super::cores::Cores;
 use super::limits::Limits;
 use super::patience::{Clock, Patient};
+use super::plain::{self, Begun, Client, PlainTarget, Served};
 use crate::converge::clients::{Clients, Held};
 
 /// Connections that the kernel keeps for us until we take them.
@@ -83,11 +85,19 @@ pub trait Handler: Send + Sync + 'static {
     /// What an answer holds until it has passed.
     type Held: Send + Unpin + 'static;
 
-    /// The answer; what goes wrong is an answer, too.
+    /// Where to send a GET of this caller for this host and path, if nothing else in the request matters: it may then bypass
+    /// [`Self::handle`]. None: it must not.
+    fn plain_target(&self, _host: &str, _path: &str, _caller: &Caller) -> Option<PlainTarget<Self::Held>> {
+        None
+    }
+
+    /// The answer; what goes wrong is an answer, too. `begun`: the request was already sent to where [`Self::plain_target`]
+    /// said, or connecting there failed.
     fn handle(
         &self,
         request: Request<Incoming>,
         caller: Caller,
+        begun: Option<Begun<Self::Held>>,
     ) -> impl Future<Output = Response<Holding<Answer, Self::Held>>> + Send;
 }
 
@@ -274,11 +284,56 @@ async fn serve<H: Handler>(
     let stream = Patient::new(stream, limits.answer);
     let phase = stream.phase();
     let mut clock = Clock::new(phase.clone(), limits.head, limits.idle);
+    let mut connection = pin!(converse(handler, limits, stream, caller));
+    // There is one from shutdown on, until the connection heeds it. hyper would close one from which nothing has come yet.
+    let mut grace = None;
+    let ended = future::poll_fn(|cx| {
+        // First: a request that came before the shutdown is answered.
+        let mut polled = connection.as_mut().poll(cx);
+        while polled.is_pending()
+            && let Poll::Ready(Some(ending)) = endings.poll_next_unpin(cx)
+        {
+            match ending {
+                Ending::Shutdown => grace = Some(Box::pin(sleep_until(first_byte_due))),
+                Ending::Cut => return Poll::Ready(Ok(())),
+            }
+        }
+        if polled.is_pending()
+            && let Some(timer) = &mut grace
+            && (!phase.is_new() || timer.as_mut().poll(cx).is_ready())
+        {
+            grace = None;
+            phase.close();
+            polled = connection.as_mut().poll(cx);
+        }
+        if polled.is_pending() { clock.poll_timeout(cx).map(Ok) } else { polled }
+    });
+    let ended = ended.await;
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection through the gateway ended");
+    }
+}
+
+/// Serves a connection: plain requests first, and from the first other one on by hyper. Ends soon once its phase closes.
+async fn converse<H: Handler>(
+    handler: Arc<H>,
+    limits: &Limits,
+    mut stream: Patient,
+    caller: Caller,
+) -> hyper::Result<()> {
+    let client = Client { address: caller.address_header.as_bytes(), is_node: caller.is_node };
+    let target = |host: &str, path: &str| handler.plain_target(host, path, &caller);
+    let begun = match plain::serve(&mut stream, client, target).await {
+        Served::Closed => return Ok(()),
+        Served::ToHyper(begun) => Mutex::new(begun),
+    };
+    let phase = stream.phase();
     let phase_of_service = phase.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (handler, caller, turn) = (Arc::clone(&handler), caller.clone(), phase_of_service.begin());
+        let begun = lock(&begun).take();
         async move {
-            let response = handler.handle(request, caller).await;
+            let response = handler.handle(request, caller, begun).await;
             let turn = match response.status() {
                 StatusCode::SWITCHING_PROTOCOLS => {
                     turn.never_ends();
@@ -301,31 +356,15 @@ async fn serve<H: Handler>(
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = pin!(connection);
-    // There is one from shutdown on, until the connection heeds it. hyper would close one from which nothing has come yet.
-    let mut grace = None;
-    let ended = future::poll_fn(|cx| {
-        // First: a request that came before the shutdown is answered.
-        let mut polled = connection.as_mut().poll(cx);
-        while polled.is_pending()
-            && let Poll::Ready(Some(ending)) = endings.poll_next_unpin(cx)
-        {
-            match ending {
-                Ending::Shutdown => grace = Some(Box::pin(sleep_until(first_byte_due))),
-                Ending::Cut => return Poll::Ready(Ok(())),
-            }
+    let mut is_told = false;
+    future::poll_fn(|cx| {
+        // First: hyper would close a connection from which it has read nothing, and here a request may have come already.
+        let polled = connection.as_mut().poll(cx);
+        if polled.is_ready() || !phase.closes() || std::mem::replace(&mut is_told, true) {
+            return polled;
         }
-        if polled.is_pending()
-            && let Some(timer) = &mut grace
-            && (!phase.is_new() || timer.as_mut().poll(cx).is_ready())
-        {
-            grace = None;
-            connection.as_mut().graceful_shutdown();
-            polled = connection.as_mut().poll(cx);
-        }
-        if polled.is_pending() { clock.poll_timeout(cx).map(Ok) } else { polled }
-    });
-    let ended = ended.await;
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection through the gateway ended");
-    }
+        connection.as_mut().graceful_shutdown();
+        connection.as_mut().poll(cx)
+    })
+    .await
 }

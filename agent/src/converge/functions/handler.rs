@@ -31,6 +31,7 @@ use crate::converge::function_calls::FunctionCalls;
 use crate::desired::Source;
 use crate::files::PodFiles;
 use crate::http::body::Answer;
+use crate::http::plain::Begun;
 use crate::http::room::{Budget, Room};
 use crate::http::server::{Caller, Handler};
 
@@ -64,7 +65,7 @@ pub struct Functions {
 impl Handler for Functions {
     type Held = ();
 
-    async fn handle(&self, request: Request<Incoming>, caller: Caller) -> Answered {
+    async fn handle(&self, request: Request<Incoming>, caller: Caller, _: Option<Begun<()>>) -> Answered {
         let activation = activation_id();
         let answer = self.answer(request, &caller, &activation).await;
         answer.unwrap_or_else(|refused| refused.answer(&activation))

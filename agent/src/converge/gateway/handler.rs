@@ -1,5 +1,6 @@
 //! The gateway's handler: the table says where a request goes, the proxy brings it there.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -13,12 +14,13 @@ use super::route::{NotFound, Route, Table};
 use super::shares::{Leads, Turns};
 use crate::converge::function_calls::FunctionCalls;
 use crate::http::body::Holding;
+use crate::http::plain::{Begun, PlainTarget};
 use crate::http::server::{Caller, Handler};
 
 /// Routes by host and path.
 #[derive(Debug)]
 pub(super) struct Router {
-    /// The newest table. A request keeps the one that it began with.
+    /// The newest table. A request keeps the one that it began with; a second try of one that hyper took over asks the newest.
     pub(super) table: watch::Receiver<Arc<Table>>,
     pub(super) proxy: Proxy,
     pub(super) turns: Turns,
@@ -29,10 +31,21 @@ pub(super) struct Router {
 impl Handler for Router {
     type Held = InFlight;
 
-    async fn handle(&self, request: Request<Incoming>, caller: Caller) -> Answered {
+    fn plain_target(&self, host: &str, path: &str, caller: &Caller) -> Option<PlainTarget<InFlight>> {
+        let table = self.table.borrow();
+        let (endpoints, rewritten) = sole_endpoints(&table, host, path)?;
+        self.proxy.plain_target(endpoints, rewritten, caller)
+    }
+
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        caller: Caller,
+        begun: Option<Begun<InFlight>>,
+    ) -> Answered {
         let table = Arc::clone(&self.table.borrow());
         let (method, uri) = (request.method().clone(), request.uri().clone());
-        let answer = self.answer(&table, request, &caller).await;
+        let answer = self.answer(&table, request, &caller, begun).await;
         answer.unwrap_or_else(|refusal| {
             tracing::debug!(%method, %uri, status = %refusal.status, why = %refusal.why, "refused");
             refusal.answer()
@@ -46,6 +59,7 @@ impl Router {
         table: &Table,
         request: Request<Incoming>,
         caller: &Caller,
+        begun: Option<Begun<InFlight>>,
     ) -> Result<Answered, Refusal> {
         if request.method() == Method::CONNECT {
             let why = "the gateway makes no connections for clients";
@@ -54,6 +68,12 @@ impl Router {
         let host = host(&request)?;
         let named = host.to_str().map_err(|_| bad_request("the host is not text"))?;
         let path = request.uri().path();
+        if begun.is_some() {
+            // Its answer is on the way, whatever a newer table says; that one says where a second try may go.
+            let (endpoints, rewritten) = sole_endpoints(table, named, path).unwrap_or_default();
+            let target = Target { endpoints, path: rewritten.as_deref(), host: &host };
+            return self.proxy.forward(request, caller, target, begun).await;
+        }
         let route = table.find(named, path).map_err(|what| not_found(what, named, path))?;
         let leads = route.shares.pick(request.headers(), &self.turns);
         let endpoints = match leads.ok_or_else(|| not_found(NotFound::Path, named, path))? {
@@ -66,8 +86,18 @@ impl Router {
         };
         let rewritten = Route::rewritten(route, path);
         let target = Target { endpoints, path: rewritten.as_deref(), host: &host };
-        self.proxy.forward(request, caller, target).await
+        self.proxy.forward(request, caller, target, None).await
     }
+}
+
+/// The endpoints that all requests for this host and path go to, and the path to ask them for if that is another one.
+fn sole_endpoints<'t>(
+    table: &'t Table,
+    host: &str,
+    path: &str,
+) -> Option<(&'t [SocketAddr], Option<String>)> {
+    let route = table.find(host, path).ok()?;
+    Some((route.shares.sole_endpoints()?, route.rewritten(path)))
 }
 
 /// What the request is for: the authority of a whole URL before the header (RFC 9112 3.2.2), of which

@@ -14,7 +14,7 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// What holds for one connection only, besides what `Connection` names (RFC 9110 7.6.1 and the older
 /// RFC 2616 13.5.1). `Trailer` is not among them, as trailers are passed on.
-const HOP_BY_HOP: [HeaderName; 8] = [
+pub(super) const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),

@@ -23,9 +23,11 @@ use tokio_util::task::TaskTracker;
 use super::balance::{Balancer, InFlight};
 use super::headers;
 use crate::http::body::{Answer, Holding};
-use crate::http::client::{Driven, Options, Pool, SendError};
+use crate::http::client::{Driven, Pool, SendError};
+use crate::http::connect::Options;
 use crate::http::cores;
 use crate::http::limits::Limits;
+use crate::http::plain::{Begun, PlainPool, PlainTarget};
 use crate::http::server::Caller;
 use crate::http::upload::{Progress, Upload, WaitsFor};
 
@@ -111,6 +113,19 @@ struct Pools {
     watched: Pool,
     /// For large bodies and tunnels.
     patient: Pool,
+    /// For plain requests.
+    plain: PlainPool,
+}
+
+impl Pools {
+    fn new(limits: &Limits) -> Self {
+        let (watched, patient) = (options(limits, Some(limits.gone)), options(limits, None));
+        Self {
+            plain: PlainPool::new(watched.clone()),
+            watched: Pool::new(watched),
+            patient: Pool::new(patient),
+        }
+    }
 }
 
 /// Passes requests on.
@@ -134,8 +149,7 @@ impl Proxy {
         shutdown: CancellationToken,
         cut: CancellationToken,
     ) -> Self {
-        let pools = || Pools { watched: pool(&limits, Some(limits.gone)), patient: pool(&limits, None) };
-        let pools = (0..cores::count()).map(|_| pools()).collect();
+        let pools = (0..cores::count()).map(|_| Pools::new(&limits)).collect();
         Self { pools, balancer: Balancer::default(), limits, tunnels, shutdown, cut }
     }
 
@@ -144,6 +158,7 @@ impl Proxy {
         for pools in &*self.pools {
             pools.watched.sweep();
             pools.patient.sweep();
+            pools.plain.sweep();
         }
     }
 
@@ -153,10 +168,24 @@ impl Proxy {
         for pools in &*self.pools {
             pools.watched.retain(wanted);
             pools.patient.retain(wanted);
+            pools.plain.retain(wanted);
         }
     }
 
-    /// Sends the request to one of the endpoints of `target`, and to another if that is of use.
+    /// Where a plain request goes, if these endpoints give plain answers.
+    pub(super) fn plain_target(
+        &self,
+        endpoints: &[SocketAddr],
+        path: Option<String>,
+        caller: &Caller,
+    ) -> Option<PlainTarget<InFlight>> {
+        let pool = &self.pools(caller).plain;
+        let held = pool.are_all_plain(endpoints).then(|| self.balancer.pick(endpoints, None))??;
+        Some(PlainTarget { to: held.address(), path, held, pool: pool.clone() })
+    }
+
+    /// Sends the request to one of the endpoints of `target`, and to another if that is of use. `begun`: it was sent to
+    /// that one already.
     ///
     /// # Errors
     /// 502 without a connection or an answer, 503 without endpoints, 504 or 408 when the endpoint or the
@@ -166,6 +195,7 @@ impl Proxy {
         mut request: Request<Incoming>,
         caller: &Caller,
         target: Target<'_>,
+        mut begun: Option<Begun<InFlight>>,
     ) -> Result<Answered, Refusal> {
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
@@ -175,17 +205,27 @@ impl Proxy {
             (path, _) => path_and_query(path.unwrap_or("/"), head.uri.query())?,
         };
         let is_small = body.size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BODY);
-        let pools = &self.pools[caller.core % self.pools.len()];
+        let pools = self.pools(caller);
         let pool = if is_small && upgrade.is_none() { &pools.watched } else { &pools.patient };
         let (upload, progress) = Upload::new(body);
         let (mut upload, mut except) = (upload, None);
         loop {
-            let Some(place) = self.balancer.pick(target.endpoints, except) else {
+            let (place, link) = match begun.take() {
+                Some(begun) => (Some(begun.held), Some(begun.link)),
+                None => (self.balancer.pick(target.endpoints, except), None),
+            };
+            let Some(place) = place else {
                 return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "there is no endpoint"));
             };
             let address = place.address();
             let headers = headers::to_endpoint(&head.headers, target.host, &who);
-            let sent = pin!(pool.send(address, request_to(&path, &head.method, headers, upload)));
+            let request = request_to(&path, &head.method, headers, upload);
+            let sent = pin!(async {
+                match link {
+                    None => pool.send(address, request).await,
+                    Some(link) => pool.resume(address, link.map_err(SendError::Connect)?, request).await,
+                }
+            });
             let failed = match self.answer(sent, &progress).await {
                 Ok(response) => {
                     let is_sending = !progress.has_ended();
@@ -198,7 +238,7 @@ impl Proxy {
             }
             let unread = progress.take_back();
             match (unread, except) {
-                (Some(body), None) if may_go_to_another(&failed, &head.method, target) => {
+                (Some(body), None) if may_go_to_another(&failed, &head.method, target, address) => {
                     (upload, except) = (body, Some(address));
                 }
                 _ => return Err(refusal(&failed, address)),
@@ -220,6 +260,10 @@ impl Proxy {
                 Err(_) => return Err(Failed::Rested(progress.resting().1)),
             }
         }
+    }
+
+    fn pools(&self, caller: &Caller) -> &Pools {
+        &self.pools[caller.core % self.pools.len()]
     }
 
     fn pass_back(
@@ -266,23 +310,23 @@ impl Proxy {
 
 /// Nothing that was sent may be sent again, but what is idempotent: the endpoint may have done it before
 /// the connection was lost. Where no connection was made, nothing was sent.
-fn may_go_to_another(failed: &Failed, method: &Method, target: Target<'_>) -> bool {
+fn may_go_to_another(failed: &Failed, method: &Method, target: Target<'_>, tried: SocketAddr) -> bool {
     let Failed::Connection(error) = failed else { return false };
     // One that had only closed a connection that was kept for the next request will do again.
-    let can_be_reached = !failed.is_unreachable() || target.endpoints.len() > 1;
+    let can_be_reached = !failed.is_unreachable() || target.endpoints.iter().any(|other| *other != tried);
     can_be_reached && (matches!(error, SendError::Connect(_)) || method.is_idempotent())
 }
 
-/// Connections to endpoints; given up after `gone` without a sign of the other side.
-fn pool(limits: &Limits, gone: Option<Duration>) -> Pool {
-    Pool::new(Options {
+/// How connections are made and kept; given up after `gone` without a sign of the other side.
+fn options(limits: &Limits, gone: Option<Duration>) -> Options {
+    Options {
         connect: limits.connect,
         keepalive: gone.map_or(limits.idle, |gone| gone * 2 / 5),
         copies_bodies: gone.is_some(),
         gone,
         spare: limits.spare.div_ceil(cores::count()),
         spare_for: limits.spare_for,
-    })
+    }
 }
 
 /// Passes bytes both ways until both sides have ended.

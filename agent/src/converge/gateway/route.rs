@@ -2,6 +2,7 @@
 //!
 //! Made once per change of the catalog; a request is answered by one look.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl Table {
     pub fn of(catalog: &Catalog, node: &str) -> Self {
         let mut hosts: BTreeMap<String, Vec<Route>> = BTreeMap::new();
         for (id, record) in &catalog.routes {
-            let routes = hosts.entry(name(&record.value.host)).or_default();
+            let routes = hosts.entry(name(&record.value.host).into_owned()).or_default();
             for path in &record.value.paths {
                 let route = route(catalog, node, id, path);
                 // Two objects with one path of one host: the first by name has it, on every node.
@@ -65,7 +66,7 @@ impl Table {
         if !self.known {
             return Err(NotFound::Unknown);
         }
-        let routes = self.hosts.get(&name(host)).ok_or(NotFound::Host)?;
+        let routes = self.hosts.get(&*name(host)).ok_or(NotFound::Host)?;
         routes.iter().find(|route| route.rest_of(path).is_some()).ok_or(NotFound::Path)
     }
 
@@ -107,12 +108,16 @@ impl Route {
 }
 
 /// A host as it is compared: lower case, without a port, without the dot at its end.
-fn name(host: &str) -> String {
+fn name(host: &str) -> Cow<'_, str> {
     let host = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
         _ => host,
     };
-    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+    let name = host.strip_suffix('.').unwrap_or(host);
+    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => name.to_ascii_lowercase().into(),
+        false => name.into(),
+    }
 }
 
 fn route(catalog: &Catalog, node: &str, id: &NamespacedName, path: &PathRecord) -> Route {

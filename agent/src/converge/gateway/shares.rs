@@ -104,6 +104,17 @@ impl Shares {
         group.at(point)
     }
 
+    /// The endpoints to which all requests go, whatever their headers. None: it depends, or they go elsewhere.
+    pub fn sole_endpoints(&self) -> Option<&Arc<[SocketAddr]>> {
+        match &self.groups[..] {
+            [group] if group.headers.is_empty() => match &group.members[..] {
+                [Member { leads: Leads::To(endpoints), .. }] => Some(endpoints),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Everything that it may lead to.
     pub fn leads(&self) -> impl Iterator<Item = &Leads> {
         self.groups.iter().flat_map(|group| group.members.iter().map(|member| &member.leads))

@@ -190,6 +190,34 @@ async fn at_the_end_requests_under_way_are_answered_and_nothing_else_is_waited_f
     assert!(tokio::net::TcpStream::connect(bed.address).await.is_err());
 }
 
+// Seen red with `graceful_shutdown` before the first poll of hyper's connection.
+#[tokio::test]
+async fn at_the_end_a_request_that_hyper_takes_over_is_answered() {
+    let (asked, mut begun) = tokio::sync::mpsc::channel::<()>(1);
+    let at = endpoint(move |mut wire| {
+        let asked = asked.clone();
+        async move {
+            while !wire.message().await.is_empty() {
+                asked.send(()).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                wire.send(&ok("done")).await;
+            }
+        }
+    })
+    .await;
+    let bed = Bed::with(&[at]).await;
+    let (mut busy, mut half) = (bed.client().await, bed.client().await);
+    half.send("GET / HTTP/1.1\r\nHost: shop.ex").await;
+    busy.send(&get("/")).await;
+    begun.recv().await.unwrap();
+    bed.shutdown.cancel();
+    let answer = busy.message().await;
+    assert!(answer.ends_with("done") && answer.contains("connection: close"), "{answer}");
+    half.send("ample\r\n\r\n").await;
+    begun.recv().await.unwrap();
+    assert!(half.message().await.ends_with("done"));
+}
+
 // Seen red with connections that end at once: the first client gets no answer.
 #[tokio::test]
 async fn at_the_end_a_connection_that_was_just_made_has_time_for_its_first_request() {

@@ -31,6 +31,7 @@ mod bounds;
 mod kept;
 mod looping;
 mod passing;
+mod plain;
 mod routing;
 mod shares;
 mod trouble;
@@ -208,9 +209,12 @@ fn first_line(message: &str) -> &str {
     message.lines().next().unwrap_or_default()
 }
 
-/// An answer with this body.
+/// What servers add to an answer; one without it is not plain.
+const DATE: &str = "Date: Thu, 26 Nov 2026 18:00:00 GMT";
+
+/// A plain answer with this body.
 fn ok(body: &str) -> String {
-    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    format!("HTTP/1.1 200 OK\r\n{DATE}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
 /// An endpoint that gives each connection to `serve`.

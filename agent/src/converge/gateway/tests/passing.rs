@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc};
 
-use super::{Bed, Wire, endpoint, field, first_line, get, mirror, ok};
+use super::{Bed, DATE, Wire, endpoint, field, first_line, get, mirror, ok};
 
 // Seen red with a client that keeps no connection (`pool_max_idle_per_host(0)`).
 #[tokio::test]
@@ -104,7 +104,8 @@ async fn each_side_sees_the_first_chunk_before_the_other_has_sent_the_last() {
     assert_eq!(client.until("0\r\n\r\n").await, "4\r\nlast\r\n0\r\n\r\n");
 }
 
-// Seen red with a connection that wakes no task while the next piece of an answer is waited for.
+// Seen red with a connection that wakes no task while the next piece of an answer is waited for, and with a plain answer that
+// is waited for without limit.
 #[tokio::test]
 async fn each_piece_of_an_answer_passes_before_the_next_is_sent() {
     let (next, pieces) = mpsc::channel(1);
@@ -113,7 +114,7 @@ async fn each_piece_of_an_answer_passes_before_the_next_is_sent() {
         let pieces = Arc::clone(&pieces);
         async move {
             wire.head().await;
-            wire.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n").await;
+            wire.send(&format!("HTTP/1.1 200 OK\r\n{DATE}\r\nContent-Length: 4\r\n\r\n")).await;
             while let Some(piece) = pieces.lock().await.recv().await {
                 wire.send(piece).await;
             }

@@ -116,7 +116,7 @@ fn what_may_have_been_done_by_a_machine_that_is_gone_is_a_502_soon() {
     Machines::new().run(async |[one, _]| {
         serve_named(one, "one");
         let bed = bed(&[address(0)]).await;
-        assert!(bed.ask(&get("/")).await.ends_with("one"));
+        assert!(bed.ask(POST).await.ends_with("one"));
         vanish(one);
         let answer = bed.ask(POST).await;
         assert_eq!(first_line(&answer), "http/1.1 502 bad gateway");

@@ -1,0 +1,83 @@
+//! A connection to an endpoint that is handed from one client to another while it waits for the answer.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A connection on which a request was already sent, wrapped for an HTTP client that will send it again: that copy is
+/// discarded, and the answer received so far is replayed.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    link: TcpStream,
+    /// What has come.
+    received: Vec<u8>,
+    /// How much of it was read again.
+    read: usize,
+    sent: Sent,
+}
+
+/// How far the same request is.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    /// At least some of it.
+    Some,
+    /// A client flushes what it has sent.
+    All,
+}
+
+impl Replayed {
+    /// What has come of the answer by `link` is `received`.
+    pub(super) fn new(link: TcpStream, received: Vec<u8>) -> Self {
+        Self { link, received, read: 0, sent: Sent::Nothing }
+    }
+}
+
+impl AsyncRead for Replayed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.sent != Sent::All {
+            // An answer before its request would be an error. The task is woken once the request was sent.
+            return Poll::Pending;
+        }
+        if self.read < self.received.len() {
+            let end = self.received.len().min(self.read + buf.remaining());
+            buf.put_slice(&self.received[self.read..end]);
+            self.read = end;
+            if end == self.received.len() {
+                // The connection may be kept for long.
+                (self.received, self.read) = (Vec::new(), 0);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.link).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Replayed {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.sent == Sent::All {
+            return Pin::new(&mut self.link).poll_write(cx, buf);
+        }
+        self.sent = Sent::Some;
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.sent == Sent::Some {
+            self.sent = Sent::All;
+            cx.waker().wake_by_ref();
+        }
+        Pin::new(&mut self.link).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.link).poll_shutdown(cx)
+    }
+}
