@@ -45,7 +45,7 @@ pub(crate) struct Scale {
     idle_objects: usize,
     /// Services whose names are asked for.
     services: usize,
-    /// Turns of the load on the gateway and on what it is compared with, 4 s each.
+    /// Turns of the load on the gateway and on what it is compared with, 1 s each.
     gateway_rounds: usize,
     /// Pods to which a workload is scaled.
     replicas: usize,
@@ -70,7 +70,7 @@ const FULL: Scale = Scale {
     idle_pods: 30,
     idle_objects: 1_000,
     services: 1_000,
-    gateway_rounds: 5,
+    gateway_rounds: 20,
     replicas: 50,
     link_rounds: 5,
     transitions: 2_000,
@@ -87,7 +87,7 @@ const SHORT: Scale = Scale {
     idle_pods: 12,
     idle_objects: 1_000,
     services: 1_000,
-    gateway_rounds: 1,
+    gateway_rounds: 4,
     replicas: 12,
     link_rounds: 1,
     transitions: 500,
