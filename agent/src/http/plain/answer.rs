@@ -2,7 +2,7 @@
 //!
 //! What is not plain beyond doubt is left to hyper.
 
-use super::head::{Fate, HEADERS_MAX, Head, Header, SPACE, hop_by_hop, put};
+use super::head::{Fate, HEADERS_MAX, Head, Header, NO_HEADERS, hop_by_hop, put};
 
 /// Its head.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) enum Passed {
 /// Adds the answer to `out`, as a client gets it, if it is whole. At most `most` bytes long; with `closes` it says that the
 /// connection ends.
 pub(super) fn pass(received: &[u8], most: usize, closes: bool, out: &mut Vec<u8>) -> Passed {
-    let mut space = SPACE;
+    let mut space = NO_HEADERS;
     let answer = match PlainAnswer::parse(received, &mut space) {
         Head::Partial if received.len() < most => return Passed::Partial,
         Head::Partial | Head::Unusual => return Passed::Unusual,

@@ -2,8 +2,8 @@
 
 /// Headers that a plain head may have; heads with more go to hyper, which takes 100.
 pub(super) const HEADERS_MAX: usize = 64;
-/// Space for the headers of a head.
-pub(super) const SPACE: [Header<'static>; HEADERS_MAX] = [httparse::EMPTY_HEADER; HEADERS_MAX];
+/// Where httparse puts the headers of a head.
+pub(super) const NO_HEADERS: [Header<'static>; HEADERS_MAX] = [httparse::EMPTY_HEADER; HEADERS_MAX];
 
 pub(super) use httparse::Header;
 

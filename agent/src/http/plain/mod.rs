@@ -1,5 +1,5 @@
-//! Most requests, without hyper: a GET without a body whose answer has a length and is soon here whole. hyper's parsing, header
-//! maps and futures cost as much again as the rest of what a proxy does for such a request.
+//! Plain requests, without hyper: a GET without a body whose answer has a length and is soon here whole. For such a request
+//! hyper's header maps and futures cost more than the parsing and copying that it needs (`docs/adr/0011-gateway.md`).
 //!
 //! This module only decides what is plain. Anything else, and whatever is slow or fails, goes to hyper with all bytes received,
 //! as if they had just arrived. A client gets no byte of an answer before all of it has arrived. After that handover the
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 
 use self::answer::Passed;
-use self::head::{Head, SPACE};
+use self::head::{Head, NO_HEADERS};
 use self::request::PlainRequest;
 use super::patience::{Deadline, Patient, Phase};
 use super::replayed::Replayed;
@@ -71,7 +71,7 @@ pub(super) enum Served<H> {
     ToHyper(Option<Begun<H>>),
 }
 
-/// Serves a client's connection until a request on it is not plain. `target` says where a request for a host and a path goes, if
+/// Serves a client's connection until an exchange on it is not plain. `target` says where a request for a host and a path goes, if
 /// its other headers don't matter.
 pub(super) async fn serve<H>(
     stream: &mut Patient,
@@ -144,7 +144,7 @@ fn next<H>(
     if read.is_empty() {
         return Next::Read;
     }
-    let mut space = SPACE;
+    let mut space = NO_HEADERS;
     let request = match PlainRequest::parse(read, &mut space, client) {
         Head::Partial if read.len() < REQUEST_MAX => return Next::Read,
         Head::Partial | Head::Unusual => return Next::Hyper,
@@ -222,7 +222,7 @@ impl Lane<'_> {
                 }
             }
         }
-        // Nobody looks whether the client is still there: hyper does once the time is up.
+        // hyper finds out whether the client is still there, once the time is up.
         self.timer.poll_reached(cx).map(|()| Exchanged::NotPlain)
     }
 

@@ -110,13 +110,13 @@ fn is_target(target: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::head::SPACE;
+    use super::super::head::NO_HEADERS;
     use super::*;
 
     /// What an endpoint gets of it, or why it gets nothing.
     fn sent(head: &str, is_node: bool) -> Result<String, &'static str> {
         let client = Client { address: b"192.0.2.7", is_node };
-        let mut space = SPACE;
+        let mut space = NO_HEADERS;
         match PlainRequest::parse(head.as_bytes(), &mut space, client) {
             Head::Partial => Err("partial"),
             Head::Unusual => Err("unusual"),
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn another_path_keeps_the_query() {
-        let (head, mut space, mut out) = (with(""), SPACE, Vec::new());
+        let (head, mut space, mut out) = (with(""), NO_HEADERS, Vec::new());
         let client = Client { address: b"192.0.2.7", is_node: true };
         let Head::Plain(request) = PlainRequest::parse(head.as_bytes(), &mut space, client) else { panic!() };
         assert_eq!((request.path(), request.length), ("/a", head.len()));

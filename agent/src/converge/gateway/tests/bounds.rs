@@ -159,9 +159,9 @@ async fn one_client_holds_a_quarter_of_all_places_and_its_refusal_says_so() {
     bed.shutdown.cancel();
 }
 
-#[tokio::test]
-async fn at_the_end_requests_under_way_are_answered_and_nothing_else_is_waited_for() {
-    let (asked, mut begun) = tokio::sync::mpsc::channel::<()>(1);
+/// An endpoint that says that it was asked, and answers after a while.
+async fn slow() -> (std::net::SocketAddr, tokio::sync::mpsc::Receiver<()>) {
+    let (asked, begun) = tokio::sync::mpsc::channel::<()>(1);
     let at = endpoint(move |mut wire| {
         let asked = asked.clone();
         async move {
@@ -173,6 +173,12 @@ async fn at_the_end_requests_under_way_are_answered_and_nothing_else_is_waited_f
         }
     })
     .await;
+    (at, begun)
+}
+
+#[tokio::test]
+async fn at_the_end_requests_under_way_are_answered_and_nothing_else_is_waited_for() {
+    let (at, mut begun) = slow().await;
     let limits = Limits { drain: super::PATIENCE, ..Limits::default() };
     let bed = Bed::start(limits, table(&[at])).await;
     let mut idle = bed.client().await;
@@ -193,18 +199,7 @@ async fn at_the_end_requests_under_way_are_answered_and_nothing_else_is_waited_f
 // Seen red with `graceful_shutdown` before the first poll of hyper's connection.
 #[tokio::test]
 async fn at_the_end_a_request_that_hyper_takes_over_is_answered() {
-    let (asked, mut begun) = tokio::sync::mpsc::channel::<()>(1);
-    let at = endpoint(move |mut wire| {
-        let asked = asked.clone();
-        async move {
-            while !wire.message().await.is_empty() {
-                asked.send(()).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                wire.send(&ok("done")).await;
-            }
-        }
-    })
-    .await;
+    let (at, mut begun) = slow().await;
     let bed = Bed::with(&[at]).await;
     let (mut busy, mut half) = (bed.client().await, bed.client().await);
     half.send("GET / HTTP/1.1\r\nHost: shop.ex").await;

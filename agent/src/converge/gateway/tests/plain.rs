@@ -97,7 +97,7 @@ async fn a_plain_request_arrives_without_hyper_and_another_one_on_its_connection
 #[tokio::test]
 async fn what_holds_for_one_connection_only_does_not_reach_an_endpoint() {
     let bed = Bed::with(&[super::mirror().await]).await;
-    // Of what it does not know there the gateway makes a 400.
+    // An unknown transfer coding is a 400.
     for name in HOP_BY_HOP.iter().filter(|name| *name != TRANSFER_ENCODING) {
         let answer =
             bed.ask(&format!("GET / HTTP/1.1\r\nHost: shop.example\r\n{name}: of-this-hop\r\n\r\n")).await;
@@ -119,7 +119,8 @@ async fn a_plain_answer_passes_also_in_pieces() {
     asked_twice(pieces, Duration::from_millis(5), &["hello"]).await;
 }
 
-// Seen red with a `Replayed` that passes the request on again, that reads no more than what had come, and that reads before the request.
+// Seen red with a `Replayed` that passes the request on again, that reads no more than what had come, and that reads before
+// the request.
 #[tokio::test]
 async fn what_is_not_plain_is_asked_for_once_and_its_connection_is_kept() {
     let quick = Duration::from_millis(5);
