@@ -356,11 +356,11 @@ async fn converse<H: Handler>(
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = pin!(connection);
-    let mut is_told = false;
+    let mut is_closing = false;
     future::poll_fn(|cx| {
         // First: hyper would close a connection from which it has read nothing, and here a request may have come already.
         let polled = connection.as_mut().poll(cx);
-        if polled.is_ready() || !phase.closes() || std::mem::replace(&mut is_told, true) {
+        if polled.is_ready() || !phase.closes() || std::mem::replace(&mut is_closing, true) {
             return polled;
         }
         connection.as_mut().graceful_shutdown();
