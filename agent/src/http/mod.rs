@@ -13,3 +13,9 @@ pub mod room;
 pub mod server;
 mod spares;
 pub mod upload;
+
+use std::sync::LazyLock;
+
+/// A client that is made at its first request. For each client OpenSSL reads all CAs of the machine, which takes 40 ms: too
+/// long for the start of an agent, above all for clients that only ask over plain HTTP.
+pub type LazyClient = LazyLock<reqwest::Client>;

@@ -11,6 +11,8 @@ use futures::StreamExt as _;
 use schema::store::{SharedStore, election};
 use tokio::time::timeout;
 
+use crate::http::LazyClient;
+
 /// Longest time to connect to a reconciler.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Longest time until an answer begins while another address may have one.
@@ -34,7 +36,7 @@ pub trait BlobSource: Send + Sync {
 
 /// The reconcilers.
 pub struct Reconcilers {
-    client: reqwest::Client,
+    client: LazyClient,
     /// As given by hand.
     fixed: Vec<String>,
     /// etcd, which knows who leads.
@@ -60,21 +62,18 @@ impl From<String> for Failed {
 impl Reconcilers {
     /// Those at `fixed`, and the one that etcd says leads. Asks none yet.
     pub fn new(fixed: Vec<String>, store: SharedStore) -> Self {
-        let built = reqwest::Client::builder()
-            .connect_timeout(CONNECT_MAX)
-            .read_timeout(SILENCE_MAX)
-            .timeout(FETCH_MAX)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build();
-        // Only TLS or a resolver of the system can fail to load, and neither is built in.
-        Self {
-            client: built.unwrap_or_default(),
-            fixed,
-            store,
-            answer_max: ANSWER_MAX,
-            gave: Mutex::default(),
-        }
+        let client = LazyClient::new(|| {
+            let built = reqwest::Client::builder()
+                .connect_timeout(CONNECT_MAX)
+                .read_timeout(SILENCE_MAX)
+                .timeout(FETCH_MAX)
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .build();
+            // Only TLS or a resolver of the system can fail to load, and neither is used.
+            built.unwrap_or_default()
+        });
+        Self { client, fixed, store, answer_max: ANSWER_MAX, gave: Mutex::default() }
     }
 
     async fn addresses(&self) -> Vec<String> {

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::docker::{Docker, DockerError, ImageStream};
 use super::registry::ClusterRegistry;
 use crate::catalog::Catalog;
+use crate::http::LazyClient;
 
 /// Longest time to connect to a node, and without a byte of an image: Docker packs a large one before it sends any.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -37,7 +38,7 @@ pub struct Peers {
     snapshot: SnapshotReader,
     catalog: watch::Receiver<Arc<Catalog>>,
     registry: Arc<ClusterRegistry>,
-    client: reqwest::Client,
+    client: LazyClient,
 }
 
 impl Peers {
@@ -48,14 +49,17 @@ impl Peers {
         catalog: watch::Receiver<Arc<Catalog>>,
         registry: Arc<ClusterRegistry>,
     ) -> Self {
-        let client = reqwest::Client::builder()
-            .connect_timeout(CONNECT_MAX)
-            .read_timeout(SILENCE_MAX)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build();
-        // Only TLS or a resolver of the system can fail to load, and neither is used.
-        Self { node, docker, snapshot, catalog, registry, client: client.unwrap_or_default() }
+        let client = LazyClient::new(|| {
+            let built = reqwest::Client::builder()
+                .connect_timeout(CONNECT_MAX)
+                .read_timeout(SILENCE_MAX)
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .build();
+            // Only TLS or a resolver of the system can fail to load, and neither is used.
+            built.unwrap_or_default()
+        });
+        Self { node, docker, snapshot, catalog, registry, client }
     }
 
     fn known(&self, reference: &str) -> Option<FunctionImage> {

@@ -41,6 +41,7 @@ impl FunctionsLoop {
                 }
             }
         }
+        self.functions.prepare();
         outcome
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,6 +30,7 @@ use crate::converge::control_plane::ControlPlane;
 use crate::converge::function_calls::FunctionCalls;
 use crate::desired::Source;
 use crate::files::PodFiles;
+use crate::http::LazyClient;
 use crate::http::body::Answer;
 use crate::http::plain::Begun;
 use crate::http::room::{Budget, Room};
@@ -52,7 +53,7 @@ pub struct Functions {
     catalog: watch::Receiver<Arc<Catalog>>,
     known: watch::Receiver<ClusterAddresses>,
     calls: Calls,
-    client: reqwest::Client,
+    client: Arc<LazyClient>,
     tokens: Tokens,
     rates: Rates,
     budget: Budget,
@@ -93,6 +94,19 @@ impl FunctionCalls for Functions {
     }
 }
 
+fn client() -> reqwest::Client {
+    let client = reqwest::Client::builder()
+        .connect_timeout(CONNECT_MAX)
+        .pool_max_idle_per_host(64)
+        .pool_idle_timeout(KEPT_MAX)
+        .tcp_nodelay(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build();
+    // Only TLS or a resolver of the system can fail to load, and neither is used.
+    client.unwrap_or_default()
+}
+
 fn activation_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
@@ -104,18 +118,16 @@ impl Functions {
         calls: Calls,
         files: Option<Arc<PodFiles>>,
     ) -> Self {
-        let client = reqwest::Client::builder()
-            .connect_timeout(CONNECT_MAX)
-            .pool_max_idle_per_host(64)
-            .pool_idle_timeout(KEPT_MAX)
-            .tcp_nodelay(true)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build();
-        // Only TLS or a resolver of the system can fail to load, and neither is used.
-        let client = client.unwrap_or_default();
+        let client = Arc::new(LazyClient::new(client));
         let (tokens, rates, budget) = (Tokens::new(files), Rates::default(), Budget::new(BUDGET_BYTES));
         Self { catalog, known, calls, client, tokens, rates, budget, listen: None, follows: true }
+    }
+
+    /// Makes the client if there is anything to call, so that no caller waits for it.
+    pub(super) fn prepare(&self) {
+        if !self.catalog.borrow().functions.is_empty() {
+            LazyLock::force(&self.client);
+        }
     }
 
     /// Takes the beats of calls at this address.

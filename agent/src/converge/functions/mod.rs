@@ -130,6 +130,7 @@ pub async fn serve_held(
     let (listeners, opened) = mpsc::channel(1);
     // There is room for one.
     let _ = listeners.try_send(TcpListener::from_std(socket.into())?);
+    functions.prepare();
     serve(functions, opened, shutdown).await;
     Ok(())
 }
