@@ -120,12 +120,9 @@ impl Head {
         &self,
         begun: Begun,
         applied: Option<String>,
-    ) -> Option<Result<PlanRecord, GitError>> {
-        let loaded = self.loaded.clone()?;
+    ) -> Result<PlanRecord, GitError> {
         let mirror = self.remote.mirror().clone();
-        let source = mirror.config().name.clone();
-        let read = move || reviewed::record(&mirror, &source, &loaded, &begun, applied.as_deref());
-        Some(self.blocking(read).await)
+        self.blocking(move || reviewed::record(&mirror, begun, applied.as_deref())).await
     }
 
     /// The commits since `applied` that were read last, each with what it changed.

@@ -50,28 +50,6 @@ pub(super) fn read_commit(
 ) -> Result<Loaded, GitError> {
     // Before anything else of the commit is looked at.
     mirror.check_commit(head)?;
-    read_keeping(mirror, head, before, applied, Some(store))
-}
-
-/// Reads a commit that is only compared with, whether signed or not. What is applied goes through
-/// [`read_commit`].
-pub(super) fn read_unchecked(
-    mirror: &Mirror,
-    head: Oid,
-    before: Option<&Loaded>,
-    applied: Option<&str>,
-) -> Result<Loaded, GitError> {
-    read_keeping(mirror, head, before, applied, None)
-}
-
-/// With a store, what the manifests name is kept there.
-fn read_keeping(
-    mirror: &Mirror,
-    head: Oid,
-    before: Option<&Loaded>,
-    applied: Option<&str>,
-    store: Option<&BlobStore>,
-) -> Result<Loaded, GitError> {
     let repository = mirror.open()?;
     let broken = |error: git2::Error| mirror.broken(&error);
     let commit = git::commit_meta(&repository, head).map_err(broken)?;
@@ -104,7 +82,7 @@ fn read_keeping(
     let mut lookup = InCommit {
         repository: &repository,
         commit: head,
-        store,
+        store: Some(store),
         before: known,
         now: HashedContent::new(),
         unkept: None,

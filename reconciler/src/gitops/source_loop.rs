@@ -498,7 +498,7 @@ impl SourceLoop {
         let begun = self.planned.of(observed.loaded.as_ref()?.head)?;
         let before = observed.before(&self.config.name);
         let applied = before.and_then(|(status, _)| status.applied_commit.clone());
-        let record = self.head.plan_record(begun, applied).await?;
+        let record = self.head.plan_record(begun, applied).await;
         record
             .inspect_err(
                 |error| tracing::warn!(source = %self.config.name, %error, "could not look up the review"),

@@ -71,8 +71,8 @@ pub fn markdown(review: &Review) -> String {
     }
     let _ = writeln!(
         out,
-        "<sub>Plan hash `{0}`. After the merge the reconciler compares it with what it applies; see \
-         `minik8s history`. A commit can carry it as the trailer `Minik8s-Plan: {0}`.</sub>",
+        "<sub>Plan hash `{0}`. Put the trailer `Minik8s-Plan: {0}` into the commit, and `minik8s history` says whether \
+         this is what was applied.</sub>",
         short_hash(&review.hash)
     );
     out

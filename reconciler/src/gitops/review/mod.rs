@@ -29,7 +29,7 @@ mod tests;
 mod text;
 
 pub use change::{Action, Change, Field};
-pub use digest::{Digest, same_hash, short_hash};
+pub use digest::{plan_hash, same_hash, short_hash};
 pub use effects::Effect;
 pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
 pub use room::Room;
@@ -145,7 +145,7 @@ pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Revi
     Review {
         base: frame.base.to_owned(),
         head: situation.commit.id.clone(),
-        hash: Digest::of(plan, &situation.live).hash(),
+        hash: plan_hash(plan, &situation.live),
         summary,
         changes,
         violations: violations(situation, plan),

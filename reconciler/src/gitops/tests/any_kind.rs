@@ -19,7 +19,7 @@ use super::rounds;
 use crate::git::CommitMeta;
 use crate::gitops::load::truncated::is_truncated;
 use crate::gitops::plan::{Act, Situation, Step, StepReason, SyncPlan, plan};
-use crate::gitops::review::Digest;
+use crate::gitops::review::plan_hash;
 use schema::manifest::load_file as parse;
 
 /// Broken files in a plain `cargo test`, for each round.
@@ -119,7 +119,7 @@ proptest! {
         for other in &plans {
             prop_assert!(other.quarantined.is_empty(), "{:#?}", other.quarantined);
             prop_assert_eq!(changes(&plans[0]), changes(other));
-            prop_assert_eq!(Digest::of(&plans[0], &live).hash(), Digest::of(other, &live).hash());
+            prop_assert_eq!(plan_hash(&plans[0], &live), plan_hash(other, &live));
             prop_assert_eq!(&plans[0].prune, &other.prune);
         }
     }
