@@ -28,14 +28,6 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    pub(super) fn pod(pod: &NamespacedName) -> Self {
-        Self::of(Kind::Pod, pod)
-    }
-
-    pub(super) fn autoscaler(id: &NamespacedName) -> Self {
-        Self::of(Kind::HorizontalPodAutoscaler, id)
-    }
-
     pub(super) fn of(kind: Kind, id: &NamespacedName) -> Self {
         Self {
             namespace: Some(id.namespace.clone()),

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::app::{App, Shared};
 use super::error::ApiError;
 use super::input::{self, Asked};
-use super::read::no_such_pod;
+use super::kinds::POD;
 use crate::view::{self, PodDetail, Problem};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -90,7 +90,7 @@ pub(super) async fn of_node(
 
 fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
     let detail =
-        view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
+        view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| POD.missing(pod))?;
     let container = choose_container(&detail, wanted.container.as_deref())?;
     let since = input::since(wanted.since.as_deref())?;
     let waits = not_started(&detail, &container)?;

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 
+use crate::view;
 use crate::webhooks::calls::{self, CallState};
 
 mod app;
@@ -32,7 +33,7 @@ mod tests;
 pub use app::ApiDeps;
 use app::Shared;
 pub use error::ApiError;
-use kinds::{autoscalers, functions, jobs, results, services, workflows};
+use kinds::{functions, jobs, list_of, one_of, results, workflows};
 
 /// Longest time until an answer begins; a log stream may go on after that.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -71,27 +72,30 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/status", get(read::status))
         .route("/v1/loops", get(read::loops))
         .route("/v1/pods", get(read::pods))
-        .route("/v1/pods/{namespace}/{name}", get(read::pod))
+        .route("/v1/pods/{namespace}/{name}", one_of(kinds::POD, view::pod))
         .route("/v1/nodes", get(read::nodes))
         .route("/v1/nodes/{name}", get(read::node))
-        .route("/v1/services", get(services::services))
-        .route("/v1/services/{namespace}/{name}", get(services::service))
-        .route("/v1/endpoints", get(services::endpoints))
-        .route("/v1/dns", get(services::routes))
-        .route("/v1/autoscalers", get(autoscalers::all))
-        .route("/v1/autoscalers/{namespace}/{name}", get(autoscalers::one))
-        .route("/v1/functions", get(functions::all))
-        .route("/v1/functions/{namespace}/{name}", get(functions::one))
+        .route("/v1/services", list_of(view::services))
+        .route(
+            "/v1/services/{namespace}/{name}",
+            one_of(kinds::SERVICE, |all, id, _, now| view::service(all, id, now)),
+        )
+        .route("/v1/endpoints", list_of(view::endpoints))
+        .route("/v1/dns", list_of(view::routes))
+        .route("/v1/autoscalers", list_of(view::autoscalers))
+        .route("/v1/autoscalers/{namespace}/{name}", one_of(kinds::AUTOSCALER, view::autoscaler))
+        .route("/v1/functions", list_of(view::functions))
+        .route("/v1/functions/{namespace}/{name}", one_of(kinds::FUNCTION, view::function))
         .route("/v1/functions/{namespace}/{name}/build-log", get(functions::build_log))
-        .route("/v1/workflows", get(workflows::all))
-        .route("/v1/workflows/{namespace}/{name}", get(workflows::one))
+        .route("/v1/workflows", list_of(view::workflows))
+        .route("/v1/workflows/{namespace}/{name}", one_of(kinds::WORKFLOW, view::workflow))
         .route("/v1/workflows/{namespace}/{name}/runs", workflows::start_route())
         .route("/v1/triggers", get(workflows::triggers))
         .route("/v1/runs", get(workflows::runs))
         .route("/v1/runs/{namespace}/{workflow}/{run}", get(workflows::run))
         .route("/v1/runs/{namespace}/{workflow}/{run}/summary", get(workflows::run_summary))
-        .route("/v1/jobs", get(jobs::all))
-        .route("/v1/jobs/{namespace}/{name}", get(jobs::one))
+        .route("/v1/jobs", list_of(view::jobs))
+        .route("/v1/jobs/{namespace}/{name}", one_of(kinds::JOB, view::job))
         .route("/v1/jobs/{namespace}/{name}/output", get(jobs::output))
         .route("/v1/jobs/{namespace}/{name}/results", get(results::all))
         .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(results::one))

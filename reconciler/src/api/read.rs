@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use super::app::{App, Shared};
 use super::error::ApiError;
-use super::events;
 use super::input::{self, Asked};
 use crate::view::{self, List, Selection};
 
@@ -117,31 +116,6 @@ pub(super) async fn pods(
         });
     }
     Ok(Json(List { items }))
-}
-
-pub(super) async fn pod(
-    State(app): App,
-    Path((namespace, name)): Path<(String, String)>,
-) -> Answer<view::PodDetail> {
-    input::name("namespace", &namespace)?;
-    input::name("pod", &name)?;
-    let pod = NamespacedName::new(namespace, name);
-    let snapshot = app.snapshot()?;
-    let now = Timestamp::now();
-    let Some(mut detail) = view::pod(&snapshot, &pod, Vec::new(), now) else {
-        return Err(no_such_pod(&pod));
-    };
-    let wanted = events::Wanted::pod(&pod);
-    // Without etcd the pod is shown without its events.
-    detail.events = events::read(&app, &wanted, now).await.unwrap_or_default();
-    Ok(Json(detail))
-}
-
-pub(super) fn no_such_pod(pod: &NamespacedName) -> ApiError {
-    ApiError::not_found(
-        format!("there is no pod {} in namespace {}", pod.name, pod.namespace),
-        "see 'minik8s get pods -A'",
-    )
 }
 
 pub(super) async fn pod_usage(

@@ -15,7 +15,8 @@ use schema::quantity::Memory;
 use schema::records::{JobReport, ResultFile};
 use serde::{Deserialize, Serialize};
 
-use super::jobs::{missing, named, of_job};
+use super::JOB;
+use super::jobs::of_job;
 use crate::api::app::App;
 use crate::api::error::ApiError;
 use crate::api::input::Asked;
@@ -66,9 +67,9 @@ pub(in crate::api) async fn all(
     Path((namespace, name)): Path<(String, String)>,
     asked: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let id = named(namespace, name)?;
+    let id = JOB.named(namespace, name)?;
     let detail =
-        view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now()).ok_or_else(|| missing(&id))?;
+        view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now()).ok_or_else(|| JOB.missing(&id))?;
     let JobReport { results, unfetched, .. } = detail.report.unwrap_or_default();
     let listed = |file: ResultFile| Listed { href: href(&file), file };
     let listing = Listing { items: results.into_iter().map(listed).collect(), unfetched: unfetched.count };
@@ -89,9 +90,9 @@ pub(in crate::api) async fn one(
         let help = "give the 64 hex digits of a SHA-256";
         return Err(ApiError::bad_request(format!("{digest} is not a digest"), help));
     }
-    let id = named(namespace, name)?;
+    let id = JOB.named(namespace, name)?;
     let detail =
-        view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now()).ok_or_else(|| missing(&id))?;
+        view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now()).ok_or_else(|| JOB.missing(&id))?;
     let results = detail.report.map(|report| report.results).unwrap_or_default();
     let is_wanted = |file: &&ResultFile| {
         file.digest == digest && wanted.path.as_ref().is_none_or(|path| *path == file.path)

@@ -14,15 +14,13 @@ use schema::meta::{NamespacedName, ObjectRef};
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use super::{Answer, WORKFLOW};
 use crate::api::app::{App, Shared};
 use crate::api::error::ApiError;
-use crate::api::events::{self, Wanted};
 use crate::api::input::{self, Asked};
-use crate::api::read::{InNamespace, OfNamespace};
+use crate::api::read::OfNamespace;
 use crate::runs::{self, JournalError, RequestError, RunId};
 use crate::view::{self, List, RunAccepted, RunBody};
-
-type Answer<T> = Result<Json<T>, ApiError>;
 
 /// Largest request: an input, and what is around it.
 const BODY_MAX_BYTES: usize = 512 * 1024;
@@ -45,25 +43,6 @@ pub(in crate::api) struct Which {
     limit: Option<u16>,
     /// Those that are older: the `next` of the answer before.
     before: Option<i64>,
-}
-
-pub(in crate::api) async fn all(
-    State(app): App,
-    Asked(query): Asked<InNamespace>,
-) -> Answer<List<view::WorkflowView>> {
-    Ok(Json(List { items: view::workflows(&*app.snapshot()?, &query.selection()?, Timestamp::now()) }))
-}
-
-pub(in crate::api) async fn one(
-    State(app): App,
-    Path((namespace, name)): Path<(String, String)>,
-) -> Answer<view::WorkflowDetail> {
-    let id = named(namespace, name)?;
-    let (snapshot, now) = (app.snapshot()?, Timestamp::now());
-    let Some(mut detail) = view::workflow(&snapshot, &id, Vec::new(), now) else { return Err(missing(&id)) };
-    // Without etcd it is shown without its events.
-    detail.events = events::read(&app, &Wanted::of(Kind::Workflow, &id), now).await.unwrap_or_default();
-    Ok(Json(detail))
 }
 
 pub(in crate::api) async fn triggers(
@@ -198,7 +177,7 @@ async fn start(
         name: workflow.name.clone(),
     };
     if !snapshot.objects.contains_key(&key) {
-        return Err(missing(&workflow));
+        return Err(WORKFLOW.missing(&workflow));
     }
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
@@ -233,10 +212,4 @@ fn named(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
     // Runs of functions are of `function:NAME`.
     input::name("workflow", name.strip_prefix("function:").unwrap_or(&name))?;
     Ok(NamespacedName::new(namespace, name))
-}
-
-fn missing(id: &NamespacedName) -> ApiError {
-    let NamespacedName { namespace, name } = id;
-    let message = format!("there is no workflow {name} in namespace {namespace}");
-    ApiError::not_found(message, "see 'minik8s get workflows -A'")
 }
