@@ -21,15 +21,11 @@ impl KindSpec for ConfigMapSpec {
     };
 
     const LINKS: Links<Self> = Links {
-        references: |_, _| Vec::new(),
-        exclusives: |_, _| Vec::new(),
-        files: |_| Vec::new(),
-        further_places: |_| Vec::new(),
         content: Some(ContentOf {
             written: Self::values,
             kept: |spec| Some((spec.content.as_ref()?, spec.immutable)),
         }),
-        pod: |_, _| None,
+        ..Links::NONE
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {

@@ -32,10 +32,8 @@ impl KindSpec for DnsSpec {
     const LINKS: Links<Self> = Links {
         references: Self::references,
         exclusives: Self::exclusives,
-        files: |_| Vec::new(),
         further_places: Self::further_places,
-        content: None,
-        pod: |_, _| None,
+        ..Links::NONE
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {

@@ -30,14 +30,8 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         },
     };
 
-    const LINKS: Links<Self> = Links {
-        references: Self::references,
-        exclusives: Self::exclusives,
-        files: |_| Vec::new(),
-        further_places: |_| Vec::new(),
-        content: None,
-        pod: |_, _| None,
-    };
+    const LINKS: Links<Self> =
+        Links { references: Self::references, exclusives: Self::exclusives, ..Links::NONE };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);

@@ -23,12 +23,11 @@ impl KindSpec for PodSpec {
     };
 
     const LINKS: Links<Self> = Links {
-        references: |_, _| Vec::new(),
         exclusives: Self::exclusives,
         files: Self::files,
         further_places: Self::further_places,
-        content: None,
         pod: Self::pod,
+        ..Links::NONE
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {

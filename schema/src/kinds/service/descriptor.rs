@@ -32,14 +32,8 @@ impl KindSpec for ServiceSpec {
         },
     };
 
-    const LINKS: Links<Self> = Links {
-        references: |_, _| Vec::new(),
-        exclusives: Self::exclusives,
-        files: |_| Vec::new(),
-        further_places: Self::further_places,
-        content: None,
-        pod: |_, _| None,
-    };
+    const LINKS: Links<Self> =
+        Links { exclusives: Self::exclusives, further_places: Self::further_places, ..Links::NONE };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);

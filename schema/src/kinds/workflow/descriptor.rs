@@ -23,13 +23,10 @@ impl KindSpec for WorkflowSpec {
 
     const LINKS: Links<Self> = Links {
         references: Self::references,
-        exclusives: |_, _| Vec::new(),
-        files: |_| Vec::new(),
         further_places: |spec| {
             spec.definition_path.iter().map(|_| field_path(&["spec", "definitionPath"])).collect()
         },
-        content: None,
-        pod: |_, _| None,
+        ..Links::NONE
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
