@@ -13,6 +13,7 @@ use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Table;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use sha2::{Digest as _, Sha256};
 
 use super::plan::{Act, Kept, Situation, SyncPlan};
@@ -54,15 +55,14 @@ struct Record {
 }
 
 /// The same as it is written: of 10,000 objects no name is copied.
+#[skip_serializing_none]
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Written<'a> {
     owned: BTreeMap<&'a str, BTreeSet<&'a ObjectRef>>,
     lost: BTreeMap<&'a str, BTreeSet<&'a ObjectRef>>,
     protected: BTreeSet<&'a ObjectRef>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     held_of: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     base: Option<&'a str>,
 }
 

@@ -9,6 +9,7 @@ use schema::kinds::workflow::{RunPhase, RunSummary, WorkflowSpec};
 use schema::meta::{NamespacedName, ObjectRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 use super::machine::Event;
 
@@ -186,6 +187,7 @@ pub struct Tries {
 }
 
 /// `heads/<ns>/<workflow>/<run>`: written when the run begins and when it ends, and when it is taken up again.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunHead {
@@ -198,7 +200,6 @@ pub struct RunHead {
     /// How far it is.
     pub phase: RunPhase,
     /// When it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
     /// The state that it ended in; before its end the one that it began with.
     pub state: String,
@@ -212,7 +213,6 @@ pub struct RunHead {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cause: String,
     /// None while all is well.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tries: Option<Tries>,
 }
 
@@ -285,6 +285,7 @@ pub(super) enum JournalPart {
 }
 
 /// One thing that happened.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
@@ -293,9 +294,7 @@ pub struct Entry {
     /// What. The output of an answer is null where it lies in parts.
     pub event: Event,
     /// Where the output of the answer lies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Parts>,
     /// The activation id of the call that it is the answer of: its lines in the function's log.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<String>,
 }

@@ -4,22 +4,22 @@ use jiff::Timestamp;
 use schema::records::{RequestAnswer, RequestOutcome, SyncRequest};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::age::age;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestView {
     #[serde(flatten)]
     pub request: SyncRequest,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<RequestAnswer>,
     /// Synced, Waiting or Ignored.
     pub status: String,
     /// What it waits for, or why it is ignored.
     pub why: String,
     /// Time from its coming to the end of the look, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
     pub age: String,
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::pods::index::Index;
 use super::pods::row;
@@ -13,6 +14,7 @@ use crate::webhooks::HookCounts;
 
 const NAMED_MAX: usize = 10;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
@@ -21,7 +23,6 @@ pub struct ClusterStatus {
     /// Every prefix of etcd has been read once.
     pub synced: bool,
     /// Who leads; none between two leaders.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<LeaderView>,
     /// The sources, with what is wrong in them.
     pub sources: Vec<SourceView>,
@@ -31,13 +32,10 @@ pub struct ClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub malformed: Vec<Malformed>,
     /// Why etcd does not answer now; the page is then as old as its revision.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd_error: Option<String>,
     /// The last run of the answering reconciler's sync loop; none where it does not lead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<SyncRun>,
     /// What webhooks came to at the answering reconciler; none where they stay out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhooks: Option<HookCounts>,
 }
 

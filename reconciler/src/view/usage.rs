@@ -9,6 +9,7 @@ use schema::quantity::{Cpu, Memory};
 use schema::records::{ContainerUsage, NodeUsage, PodUsage};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::age::age;
 use super::nodes::nodes;
@@ -17,36 +18,29 @@ use super::pods::{PodView, pods};
 /// A sample older than this is remarked on: three were missed.
 const OLD: SignedDuration = SignedDuration::from_secs(60);
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Use {
     /// CPU in use, the mean of the sample's window; none where there is no sample.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_requested: Option<Cpu>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limit: Option<Cpu>,
     /// Hundredths of the node's CPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_requested: Option<Memory>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Memory>,
     /// Hundredths of the node's memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<u64>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodUsageView {
     pub namespace: String,
     pub name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// All containers together; a limit only where every container has one.
     #[serde(flatten)]
@@ -57,7 +51,6 @@ pub struct PodUsageView {
     /// Volumes with too many files to count: they hold at least so much.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at_least: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
     pub sample_age: String,
     /// Why there is no sample, an old one, or only a part; empty when all is well.

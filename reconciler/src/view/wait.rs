@@ -11,6 +11,7 @@ use schema::records::{PodInstance, Revision, SourceErrorKind, SourceStatus, Verd
 use schema::snapshot::Snapshot;
 use schema::snapshot::health::{health, trouble, unsteady};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::pods::index::Index;
 use super::pods::row;
@@ -21,6 +22,7 @@ use super::short;
 const COMMIT_DIGITS_MIN: usize = 7;
 
 /// Where the cluster is on the way to a commit.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitState {
@@ -33,10 +35,8 @@ pub struct WaitState {
     /// The first thing that is waited for, or that failed; empty when healthy.
     pub why: String,
     /// What of a synced commit is not applied: quarantined files, held removals, waiting objects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// The commit in full, once it has been seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 }
 

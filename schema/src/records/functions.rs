@@ -5,12 +5,14 @@ use std::net::SocketAddrV4;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::files::{BlobRef, Files, of_secret};
 use crate::kinds::function::{FunctionSpec, FunctionStatus, ImageState, Runtime};
 use crate::meta::NamespacedName;
 
 /// A function as every gateway needs it: written by the functions controller.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionRecord {
@@ -24,7 +26,6 @@ pub struct FunctionRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<Replica>,
     /// Why replicas do not become ready, while that is so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
     /// A version of it has run well, and can again.
     #[serde(default)]
@@ -32,16 +33,13 @@ pub struct FunctionRecord {
     /// The bounds of its calls.
     pub calls: CallLimits,
     /// What callers from outside show; none: none of them may call, unless it is public.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<CallToken>,
     /// When `wanted` last changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaled_at: Option<Timestamp>,
     /// What the decisions on `wanted` remember.
     #[serde(default, skip_serializing_if = "ScalerMemory::is_empty")]
     pub scaler: ScalerMemory,
     /// When there last was a call, to a few seconds: counts where gateways forgot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_active: Option<Timestamp>,
 }
 
@@ -70,13 +68,13 @@ impl FunctionRecord {
 }
 
 /// An image that was, or is to be, built from a function's source.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionImage {
     /// What pods name: [`crate::kinds::function::IMAGE_PREFIX`] and a hash, or the manifest's `image`.
     pub reference: String,
     /// Its id, as Docker computes it from its content; none before it is built.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// How far it is.
     pub state: ImageState,
@@ -84,7 +82,6 @@ pub struct FunctionImage {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
     /// Whether the cluster's registry has it; none without one, and before that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<RegistryCopy>,
 }
 
@@ -251,6 +248,7 @@ impl CallToken {
 }
 
 /// An image to be built by a node: written by the functions controller.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BuildOrder {
@@ -263,13 +261,10 @@ pub struct BuildOrder {
     /// The folder's content.
     pub source: BlobRef,
     /// How the folder becomes an image; none: what it holds decides.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
     /// The image that Python functions are built on; none: the one that nodes make themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     /// Where Python packages come from; none: pip's default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package_index: Option<String>,
 }
 

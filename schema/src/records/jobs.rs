@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::codec::content_hash;
 use crate::files::{BlobKind, BlobRef, Files};
@@ -129,6 +130,7 @@ impl JobOrder {
 }
 
 /// How far a node is with a job: written by its agent.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobReport {
@@ -146,13 +148,10 @@ pub struct JobReport {
     /// Since when it is in its phase.
     pub since: Timestamp,
     /// When it began to run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// Since when the login host can't be reached from the node, while that is so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_since: Option<Timestamp>,
     /// A login host has answered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -167,7 +166,6 @@ pub struct JobReport {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub folder: String,
     /// When its order was first given to a node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
     /// Of an order to delete: it is done.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -6,12 +6,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::condition::ConditionStatus;
 use crate::meta::StringMap;
 use crate::quantity::{Cpu, Memory};
 
 /// What a node is and has: written by its agent, and only when something of it changes.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRecord {
@@ -36,18 +38,14 @@ pub struct NodeRecord {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub calls: String,
     /// Whom to encrypt secrets for so that this node can decrypt them: `age1…`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_recipient: Option<String>,
     /// The recipient of the cluster's identity that this node has: it decrypts what is encrypted to that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_recipient: Option<String>,
     /// When the agent first registered.
     pub registered_at: Timestamp,
     /// The range that the node's pods have already, from its own disk: an etcd that was lost gives it back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<Ipv4Net>,
     /// Where the other nodes send packets for its pods; none until its tunnel stands.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vtep: Option<Vtep>,
 }
 
@@ -130,6 +128,7 @@ pub struct Heartbeat {
 
 /// How a node fares, with times that survive a change of leader: written by the nodes controller, and only when
 /// something of it changes.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeConditions {
@@ -139,13 +138,10 @@ pub struct NodeConditions {
     /// When `ready` last changed.
     pub since: Timestamp,
     /// When its pods were given up, after it had been silent for long enough.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evicted_at: Option<Timestamp>,
     /// When the silence began that its last return ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_silence: Option<Timestamp>,
     /// How far its drain is, if its Node object asks for one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
     /// Age of its `NoExecute` taints, each as it is written: `tolerationSeconds` counts from there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -7,6 +7,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Requests of webhooks that are kept; older ones are removed with the next write.
 pub const WEBHOOK_REQUESTS_MAX: usize = 1_000;
@@ -60,6 +61,7 @@ impl fmt::Display for Provider {
 }
 
 /// One request to look at a repository.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncRequest {
@@ -72,18 +74,14 @@ pub struct SyncRequest {
     /// Name of the source that it is for.
     pub source: String,
     /// The repository that it names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
     /// The branch or tag that it names, in full: `refs/heads/main`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// The commit that it names. A hint: what is applied is what the repository shows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit_hint: Option<String>,
     /// When it came first.
     pub received_at: Timestamp,
     /// When it came last, if it came again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated_at: Option<Timestamp>,
     /// How often it came again.
     #[serde(default, skip_serializing_if = "is_zero")]

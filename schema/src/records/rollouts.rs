@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::files::Files;
 use crate::kinds::pod::PodSpec;
@@ -14,6 +15,7 @@ use crate::meta::StringMap;
 pub const ROLLOUT_STEPS_MAX: usize = 12;
 
 /// How far a workload is with its template: written by the workloads controller.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
@@ -24,13 +26,11 @@ pub struct Rollout {
     /// Hash of the template that the object asks for.
     pub wanted: String,
     /// Hash of the last template that all pods had and were available with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub good: Option<String>,
     /// All pods have had the wanted template and were available with it since the object asked for it.
     #[serde(default)]
     pub complete: bool,
     /// Why the wanted template is not rolled out any further.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<RolloutFailure>,
     /// When the rollout began.
     pub started_at: Timestamp,

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::kinds::Health;
 use crate::kinds::dns::backend::{is_one, one};
@@ -14,6 +15,7 @@ use crate::kinds::service::{ServicePortStatus, ServiceSpec, ServiceStatus};
 
 /// A service as every node programs it: addresses given out, endpoints looked up. Written by the
 /// services controller; the agents need nothing else of the Service object.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRecord {
@@ -21,13 +23,12 @@ pub struct ServiceRecord {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hash: String,
     /// Its address; none for a headless service.
-    #[serde(default, rename = "clusterIP", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "clusterIP")]
     pub cluster_ip: Option<Ipv4Addr>,
     /// Further addresses at which nodes answer for it.
     #[serde(default, rename = "externalIPs", skip_serializing_if = "Vec::is_empty")]
     pub external_ips: Vec<Ipv4Addr>,
     /// The name that its own is an alias of: it has no address, no ports and no endpoints then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_name: Option<String>,
     /// Its ports, in the order of the manifest.
     pub ports: Vec<ServicePortRecord>,
@@ -35,7 +36,6 @@ pub struct ServiceRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
     /// Seconds for which a client stays with one endpoint; none: it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity_seconds: Option<u32>,
     /// Clients within the cluster are served by endpoints of their own node only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -92,22 +92,22 @@ fn is_zero(count: &u32) -> bool {
 }
 
 /// One port of a service.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePortRecord {
     /// Its name, for SRV records and Dns paths.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// TCP or UDP.
     pub protocol: Protocol,
     /// Port of the service.
     pub port: u16,
     /// Port of every node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_port: Option<u16>,
 }
 
 /// One address behind a service.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
@@ -116,13 +116,10 @@ pub struct Endpoint {
     /// Its port for each of the service's ports, in their order; 0 where it has none of that name.
     pub ports: Vec<u16>,
     /// Its node, if it is a pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Its pod, in the service's namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// The pod's `hostname`, for `<hostname>.<service>`; none for a pod with another service's `subdomain`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
 }
 

@@ -4,12 +4,14 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::meta::ObjectRef;
 use crate::violation::Violation;
 
 /// What a source shows and what of it is applied. Written only when it changes, so a poll
 /// that finds nothing new writes nothing.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
@@ -28,13 +30,10 @@ pub struct SourceStatus {
     /// One word for all of it.
     pub state: SourceState,
     /// Newest commit seen at the remote.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_commit: Option<String>,
     /// Newest commit applied, its good part if it is degraded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_commit: Option<String>,
     /// When that was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_at: Option<Timestamp>,
     /// Sequence number of that commit's revision.
     #[serde(default)]
@@ -46,7 +45,6 @@ pub struct SourceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<Quarantine>,
     /// Removals that wait for a release.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
     /// Objects that wait for others before they are applied, at most the first 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -55,10 +53,8 @@ pub struct SourceStatus {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waiting_total: u64,
     /// When an object last stopped waiting.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
     /// What keeps the source from being read or applied.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SourceError>,
 }
 
@@ -185,6 +181,7 @@ pub enum SourceErrorKind {
 }
 
 /// One applied commit.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Revision {
@@ -212,24 +209,21 @@ pub struct Revision {
     /// What became of it.
     pub verdict: Verdict,
     /// When the verdict became final; none while its objects are on their way.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_at: Option<Timestamp>,
     /// The plan that was carried out, and whether it is the one that was reviewed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanRecord>,
 }
 
 /// The plan of a revision beside the one that was reviewed.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanRecord {
     /// SHA-256 of what was done.
     pub hash: String,
     /// Hash of the plan that was reviewed, whole or its first 16 digits; none if none is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reviewed: Option<String>,
     /// Both are of one plan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matches: Option<bool>,
     /// What differs, or why no review is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::kinds::trigger::Schedule;
 use crate::kinds::workflow::{RunSummary, WorkflowStatus};
@@ -27,18 +28,16 @@ pub struct WorkflowRecord {
 }
 
 /// What a trigger did and will do: written by the workflows controller, with the beginning of the run that it started.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TriggerRecord {
     /// The schedule that `next` is of: another one begins anew, with its first tick from then on. None of a trigger that
     /// has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
     /// The first tick that nothing was decided on yet; none if there will be none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
     /// The last run that it started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<TriggerStart>,
     /// Ticks without a run of their own since the last one that had one: what was missed.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -46,16 +45,15 @@ pub struct TriggerRecord {
 }
 
 /// A run that a trigger started.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TriggerStart {
     /// Its id.
     pub run: String,
     /// The tick that it is of, if it is of one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick: Option<Timestamp>,
     /// The commit that it is of, if it is of one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// When it began.
     pub started_at: Timestamp,

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 use super::limits::{HISTORY_MAX_BYTES, size};
 
@@ -63,35 +64,29 @@ pub struct HistoryEvent {
 }
 
 /// What more there is to say of an event.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryDetail {
     /// What the run, state or function was given.
-    #[serde(default, with = "some", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "some")]
     pub input: Option<Json>,
     /// What it gave.
-    #[serde(default, with = "some", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "some")]
     pub output: Option<Json>,
     /// Name of an error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The error in a sentence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// The function that is called.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// Id of the call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<u64>,
     /// Which attempt, from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// Which item of a Map, from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
     /// How many items a Map has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<usize>,
 }
 

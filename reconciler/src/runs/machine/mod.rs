@@ -8,6 +8,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 mod branches;
 mod choice;
@@ -114,6 +115,7 @@ pub enum Outcome {
 }
 
 /// A call of a function that the run waits for.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Call {
@@ -130,10 +132,8 @@ pub struct Call {
     /// The same for all attempts of one visit of the state: with the run's id, the idempotency key.
     pub step: u64,
     /// The run has a timer for it, too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u32>,
     /// The run has a timer for it, too, which each beat puts off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_seconds: Option<u32>,
 }
 

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::workflow::WorkflowSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 use crate::runs::machine::{Call, Event, History, HistoryEvent, Outcome, Pending, Run, RunContext, errors};
 
@@ -25,19 +26,17 @@ pub use mocks::{MockError, Mocks, UnknownMock};
 pub const BEGIN: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 /// What came of a run.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// The word of Step Functions.
     pub status: Status,
     /// Its result, if it succeeded.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Json>,
     /// Name of the error that ended it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The error in a sentence.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// All that happened.
     pub history: Vec<HistoryEvent>,

@@ -13,6 +13,7 @@ use schema::object::Object;
 use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::age::{AppliedAt, age};
 use super::events::EventView;
@@ -44,15 +45,14 @@ pub struct AutoscalerView {
     pub labels: StringMap,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerDetail {
     #[serde(flatten)]
     pub row: AutoscalerView,
     /// How fast it may go; Kubernetes' defaults when the manifest says nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale_time: Option<Timestamp>,
     /// Time since then; empty if it never changed the number.
     pub last_scale_age: String,

@@ -6,7 +6,9 @@ use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
 use schema::meta::StringMap;
 use schema::records::{Rollout, RolloutFailure, RolloutStep};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadView {
@@ -15,11 +17,8 @@ pub struct WorkloadView {
     /// First digits of the hash of the template that Git asks for, as in the names of its pods.
     pub wanted_template: String,
     /// The same of the last one that all pods were available with.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub good_template: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<RolloutFailure>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub progressed_at: Option<Timestamp>,
     /// The newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -9,12 +9,14 @@ use schema::meta::{NamespacedName, StringMap};
 use schema::object::Provenance;
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::index::Index;
 use super::{Facts, PodView};
 use crate::view::events::EventView;
 use crate::view::usage::{PodUsageView, usage_of};
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodDetail {
@@ -24,17 +26,15 @@ pub struct PodDetail {
     pub annotations: StringMap,
     pub hash: String,
     /// Which commit and line set it; none when the object is gone.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
     /// Why it is on that node; empty while it is on none.
     pub binding_reason: String,
-    #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "hostIP")]
     pub host_ip: Option<String>,
     pub conditions: Vec<Condition>,
     pub init_container_statuses: Vec<ContainerStatus>,
     pub container_statuses: Vec<ContainerStatus>,
     /// What should run; none when only a report is left of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<Arc<PodSpec>>,
     #[serde(default)]
     pub usage: PodUsageView,

@@ -8,6 +8,7 @@ use schema::object::Object;
 use schema::records::{Binding, PodInstance};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 mod detail;
 pub(super) mod index;
@@ -19,6 +20,7 @@ pub use detail::{PodDetail, pod};
 use index::Index;
 use status::{Word, cannot_be_removed, reported};
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodView {
@@ -34,16 +36,14 @@ pub struct PodView {
     /// How often its containers were started again.
     pub restarts: u32,
     /// When it was started, or else when its commit was applied.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
     /// Time since then; empty when not known.
     pub age: String,
-    #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
     /// Ports of the node that lead to it.
     #[serde(default)]
     pub host_ports: Vec<HostPortStatus>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// `Kind/name` of the object that asked for it.
     pub owner: String,

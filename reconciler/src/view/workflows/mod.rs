@@ -11,6 +11,7 @@ use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 use crate::runs::machine::{Event, History, HistoryEvent, Outcome, Run, RunContext};
 use crate::runs::{Entry, Loaded, RunHead};
@@ -123,14 +124,13 @@ pub struct RunCall {
 }
 
 /// What `POST /v1/workflows/<ns>/<name>/runs` takes.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunBody {
     /// The input; `{}` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Json>,
     /// The same id is the same run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }
 

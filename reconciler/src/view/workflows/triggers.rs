@@ -8,7 +8,9 @@ use schema::object::Object;
 use schema::records::TriggerStart;
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TriggerView {
@@ -17,18 +19,13 @@ pub struct TriggerView {
     pub name: String,
     /// The object that it starts runs of: `workflow/order`.
     pub object: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_commit: Option<OnCommit>,
     /// Where it is called, at any reconciler.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_path: Option<String>,
     /// The last run that it started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<TriggerStart>,
     /// When its schedule starts the next; none before the reconciler saw it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
     /// Times since the last run that have none, because they were missed.
     pub skipped: u32,

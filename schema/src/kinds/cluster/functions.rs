@@ -2,11 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::kinds::pod::{LocalReference, ResourceList, ResourceRequirements};
 use crate::quantity::{Cpu, Memory};
 
 /// What functions get that name nothing of their own.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
@@ -24,19 +26,15 @@ pub struct FunctionDefaults {
     pub scale_to_zero_after_seconds: u32,
     /// Most calls per minute to all functions of one namespace on one node; more are answered with 429.
     /// No bound when none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub calls_per_minute: Option<u32>,
     /// The image that Python functions are built on: with `python3`, and `pip` for functions with packages. By default
     /// nodes make one from packages of their Debian or Ubuntu.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub python_base: Option<String>,
     /// URL of the index that `pip` installs packages from, where a function has no `wheels` folder; pip's default when
     /// none. Without user and password: those are in `packageIndexLogin`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub package_index: Option<String>,
     /// Secret with the keys `username` and `password` for that index.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub package_index_login: Option<LocalReference>,
 }
 

@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 mod defaults;
 mod descriptor;
@@ -54,15 +55,14 @@ pub enum UpdateStrategyType {
 }
 
 /// How many nodes are updated at once.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct NodeByNode {
     /// Most nodes whose pod may be unavailable, a number or per cent of the nodes; 1 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrPercent>,
     /// Must be 0: a node never has two pods of a DaemonSet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_surge: Option<IntOrPercent>,
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::DnsPath;
 use crate::kinds::pod::PortReference;
@@ -14,19 +15,17 @@ pub(crate) const BACKENDS_MAX: usize = 16;
 pub(crate) const WEIGHT_MAX: u32 = 1000;
 
 /// One of several that share the requests of a path.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct DnsBackend {
     /// Name of a service in the same namespace, with `port`. This or `function`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// Name of a function in the same namespace: the request's body becomes the call, its answer the
     /// response.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// The service's port, by number or name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<PortReference>,
     /// Its share of the requests, in proportion to the other backends with the same `headers`; 0: none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -40,15 +39,14 @@ pub struct DnsBackend {
 
 /// What keeps a client at one backend: requests with the same value go to the same one while the weights stay. One
 /// of the two fields.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Sticky {
     /// The value of this header.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
     /// The value of this cookie.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie: Option<String>,
 }
 

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 pub(crate) mod backend;
 mod descriptor;
@@ -25,6 +26,7 @@ pub struct DnsSpec {
 }
 
 /// One path of a host.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -32,16 +34,13 @@ pub struct DnsPath {
     /// Begins with `/`; matches itself and everything below it.
     pub path: String,
     /// Where it leads. This or `backends`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceReference>,
     /// Services and functions that share its requests by weight and header; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<DnsBackend>,
     /// Keeps clients at one of the `backends`; by default each request goes its own way.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<Sticky>,
     /// What takes the place of `path` in the request; nothing is changed when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewrite: Option<String>,
 }
 

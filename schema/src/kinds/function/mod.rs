@@ -6,6 +6,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 mod auth;
 mod descriptor;
@@ -42,24 +43,21 @@ pub const DEFAULT_BODY_LIMIT: Memory = Memory { bytes: 1 << 20 };
 pub const DEFAULT_HANDLER: &str = "main";
 
 /// What a function should be.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct FunctionSpec {
     /// Folder of the repository, from its root, with `main.py` or `func.py` (and maybe
     /// `requirements.txt`), or with a `Dockerfile`. Its content decides when the image is built anew. This or `image`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// An image that serves the HTTP contract of functions on port 8080, in place of `source`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// How the folder becomes an image. By default what it holds decides: a `Dockerfile` before
     /// `main.py` before `func.py`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
     /// The Python function that answers, `name` or `module.name`; by default `main` of `main.py` or
     /// `func.py`. Not with the runtime `dockerfile`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
     /// Environment variables; a later one of the same name wins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -70,7 +68,6 @@ pub struct FunctionSpec {
     pub resources: ResourceRequirements,
     /// Seconds that a call may run before it is ended and answered with 504, at most 600; by default
     /// the Cluster's `functions.timeoutSeconds`: 60.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]
     pub timeout_seconds: Option<u32>,
     /// Seconds that a call may wait for a replica to start before it is answered with 503.
@@ -94,12 +91,10 @@ pub struct FunctionSpec {
     #[schemars(range(max = 1000))]
     pub min_scale: u32,
     /// Most replicas, at most 1000; by default the Cluster's `functions.maxScale`: 10.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_scale: Option<u32>,
     /// Seconds without a call after which the last replica ends, if `minScale` is 0; at most 86400. By
     /// default the Cluster's `functions.scaleToZeroAfterSeconds`: 30.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub scale_to_zero_after_seconds: Option<u32>,
     /// Largest body of a call, at most 64Mi; a larger one is answered with 413.
@@ -113,7 +108,6 @@ pub struct FunctionSpec {
     pub public: bool,
     /// Callers that are neither pods nor nodes of the cluster may call it with `Authorization: Bearer TOKEN`. Not
     /// with `public`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<FunctionAuth>,
     /// What a replica may do to its node; strict by default.
     #[serde(default)]

@@ -2,30 +2,29 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// How fast an autoscaler goes up and down.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Behavior {
     /// Up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_up: Option<ScalingRules>,
     /// Down.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down: Option<ScalingRules>,
 }
 
 /// How fast an autoscaler goes in one direction.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ScalingRules {
     /// Seconds over which the most cautious recommendation counts; 0 up and 300 down when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stabilization_window_seconds: Option<u32>,
     /// Which of the policies counts; `Max` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select_policy: Option<SelectPolicy>,
     /// Limits on each step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

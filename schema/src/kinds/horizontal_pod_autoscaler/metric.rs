@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_with::skip_serializing_none;
 
 use crate::quantity::{Cpu, Memory, QuantityError};
 
@@ -51,6 +52,7 @@ pub enum ResourceName {
 }
 
 /// How much of a resource there should be per pod.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -59,10 +61,8 @@ pub struct MetricTarget {
     #[serde(rename = "type")]
     pub kind: TargetType,
     /// For `Utilization`: per cent of what the pods request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub average_utilization: Option<u32>,
     /// For `AverageValue`: a quantity.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub average_value: Option<AverageValue>,
 }
 

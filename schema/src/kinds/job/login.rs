@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::kinds::names::is_name;
 use crate::kinds::pod::SecretKeyRef;
@@ -14,25 +15,21 @@ pub const DEFAULT_SSH_PORT: u16 = 22;
 
 /// A login host of a Slurm cluster. Keys and passwords are named, never written: they lie age-encrypted
 /// in the repository.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct SlurmLogin {
     /// Name or IP address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Port of its SSH server; 22 when none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
     /// User who submits.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
     /// Secret with the private key.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ssh_key: Option<SecretKeyRef>,
     /// Secret with the password, for hosts that take no key.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<SecretKeyRef>,
     /// The host's public keys as `ssh-keyscan` prints them, without the host: `ssh-ed25519 AAAA…`. No
     /// other host is talked to. Those of the agent's `known_hosts` when none.
@@ -44,11 +41,11 @@ pub struct SlurmLogin {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub login_pool: Vec<String>,
     /// A host through which it is reached, with the same key or password.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jump_host: Option<JumpHost>,
 }
 
 /// A host between the node and the login host.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -56,11 +53,9 @@ pub struct JumpHost {
     /// Name or IP address.
     pub host: String,
     /// Port of its SSH server; 22 when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
     /// User there; the login's when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
     /// Its public keys, as those of the login host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

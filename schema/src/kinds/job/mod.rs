@@ -5,6 +5,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 mod descriptor;
 pub(super) mod dialect;
@@ -21,6 +22,7 @@ pub use status::{FailureClass, JobPhase, JobStatus};
 use crate::quantity::Memory;
 
 /// What to run.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -30,56 +32,41 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "SlurmLogin::is_empty")]
     pub login: SlurmLogin,
     /// Folder of the repository, from its root, that is uploaded; the job starts in it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<String>,
     /// Folder on the login host, absolute or below the home folder, in which each job gets a folder of its
     /// own; the nodes of the partition must see it, too. `minik8s-jobs` when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work_dir: Option<String>,
     /// Partition, or several joined by commas (`--partition`); Slurm's default when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     /// Account that is charged (`--account`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
     /// Quality of service (`--qos`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qos: Option<String>,
     /// Nodes (`--nodes`); as many as the tasks need when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub nodes: Option<u32>,
     /// Tasks in all (`--ntasks`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub n_tasks: Option<u32>,
     /// Most tasks on one node (`--ntasks-per-node`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub n_tasks_per_node: Option<u32>,
     /// Cores for each task (`--cpus-per-task`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub cpus_per_task: Option<u32>,
     /// GPUs on each node (`--gres=gpu:N`); 0 is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_node: Option<u32>,
     /// Type of the GPUs (`--gres=gpu:TYPE:N`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
     /// Memory on each node (`--mem`), rounded up to whole mebibytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
     /// Time after which Slurm ends the job (`--time`): `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or
     /// `D-HH:MM:SS`; the partition's default when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit: Option<String>,
     /// Runs the job once for each index (`--array`): `0-15`, `1,3,5-7`, `0-15:4`, `0-15%4` for at most 4
     /// at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<String>,
     /// Another Job of the same namespace and login host that Slurm waits for (`--dependency`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependency: Option<JobDependency>,
     /// Further options of sbatch, `--name=value` or `--name`; those that have a field here, or that would
     /// break the tracking of the job, are refused.
@@ -91,7 +78,6 @@ pub struct JobSpec {
     pub node_failure_retries: u32,
     /// How many seconds after the job's end its files are removed from the login host. What was fetched stays
     /// with the node, and nothing is submitted again. Until the manifest is removed or changed when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<u32>,
     /// Shell commands that run before `runCommands`, in order; the first that fails ends the job. They
     /// run within the job, so on a node of the partition.
@@ -101,10 +87,8 @@ pub struct JobSpec {
     pub run_commands: Vec<String>,
     /// File for standard output, below the job's folder (`--output`); Slurm's patterns such as `%j` may be
     /// used. `slurm-%j.out`, or `slurm-%A_%a.out` for an array, when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_file: Option<String>,
     /// File for standard error (`--error`); `outputFile` when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_file: Option<String>,
     /// Files and folders below the job's folder that are fetched at its end, besides standard output
     /// and error; `*` and `?` match within a name.

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::JobSpec;
 use crate::kinds::Health;
 
 /// How a job is. The agent that took it writes it; `attempt` before each submission.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobStatus {
@@ -16,10 +18,8 @@ pub struct JobStatus {
     /// Submissions so far.
     pub attempt: u32,
     /// Slurm's number of the job; numbers are used again, so only together with `submitted`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm_id: Option<u64>,
     /// When Slurm took it, as Slurm writes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted: Option<String>,
     /// Slurm's own word for the state.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -28,13 +28,10 @@ pub struct JobStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// How it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<FailureClass>,
     /// `code:signal` of the script.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<String>,
     /// The highest exit code of a step, which the script may have swallowed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_exit_code: Option<String>,
     /// The nodes of Slurm that run it, as Slurm writes them.
     #[serde(default, skip_serializing_if = "String::is_empty")]

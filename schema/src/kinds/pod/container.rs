@@ -2,12 +2,14 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::security::SecurityContext;
 use super::volume::VolumeMount;
 use crate::quantity::{Cpu, Memory};
 
 /// One container.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -30,7 +32,6 @@ pub struct Container {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub env: Vec<EnvVar>,
     /// Working directory; the image's when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     /// Ports that the container serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
@@ -42,22 +43,16 @@ pub struct Container {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub volume_mounts: Vec<VolumeMount>,
     /// When the image is pulled; by default `Always` for the tag `latest` or none, else `IfNotPresent`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
     /// Restarts the container when it fails.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness_probe: Option<Box<Probe>>,
     /// Takes the pod out of its services when it fails.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub readiness_probe: Option<Box<Probe>>,
     /// Holds the other probes back until it succeeds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_probe: Option<Box<Probe>>,
     /// What to do before the container is stopped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Box<Lifecycle>>,
     /// User, capabilities and the like.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_context: Option<Box<SecurityContext>>,
     /// Keeps standard input open.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -95,6 +90,7 @@ pub enum PullPolicy {
 }
 
 /// One environment variable: a value, or where it comes from.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -102,26 +98,22 @@ pub struct EnvVar {
     /// Its name.
     pub name: String,
     /// Its value; `$(NAME)` of an earlier variable is replaced, `$$` is a `$`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// Where the value comes from; not together with `value`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<EnvVarSource>,
 }
 
 /// Where a value comes from; exactly one.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct EnvVarSource {
     /// A field of the pod itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field_ref: Option<FieldRef>,
     /// A key of a secret.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<SecretKeyRef>,
     /// A key of a ConfigMap's `data`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<ConfigMapKeyRef>,
 }
 
@@ -140,6 +132,7 @@ pub struct ConfigMapKeyRef {
 }
 
 /// A ConfigMap or a secret whose texts become environment variables; exactly one of the two.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -148,10 +141,8 @@ pub struct EnvFromSource {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
     /// The ConfigMap.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<ConfigMapRef>,
     /// The secret.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretEnvRef>,
 }
 
@@ -201,18 +192,17 @@ pub struct SecretKeyRef {
 }
 
 /// A port that the container serves.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ContainerPort {
     /// A name that services can use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The port in the pod, 1 to 65535.
     #[schemars(range(min = 1))]
     pub container_port: u16,
     /// The port on the node that leads here; 0 is any free one, shown in status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_port: Option<u16>,
     /// TCP or UDP.
     #[serde(default)]
@@ -284,14 +274,13 @@ impl ResourceRequirements {
 }
 
 /// Amounts of the resources that Minik8s knows.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct ResourceList {
     /// Cores, for example `500m` or `2`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
     /// Bytes, for example `128Mi`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
 }
 
@@ -303,18 +292,16 @@ impl ResourceList {
 }
 
 /// A periodic check of a container; exactly one of `exec`, `httpGet`, `tcpSocket`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Probe {
     /// Runs a command in the container; success is exit code 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecAction>,
     /// Sends a request; success is a status from 200 to 399.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_get: Option<HttpGetAction>,
     /// Opens a connection; success is that it opens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocketAction>,
     /// Seconds after the start before the first check.
     #[serde(default)]
@@ -333,7 +320,6 @@ pub struct Probe {
     pub failure_threshold: u32,
     /// Seconds between SIGTERM and SIGKILL when this probe ends the container, instead of the pod's; not for
     /// a readiness probe, which ends nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_grace_period_seconds: Option<u32>,
 }
 
@@ -356,6 +342,7 @@ pub struct ExecAction {
 }
 
 /// An HTTP GET request.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -366,10 +353,8 @@ pub struct HttpGetAction {
     /// Number or name of a container port.
     pub port: PortReference,
     /// Host to ask; the pod's address when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// `HTTP` or `HTTPS`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheme: Option<HttpScheme>,
     /// Extra request headers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -432,14 +417,13 @@ pub struct Lifecycle {
 }
 
 /// A command or a request; exactly one.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct LifecycleHandler {
     /// Runs a command in the container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecAction>,
     /// Sends a request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_get: Option<HttpGetAction>,
 }

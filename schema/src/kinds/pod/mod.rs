@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 mod container;
 pub mod content_uses;
@@ -43,6 +44,7 @@ pub const DEFAULT_GRACE_SECONDS: u32 = 30;
 pub const PROBE_SECONDS_MAX: u32 = 24 * 60 * 60;
 
 /// What a pod should be.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -63,7 +65,6 @@ pub struct PodSpec {
     #[serde(default = "default_grace")]
     pub termination_grace_period_seconds: u32,
     /// Runs the pod on this node and no other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
     /// Labels that the node must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -72,11 +73,9 @@ pub struct PodSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
     /// Host name inside the pod; the pod's name when none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Domain of the pod in its namespace: its full name is `HOSTNAME.SUBDOMAIN.NAMESPACE.svc.ZONE`, which is
     /// answered if a headless service of this name leads to the pod and `hostname` is given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subdomain: Option<String>,
     /// Uses the node's own network instead of an address of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -85,13 +84,11 @@ pub struct PodSpec {
     #[serde(default)]
     pub dns_policy: DnsPolicy,
     /// Changes to the resolver configuration that `dnsPolicy` gives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns_config: Option<Box<DnsConfig>>,
     /// All containers see each other's processes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share_process_namespace: bool,
     /// Security settings for all containers; a container's own settings win.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_context: Option<Box<PodSecurityContext>>,
     /// Secrets with registry logins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -188,25 +185,22 @@ pub struct DnsOption {
 }
 
 /// A taint that the pod puts up with.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Toleration {
     /// The taint's key; none with `operator: Exists` means every taint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// How `value` is compared.
     #[serde(default)]
     pub operator: TolerationOperator,
     /// The taint's value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// The taint's effect; none means every effect.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
     /// With `NoExecute`: seconds that the pod stays after the taint appears on the Node object; 0 and less mean that it
     /// leaves at once. None means for ever. For how long pods of a silent node stay, the Cluster object says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }
 

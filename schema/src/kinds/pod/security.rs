@@ -2,23 +2,21 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Settings for all containers of a pod.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct PodSecurityContext {
     /// User id of the processes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_user: Option<i64>,
     /// Group id of the processes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_group: Option<i64>,
     /// Refuses to start as user 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_non_root: Option<bool>,
     /// Group that owns the pod's volumes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fs_group: Option<i64>,
     /// Further groups of the processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -26,37 +24,29 @@ pub struct PodSecurityContext {
 }
 
 /// Settings for one container; they win over the pod's.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct SecurityContext {
     /// User id of the processes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_user: Option<i64>,
     /// Group id of the processes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_group: Option<i64>,
     /// Refuses to start as user 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as_non_root: Option<bool>,
     /// The container can't write to its root file system.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only_root_filesystem: Option<bool>,
     /// A process may gain more rights than its parent (setuid programs).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_privilege_escalation: Option<bool>,
     /// Full access to the node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub privileged: Option<bool>,
     /// Capabilities to add and drop.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
     /// Maximum number of processes and threads of the container; not in Kubernetes, where the node decides.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4194304))]
     pub pids_limit: Option<u32>,
     /// Most open files of each process of the container; not in Kubernetes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 16, max = 1048576))]
     pub open_files_limit: Option<u32>,
 }

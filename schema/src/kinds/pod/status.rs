@@ -4,6 +4,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::PodSpec;
 use super::container::{Container, Protocol};
@@ -194,6 +195,7 @@ pub struct RunningState {
 }
 
 /// How a container ended.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminatedState {
@@ -205,10 +207,8 @@ pub struct TerminatedState {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// When it started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
 }
 

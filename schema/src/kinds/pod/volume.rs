@@ -2,10 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::quantity::Memory;
 
 /// A volume: a name and one source; an empty `emptyDir` when none.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -13,20 +15,15 @@ pub struct Volume {
     /// Name, unique in the pod.
     pub name: String,
     /// A directory that lives as long as the pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_dir: Option<EmptyDirVolume>,
     /// A file or directory of the node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<HostPathVolume>,
     /// A file or folder of the manifest repository at the synced commit, read-only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<RepoVolume>,
     /// A secret's keys as files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretVolume>,
     /// A ConfigMap's keys as files, read-only. They never change below a running container: a changed ConfigMap is
     /// another pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<ConfigMapVolume>,
 }
 
@@ -40,15 +37,14 @@ impl Volume {
 }
 
 /// A directory that lives as long as the pod.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct EmptyDirVolume {
     /// On disk, or in memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub medium: Option<StorageMedium>,
     /// The most it may hold; enforced for `Memory`, shown for disk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_limit: Option<Memory>,
 }
 

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// How a changed template is rolled out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,15 +28,14 @@ pub enum StrategyType {
 }
 
 /// How far a rollout may stray from the wanted number.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct RollingUpdate {
     /// Pods above it, a number or per cent; 25 % when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_surge: Option<IntOrPercent>,
     /// Pods below it, a number or per cent; 25 % when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrPercent>,
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 mod defaults;
 mod descriptor;
@@ -25,6 +26,7 @@ pub const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 3 * 60 * 60;
 
 /// What a service should be.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -39,10 +41,9 @@ pub struct ServiceSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<ServicePort>,
     /// Its address: `None` for a headless service; chosen by the cluster when absent.
-    #[serde(default, rename = "clusterIP", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "clusterIP")]
     pub cluster_ip: Option<String>,
     /// The name that its own is an alias of, for type ExternalName.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_name: Option<String>,
     /// Further addresses of nodes at which it answers.
     #[serde(default, rename = "externalIPs", skip_serializing_if = "Vec::is_empty")]
@@ -51,7 +52,6 @@ pub struct ServiceSpec {
     #[serde(default)]
     pub session_affinity: SessionAffinity,
     /// How long they do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_affinity_config: Option<SessionAffinityConfig>,
     /// Which endpoints serve clients within the cluster.
     #[serde(default)]
@@ -80,12 +80,12 @@ pub enum ServiceType {
 }
 
 /// One port of a service.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ServicePort {
     /// Name; needed when there are several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Protocol.
     #[serde(default)]
@@ -94,10 +94,8 @@ pub struct ServicePort {
     #[schemars(range(min = 1))]
     pub port: u16,
     /// Port of the pods, by number or name; `port` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_port: Option<PortReference>,
     /// Port of every node, for type NodePort; chosen by the cluster when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_port: Option<u16>,
 }
 

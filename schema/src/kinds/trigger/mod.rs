@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 mod schedule;
 mod validate;
@@ -11,6 +12,7 @@ pub use schedule::{Missed, Schedule, ScheduleError, Ticks};
 pub(super) use validate::validate;
 
 /// Starts runs: at times of a schedule, for commits, or when it is called. Exactly one of the three.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -18,18 +20,14 @@ pub struct Trigger {
     /// Unique among the triggers of the object. The ids of its runs begin with it.
     pub name: String,
     /// It starts runs at these times.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
     /// It starts a run for each applied commit of the object's repository that changed what this names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_commit: Option<OnCommit>,
     /// It starts a run for each `POST /v1/calls/<kind>/<namespace>/<object>/<trigger>` with the token. The body is
     /// the input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_call: Option<OnCall>,
     /// The input of its runs. When absent, a schedule gives `{"trigger": …, "time": …}`, a commit
     /// `{"trigger": …, "commit": …, "author": …, "subject": …, "paths": […]}`, and a call its body.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Json>,
 }
 

@@ -2,16 +2,17 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::path::{NullablePath, written};
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// When a state is tried again. Each retrier counts its own attempts, anew each time the state is entered.
 pub struct Retrier {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// Names of the errors; `States.ALL` is any.
     pub error_equals: Vec<String>,
@@ -28,7 +29,6 @@ pub struct Retrier {
     #[schemars(range(min = 1.0))]
     pub backoff_rate: f64,
     /// Longest wait in seconds; no limit when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub max_delay_seconds: Option<u32>,
     /// Whether waits are random, so that many runs do not try again at once.

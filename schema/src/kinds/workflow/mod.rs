@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 use crate::codec::content_hash;
 use crate::kinds::trigger::Trigger;
@@ -55,17 +56,16 @@ const CALL_STATE: &str = "call";
 /// [`crate::manifest::limits::DEPTH_MAX`].
 pub const NESTING_MAX: usize = 8;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// The state machine, and what a push runs it with.
 pub struct WorkflowSpec {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// Path of a file of the repository, from its root, that holds the state machine in the Amazon States Language, as
     /// JSON or YAML; in place of `startAt` and `states`, which it fills in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition_path: Option<String>,
     /// Name of the state that a run begins with.
     pub start_at: String,
@@ -73,18 +73,15 @@ pub struct WorkflowSpec {
     pub states: BTreeMap<String, State>,
     /// The input of the run that a push starts, once for each change of this spec. No run is started
     /// when absent.
-    #[serde(default, deserialize_with = "path::written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "path::written")]
     pub params: Option<Json>,
     /// Seconds after which a run ends as `TimedOut`, with the error `States.Timeout`; 24 hours when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub timeout_seconds: Option<u32>,
     /// Seconds for which a run is kept after its end; 7 days when absent. To change it starts no run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 99_999_999))]
     pub ttl_seconds_after_finished: Option<u32>,
     /// Most runs that are kept after their end, the newest of them; 1000 when absent. To change it starts no run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub runs_history_limit: Option<u32>,
     /// Ids of runs that are to end. It starts none.

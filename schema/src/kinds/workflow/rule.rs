@@ -7,30 +7,26 @@ use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 use super::Operator;
 
 /// A rule: exactly one of `and`, `or`, `not`, or `variable` with exactly one operator.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// The state to go to if the rule fits; only in the rules of a Choice, not in those inside.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// All of these fit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub and: Option<Vec<Rule>>,
     /// One of these fits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub or: Option<Vec<Rule>>,
     /// This one does not fit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not: Option<Box<Rule>>,
     /// Path of the value to compare.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variable: Option<String>,
     /// The operator with what it compares with. A checked rule with a variable has exactly one.
     #[serde(flatten)]

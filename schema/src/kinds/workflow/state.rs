@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_with::skip_serializing_none;
 
 use super::path::{NullablePath, written};
 use super::{Catcher, Retrier, Rule};
@@ -105,36 +106,35 @@ impl State {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Calls a function.
 pub struct TaskState {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// Name of the Function that is called; `namespace/name` of one of another namespace.
     pub function: String,
     /// Name of the state that follows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The machine ends with this state.
     #[serde(default, skip_serializing_if = "is_false")]
     pub end: bool,
     /// The part of the state's input that it sees; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub input_path: Option<NullablePath>,
     /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub parameters: Option<Json>,
     /// What is made of the result before `resultPath`. A field `x.$` takes its value from a path of it.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result_selector: Option<Json>,
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result_path: Option<NullablePath>,
     /// The part of its output that goes to the next state; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub output_path: Option<NullablePath>,
     /// When it is tried again; the first that names the error counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -143,105 +143,94 @@ pub struct TaskState {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub catch: Vec<Catcher>,
     /// Seconds after which it fails with `States.Timeout`; no limit when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub timeout_seconds: Option<u32>,
     /// Path of the seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds_path: Option<String>,
     /// Longest time in seconds without a sign of life; must be less than the timeout.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub heartbeat_seconds: Option<u32>,
     /// Path of the seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_seconds_path: Option<String>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Goes on where the first rule that fits says.
 pub struct ChoiceState {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// The rules; the first that fits counts.
     pub choices: Vec<Rule>,
     /// The state to go to if no rule fits; without it the run fails with `States.NoChoiceMatched`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
     /// The part of the state's input that it sees; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub input_path: Option<NullablePath>,
     /// The part of its output that goes to the next state; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub output_path: Option<NullablePath>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Hands on its input, or something made of it.
 pub struct PassState {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// Name of the state that follows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The machine ends with this state.
     #[serde(default, skip_serializing_if = "is_false")]
     pub end: bool,
     /// Its output, as it is; its input when absent.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result: Option<Json>,
     /// The part of the state's input that it sees; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub input_path: Option<NullablePath>,
     /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub parameters: Option<Json>,
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result_path: Option<NullablePath>,
     /// The part of its output that goes to the next state; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub output_path: Option<NullablePath>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Waits: exactly one of the four ways.
 pub struct WaitState {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// Name of the state that follows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The machine ends with this state.
     #[serde(default, skip_serializing_if = "is_false")]
     pub end: bool,
     /// How many seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 99_999_999))]
     pub seconds: Option<u32>,
     /// Path of the number of seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_path: Option<String>,
     /// Until when, RFC 3339: `2030-01-31T12:00:00Z`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
     /// Path of the point in time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp_path: Option<String>,
     /// The part of the state's input that it sees; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub input_path: Option<NullablePath>,
     /// The part of its output that goes to the next state; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub output_path: Option<NullablePath>,
 }
 
@@ -261,58 +250,53 @@ pub struct SucceedState {
     pub output_path: Option<NullablePath>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Ends the run with an error.
 pub struct FailState {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// Name of the error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Path of the error's name, or an intrinsic function.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_path: Option<String>,
     /// What went wrong, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Path of the cause, or an intrinsic function.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause_path: Option<String>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Runs several machines at the same time.
 pub struct ParallelState {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// The machines that run at the same time; the result is the list of their outputs.
     pub branches: Vec<Machine>,
     /// Name of the state that follows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The machine ends with this state.
     #[serde(default, skip_serializing_if = "is_false")]
     pub end: bool,
     /// The part of the state's input that it sees; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub input_path: Option<NullablePath>,
     /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub parameters: Option<Json>,
     /// What is made of the result before `resultPath`. A field `x.$` takes its value from a path of it.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result_selector: Option<Json>,
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result_path: Option<NullablePath>,
     /// The part of its output that goes to the next state; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub output_path: Option<NullablePath>,
     /// When it is tried again; the first that names the error counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -322,60 +306,55 @@ pub struct ParallelState {
     pub catch: Vec<Catcher>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Runs a machine for each item of a list.
 pub struct MapState {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// What is done with each item.
     pub item_processor: Machine,
     /// Path of the list of items; the whole input when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_path: Option<String>,
     /// What each item's machine is given instead of the item. `$$.Map.Item.Value` is the item.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub item_selector: Option<Json>,
     /// Most items at the same time; 40 when 0, and never more than 40.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 99_999_999))]
     pub max_concurrency: u32,
     /// Path of that number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency_path: Option<String>,
     /// How many items may fail. `{"Error": …, "Cause": …}` takes the place of their output.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 99_999_999))]
     pub tolerated_failure_count: u32,
     /// Path of that number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tolerated_failure_count_path: Option<String>,
     /// How many items of a hundred may fail.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 100))]
     pub tolerated_failure_percentage: u32,
     /// Path of that number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tolerated_failure_percentage_path: Option<String>,
     /// Name of the state that follows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The machine ends with this state.
     #[serde(default, skip_serializing_if = "is_false")]
     pub end: bool,
     /// The part of the state's input that it sees; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub input_path: Option<NullablePath>,
     /// What is made of the result before `resultPath`. A field `x.$` takes its value from a path of it.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result_selector: Option<Json>,
     /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result_path: Option<NullablePath>,
     /// The part of its output that goes to the next state; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub output_path: Option<NullablePath>,
     /// When it is tried again; the first that names the error counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
