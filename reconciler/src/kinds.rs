@@ -2,12 +2,8 @@
 
 use schema::kinds::Kind;
 
-use crate::cli::print::tables::KindView;
 use crate::gitops::review::effects::{Case, Effect, daemon_set, other, service, workload};
-use crate::view::{
-    AutoscalerView, FunctionView, JobView, KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView,
-    WorkflowView,
-};
+use crate::view::KindPage;
 
 /// One row.
 pub(crate) struct Descriptor {
@@ -19,25 +15,21 @@ pub(crate) struct Descriptor {
 
 /// The row of a kind.
 pub(crate) fn of(kind: Kind) -> Descriptor {
-    match kind {
-        Kind::Cluster => row::<ObjectView>(other::cluster),
-        Kind::Node => row::<NodeView>(other::node),
+    let (page, effects): (_, fn(&Case<'_>) -> Vec<Effect>) = match kind {
+        Kind::Cluster => (KindPage::Object, other::cluster),
+        Kind::Node => (KindPage::Node, other::node),
         // What its users do says all.
-        Kind::ConfigMap => row::<ObjectView>(|_| Vec::new()),
-        Kind::Function => row::<FunctionView>(other::function),
-        Kind::Service => row::<ServiceView>(service::service),
-        Kind::Pod => row::<PodView>(workload::pod),
+        Kind::ConfigMap => (KindPage::Object, |_| Vec::new()),
+        Kind::Function => (KindPage::Function, other::function),
+        Kind::Service => (KindPage::Service, service::service),
+        Kind::Pod => (KindPage::Pod, workload::pod),
         // An object with what is reported of its pods.
-        Kind::ReplicaSet => Descriptor { page: KindPage::Workload, effects: workload::replica_set },
-        Kind::DaemonSet => Descriptor { page: KindPage::Workload, effects: daemon_set::daemon_set },
-        Kind::HorizontalPodAutoscaler => row::<AutoscalerView>(workload::autoscaler),
-        Kind::Dns => row::<RouteView>(service::dns),
-        Kind::Workflow => row::<WorkflowView>(other::workflow),
-        Kind::Job => row::<JobView>(other::job),
-    }
-}
-
-/// A row whose objects are shown as `V`, which has the columns.
-fn row<V: KindView>(effects: fn(&Case<'_>) -> Vec<Effect>) -> Descriptor {
-    Descriptor { page: V::PAGE, effects }
+        Kind::ReplicaSet => (KindPage::Workload, workload::replica_set),
+        Kind::DaemonSet => (KindPage::Workload, daemon_set::daemon_set),
+        Kind::HorizontalPodAutoscaler => (KindPage::Autoscaler, workload::autoscaler),
+        Kind::Dns => (KindPage::Host, service::dns),
+        Kind::Workflow => (KindPage::Workflow, other::workflow),
+        Kind::Job => (KindPage::Job, other::job),
+    };
+    Descriptor { page, effects }
 }

@@ -6,54 +6,12 @@ use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Listed, Row};
 use crate::view::{
-    AutoscalerView, EndpointsView, EventView, FunctionView, JobView, KindPage, NodeView, ObjectView, PodView,
+    AutoscalerView, EndpointsView, EventView, FunctionView, JobView, NodeView, ObjectView, PodView,
     RequestView, RevisionView, RouteView, RunView, ServiceView, SourceView, TriggerView, WorkflowView,
     WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
-
-/// What objects of a kind are shown as: the columns of `get` and the page of `describe`. `kinds.rs` names it for
-/// each kind.
-pub(crate) trait KindView: Listed {
-    const PAGE: KindPage;
-}
-
-impl KindView for PodView {
-    const PAGE: KindPage = KindPage::Pod;
-}
-
-impl KindView for NodeView {
-    const PAGE: KindPage = KindPage::Node;
-}
-
-impl KindView for ServiceView {
-    const PAGE: KindPage = KindPage::Service;
-}
-
-impl KindView for AutoscalerView {
-    const PAGE: KindPage = KindPage::Autoscaler;
-}
-
-impl KindView for FunctionView {
-    const PAGE: KindPage = KindPage::Function;
-}
-
-impl KindView for WorkflowView {
-    const PAGE: KindPage = KindPage::Workflow;
-}
-
-impl KindView for JobView {
-    const PAGE: KindPage = KindPage::Job;
-}
-
-impl KindView for RouteView {
-    const PAGE: KindPage = KindPage::Host;
-}
-
-impl KindView for ObjectView {
-    const PAGE: KindPage = KindPage::Object;
-}
 
 fn some(text: Option<impl ToString>) -> String {
     text.map(|text| text.to_string()).unwrap_or_default()
