@@ -84,9 +84,9 @@ impl Row {
 /// again.
 fn pod(name: &str, gate: &str, row: &Row) -> String {
     let Row { policy, by, code, .. } = *row;
-    // The second start lets the probe succeed.
-    let second =
-        format!("[ ! -e /gates/{name}.first ] || touch /gates/{name}.done; touch /gates/{name}.first");
+    // Only the first start is sick, and says so in its own file system: a check may come before the script's
+    // first line, and must not take the next start for the one before.
+    let sick = format!("[ -e /gates/{name} ] || {{ touch /gates/{name}; touch /sick; }}; touch /began");
     let (script, grace) = match (by, code) {
         (By::Itself, _) => (
             format!(
@@ -95,19 +95,19 @@ fn pod(name: &str, gate: &str, row: &Row) -> String {
             ),
             0,
         ),
-        (_, 0) => (format!("trap 'exit 0' TERM; {second}; sleep 100000 & wait"), 30),
-        _ => (format!("{second}; sleep 100000"), 0),
+        (_, 0) => (format!("trap 'exit 0' TERM; {sick}; sleep 100000 & wait"), 30),
+        _ => (format!("{sick}; sleep 100000"), 0),
     };
     let probe = match by {
         By::Itself => String::new(),
         By::Liveness => format!(
-            "    livenessProbe: {{exec: {{command: [sh, -c, '[ -e /gates/{name}.done ] || [ ! -e /gates/{gate} ]']}}, \
+            "    livenessProbe: {{exec: {{command: [sh, -c, '[ ! -e /sick ] || [ ! -e /gates/{gate} ]']}}, \
              periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10}}\n"
         ),
         // A startup probe that succeeds is over, so it takes its time until the gate is open.
         By::Startup => format!(
-            "    startupProbe: {{exec: {{command: [sh, -c, 'until [ -e /gates/{gate} ]; do sleep 0.1; done; \
-             [ -e /gates/{name}.done ]']}}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 600}}\n"
+            "    startupProbe: {{exec: {{command: [sh, -c, 'until [ -e /gates/{gate} ] && [ -e /began ]; do sleep 0.1; \
+             done; [ ! -e /sick ]']}}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 600}}\n"
         ),
     };
     format!(

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use schema::keys::{Key, ROOT, RUNS_ROOT, node_role};
+use schema::keys::{Key, ROOT, RUNS_ROOT, node_role, prefix};
 use schema::records::SourceStatus;
 
 use crate::binaries::minik8s_binary;
@@ -490,6 +490,16 @@ impl Cluster {
         for (daemon, lines) in others.chain(ours) {
             eprintln!("---- end of {} ----", daemon.log_path().display());
             eprintln!("{}", last_lines(&daemon.log_tail(), lines));
+        }
+        // What daemons say of objects, which is not in their logs.
+        match self.etcd.list(prefix::EVENTS) {
+            Ok(mut events) => {
+                events.retain(|event| event.value.contains(r#""Warning""#));
+                events.sort_by_key(|event| event.mod_revision);
+                eprintln!("---- the last of {} warnings ----", events.len());
+                events.iter().skip(events.len().saturating_sub(40)).for_each(|e| eprintln!("{}", e.value));
+            }
+            Err(error) => eprintln!("events: {error:#}"),
         }
         match self.containers() {
             Ok(containers) => containers.iter().for_each(|c| eprintln!("{} running={}", c.name, c.running)),
