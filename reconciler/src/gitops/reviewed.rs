@@ -6,6 +6,7 @@ use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::PlanRecord;
 use schema::snapshot::Table;
+use schema::store::election::Fence;
 
 use super::plan::SyncPlan;
 use super::review::{plan_hash, same_hash, short_hash};
@@ -21,6 +22,8 @@ pub(super) struct Planned {
 #[derive(Debug, Clone)]
 pub(super) struct Begun {
     commit: Oid,
+    /// By which this process led.
+    fence: Fence,
     hash: String,
     /// A part of the commit may have been applied before, by a process that ended or another leader.
     may_be_rest: bool,
@@ -29,14 +32,18 @@ pub(super) struct Begun {
 impl Planned {
     /// Keeps the first plan of a commit: after a conflict, or while objects wait for others, a later plan
     /// is only what is left.
-    pub(super) fn begin(&mut self, commit: Oid, plan: &SyncPlan, live: &Table<ObjectRef, Object>) {
-        if self.first.as_ref().is_some_and(|known| known.commit == commit) {
-            return;
+    pub(super) fn begin(
+        &mut self,
+        commit: Oid,
+        fence: Fence,
+        plan: &SyncPlan,
+        live: &Table<ObjectRef, Object>,
+    ) {
+        let led_since = self.first.as_ref().filter(|known| known.fence == fence);
+        if led_since.is_none_or(|known| known.commit != commit) {
+            let may_be_rest = led_since.is_none();
+            self.first = Some(Begun { commit, fence, hash: plan_hash(plan, live), may_be_rest });
         }
-        let id = commit.to_string();
-        let may_be_rest =
-            self.first.is_none() || live.values().any(|live| live.value.provenance.commit == id);
-        self.first = Some(Begun { commit, hash: plan_hash(plan, live), may_be_rest });
     }
 
     /// The first plan of `commit`.
@@ -47,7 +54,7 @@ impl Planned {
 
 /// The record of a plan that was carried out. `applied` is the commit before it.
 pub(super) fn record(mirror: &Mirror, begun: Begun, applied: Option<&str>) -> Result<PlanRecord, GitError> {
-    let Begun { commit, hash, may_be_rest } = begun;
+    let Begun { commit, hash, may_be_rest, .. } = begun;
     let Some(applied) = applied else {
         let why = "the first commit that is applied here".to_owned();
         return Ok(PlanRecord { hash, reviewed: None, matches: None, why });
@@ -63,7 +70,9 @@ pub(super) fn record(mirror: &Mirror, begun: Begun, applied: Option<&str>) -> Re
         Some(_) if may_be_rest => {
             (None, "a part of it may have been applied before this reconciler first saw it".to_owned())
         }
-        Some(_) if !is_next => (None, "several commits were applied at once".to_owned()),
+        Some(_) if !is_next => {
+            (None, "several commits were applied at once, or history was rewritten".to_owned())
+        }
         Some(reviewed) => {
             (Some(false), format!("the plan {} was made for another base or head", short_hash(reviewed)))
         }

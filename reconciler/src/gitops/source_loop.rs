@@ -55,7 +55,7 @@ pub struct SourceLoop {
     owned: OwnedRecord,
     store: SharedStore,
     snapshot: SnapshotReader,
-    fence: FenceReader,
+    pub(super) fence: FenceReader,
     events: EventRecorder,
     /// What the last plan found to be as it should.
     settled: Option<Rest>,
@@ -363,7 +363,7 @@ impl Loop for SourceLoop {
             }
         };
         let applied = apply::apply(&self.store, observed.fence, &plan.steps).await;
-        self.planned.begin(loaded.head, &plan, &situation.live);
+        self.planned.begin(loaded.head, observed.fence, &plan, &situation.live);
         Outcome { plan: Some(plan), ahead, applied }
     }
 

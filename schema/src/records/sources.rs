@@ -225,7 +225,7 @@ pub struct PlanRecord {
     pub reviewed: Option<String>,
     /// Both are of one plan.
     pub matches: Option<bool>,
-    /// What differs, or why no review is known.
+    /// Why they differ, or why that is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }

@@ -12,7 +12,7 @@ use schema::violation::OwnedStep;
 use super::Claim;
 use super::scene::{Present, Scene};
 
-/// Most objects of a circle that are named.
+/// The longest circle that is named in full.
 const SHOWN_MAX: usize = 10;
 
 /// What to do about a circle.
@@ -100,7 +100,8 @@ impl<'a> Waits<'a> {
         found
     }
 
-    /// `A → B → A`, from the object at `at`; `A → B → … → A` if it is long, or if the first ways do not lead back.
+    /// `A → B → A`, from the object at `at`; `A → B → … → A` if it is long, or if following
+    /// the first dependency of each does not lead back.
     fn chain(&self, knot: &BTreeSet<usize>, edges: &[&[usize]], at: usize) -> String {
         let mut way = vec![at];
         let mut next = next_in(knot, edges, at);

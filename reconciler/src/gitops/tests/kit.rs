@@ -148,7 +148,7 @@ impl Repo {
 }
 
 /// Writes files as nested trees.
-pub(in crate::gitops) fn write_tree(git: &Repository, files: &Files) -> Oid {
+fn write_tree(git: &Repository, files: &Files) -> Oid {
     let mut builder = git.treebuilder(None).unwrap();
     let mut folders: BTreeMap<&str, Files> = BTreeMap::new();
     for (path, text) in files {
@@ -203,15 +203,10 @@ impl Cluster {
     }
 
     pub(in crate::gitops) async fn with(config: SourceConfig, state: &Path, store: MemoryStore) -> Self {
-        let leader = Key::Leader.to_string();
-        let fence = match store.get(&leader).await.unwrap() {
-            Some(found) => found.create_revision,
-            None => match store.txn(vec![], vec![Op::put(&leader, "{}")]).await.unwrap() {
-                TxnOutcome::Committed(revision) => revision,
-                TxnOutcome::Conflict => unreachable!("there are no guards"),
-            },
+        let fence = match store.get(&Key::Leader.to_string()).await.unwrap() {
+            Some(found) => Fence { create_revision: found.create_revision },
+            None => lead(&store).await,
         };
-        let fence = Fence { create_revision: fence };
         let snapshot = Snapshot { synced: true, ..Snapshot::default() };
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let crashing = CrashingStore::new(store.clone());
@@ -234,6 +229,13 @@ impl Cluster {
     /// The same store with a loop that remembers nothing: the process was started anew.
     pub(in crate::gitops) fn restart(&mut self) {
         self.sync = new_loop(&self.config, &self.state, &self.crashing, &self.reader, self.fence);
+    }
+
+    /// Another one led for a while, and now the loop leads again.
+    pub(in crate::gitops) async fn lead_again(&mut self) {
+        let _ = self.store.txn(vec![], vec![Op::delete(Key::Leader)]).await.unwrap();
+        self.fence = lead(&self.store).await;
+        self.sync.fence = FenceReader::fixed(Some(self.fence));
     }
 
     /// The loop's process dies at the write after `writes` more; `lost`: that one is still done.
@@ -424,6 +426,13 @@ impl Cluster {
     pub(in crate::gitops) async fn revisions(&self) -> Vec<Revision> {
         let items = self.store.list("/minik8s/revisions/main/").await.unwrap().items;
         items.iter().map(|item| codec::decode(&item.value).unwrap()).collect()
+    }
+}
+
+async fn lead(store: &MemoryStore) -> Fence {
+    match store.txn(vec![], vec![Op::put(Key::Leader, "{}")]).await.unwrap() {
+        TxnOutcome::Committed(create_revision) => Fence { create_revision },
+        TxnOutcome::Conflict => unreachable!("there are no guards"),
     }
 }
 
