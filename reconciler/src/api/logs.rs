@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use jiff::Timestamp;
+use schema::kinds::Kind;
 use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
@@ -17,7 +18,7 @@ use serde::Deserialize;
 use super::app::{App, Shared};
 use super::error::ApiError;
 use super::input::{self, Asked};
-use super::kinds::POD;
+use super::kinds;
 use crate::view::{self, PodDetail, Problem};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -89,8 +90,8 @@ pub(super) async fn of_node(
 }
 
 fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
-    let detail =
-        view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| POD.missing(pod))?;
+    let detail = view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH);
+    let detail = detail.ok_or_else(|| kinds::missing(Kind::Pod, pod))?;
     let container = choose_container(&detail, wanted.container.as_deref())?;
     let since = input::since(wanted.since.as_deref())?;
     let waits = not_started(&detail, &container)?;

@@ -11,6 +11,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use schema::kinds::Kind;
 use tokio::sync::Semaphore;
 
 use crate::view;
@@ -72,30 +73,27 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/status", get(read::status))
         .route("/v1/loops", get(read::loops))
         .route("/v1/pods", get(read::pods))
-        .route("/v1/pods/{namespace}/{name}", one_of(kinds::POD, view::pod))
+        .route("/v1/pods/{namespace}/{name}", one_of(Kind::Pod, view::pod))
         .route("/v1/nodes", get(read::nodes))
         .route("/v1/nodes/{name}", get(read::node))
         .route("/v1/services", list_of(view::services))
-        .route(
-            "/v1/services/{namespace}/{name}",
-            one_of(kinds::SERVICE, |all, id, _, now| view::service(all, id, now)),
-        )
+        .route("/v1/services/{namespace}/{name}", one_of(Kind::Service, view::service))
         .route("/v1/endpoints", list_of(view::endpoints))
         .route("/v1/dns", list_of(view::routes))
         .route("/v1/autoscalers", list_of(view::autoscalers))
-        .route("/v1/autoscalers/{namespace}/{name}", one_of(kinds::AUTOSCALER, view::autoscaler))
+        .route("/v1/autoscalers/{namespace}/{name}", one_of(Kind::HorizontalPodAutoscaler, view::autoscaler))
         .route("/v1/functions", list_of(view::functions))
-        .route("/v1/functions/{namespace}/{name}", one_of(kinds::FUNCTION, view::function))
+        .route("/v1/functions/{namespace}/{name}", one_of(Kind::Function, view::function))
         .route("/v1/functions/{namespace}/{name}/build-log", get(functions::build_log))
         .route("/v1/workflows", list_of(view::workflows))
-        .route("/v1/workflows/{namespace}/{name}", one_of(kinds::WORKFLOW, view::workflow))
+        .route("/v1/workflows/{namespace}/{name}", one_of(Kind::Workflow, view::workflow))
         .route("/v1/workflows/{namespace}/{name}/runs", workflows::start_route())
         .route("/v1/triggers", get(workflows::triggers))
         .route("/v1/runs", get(workflows::runs))
         .route("/v1/runs/{namespace}/{workflow}/{run}", get(workflows::run))
         .route("/v1/runs/{namespace}/{workflow}/{run}/summary", get(workflows::run_summary))
         .route("/v1/jobs", list_of(view::jobs))
-        .route("/v1/jobs/{namespace}/{name}", one_of(kinds::JOB, view::job))
+        .route("/v1/jobs/{namespace}/{name}", one_of(Kind::Job, view::job))
         .route("/v1/jobs/{namespace}/{name}/output", get(jobs::output))
         .route("/v1/jobs/{namespace}/{name}/results", get(results::all))
         .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(results::one))

@@ -114,7 +114,7 @@ async fn object(
         }
         KindPage::Service => {
             let detail: ServiceDetail = client.get(&["services", namespace, name], &[]).await?;
-            write_out(&service::service_page(&detail, screen))
+            write_out(&service::service_page(&detail, screen, now))
         }
         KindPage::Autoscaler => {
             let detail: AutoscalerDetail = client.get(&["autoscalers", namespace, name], &[]).await?;

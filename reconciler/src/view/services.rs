@@ -13,6 +13,7 @@ use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
+use super::EventView;
 use super::age::{AppliedAt, age};
 use super::objects::Selection;
 
@@ -66,6 +67,7 @@ pub struct ServiceDetail {
     pub set_by: String,
     pub commit: String,
     pub annotations: StringMap,
+    pub events: Vec<EventView>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -126,7 +128,12 @@ pub fn services(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> V
     .collect()
 }
 
-pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Option<ServiceDetail> {
+pub fn service(
+    snapshot: &Snapshot,
+    id: &NamespacedName,
+    events: Vec<EventView>,
+    now: Timestamp,
+) -> Option<ServiceDetail> {
     let key = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: id.name.clone() };
     let object = &snapshot.objects.get(&key)?.value;
     let Resource::Service(spec) = &object.resource else { return None };
@@ -158,6 +165,7 @@ pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Opti
         set_by: from.set_by(),
         commit: from.commit_by(),
         annotations: object.metadata.annotations.clone(),
+        events,
     })
 }
 

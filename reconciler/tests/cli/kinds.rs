@@ -269,6 +269,7 @@ async fn an_autoscaler_has_kubectls_columns_and_a_page_with_its_conditions() {
     ] {
         assert!(page.contains(line), "{line}\n{page}");
     }
-    let gone = "minik8s: there is no autoscaler api in namespace default; see 'minik8s get hpa -A'\n";
+    let gone = "minik8s: there is no horizontalpodautoscaler api in namespace default; see 'minik8s get \
+                horizontalpodautoscalers -A'\n";
     check(&run(&server, &["describe", "hpa/api"]).await, 1, "", gone);
 }

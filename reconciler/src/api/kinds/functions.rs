@@ -2,10 +2,11 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use schema::kinds::Kind;
 use schema::kinds::function::{ImageState, image_hash};
 use schema::snapshot::Snapshot;
 
-use super::FUNCTION;
+use super::{missing, named};
 use crate::api::app::App;
 use crate::api::error::ApiError;
 use crate::api::logs;
@@ -15,10 +16,10 @@ pub(in crate::api) async fn build_log(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let id = FUNCTION.named(namespace, name)?;
+    let id = named(Kind::Function, namespace, name)?;
     let snapshot = app.snapshot()?;
-    let record =
-        snapshot.functions.get(&id).map(|found| &found.value).ok_or_else(|| FUNCTION.missing(&id))?;
+    let record = snapshot.functions.get(&id).map(|found| &found.value);
+    let record = record.ok_or_else(|| missing(Kind::Function, &id))?;
     let built = record.image().and_then(|image| Some((image_hash(&image.reference)?, image)));
     let Some((hash, image)) = built else {
         let error = format!("nothing is built for function {id}");

@@ -3,10 +3,11 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use jiff::Timestamp;
+use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use serde::Deserialize;
 
-use super::JOB;
+use super::{missing, named};
 use crate::api::app::{App, Shared};
 use crate::api::error::ApiError;
 use crate::api::input::Asked;
@@ -30,13 +31,13 @@ pub(in crate::api) async fn output(
     Asked(wanted): Asked<WantedOutput>,
 ) -> Result<Response, ApiError> {
     let from = wanted.from.map(|from| format!("&from={from}")).unwrap_or_default();
-    of_job(&app, JOB.named(namespace, name)?, &format!("output?stderr={}{from}", wanted.stderr)).await
+    of_job(&app, named(Kind::Job, namespace, name)?, &format!("output?stderr={}{from}", wanted.stderr)).await
 }
 
 pub(super) async fn of_job(app: &Shared, id: NamespacedName, what: &str) -> Result<Response, ApiError> {
     let snapshot = app.snapshot()?;
-    let detail =
-        view::job(&snapshot, &id, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| JOB.missing(&id))?;
+    let detail = view::job(&snapshot, &id, Vec::new(), Timestamp::UNIX_EPOCH);
+    let detail = detail.ok_or_else(|| missing(Kind::Job, &id))?;
     let Some(node) = detail.row.node else {
         return Err(ApiError::not_found(
             format!("job {id} is not assigned to a node yet"),

@@ -25,34 +25,17 @@ pub(super) mod workflows;
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// A kind in errors: `pod`, and what `minik8s get` calls several.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Noun {
-    kind: Kind,
-    one: &'static str,
-    several: &'static str,
+/// The object of this name, if that can be one.
+pub(super) fn named(kind: Kind, namespace: String, name: String) -> Result<NamespacedName, ApiError> {
+    input::name("namespace", &namespace)?;
+    input::name(&kind.as_str().to_ascii_lowercase(), &name)?;
+    Ok(NamespacedName::new(namespace, name))
 }
 
-pub(super) const POD: Noun = Noun { kind: Kind::Pod, one: "pod", several: "pods" };
-pub(super) const SERVICE: Noun = Noun { kind: Kind::Service, one: "service", several: "services" };
-pub(super) const AUTOSCALER: Noun =
-    Noun { kind: Kind::HorizontalPodAutoscaler, one: "autoscaler", several: "hpa" };
-pub(super) const FUNCTION: Noun = Noun { kind: Kind::Function, one: "function", several: "functions" };
-pub(super) const WORKFLOW: Noun = Noun { kind: Kind::Workflow, one: "workflow", several: "workflows" };
-pub(super) const JOB: Noun = Noun { kind: Kind::Job, one: "job", several: "jobs" };
-
-impl Noun {
-    /// The object of this name, if that can be one.
-    pub(super) fn named(self, namespace: String, name: String) -> Result<NamespacedName, ApiError> {
-        input::name("namespace", &namespace)?;
-        input::name(self.one, &name)?;
-        Ok(NamespacedName::new(namespace, name))
-    }
-
-    pub(super) fn missing(self, id: &NamespacedName) -> ApiError {
-        let message = format!("there is no {} {} in namespace {}", self.one, id.name, id.namespace);
-        ApiError::not_found(message, format!("see 'minik8s get {} -A'", self.several))
-    }
+pub(super) fn missing(kind: Kind, id: &NamespacedName) -> ApiError {
+    let word = kind.as_str().to_ascii_lowercase();
+    let message = format!("there is no {word} {} in namespace {}", id.name, id.namespace);
+    ApiError::not_found(message, format!("see 'minik8s get {} -A'", kind.descriptor().plural))
 }
 
 /// The rows of a kind.
@@ -67,14 +50,17 @@ pub(super) fn list_of<T: Serialize + Send + 'static>(
 
 /// One object of a kind in full, with its events.
 pub(super) fn one_of<T: Serialize + Send + 'static>(
-    noun: Noun,
+    kind: Kind,
     detail: fn(&Snapshot, &NamespacedName, Vec<EventView>, Timestamp) -> Option<T>,
 ) -> MethodRouter<Arc<Shared>> {
     get(move |State(app): App, Path((namespace, name)): Path<(String, String)>| async move {
-        let id = noun.named(namespace, name)?;
+        let id = named(kind, namespace, name)?;
         let (snapshot, now) = (app.snapshot()?, Timestamp::now());
+        let page = |events| detail(&snapshot, &id, events, now).ok_or_else(|| missing(kind, &id));
+        // That there is none is said without waiting for etcd.
+        page(Vec::new())?;
         // Without etcd it is shown without its events.
-        let events = events::read(&app, &Wanted::of(noun.kind, &id), now).await.unwrap_or_default();
-        detail(&snapshot, &id, events, now).map(Json).ok_or_else(|| noun.missing(&id))
+        let events = events::read(&app, &Wanted::of(kind, &id), now).await.unwrap_or_default();
+        page(events).map(Json)
     })
 }

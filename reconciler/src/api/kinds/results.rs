@@ -11,12 +11,13 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
 use jiff::Timestamp;
 use schema::files::is_digest;
+use schema::kinds::Kind;
 use schema::quantity::Memory;
 use schema::records::{JobReport, ResultFile};
 use serde::{Deserialize, Serialize};
 
-use super::JOB;
 use super::jobs::of_job;
+use super::{missing, named};
 use crate::api::app::App;
 use crate::api::error::ApiError;
 use crate::api::input::Asked;
@@ -67,9 +68,9 @@ pub(in crate::api) async fn all(
     Path((namespace, name)): Path<(String, String)>,
     asked: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let id = JOB.named(namespace, name)?;
-    let detail =
-        view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now()).ok_or_else(|| JOB.missing(&id))?;
+    let id = named(Kind::Job, namespace, name)?;
+    let detail = view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now());
+    let detail = detail.ok_or_else(|| missing(Kind::Job, &id))?;
     let JobReport { results, unfetched, .. } = detail.report.unwrap_or_default();
     let listed = |file: ResultFile| Listed { href: href(&file), file };
     let listing = Listing { items: results.into_iter().map(listed).collect(), unfetched: unfetched.count };
@@ -90,9 +91,9 @@ pub(in crate::api) async fn one(
         let help = "give the 64 hex digits of a SHA-256";
         return Err(ApiError::bad_request(format!("{digest} is not a digest"), help));
     }
-    let id = JOB.named(namespace, name)?;
-    let detail =
-        view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now()).ok_or_else(|| JOB.missing(&id))?;
+    let id = named(Kind::Job, namespace, name)?;
+    let detail = view::job(&*app.snapshot()?, &id, Vec::new(), Timestamp::now());
+    let detail = detail.ok_or_else(|| missing(Kind::Job, &id))?;
     let results = detail.report.map(|report| report.results).unwrap_or_default();
     let is_wanted = |file: &&ResultFile| {
         file.digest == digest && wanted.path.as_ref().is_none_or(|path| *path == file.path)

@@ -14,7 +14,7 @@ use schema::meta::{NamespacedName, ObjectRef};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::{Answer, WORKFLOW};
+use super::{Answer, missing};
 use crate::api::app::{App, Shared};
 use crate::api::error::ApiError;
 use crate::api::input::{self, Asked};
@@ -177,7 +177,7 @@ async fn start(
         name: workflow.name.clone(),
     };
     if !snapshot.objects.contains_key(&key) {
-        return Err(WORKFLOW.missing(&workflow));
+        return Err(missing(Kind::Workflow, &workflow));
     }
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));

@@ -1,10 +1,12 @@
 //! The page of a service: what it has, who is behind it, who is not and why, and which nodes know it.
 
+use jiff::Timestamp;
+
 use super::page::{Page, indented, pairs};
 use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
 use crate::view::{NodeRules, ServiceDetail};
 
-pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> String {
+pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now: Timestamp) -> String {
     let mut page = Page::default();
     let row = &service.row;
     page.field(0, "Name", &row.name);
@@ -46,6 +48,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> S
         let columns = [column("NODE"), column("LAST PROGRAMMED"), cuttable("STATE")];
         page.block("Rules:", &block(&columns, service.nodes.iter().map(row).collect()));
     }
+    page.events(&service.events, screen, now);
     page.0
 }
 
@@ -74,10 +77,10 @@ mod tests {
                 "namespace": "default", "name": "web", "type": "ClusterIP", "clusterIP": "10.96.0.20",
                 "externalIPs": [], "ports": ["80/TCP"], "ready": 0, "leftOut": left.len(), "health": "Healthy",
                 "note": "", "age": "5m", "labels": {}, "selector": selector, "endpoints": [], "notReady": left,
-                "nodes": [], "setBy": "", "commit": "", "annotations": {},
+                "nodes": [], "setBy": "", "commit": "", "annotations": {}, "events": [],
             }))
             .unwrap();
-            service_page(&service, Screen { width: None, colour: false })
+            service_page(&service, Screen { width: None, colour: false }, Timestamp::UNIX_EPOCH)
         };
         let says = |page: String| page.contains("no pod of namespace default has the labels of the selector");
         assert!(says(page(serde_json::json!({"app": "web"}), &[])));
@@ -108,9 +111,10 @@ mod tests {
             set_by: String::new(),
             commit: String::new(),
             annotations: Default::default(),
+            events: Vec::new(),
         };
-        let page = service_page(&service, Screen { width: None, colour: false });
-        let rules = page.split_once("Rules:\n").unwrap().1;
+        let page = service_page(&service, Screen { width: None, colour: false }, Timestamp::UNIX_EPOCH);
+        let rules = page.split_once("Rules:\n").unwrap().1.split_once("Events:").unwrap().0;
         insta::assert_snapshot!(rules, @r"
         NODE   LAST PROGRAMMED   STATE
         n1     12s               programmed

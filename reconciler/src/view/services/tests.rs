@@ -85,7 +85,7 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     put(&mut snapshot, "rules/c", &json!({"revision": 1, "error": "no iptables"}));
     put(&mut snapshot, "rules/e", &json!({"revision": revision, "leftOut": {"default/other": "no such"}}));
     put(&mut snapshot, "rules/f", &json!({"revision": revision, "leftOut": {"default/web": "bad rule"}}));
-    let page = service(&snapshot, &id(), now()).unwrap();
+    let page = service(&snapshot, &id(), Vec::new(), now()).unwrap();
     assert_eq!(page.row.ports, ["80:30080/TCP"]);
     assert_eq!((page.row.ready, page.row.left_out, page.row.health.as_str()), (1, 1, "Healthy"));
     assert_eq!(page.endpoints[0].addresses, ["10.244.1.2:8080"]);
@@ -106,7 +106,7 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     assert_eq!(endpoints(&snapshot, &all, now())[0].endpoints, ["10.244.1.2:8080"]);
     let elsewhere = Selection { namespace: Some("other"), ..Selection::default() };
     assert!(services(&snapshot, &elsewhere, now()).is_empty());
-    assert!(service(&snapshot, &NamespacedName::new("default", "no"), now()).is_none());
+    assert!(service(&snapshot, &NamespacedName::new("default", "no"), Vec::new(), now()).is_none());
 }
 
 #[test]
