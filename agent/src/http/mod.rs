@@ -19,3 +19,10 @@ use std::sync::LazyLock;
 /// A client that is made at its first request. For each client OpenSSL reads all CAs of the machine, which takes 40 ms: too
 /// long for the start of an agent, above all for clients that only ask over plain HTTP.
 pub type LazyClient = LazyLock<reqwest::Client>;
+
+/// A client of the cluster's own daemons and containers, which no proxy leads to.
+pub fn cluster_client(builder: reqwest::ClientBuilder) -> reqwest::Client {
+    let built = builder.redirect(reqwest::redirect::Policy::none()).no_proxy().build();
+    // Only TLS or a resolver of the system can fail to load, and neither is used.
+    built.unwrap_or_default()
+}

@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use schema::store::{SharedStore, election};
 use tokio::time::timeout;
 
-use crate::http::LazyClient;
+use crate::http::{LazyClient, cluster_client};
 
 /// Longest time to connect to a reconciler.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -63,15 +63,8 @@ impl Reconcilers {
     /// Those at `fixed`, and the one that etcd says leads. Asks none yet.
     pub fn new(fixed: Vec<String>, store: SharedStore) -> Self {
         let client = LazyClient::new(|| {
-            let built = reqwest::Client::builder()
-                .connect_timeout(CONNECT_MAX)
-                .read_timeout(SILENCE_MAX)
-                .timeout(FETCH_MAX)
-                .redirect(reqwest::redirect::Policy::none())
-                .no_proxy()
-                .build();
-            // Only TLS or a resolver of the system can fail to load, and neither is used.
-            built.unwrap_or_default()
+            let client = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
+            cluster_client(client.read_timeout(SILENCE_MAX).timeout(FETCH_MAX))
         });
         Self { client, fixed, store, answer_max: ANSWER_MAX, gave: Mutex::default() }
     }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::docker::{Docker, DockerError, ImageStream};
 use super::registry::ClusterRegistry;
 use crate::catalog::Catalog;
-use crate::http::LazyClient;
+use crate::http::{LazyClient, cluster_client};
 
 /// Longest time to connect to a node, and without a byte of an image: Docker packs a large one before it sends any.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -50,14 +50,8 @@ impl Peers {
         registry: Arc<ClusterRegistry>,
     ) -> Self {
         let client = LazyClient::new(|| {
-            let built = reqwest::Client::builder()
-                .connect_timeout(CONNECT_MAX)
-                .read_timeout(SILENCE_MAX)
-                .redirect(reqwest::redirect::Policy::none())
-                .no_proxy()
-                .build();
-            // Only TLS or a resolver of the system can fail to load, and neither is used.
-            built.unwrap_or_default()
+            let client = reqwest::Client::builder();
+            cluster_client(client.connect_timeout(CONNECT_MAX).read_timeout(SILENCE_MAX))
         });
         Self { node, docker, snapshot, catalog, registry, client }
     }

@@ -19,6 +19,7 @@ pub struct Outcome {
 
 impl FunctionsLoop {
     pub(super) async fn carry_out(&mut self, plan: FunctionsPlan) -> Outcome {
+        self.functions.prepare();
         if let Some(known) = plan.known {
             self.known.send_replace(known);
         }
@@ -41,7 +42,6 @@ impl FunctionsLoop {
                 }
             }
         }
-        self.functions.prepare();
         outcome
     }
 

@@ -30,11 +30,11 @@ use crate::converge::control_plane::ControlPlane;
 use crate::converge::function_calls::FunctionCalls;
 use crate::desired::Source;
 use crate::files::PodFiles;
-use crate::http::LazyClient;
 use crate::http::body::Answer;
 use crate::http::plain::Begun;
 use crate::http::room::{Budget, Room};
 use crate::http::server::{Caller, Handler};
+use crate::http::{LazyClient, cluster_client};
 
 /// Time for a whole body: it holds room from its first byte on, so one that comes byte by byte is given up, too.
 const BODY_MAX: Duration = Duration::from_secs(60);
@@ -95,16 +95,8 @@ impl FunctionCalls for Functions {
 }
 
 fn client() -> reqwest::Client {
-    let client = reqwest::Client::builder()
-        .connect_timeout(CONNECT_MAX)
-        .pool_max_idle_per_host(64)
-        .pool_idle_timeout(KEPT_MAX)
-        .tcp_nodelay(true)
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .build();
-    // Only TLS or a resolver of the system can fail to load, and neither is used.
-    client.unwrap_or_default()
+    let client = reqwest::Client::builder().connect_timeout(CONNECT_MAX).tcp_nodelay(true);
+    cluster_client(client.pool_max_idle_per_host(64).pool_idle_timeout(KEPT_MAX))
 }
 
 fn activation_id() -> String {

@@ -27,6 +27,7 @@ pub enum PodPhase {
 }
 
 /// What a pod is: the value of `status/<node>/pods/<ns>/<name>`, written only by that node's agent.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
@@ -40,13 +41,12 @@ pub struct PodStatus {
     #[serde(default)]
     pub conditions: Vec<Condition>,
     /// Address of the pod.
-    #[serde(default, rename = "podIP", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
     /// Address of the node.
-    #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "hostIP")]
     pub host_ip: Option<String>,
     /// When its first pause container started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Timestamp>,
     /// One CamelCase word, when the pod as a whole has a problem.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -47,13 +47,13 @@ pub enum JitterStrategy {
     Full,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Where a run goes on after an error that was not retried any more.
 pub struct Catcher {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// Names of the errors; `States.ALL` is any.
     pub error_equals: Vec<String>,
@@ -61,7 +61,7 @@ pub struct Catcher {
     pub next: String,
     /// Where in the state's input `{"Error": …, "Cause": …}` is put; in place of it when absent, nowhere
     /// when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub result_path: Option<NullablePath>,
 }
 

@@ -234,19 +234,19 @@ pub struct WaitState {
     pub output_path: Option<NullablePath>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 /// Ends the machine well.
 pub struct SucceedState {
     /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     /// The part of the state's input that it sees; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub input_path: Option<NullablePath>,
     /// The part of its output that goes to the next state; all when absent, `{}` when null.
-    #[serde(default, deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "written")]
     pub output_path: Option<NullablePath>,
 }
 
