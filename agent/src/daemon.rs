@@ -82,8 +82,8 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let at_change = Row::when_woken().wake_on(address.changes()).first_at_change();
     runtime.follow("address to etcd", at_change, move || etcd.reconnect());
     let store = store as SharedStore;
-    let (snapshot, reflecting) = reflector::spawn(Arc::clone(&store), prefixes(&node), token.clone());
-    runtime.adopt("reflector", reflecting);
+    let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), prefixes(&node), token.clone());
+    runtime.task("reflector", reflecting);
     let events = write_events(&mut runtime, &node, &store);
     let subnet = follow_subnet(&mut runtime, &node, subnet, &snapshot);
     let catalog = follow_catalog(&mut runtime, &agent_dir, &node, &files, &snapshot);

@@ -15,7 +15,6 @@ use anyhow::Context as _;
 use futures::{FutureExt as _, stream};
 use schema::control::{Row, Runtime, logging};
 use schema::keys::ROOT;
-use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
 use schema::store::election;
 use schema::store::events::{EventRecorder, RECONCILER};
@@ -24,9 +23,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::prepare::{Ground, described, prepare};
-use self::rows::{
-    CONTROLLER_INTERVAL, VERDICTS_GAP, WAKE_GAP, autoscaler_row, controller_row, functions_row,
-};
+use self::rows::{VERDICTS_GAP, WAKE_GAP, autoscaler_row, controller_row, functions_row, workflows_row};
 pub(crate) use self::rows::{answers_row, source_row};
 use crate::api::{self, ApiDeps};
 use crate::blobs::{BlobStore, Blobs, SweepLoop};
@@ -85,21 +82,11 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
 }
 
-/// Runs of workflows: their objects and what is asked for wake the loop, and each run that ends.
+/// Runs of workflows; what ends one wakes their loop, too.
 fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> Waiting {
-    let is_news = |before: &Snapshot, now: &Snapshot| {
-        !now.objects.ptr_eq(&before.objects)
-            || !now.workflows.ptr_eq(&before.workflows)
-            || !now.triggers.ptr_eq(&before.triggers)
-            || !now.settled.ptr_eq(&before.settled)
-            || now.synced != before.synced
-    };
     let (store, waiting) = (Arc::clone(&deps.store), Waiting::default());
     let follows = waiting.clone();
-    let row = Row::every(CONTROLLER_INTERVAL)
-        .wake_on(deps.fence.clone())
-        .wake_if(deps.snapshot.clone(), WAKE_GAP, is_news)
-        .wake_by(|nudge| follows.follow(store, nudge));
+    let row = workflows_row(&deps.snapshot, &deps.fence).wake_by(|nudge| follows.follow(store, nudge));
     let the_loop = WorkflowsLoop::new(WorkflowsDeps {
         store: Arc::clone(&deps.store),
         snapshot: deps.snapshot.clone(),
@@ -128,8 +115,8 @@ fn serve_hooks(
 /// Events, written until the end.
 fn write_events(runtime: &mut Runtime, store: &SharedStore) -> EventRecorder {
     let (events, writing) =
-        EventRecorder::spawn(Arc::clone(store), RECONCILER, "reconciler", runtime.token());
-    runtime.adopt("events", writing);
+        EventRecorder::writing(Arc::clone(store), RECONCILER, "reconciler", runtime.token());
+    runtime.task("events", writing);
     events
 }
 
@@ -140,8 +127,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
 
     // One watch on all of etcd: a loop that waits for its own write relies on the snapshot's revision.
     let fence = lead::stand(&mut runtime, &store, advertise::standing(&config), state_dir).await;
-    let (snapshot, reflecting) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
-    runtime.adopt("reflector", reflecting);
+    let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
+    runtime.task("reflector", reflecting);
     let events = write_events(&mut runtime, &store);
 
     let (mut targets, mut runs) = (Vec::new(), Vec::new());

@@ -92,7 +92,8 @@ mod tests {
         let (dir, store) = (tempfile::tempdir().unwrap(), MemoryStore::new());
         let state_dir = StateDirLock::take(dir.path()).unwrap();
         let (mut fence, election) =
-            election::spawn(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
+            election::stand(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
+        let election = tokio::spawn(election);
         fence.changed().await;
         let first = fence.current().unwrap();
         state_dir.record(fence.lease().unwrap()).unwrap();
@@ -107,8 +108,9 @@ mod tests {
         assert!(!state_dir.end_former_lease(&store).await);
         store.refuse_everything(false);
         assert!(state_dir.end_former_lease(&store).await && !state_dir.lease.exists());
-        let (mut fence, _election) =
-            election::spawn(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
+        let (mut fence, election) =
+            election::stand(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
+        tokio::spawn(election);
         fence.changed().await;
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
         assert_ne!(fence.current().unwrap(), first);

@@ -47,8 +47,8 @@ struct Candidacy {
 
 fn stand(store: SharedStore, id: &str) -> Candidacy {
     let shutdown = CancellationToken::new();
-    let (fence, task) = election::spawn(store, id.to_owned(), TTL, shutdown.clone());
-    Candidacy { fence, shutdown, task }
+    let (fence, standing) = election::stand(store, id.to_owned(), TTL, shutdown.clone());
+    Candidacy { fence, shutdown, task: tokio::spawn(standing) }
 }
 
 impl Candidacy {

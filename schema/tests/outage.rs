@@ -39,7 +39,8 @@ async fn write_in_the_end(store: &SharedStore, op: Op) {
 fn reflect(store: &SharedStore) -> (SnapshotReader, CancellationToken) {
     let shutdown = CancellationToken::new();
     let prefixes = vec![prefix::HEARTBEATS.to_owned(), prefix::NODES.to_owned()];
-    let (reader, _task) = reflector::spawn(Arc::clone(store), prefixes, shutdown.clone());
+    let (reader, reflecting) = reflector::reflect(Arc::clone(store), prefixes, shutdown.clone());
+    tokio::spawn(reflecting);
     (reader, shutdown)
 }
 

@@ -155,8 +155,8 @@ pub(super) fn wire_gateways(
 /// Events, written until the end.
 pub(super) fn write_events(runtime: &mut Runtime, node: &str, store: &SharedStore) -> EventRecorder {
     let reporter = format!("agent/{node}");
-    let (events, writing) = EventRecorder::spawn(Arc::clone(store), node, reporter, runtime.token());
-    runtime.adopt("events", writing);
+    let (events, writing) = EventRecorder::writing(Arc::clone(store), node, reporter, runtime.token());
+    runtime.task("events", writing);
     events
 }
 

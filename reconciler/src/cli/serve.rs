@@ -19,16 +19,15 @@ pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let shutdown = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let asked = shutdown.clone();
-    tokio::spawn(async move {
-        // Both arms only wait for a signal: nothing is lost when one is dropped.
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        asked.cancel();
-    });
     // Boxed: the daemon is far larger than all other commands, which share its stack.
-    Box::pin(crate::daemon::serve(config, shutdown)).await?;
+    let mut daemon = Box::pin(crate::daemon::serve(config, shutdown.clone()));
+    // All arms only wait: nothing is lost when one is dropped, and the daemon goes on.
+    tokio::select! {
+        served = &mut daemon => return served.map(|()| ExitCode::SUCCESS),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    shutdown.cancel();
+    daemon.await?;
     Ok(ExitCode::SUCCESS)
 }

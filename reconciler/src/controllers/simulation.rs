@@ -74,10 +74,11 @@ impl Sim {
     async fn new() -> Self {
         let store = MemoryStore::new();
         let shared = Arc::new(store.clone());
-        let (snapshot, reflector) = reflector::spawn(shared, vec![ROOT.to_owned()], CancellationToken::new());
+        let (snapshot, reflecting) =
+            reflector::reflect(shared, vec![ROOT.to_owned()], CancellationToken::new());
         let fence = take_lead(&store).await;
         let reconciler = Reconciler::new(&store, &snapshot, fence);
-        Self { store, snapshot, reconciler, _reflector: reflector }
+        Self { store, snapshot, reconciler, _reflector: tokio::spawn(reflecting) }
     }
 
     /// With `count` nodes `n1`, `n2`, … that beat.

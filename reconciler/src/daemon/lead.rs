@@ -41,8 +41,8 @@ pub(super) async fn stand(
 /// Gives up the lead only once every loop has ended: until then they may still write.
 fn stand_for_election(runtime: &mut Runtime, store: &SharedStore, standing: Standing) -> FenceReader {
     let resign = CancellationToken::new();
-    let (fence, election) = election::spawn(Arc::clone(store), standing, LEADER_TTL, resign.clone());
-    runtime.adopt("election", election);
+    let (fence, election) = election::stand(Arc::clone(store), standing, LEADER_TTL, resign.clone());
+    runtime.task("election", election);
     let (token, all_ended) = (runtime.token(), runtime.all_loops_ended());
     runtime.task("resignation", async move {
         token.cancelled().await;

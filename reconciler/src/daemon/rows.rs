@@ -8,7 +8,7 @@ use schema::store::election::FenceReader;
 use schema::store::reflector::SnapshotReader;
 
 /// Controllers look again after this even if nothing changed.
-pub(super) const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
+const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 /// Least time between two times that the snapshot wakes a controller.
 pub(super) const WAKE_GAP: Duration = Duration::from_millis(10);
 /// The same for verdicts, which are for people: each look is at every object of a commit.
@@ -48,6 +48,18 @@ pub(super) fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> R
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
+/// Workflows: their objects, and what is asked for.
+pub(super) fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.objects.ptr_eq(&before.objects)
+            || !now.workflows.ptr_eq(&before.workflows)
+            || !now.triggers.ptr_eq(&before.triggers)
+            || !now.settled.ptr_eq(&before.settled)
+            || now.synced != before.synced
+    };
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
 /// Answers to requests: what the loops of sources did, and changes of requests and sources.
 pub(crate) fn answers_row(snapshot: &SnapshotReader, fence: &FenceReader, runs: &[LastRunReader]) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| {
@@ -82,8 +94,9 @@ mod tests {
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
         let token = CancellationToken::new();
-        let (fence, _election) =
-            election::spawn(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
+        let (fence, election) =
+            election::stand(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
+        tokio::spawn(election);
         let (woken, nudged) = schema::control::Nudge::new();
         let answers_woken = woken.clone();
         let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();

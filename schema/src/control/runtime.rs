@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures::Stream;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -142,11 +141,6 @@ impl Runtime {
             // Cancel-safe by its contract.
             token.run_until_cancelled(future).await;
         });
-    }
-
-    /// A task that someone else has started.
-    pub fn adopt(&mut self, name: impl Into<String>, task: JoinHandle<()>) {
-        self.tasks.adopt_critical(name, task);
     }
 
     /// Returns once every loop has ended. Only the first call gets a future that waits.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,7 @@ use crate::codec::encode;
 use crate::keys::Key;
 use crate::records::{Event, EventType};
 
-/// The reconciler in the keys of events; no node can be called so.
+/// The reconciler in the keys of events; no node can have this name.
 pub const RECONCILER: &str = "_reconciler";
 /// Namespace in the key of events whose object has none.
 pub const CLUSTER_NAMESPACE: &str = "_cluster";
@@ -76,20 +77,20 @@ impl EventRecorder {
     }
 
     /// A recorder that writes to `store` below `events/<key>/` until `shutdown`: a node's name, or
-    /// [`RECONCILER`]. `reporter` is for people: `agent/<node>`, `gitops`, `scheduler`. The task writes them,
-    /// also what waits at `shutdown`, and is to be waited for.
-    pub fn spawn(
+    /// [`RECONCILER`]. `reporter` is for people: `agent/<node>`, `gitops`, `scheduler`. The future writes them,
+    /// also what waits at `shutdown`, and is for the caller to run to its end.
+    pub fn writing(
         store: SharedStore,
         key: impl Into<String>,
         reporter: impl Into<String>,
         shutdown: CancellationToken,
-    ) -> (Self, JoinHandle<()>) {
+    ) -> (Self, BoxFuture<'static, ()>) {
         let key = key.into();
         let (queue, events) = mpsc::channel(QUEUE);
         let dropped = Arc::new(AtomicU64::new(0));
         let writer =
             EventWriter { store, key, lease: None, recent: Recent::default(), dropped: Arc::clone(&dropped) };
-        let writing = tokio::spawn(writer.run(events, shutdown));
+        let writing = writer.run(events, shutdown).boxed();
         (Self { queue: Some(queue), reporter: reporter.into().into(), dropped }, writing)
     }
 

@@ -19,7 +19,10 @@ fn draft(name: &str, message: &str) -> EventDraft {
 
 fn recorder(store: &MemoryStore) -> (EventRecorder, CancellationToken) {
     let shutdown = CancellationToken::new();
-    (EventRecorder::spawn(Arc::new(store.clone()), "n1", "agent/n1", shutdown.clone()).0, shutdown)
+    let (events, writing) =
+        EventRecorder::writing(Arc::new(store.clone()), "n1", "agent/n1", shutdown.clone());
+    tokio::spawn(writing);
+    (events, shutdown)
 }
 
 async fn written(store: &MemoryStore) -> Vec<Event> {

@@ -20,7 +20,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 use children::{agent, etcd, reconciler};
 use detach::Outcome;
@@ -100,7 +99,6 @@ async fn etcd_answers(url: &str, login: EtcdLogin) -> Result<()> {
 
 /// Starts the children one after the other, then watches them until a signal comes.
 async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
-    let shutdown = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut children = Children::default();
@@ -114,18 +112,16 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
         children.end_all().await;
         return Err(error);
     }
-    let progress = tokio::spawn(progress::show(record.api_url(), state.clone(), shutdown.clone()));
     tokio::select! {
         // Cancel-safe: the children stay owned by `children`.
         () = children.keep_alive() => {}
+        // A mark is written at once, and a lost line is not missed.
+        () = progress::show(record.api_url(), state) => {}
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
     println!("ending the daemons; pods keep running");
-    shutdown.cancel();
     children.end_all().await;
-    // The task ends by itself at the token; a panic in it has been shown already.
-    let _ = progress.await;
     Ok(Outcome::Ended)
 }
 

@@ -1,12 +1,12 @@
 //! What `up` shows while it runs: each change of what the cluster waits for, once.
 
+use std::future::pending;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use schema::control::{DiskRecord, Fsync};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use super::record::StateDir;
 use crate::cli::client::Client;
@@ -15,15 +15,10 @@ use crate::view::{ClusterStatus, WaitState};
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 const LOOK_EVERY_HEALTHY: Duration = Duration::from_secs(3);
 
-/// Prints changes until `shutdown`.
-pub(super) async fn show(api_url: String, state: StateDir, shutdown: CancellationToken) {
-    let Ok(client) = Client::new(&api_url) else { return };
-    unmark(&state);
-    // Cancel-safe: a mark is written at once, and a lost line is not missed.
-    shutdown.run_until_cancelled(watch(&client, &state)).await;
-}
-
-async fn watch(client: &Client, state: &StateDir) {
+/// Prints changes for good.
+pub(super) async fn show(api_url: String, state: &StateDir) {
+    let Ok(client) = Client::new(&api_url) else { return pending().await };
+    unmark(state);
     let (mut last, mut looked) = (WaitState::default(), false);
     loop {
         if let Ok(now) = client.get::<WaitState>(&["wait-state"], &[]).await {
@@ -150,16 +145,18 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, router).await });
         let (_dir, state) = state_dir();
-        let shutdown = CancellationToken::new();
-        let shown = tokio::spawn(show(url, state.clone(), shutdown.clone()));
         let seen = async {
             while marked(&state).is_none() {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), seen).await.unwrap();
+        let both = async {
+            tokio::select! {
+                () = show(url, &state) => {}
+                () = seen => {}
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), both).await.unwrap();
         assert_eq!(marked(&state), Some(Marked::Failed("it can't be".to_owned())));
-        shutdown.cancel();
-        shown.await.unwrap();
     }
 }

@@ -111,11 +111,11 @@ impl Running {
         let (token, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let shared: SharedStore = Arc::new(store.clone());
         let (fence, election) =
-            election::spawn(Arc::clone(&shared), name.to_owned(), LEADER_TTL, token.clone());
+            election::stand(Arc::clone(&shared), name.to_owned(), LEADER_TTL, token.clone());
         let (snapshot, reflector) =
-            reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
+            reflector::reflect(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
         for task in [election, reflector] {
-            tasks.spawn(async move { task.await.unwrap() });
+            tasks.spawn(task);
         }
         let events = EventRecorder::disabled();
         let (mut targets, mut runs, mut runtime) = (Vec::new(), Vec::new(), Runtime::new());

@@ -53,8 +53,9 @@ impl Kit {
         let store: SharedStore = memory.clone();
         let stop = CancellationToken::new();
         let fence = lead(&store).await;
-        let (snapshot, _reflecting) =
-            reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], stop.clone());
+        let (snapshot, reflecting) =
+            reflector::reflect(Arc::clone(&store), vec![ROOT.to_owned()], stop.clone());
+        tokio::spawn(reflecting);
         let the_loop = a_loop(&store, &snapshot, fence);
         Self { memory, store, snapshot, the_loop, last_look: Ok(()), fence, stop }
     }

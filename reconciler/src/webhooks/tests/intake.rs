@@ -26,8 +26,9 @@ impl House {
     fn new() -> Self {
         let store = MemoryStore::new();
         let shared: SharedStore = Arc::new(store.clone());
-        let (snapshot, _) =
-            reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], CancellationToken::new());
+        let (snapshot, reflecting) =
+            reflector::reflect(Arc::clone(&shared), vec![ROOT.to_owned()], CancellationToken::new());
+        tokio::spawn(reflecting);
         let (nudge, nudged) = Nudge::new();
         let target = SourceTarget::of_branch("main", "main", nudge);
         let intake = Intake::new(vec![target], snapshot.clone(), shared, "r0");

@@ -108,9 +108,12 @@ struct Reconciler {
 impl Reconciler {
     fn start(name: &str, store: &MemoryStore, remote: &Arc<AtomicU64>, seed: u64) -> Self {
         let (shared, token): (SharedStore, _) = (Arc::new(store.clone()), CancellationToken::new());
-        let (snapshot, _) = reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
+        let (snapshot, reflecting) =
+            reflector::reflect(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
+        tokio::spawn(reflecting);
         let ttl = Duration::from_secs(15);
-        let (fence, _) = election::spawn(Arc::clone(&shared), name.to_owned(), ttl, token.clone());
+        let (fence, election) = election::stand(Arc::clone(&shared), name.to_owned(), ttl, token.clone());
+        tokio::spawn(election);
         let (nudge, nudged) = Nudge::new();
         let target = SourceTarget::of_branch("main", "main", nudge.clone());
         let intake = Arc::new(Intake::new(vec![target], snapshot.clone(), Arc::clone(&shared), name));

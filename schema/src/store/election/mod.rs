@@ -9,12 +9,11 @@ mod tests;
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::future::pending;
+use futures::future::{BoxFuture, pending};
+use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -125,18 +124,18 @@ pub async fn leader(store: &dyn Store) -> Result<Option<LeaderRecord>, StoreErro
     Ok(found.and_then(|item| decode(&item.value).ok()))
 }
 
-/// Stands for election until `shutdown`, then resigns. `ttl` is the time after which
-/// another one may lead when this process dies; etcd counts it in whole seconds.
-pub fn spawn(
+/// Stands for election until `shutdown`, then resigns: the work is for the caller to run. `ttl` is the time after
+/// which another one may lead when this process dies; etcd counts it in whole seconds.
+pub fn stand(
     store: SharedStore,
     standing: impl Into<Standing>,
     ttl: Duration,
     shutdown: CancellationToken,
-) -> (FenceReader, JoinHandle<()>) {
+) -> (FenceReader, BoxFuture<'static, ()>) {
     let (held, reader) = watch::channel(None);
     let Standing { id, api } = standing.into();
     let candidate = Candidate { store, id, api, ttl, held };
-    (FenceReader { held: reader }, tokio::spawn(candidate.run(shutdown)))
+    (FenceReader { held: reader }, candidate.run(shutdown).boxed())
 }
 
 struct Candidate {

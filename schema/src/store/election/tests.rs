@@ -10,13 +10,13 @@ const TTL: Duration = Duration::from_secs(15);
 struct Candidacy {
     fence: FenceReader,
     shutdown: CancellationToken,
-    task: JoinHandle<()>,
+    task: tokio::task::JoinHandle<()>,
 }
 
 fn stand(store: &MemoryStore, id: &str) -> Candidacy {
     let shutdown = CancellationToken::new();
-    let (fence, task) = spawn(Arc::new(store.clone()), id.to_owned(), TTL, shutdown.clone());
-    Candidacy { fence, shutdown, task }
+    let (fence, standing) = super::stand(Arc::new(store.clone()), id.to_owned(), TTL, shutdown.clone());
+    Candidacy { fence, shutdown, task: tokio::spawn(standing) }
 }
 
 /// Waits until the fence is as wanted; says how long it took.

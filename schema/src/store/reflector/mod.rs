@@ -11,10 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::future::{join_all, pending};
+use futures::future::{BoxFuture, join_all, pending};
+use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -88,14 +87,12 @@ impl SnapshotReader {
     }
 }
 
-/// Starts to reflect everything below `prefixes`, until `shutdown`.
-///
-/// A panic of the task is the caller's to notice: hand the handle to `control::shutdown::Tasks`.
-pub fn spawn(
+/// Reflects everything below `prefixes` until `shutdown`: the work is for the caller to run.
+pub fn reflect(
     store: SharedStore,
     prefixes: Vec<String>,
     shutdown: CancellationToken,
-) -> (SnapshotReader, JoinHandle<()>) {
+) -> (SnapshotReader, BoxFuture<'static, ()>) {
     let prefixes = without_nested(prefixes);
     let fold = Fold::new(prefixes.len());
     let (publisher, reader) = SnapshotReader::channel(fold.snapshot().clone());
@@ -108,14 +105,14 @@ pub fn spawn(
         Follower { store, number, prefix, inputs, outage, made_anew: made_anew.clone() }.run()
     });
     let followers: Vec<_> = followers.collect();
-    let task = tokio::spawn(async move {
+    let reflecting = async move {
         // Held, so that the queue stays open when there is nothing to follow.
         let _sender = sender;
         let work = async { tokio::join!(publish(fold, inputs, publisher, anew), join_all(followers)) };
         // Cancel-safe: all that is lost is memory.
         shutdown.run_until_cancelled(work).await;
-    });
-    (reader, task)
+    };
+    (reader, reflecting.boxed())
 }
 
 /// Folds what comes in; publishes once per burst.

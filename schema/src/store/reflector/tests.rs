@@ -172,14 +172,14 @@ struct Rig {
     store: MemoryStore,
     reader: SnapshotReader,
     shutdown: CancellationToken,
-    task: JoinHandle<()>,
+    task: tokio::task::JoinHandle<()>,
 }
 
 fn start(store: &MemoryStore) -> Rig {
     let shutdown = CancellationToken::new();
     let prefixes = vec![prefix::HEARTBEATS.to_owned(), prefix::NODES.to_owned(), prefix::SUBNETS.to_owned()];
-    let (reader, task) = spawn(Arc::new(store.clone()), prefixes, shutdown.clone());
-    Rig { store: store.clone(), reader, shutdown, task }
+    let (reader, reflecting) = reflect(Arc::new(store.clone()), prefixes, shutdown.clone());
+    Rig { store: store.clone(), reader, shutdown, task: tokio::spawn(reflecting) }
 }
 
 impl Rig {

@@ -147,7 +147,10 @@ impl Rig {
     /// One whose events are written.
     fn with_events() -> (Self, Arc<MemoryStore>) {
         let store = Arc::new(MemoryStore::new());
-        (Self::with(EventRecorder::spawn(store.clone(), "n1", "agent/n1", CancellationToken::new()).0), store)
+        let (events, writing) =
+            EventRecorder::writing(store.clone(), "n1", "agent/n1", CancellationToken::new());
+        tokio::spawn(writing);
+        (Self::with(events), store)
     }
 
     fn with(events: EventRecorder) -> Self {

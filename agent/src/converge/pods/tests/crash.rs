@@ -166,7 +166,9 @@ impl Rig {
     /// Runs an agent until `done`; it is killed then.
     pub(in crate::converge::pods) async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let row = Row::every(Duration::from_millis(50));
-        let events = CancellationToken::new();
+        let ended = CancellationToken::new();
+        let (events, writing) = EventRecorder::writing(self.store.clone(), "n1", "agent/n1", ended.clone());
+        tokio::spawn(writing);
         let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
             dns: watch::channel(Default::default()).1,
@@ -184,7 +186,7 @@ impl Rig {
             },
             snapshot: self.reader.clone(),
             store: self.store.clone(),
-            events: EventRecorder::spawn(self.store.clone(), "n1", "agent/n1", events.clone()).0,
+            events,
             nudge: row.nudge(),
             pod_table: self.table.clone(),
             credentials: Arc::new(NoCredentials),
@@ -208,7 +210,7 @@ impl Rig {
         let in_time = tokio::time::timeout(Duration::from_secs(100), waiting).await;
         task.abort();
         let _ = task.await;
-        events.cancel();
+        ended.cancel();
         assert!(
             in_time.is_ok(),
             "not in time: {what}: {:?} {:?}",

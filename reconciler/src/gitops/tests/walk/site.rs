@@ -50,7 +50,9 @@ impl Site {
         let TxnOutcome::Committed(create_revision) = written else { unreachable!("there are no guards") };
         let fence = Fence { create_revision };
         let token = CancellationToken::new();
-        let (mut snapshot, _) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
+        let (mut snapshot, reflecting) =
+            reflector::reflect(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
+        tokio::spawn(reflecting);
         snapshot.synced().await;
         let sync = new_loop(&config, &state, &store, &snapshot, fence);
         Self { store, snapshot, fence, config, state, sync, _reflector: token.drop_guard(), _etcd: etcd }
