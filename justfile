@@ -24,7 +24,6 @@ soak:
         cargo test -p minik8s-reconciler --lib -- --nocapture interleavings
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-schema --all-features --test fuzz_smoke
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-reconciler --lib fuzz_smoke
-    cargo bench -p minik8s-tests --bench spine
 
 # Fuzzes each target for SECONDS. Needs `cargo install cargo-fuzz` and a C++ compiler. The toolchain is the
 # stable one, so RUSTC_BOOTSTRAP lets it take the fuzzer's flags, and there is no sanitizer: all code is safe

@@ -20,7 +20,7 @@ use schema::store::reflector::SnapshotReader;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 mod disk;
 #[cfg(test)]
@@ -40,8 +40,8 @@ pub const SPACING: Duration = Duration::from_secs(1);
 /// What is known of the cluster. Clones in constant time but for the peers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Catalog {
-    /// Who says so; of [`Source::Unknown`] nothing follows.
-    pub source: Source,
+    /// Where it is known from; of [`KnownFrom::Unknown`] nothing follows.
+    pub source: KnownFrom,
     /// Every service, with its endpoints. Revisions are 0 from the disk.
     pub services: Table<NamespacedName, ServiceRecord>,
     /// Every host and its paths.
@@ -147,7 +147,7 @@ impl CatalogStore {
         let settings = snapshot.settings.get(&()).map_or(&self.current.settings, |found| &found.value);
         let own = snapshot.nodes.get(&self.node).and_then(|node| first_v4(&node.value));
         Catalog {
-            source: Source::Etcd,
+            source: KnownFrom::Etcd,
             services,
             routes,
             functions,
@@ -245,7 +245,7 @@ pub fn keep(disk: CatalogDisk, catalogs: watch::Receiver<Arc<Catalog>>) -> impl 
     move || {
         let newest = Arc::clone(&catalogs.borrow());
         // Another one is there already, or nothing is known.
-        if newest.source != Source::Etcd {
+        if newest.source != KnownFrom::Etcd {
             return;
         }
         if let Err(error) = disk.store(&newest) {

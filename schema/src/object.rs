@@ -80,6 +80,11 @@ impl Object {
     }
 }
 
+/// The first 12 digits of a commit's id: enough to find it, short enough to read.
+pub fn short_commit(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
+
 /// Which commit and line set an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -13,7 +13,7 @@ use schema::snapshot::{Table, Versioned};
 use serde::{Deserialize, Serialize};
 
 use super::{Catalog, Peer};
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 /// The file's form.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ impl CatalogDisk {
         let record = DiskRecord::new(agent_dir.join("catalog.json")).fsync(Fsync::Content);
         let loaded: Option<Saved> = record.read_or_warn("what was known of the cluster");
         let catalog = loaded.map(|saved| Catalog {
-            source: Source::Disk,
+            source: KnownFrom::Disk,
             services: table(saved.services),
             routes: table(saved.routes),
             functions: table(saved.functions),

@@ -8,7 +8,7 @@ use schema::snapshot::{Change, Snapshot};
 use serde_json::json;
 
 use super::{Catalog, CatalogDisk, CatalogStore, PEER_GRACE};
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 fn put(snapshot: &mut Snapshot, key: &Key, value: &serde_json::Value) {
     snapshot.revision += 1;
@@ -167,7 +167,7 @@ fn the_next_agent_knows_from_the_disk_what_this_one_knew() {
     disk.store(store.current()).unwrap();
     let (_, loaded) = CatalogDisk::open(folder.path());
     let Catalog { source, services, peers, own_address, .. } = loaded.clone().unwrap();
-    assert_eq!((source, &peers), (Source::Disk, &store.current().peers));
+    assert_eq!((source, &peers), (KnownFrom::Disk, &store.current().peers));
     assert_eq!(own_address, Some("192.0.2.1".parse().unwrap()));
     let values = |table: &schema::snapshot::Table<NamespacedName, ServiceRecord>| {
         table.iter().map(|(id, value)| (id.clone(), value.value.clone())).collect::<Vec<_>>()

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::config::Config;
 use crate::converge::address::address_of_tunnel;
 use crate::converge::network::mtu::pod_mtu;
-use crate::desired::{DesiredStore, Source};
+use crate::desired::{DesiredStore, KnownFrom};
 use crate::files::{Keys, PodFiles};
 use crate::packet_rules::names::Names;
 use crate::worlds::blobs::Reconcilers;
@@ -86,11 +86,11 @@ async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
 
 /// Without a desired state on disk there is nothing to do until etcd answers, and a wrong `--etcd`
 /// is an error at once. With it the agent heals its pods first and connects when it can.
-async fn open_store(config: &Config, known: Source) -> anyhow::Result<Arc<LazyStore>> {
+async fn open_store(config: &Config, known: KnownFrom) -> anyhow::Result<Arc<LazyStore>> {
     let store = LazyStore::new(config.etcd.clone());
     match (store.connect(ETCD_PATIENCE).await, known) {
         (Ok(()), _) => {}
-        (Err(error), Source::Unknown) => {
+        (Err(error), KnownFrom::Unknown) => {
             bail!("{error}; check --etcd and that etcd runs (this node has no state of its own yet)")
         }
         (Err(error), _) => tracing::warn!("{error}; this node goes on from its own disk"),

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{PodFiles, SecretError};
 use crate::catalog::Catalog;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 /// The loop.
 pub struct IdentityLoop {
@@ -51,7 +51,7 @@ impl Loop for IdentityLoop {
 
     async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError> {
         let catalog = Arc::clone(&self.catalog.borrow());
-        if catalog.source == Source::Unknown {
+        if catalog.source == KnownFrom::Unknown {
             return Ok(Observation::NotReady("nothing is known of the cluster yet".to_owned()));
         }
         let is_current = self.files.has_identity(catalog.settings.identity.as_ref());

@@ -9,6 +9,9 @@ use schema::store::StoreError;
 
 use crate::view::Problem;
 
+/// What a handler that reads gives.
+pub(super) type Answer<T> = Result<Json<T>, ApiError>;
+
 /// An answer that is not the one asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]

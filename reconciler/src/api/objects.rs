@@ -8,11 +8,9 @@ use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
 use serde::Deserialize;
 
 use super::app::App;
-use super::error::ApiError;
+use super::error::{Answer, ApiError};
 use super::input::{self, Asked};
 use crate::view::{self, List, Selection};
-
-type Answer<T> = Result<Json<T>, ApiError>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -13,11 +13,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::app::{App, Shared};
-use super::error::ApiError;
+use super::error::{Answer, ApiError};
 use super::input::{self, Asked};
 use crate::view::{self, List, Selection};
-
-type Answer<T> = Result<Json<T>, ApiError>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ipnet::Ipv4Net;
+use schema::object::short_commit;
 use schema::records::{Drain, EventType};
 
 use crate::plural::plural;
@@ -239,18 +240,13 @@ impl Reason {
     }
 }
 
-/// The first twelve digits of a commit id: enough to find it, short enough to read.
-fn short(commit: &str) -> &str {
-    commit.get(..12).unwrap_or(commit)
-}
-
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::PodWanted { commit } => write!(f, "wanted by commit {}", short(commit)),
-            Reason::PodReplaced { commit } => write!(f, "spec changed by commit {}", short(commit)),
+            Reason::PodWanted { commit } => write!(f, "wanted by commit {}", short_commit(commit)),
+            Reason::PodReplaced { commit } => write!(f, "spec changed by commit {}", short_commit(commit)),
             Reason::PodUpdated { commit } => {
-                write!(f, "metadata changed by commit {}, in place", short(commit))
+                write!(f, "metadata changed by commit {}, in place", short_commit(commit))
             }
             Reason::OwnerGone => f.write_str("its object is gone"),
             Reason::PodLost { why } => write!(f, "{why}; another pod takes its place"),

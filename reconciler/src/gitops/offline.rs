@@ -12,7 +12,7 @@ use git2::{ErrorCode, MergeOptions, Oid, Repository};
 use schema::kinds::Resource;
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
-use schema::object::Object;
+use schema::object::{Object, short_commit};
 use schema::snapshot::{Table, Versioned};
 use schema::violation::{Severity, Violation};
 
@@ -25,7 +25,6 @@ use super::load::{self, Layouts, Manifests, python};
 use super::plan::{Act, HeldOf, Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::{Frame, Review, Room, WorkflowTests, review};
-use super::status::short;
 use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 use crate::plural::plural;
@@ -196,7 +195,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         }
     };
     if let (Some(_), Some(applied)) = (&request.live, applied) {
-        notes.push(format!("against what is applied now: commit {}", short(applied)));
+        notes.push(format!("against what is applied now: commit {}", short_commit(applied)));
     }
     let homes = homes_in_question(request.source, &after.manifests, &live);
     let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
@@ -381,7 +380,7 @@ fn read(
 ) -> Result<Read, OfflineError> {
     let unread = |error| match error {
         ReadError::Git(error) => OfflineError::Read(error),
-        why => OfflineError::Commit { commit: short(&commit.to_string()).to_owned(), why },
+        why => OfflineError::Commit { commit: short_commit(&commit.to_string()).to_owned(), why },
     };
     let (old_listing, old_manifests) =
         before.map_or_else(Default::default, |before| (before.listing.clone(), before.parsed.clone()));
@@ -394,7 +393,7 @@ fn read(
         (None, Some(base)) if meta.allows_prune && listed(base)?.is_some() => Listing::default(),
         (None, Some(_)) => {
             return Err(OfflineError::Folder {
-                commit: short(&meta.id).to_owned(),
+                commit: short_commit(&meta.id).to_owned(),
                 folder: folder.to_owned(),
             });
         }

@@ -17,7 +17,7 @@ use schema::records::{ChangeCounts, Waiting};
 use schema::snapshot::{Table, Versioned};
 use schema::violation::Violation;
 
-use super::check::{self, Claim, Documents, Scene, removed, warn_of_addresses};
+use super::check::{self, Declaration, Documents, Scene, removed, warn_of_addresses};
 use super::diff::{FieldChange, changes, file_changes};
 use super::load::Manifests;
 use super::load::contents::with_contents;
@@ -266,7 +266,7 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     }
     let checked = check::finish(&documents, scene);
     let mut plan = SyncPlan::default();
-    let steps = spread(&checked.wanted, |(object, claim)| put(situation, object, claim));
+    let steps = spread(&checked.wanted, |(object, declaration)| put(situation, object, declaration));
     plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
     plan.steps = steps.into_iter().flatten().collect();
     plan_removals(situation, removals, &mut plan);
@@ -277,18 +277,18 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     plan
 }
 
-fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<Step> {
+fn put(situation: &Situation, object: &ObjectRef, declaration: &Declaration<'_>) -> Option<Step> {
     let step = |act, over, why| Some(Step { object: object.clone(), act, over, why });
     let place = |commit: &str, author: &str| Provenance {
         source: situation.source.clone(),
         commit: commit.to_owned(),
         author: author.to_owned(),
-        file: claim.file.to_string(),
-        line: claim.document.line,
+        file: declaration.file.to_string(),
+        line: declaration.document.line,
     };
     let here = || place(&situation.commit.id, &situation.commit.author);
-    let Some(live) = claim.live else {
-        let new = Act::Create(built(claim, here(), 1));
+    let Some(live) = declaration.live else {
+        let new = Act::Create(built(declaration, here(), 1));
         return match situation.malformed.contains(object) {
             true => step(new, Over::Unreadable, StepReason::Unreadable),
             false => step(new, Over::Nothing, StepReason::Missing),
@@ -297,42 +297,43 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
     let Versioned { value: live, mod_revision, .. } = live;
     let over = Over::Revision(*mod_revision);
     // Compared in full and not by the stored hash alone: a hand may have changed one without the other.
-    let same_spec = live.hash == claim.document.hash && live.resource == claim.document.object.resource;
-    let same_words = live.metadata == claim.document.object.metadata
-        && live.api_version == claim.document.object.api_version;
-    let same_spec = same_spec && live.files == claim.document.files;
+    let same_spec =
+        live.hash == declaration.document.hash && live.resource == declaration.document.object.resource;
+    let same_words = live.metadata == declaration.document.object.metadata
+        && live.api_version == declaration.document.object.api_version;
+    let same_spec = same_spec && live.files == declaration.document.files;
     if !same_spec || !same_words {
-        let draft = &claim.document.object;
+        let draft = &declaration.document.object;
         let mut fields = changes((&live.metadata, &live.resource), (&draft.metadata, &draft.resource));
-        fields.extend(file_changes(&live.files, &claim.document.files));
-        let another = live.hash != claim.document.hash;
-        let object = built(claim, here(), live.generation + u64::from(another));
+        fields.extend(file_changes(&live.files, &declaration.document.files));
+        let another = live.hash != declaration.document.hash;
+        let object = built(declaration, here(), live.generation + u64::from(another));
         // A hash that is not the resource's was changed by a hand, and pods go by the hash.
         let replaced = live.resource.is_replaced_by(&draft.resource)
             || draft.resource.kind().descriptor().labels_are_of_replicas
                 && live.metadata.labels != draft.metadata.labels
             || live.resource == draft.resource && another
-            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.document.files);
+            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &declaration.document.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
         return step(act, over, StepReason::Changed(fields));
     }
     let (file, line) = (&live.provenance.file, live.provenance.line);
-    if **file == **claim.file && line == claim.document.line {
+    if **file == **declaration.file && line == declaration.document.line {
         return None;
     }
-    let moved = built(claim, place(&live.provenance.commit, &live.provenance.author), live.generation);
+    let moved = built(declaration, place(&live.provenance.commit, &live.provenance.author), live.generation);
     step(Act::Update(moved), over, StepReason::Moved { from: format!("{file}:{line}") })
 }
 
-fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Object> {
-    let draft = &claim.document.object;
+fn built(declaration: &Declaration<'_>, provenance: Provenance, generation: u64) -> Arc<Object> {
+    let draft = &declaration.document.object;
     Arc::new(Object {
         api_version: draft.api_version.clone(),
         metadata: draft.metadata.clone(),
         resource: draft.resource.clone(),
         provenance,
-        files: claim.document.files.clone(),
-        hash: claim.document.hash.clone(),
+        files: declaration.document.files.clone(),
+        hash: declaration.document.hash.clone(),
         generation,
     })
 }

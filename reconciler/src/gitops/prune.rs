@@ -9,6 +9,7 @@ use std::fmt;
 use schema::kinds::cluster::PrunePolicy;
 use schema::kinds::metadata::PRUNE_ANNOTATION;
 use schema::meta::{ObjectMeta, ObjectRef};
+use schema::object::short_commit;
 use schema::violation::shortened;
 
 use crate::git::Relation;
@@ -170,7 +171,7 @@ impl fmt::Display for Hold {
             ),
             Hold::Empty => write!(f, "the commit holds no manifest at all; {RELEASE_HELP}"),
             Hold::UnrelatedHistory { base } => {
-                let base = base.get(..12).unwrap_or(base);
+                let base = short_commit(base);
                 write!(f, "the commit has no common history with {base}, which is applied; {RELEASE_HELP}")
             }
             Hold::Everything { owned } => {

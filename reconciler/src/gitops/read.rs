@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{Oid, Repository};
+use schema::object::short_commit;
 use schema::violation::Violation;
 
 use super::load::definitions::with_definitions;
 use super::load::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::{self, Manifests};
 use super::prune::Lineage;
-use super::status::short;
 use crate::blobs::BlobStore;
 use crate::git::{self, CommitMeta, GitError, Listing, Mirror, ReadError, Relation, Remote, SourceConfig};
 
@@ -63,7 +63,7 @@ pub(super) fn read_commit(
         // commit that says so, and only of a folder that was there.
         None if commit.allows_prune && had_folder(&repository, applied, folder) => Listing::default(),
         None => {
-            let (url, commit) = (mirror.config().shown_url(), short(&commit.id).to_owned());
+            let (url, commit) = (mirror.config().shown_url(), short_commit(&commit.id).to_owned());
             return Err(GitError::PathNotFound { url, path: folder.to_owned(), commit });
         }
     };
@@ -76,7 +76,7 @@ pub(super) fn read_commit(
     for note in listing.notes.iter().filter(|note| !old_notes.contains(note)) {
         tracing::info!(source = %mirror.config().name, %note, "skipped");
     }
-    tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed = count, "read");
+    tracing::debug!(source = %mirror.config().name, commit = short_commit(&commit.id), files = listing.files.len(), parsed = count, "read");
     let nothing = HashedContent::new();
     let known = before.map_or(&nothing, |before| &*before.known);
     let mut lookup = InCommit {
@@ -162,7 +162,7 @@ pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), Gi
             None => Err(GitError::PathNotFound {
                 url: mirror.config().shown_url(),
                 path: mirror.config().path.clone(),
-                commit: short(&head.to_string()).to_owned(),
+                commit: short_commit(&head.to_string()).to_owned(),
             }),
         }
     });

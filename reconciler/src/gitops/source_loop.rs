@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
 use schema::meta::ObjectRef;
-use schema::object::Object;
+use schema::object::{Object, short_commit};
 use schema::records::{PlanRecord, Revision, SourceStatus};
 use schema::snapshot::{Snapshot, Table, Versioned};
 use schema::store::election::{Fence, FenceReader};
@@ -39,7 +39,7 @@ use super::plan::{self, HeldOf, Situation, SyncPlan};
 use super::prune::Lineage;
 use super::read::Loaded;
 use super::reviewed::Planned;
-use super::status::{self, Problem, Run, short};
+use super::status::{self, Problem, Run};
 use crate::git::{GitError, SourceConfig};
 use crate::runs::{self, RequestError};
 
@@ -343,7 +343,7 @@ impl Loop for SourceLoop {
         };
         if !plan.steps.is_empty() {
             let steps = apply::summary(&plan.steps);
-            tracing::info!(source = %self.config.name, commit = short(&loaded.commit.id), ?steps, "applying");
+            tracing::info!(source = %self.config.name, commit = short_commit(&loaded.commit.id), ?steps, "applying");
         }
         if let Err(error) = self.owned.keep(situation, &plan).await {
             let applied = Applied { stopped: Some(Stopped::OwnedRecord(error)), ..Applied::default() };

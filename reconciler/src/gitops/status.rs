@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use schema::meta::ObjectRef;
+use schema::object::short_commit;
 use schema::records::{
     ChangeCounts, HeldPrune, Quarantine, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus,
     Verdict, Waiting,
@@ -143,7 +144,7 @@ fn empty(run: &Run<'_>) -> Option<Problem> {
         if run.config.path.is_empty() { String::new() } else { format!(" below `{}`", run.config.path) };
     let message = format!(
         "commit {} of {} holds no manifest{place}; nothing is removed; {RELEASE_HELP}",
-        short(&commit.id),
+        short_commit(&commit.id),
         run.config.shown_url()
     );
     Some(Problem { kind: SourceErrorKind::Empty, message })
@@ -159,7 +160,7 @@ fn refused(run: &Run<'_>) -> Option<Problem> {
     let message = format!(
         "nothing of commit {} is applied, because the source is strict and {} can't be applied: {shown}{more}; fix that in a new \
          commit",
-        short(&commit.id),
+        short_commit(&commit.id),
         plural(files.len(), "file"),
     );
     Some(Problem { kind: SourceErrorKind::Refused, message })
@@ -292,7 +293,7 @@ pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Optio
         let ChangeCounts { create, update, replace, delete, .. } = revision.counts;
         let message = format!(
             "commit {} by {} applied: {create} created, {update} updated, {replace} replaced, {delete} removed",
-            short(&revision.commit),
+            short_commit(&revision.commit),
             revision.author
         );
         news.push(News { warning: false, reason: "Synced", message });
@@ -308,7 +309,7 @@ pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Optio
         after.held_prune.as_ref().filter(|held| before.and_then(|b| b.held_prune.as_ref()) != Some(*held))
     {
         let message =
-            format!("{} removals of commit {} wait: {}", held.deletes, short(&held.commit), held.why);
+            format!("{} removals of commit {} wait: {}", held.deletes, short_commit(&held.commit), held.why);
         news.push(News { warning: true, reason: "PruneHeld", message });
     }
     let waited = |object| before.is_some_and(|before| before.waiting.iter().any(|w| w.object == object));
@@ -348,7 +349,7 @@ fn news_of_quarantine(before: Option<&SourceStatus>, after: &SourceStatus) -> Ve
         let author = files.first().map(|file| file.author.as_str()).unwrap_or_default();
         let message = format!(
             "at commit {} by {author}: {} in {}: {}{first}",
-            short(commit),
+            short_commit(commit),
             plural(total, "error"),
             plural(files.len(), "file"),
             named.join(", ")
@@ -364,11 +365,6 @@ fn errors(file: &Quarantine) -> u64 {
     let is_error = |violation: &&Violation| violation.severity == Severity::Error;
     let kept = file.violations.iter().filter(is_error).count();
     if kept < file.violations.len() { kept as u64 } else { file.violations_total }
-}
-
-/// The first 12 digits of a commit's id.
-pub fn short(commit: &str) -> &str {
-    commit.get(..12).unwrap_or(commit)
 }
 
 #[cfg(test)]

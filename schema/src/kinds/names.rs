@@ -11,7 +11,7 @@ pub enum NameForm {
     Long,
     /// The same, at most 233 characters: names of pods are made of it.
     OfPods,
-    /// There is one object only, which is called so.
+    /// There is one object only, which has this name.
     Only(&'static str),
 }
 

@@ -141,7 +141,7 @@ pub fn plan(seen: &Observed) -> DnsPlan {
     }
 }
 
-/// What pods are given: a server on the machine's loopback is none of theirs.
+/// What pods are given: they can't reach a server on the machine's loopback.
 pub fn for_pods(domain: &str, server: Option<Ipv4Addr>, machine: &Machine) -> NodeDns {
     let own = machine.own();
     let reachable = own.nameservers.into_iter().filter(|address| !address.is_loopback());

@@ -23,7 +23,7 @@ use super::server::Handler;
 use super::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
 use crate::converge::node_dns::ResolvConf;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 use crate::worlds::netlink::FakeNetlink;
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -293,7 +293,7 @@ fn aliases(all: &[(&str, &str)]) -> Catalog {
         let external_name = Some((*target).to_owned());
         record(name, ServiceRecord { external_name, ..ServiceRecord::default() })
     }));
-    Catalog { source: Source::Etcd, services: services.into_iter().collect(), ..Catalog::default() }
+    Catalog { source: KnownFrom::Etcd, services: services.into_iter().collect(), ..Catalog::default() }
 }
 
 /// Says 192.0.2.1 to whatever it is asked.

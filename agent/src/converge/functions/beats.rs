@@ -20,7 +20,7 @@ use crate::http::body::Answer;
 pub(super) const TOKEN: &str = "x-heartbeat-token";
 /// Header to the replica: the address that takes its heartbeats.
 pub(super) const URL: &str = "x-heartbeat-url";
-/// Where beats are sent to. No function is called so: a namespace begins with a letter or digit.
+/// Where beats are sent to. No function has this path: a namespace begins with a letter or digit.
 const PATH: &str = "/_/heartbeats/";
 /// Most calls at once whose beats are taken: what is reported of them is one value of etcd.
 const CALLS_MAX: usize = 800;

@@ -28,7 +28,7 @@ use super::who::ClusterAddresses;
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
 use crate::converge::function_calls::FunctionCalls;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 use crate::files::PodFiles;
 use crate::http::body::Answer;
 use crate::http::plain::Begun;
@@ -339,7 +339,7 @@ impl Functions {
 fn record<'c>(catalog: &'c Catalog, id: &NamespacedName) -> Result<&'c FunctionRecord, Refused> {
     match catalog.functions.get(id) {
         Some(found) => Ok(&found.value),
-        None if catalog.source == Source::Unknown => {
+        None if catalog.source == KnownFrom::Unknown => {
             Err(Refused::later("NotKnownYet", "this node does not know any functions yet"))
         }
         None => {

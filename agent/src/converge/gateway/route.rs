@@ -13,7 +13,7 @@ use schema::records::{BackendRecord, BackendTarget, Endpoint, PathRecord, Servic
 
 use super::shares::{Backend, Leads, Shares};
 use crate::catalog::Catalog;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 /// All hosts and their paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Table {
         for routes in hosts.values_mut() {
             routes.sort_by(|a, b| (b.prefix.len(), &a.prefix).cmp(&(a.prefix.len(), &b.prefix)));
         }
-        Self { known: catalog.source != Source::Unknown, hosts }
+        Self { known: catalog.source != KnownFrom::Unknown, hosts }
     }
 
     /// The longest path of `host` that `path` is or lies below.

@@ -11,7 +11,7 @@ use super::render::{BuildRules, Model, gateway_of};
 use super::state::NetworkLoop;
 use super::tunnel::{self, TunnelSeen};
 use crate::converge::pod_table::PodNet;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
 
 impl NetworkLoop {
@@ -60,7 +60,7 @@ impl NetworkLoop {
         let is_whole = self.deps.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
         let entries = self.deps.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
         let catalog = self.deps.catalog.borrow_and_update().clone();
-        let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
+        let peers = (catalog.source != KnownFrom::Unknown).then(|| catalog.peers.clone());
         let is_always_wanted = self.settings.tunnel_without_peers;
         let is_alone = peers.as_ref().is_none_or(BTreeMap::is_empty);
         let is_untried = is_whole && !is_alone && self.is_untried(&tunnel.name).await.map_err(failed)?;

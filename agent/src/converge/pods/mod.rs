@@ -27,7 +27,7 @@ use crate::converge::image_book::ImageBook;
 use crate::converge::node_dns::NodeDns;
 use crate::converge::pod_table::{PodNet, PodTable, SandboxedPods};
 use crate::converge::publish;
-use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
+use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, KnownFrom};
 use crate::files::PodFiles;
 use crate::node_address::NodeAddress;
 use crate::worlds::docker::Docker;
@@ -363,7 +363,7 @@ impl Loop for PodsLoop {
         self.starting = report::starting(observed, &plan);
         let unwritten = act::write_name_files(&mut plan).await;
         act::begin(&self.worker, &mut self.supervisor, &mut plan, observed, unwritten);
-        if observed.desired.source != Source::Unknown {
+        if observed.desired.source != KnownFrom::Unknown {
             self.supervisor.forget_all_but(|uid| {
                 observed.pods.contains_key(uid)
                     || observed.work.busy.contains_key(uid)

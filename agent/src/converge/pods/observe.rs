@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::facts::{Container, PodFacts, State, Uid};
 use super::probe::book::{FailingOf, HealthOf};
-use super::probe::machine::Health;
+use super::probe::machine::ProbeHealth;
 use super::wake::{self, Stale};
 use crate::converge::names;
 use crate::worlds::docker::reference::repo_digest;
@@ -269,7 +269,7 @@ pub fn fill_health(
                     _ => false,
                 };
                 let status = known.iter().find(this_run);
-                container.health = status.map(|status| Health {
+                container.health = status.map(|status| ProbeHealth {
                     started: status.started || status.ready,
                     ready: status.ready,
                     failed: None,

@@ -24,7 +24,7 @@ use super::steps::{
 };
 use super::{probe, sandbox, volume};
 use crate::converge::names;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 use crate::worlds::netlink::host_link_name;
 
 /// A pause container that lived shorter is made anew only when this has passed since its start.
@@ -36,7 +36,7 @@ const PORT_AGAIN: SignedDuration = SignedDuration::from_secs(2);
 /// Decides for the whole node.
 pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let mut plan = PodsPlan::default();
-    if observed.desired.source == Source::Unknown {
+    if observed.desired.source == KnownFrom::Unknown {
         for (uid, facts) in &observed.pods {
             plan.pods
                 .insert(uid.clone(), Decision::idle(reference(uid, facts), DecisionReason::DesiredUnknown));

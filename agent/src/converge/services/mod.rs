@@ -25,7 +25,7 @@ pub use act::Outcome;
 pub use state::{ServicesDeps, ServicesLoop};
 
 use self::plan::{Observed, ServicesPlan};
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 #[async_trait]
 impl Loop for ServicesLoop {
@@ -43,7 +43,7 @@ impl Loop for ServicesLoop {
             return Ok(Observation::NotReady(why.to_owned()));
         };
         let catalog = Arc::clone(&self.deps.catalog.borrow_and_update());
-        if catalog.source == Source::Unknown {
+        if catalog.source == KnownFrom::Unknown {
             return Ok(Observation::NotReady("the services have not been listed yet".to_owned()));
         }
         self.look(&subnet, &catalog).await.map(Observation::Ready)

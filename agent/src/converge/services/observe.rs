@@ -13,7 +13,7 @@ use super::plan::{Observed, Wanted};
 use super::render::{Place, service_rules};
 use super::state::{Rendered, ServicesLoop};
 use crate::catalog::Catalog;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 impl ServicesLoop {
     pub(super) async fn look(
@@ -40,7 +40,7 @@ impl ServicesLoop {
             spellings: self.spellings.known(),
             node: self.deps.address.v4(),
             udp_settled: self.udp_settled.clone(),
-            revision: (catalog.source == Source::Etcd).then_some(catalog.revision),
+            revision: (catalog.source == KnownFrom::Etcd).then_some(catalog.revision),
         })
     }
 }

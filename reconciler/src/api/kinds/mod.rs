@@ -12,7 +12,7 @@ use schema::snapshot::Snapshot;
 use serde::Serialize;
 
 use super::app::{App, Shared};
-use super::error::ApiError;
+use super::error::{Answer, ApiError};
 use super::events::{self, Wanted};
 use super::input::{self, Asked};
 use super::read::InNamespace;
@@ -22,8 +22,6 @@ pub(super) mod functions;
 pub(super) mod jobs;
 pub(super) mod results;
 pub(super) mod workflows;
-
-type Answer<T> = Result<Json<T>, ApiError>;
 
 /// The object of this name, if that can be one.
 pub(super) fn named(kind: Kind, namespace: String, name: String) -> Result<NamespacedName, ApiError> {

@@ -254,7 +254,7 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<(PathBuf, String, bool)>> {
     entries.map(entry).collect::<Result<_, _>>().with_context(|| format!("cannot read {}", folder.display()))
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file of a user's repository as a whole.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let written = || -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("."));

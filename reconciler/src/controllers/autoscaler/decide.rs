@@ -7,7 +7,7 @@ use schema::kinds::horizontal_pod_autoscaler::SCALING_DISABLED;
 use schema::records::Recommendation;
 
 use super::behavior::Rate;
-use super::model::{AutoscalerMemory, Decision, Demand, Input, Limit, MetricResult};
+use super::model::{AutoscalerMemory, Basis, Decision, Input, Limit, MetricResult};
 use super::replicas::{proposal, word};
 
 const ABLE_TO_SCALE: &str = "AbleToScale";
@@ -152,13 +152,13 @@ impl<'a> Look<'a> {
 
     /// The most that a metric asks for, and which one does.
     fn recommended(&mut self) -> Result<(u32, String), String> {
-        let Input { spec, current, demand, now, tuning, .. } = *self.input;
-        let pods = match demand {
-            Demand::Given(recommendation) => {
+        let Input { spec, current, basis, now, tuning, .. } = *self.input;
+        let pods = match basis {
+            Basis::Given(recommendation) => {
                 self.set(SCALING_ACTIVE, true, "ValidMetricFound", "the recommendation is given");
                 return Ok((recommendation, "the recommendation is".to_owned()));
             }
-            Demand::Pods(pods) => pods,
+            Basis::Pods(pods) => pods,
         };
         let resources = spec.metrics.iter().filter_map(|metric| metric.resource.as_ref());
         let results = resources.map(|metric| {

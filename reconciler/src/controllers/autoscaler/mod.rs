@@ -18,8 +18,7 @@ mod tests;
 
 pub use decide::{FAILED_GET_METRIC, decide};
 pub use model::{
-    AutoscalerMemory, Decision, Demand, Input, Limit, MetricResult, PerResource, Pod, Proposal, Sample,
-    Tuning,
+    AutoscalerMemory, Basis, Decision, Input, Limit, MetricResult, PerResource, Pod, Proposal, Sample, Tuning,
 };
 pub use plan::{LOOK_SECONDS, plan};
 pub use replicas::word;

@@ -85,7 +85,7 @@ pub struct Sample {
 
 /// What asks for a number of pods.
 #[derive(Debug, Clone, Copy)]
-pub enum Demand<'a> {
+pub enum Basis<'a> {
     /// What the pods use, by the metrics of the spec.
     Pods(&'a [Pod]),
     /// This number: windows and policies alone are of interest.
@@ -113,7 +113,7 @@ pub struct Input<'a> {
     /// Pods that the target should have by now.
     pub current: u32,
     /// What asks for another number.
-    pub demand: Demand<'a>,
+    pub basis: Basis<'a>,
     /// What was before.
     pub memory: &'a AutoscalerMemory,
     /// The time.

@@ -18,7 +18,7 @@ use schema::records::{AutoscalerRecord, Recommendation, ScaleRecord};
 use schema::snapshot::Snapshot;
 
 use super::decide::{Undecided, decide, failures, is_active, undecided};
-use super::model::{AutoscalerMemory, Decision, Demand, Input, MetricResult, Tuning};
+use super::model::{AutoscalerMemory, Basis, Decision, Input, MetricResult, Tuning};
 use super::target::Targets;
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
@@ -196,7 +196,7 @@ impl Step<'_> {
         let decision = decide(&Input {
             spec: self.scaler.spec,
             current,
-            demand: Demand::Pods(&pods),
+            basis: Basis::Pods(&pods),
             memory: &memory,
             now: self.now,
             tuning: &Tuning::default(),

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use schema::snapshot::{BoundPod, Snapshot};
 
-use super::demand::{Demand, Owner, PodDemand};
 use super::fit::{Unfit, is_avoided, node_failure, pod_failure};
+use super::needs::{Needs, Owner, PodNeeds};
 use super::node::NodeLoad;
-use super::strategy::{Order, Rank, Strategy, lot, seed};
+use super::strategy::{Rank, Ranking, Strategy, lot, seed};
 
 use crate::plural::plural;
 
@@ -58,31 +58,36 @@ impl<'a> Cluster<'a> {
     }
 
     /// Takes in a binding that appeared at this revision, and what its pod needs, if anything.
-    pub(super) fn charge_bound(&mut self, node: usize, create_revision: i64, claim: Option<&PodDemand<'a>>) {
+    pub(super) fn charge_bound(
+        &mut self,
+        node: usize,
+        create_revision: i64,
+        pod_needs: Option<&PodNeeds<'a>>,
+    ) {
         self.nodes[node].count_binding(create_revision);
-        match claim {
-            Some(claim) => self.charge(node, claim),
+        match pod_needs {
+            Some(pod_needs) => self.charge(node, pod_needs),
             None => self.reorder(node),
         }
     }
 
     /// Gives the node a pod that is new to it.
-    pub(super) fn bind(&mut self, node: usize, claim: &PodDemand<'a>) {
+    pub(super) fn bind(&mut self, node: usize, pod_needs: &PodNeeds<'a>) {
         self.revision = self.revision.saturating_add(1);
-        self.charge_bound(node, self.revision, Some(claim));
+        self.charge_bound(node, self.revision, Some(pod_needs));
     }
 
     /// Takes what a pod needs from a node.
-    pub(super) fn charge(&mut self, node: usize, claim: &PodDemand<'a>) {
-        self.nodes[node].take(claim);
-        *self.owners.entry(claim.owner()).or_default().entry(node).or_default() += 1;
+    pub(super) fn charge(&mut self, node: usize, pod_needs: &PodNeeds<'a>) {
+        self.nodes[node].take(pod_needs);
+        *self.owners.entry(pod_needs.owner()).or_default().entry(node).or_default() += 1;
         self.reorder(node);
     }
 
     /// Gives back what a pod took from a node.
-    pub(super) fn release(&mut self, node: usize, claim: &PodDemand<'a>) {
-        self.nodes[node].give_back(claim);
-        if let Some(pods) = self.owners.get_mut(&claim.owner()).and_then(|nodes| nodes.get_mut(&node)) {
+    pub(super) fn release(&mut self, node: usize, pod_needs: &PodNeeds<'a>) {
+        self.nodes[node].give_back(pod_needs);
+        if let Some(pods) = self.owners.get_mut(&pod_needs.owner()).and_then(|nodes| nodes.get_mut(&node)) {
             *pods = pods.saturating_sub(1);
         }
         self.reorder(node);
@@ -95,7 +100,7 @@ impl<'a> Cluster<'a> {
 
     /// Puts a node where it ranks now.
     fn reorder(&mut self, node: usize) {
-        let Order::Ranked(rank) = self.strategy.order else { return };
+        let Ranking::Ranked(rank) = self.strategy.ranking else { return };
         if !self.queue.is_filled {
             return;
         }
@@ -127,50 +132,50 @@ impl<'a> Cluster<'a> {
     }
 
     /// Why the pod does not fit on this node, if it does not.
-    pub(super) fn unfit_on(&self, node: usize, pod: &Demand<'_>) -> Option<Unfit> {
+    pub(super) fn unfit_on(&self, node: usize, pod: &Needs<'_>) -> Option<Unfit> {
         Unfit::on(&self.nodes[node], pod)
     }
 
-    fn fits(&self, node: usize, pod: &Demand<'_>) -> bool {
+    fn fits(&self, node: usize, pod: &Needs<'_>) -> bool {
         is_open(&self.nodes[node]) && pod_failure(&self.nodes[node], pod).is_none()
     }
 
     /// The node that the strategy chooses: the first that fits, and of all that fit one that the pod need not
     /// avoid, if there is one.
-    pub(super) fn choose(&mut self, claim: &PodDemand<'a>) -> Option<usize> {
-        if let Some(name) = claim.demand.node_name {
-            return self.find(name).filter(|&node| self.fits(node, &claim.demand));
+    pub(super) fn choose(&mut self, pod_needs: &PodNeeds<'a>) -> Option<usize> {
+        if let Some(name) = pod_needs.needs.node_name {
+            return self.find(name).filter(|&node| self.fits(node, &pod_needs.needs));
         }
-        match self.strategy.order {
-            Order::Ranked(_) => {
-                self.turn_to(claim.owner());
-                self.first(claim, self.queue.order.iter().map(|&(_, node)| node))
+        match self.strategy.ranking {
+            Ranking::Ranked(_) => {
+                self.turn_to(pod_needs.owner());
+                self.first(pod_needs, self.queue.order.iter().map(|&(_, node)| node))
             }
-            Order::Drawn => self.draw(claim),
+            Ranking::Drawn => self.draw(pod_needs),
         }
     }
 
     /// The least lot of all nodes that fit, or of those that are not avoided.
-    fn draw(&self, claim: &PodDemand<'a>) -> Option<usize> {
-        let seed = seed(&claim.pod.uid);
+    fn draw(&self, pod_needs: &PodNeeds<'a>) -> Option<usize> {
+        let seed = seed(&pod_needs.pod.uid);
         let mut best = None;
         for (node, state) in self.nodes.iter().enumerate() {
             let lot = lot(seed, state.name_hash);
             // Most nodes are out by their lot alone.
-            if best.is_some_and(|best| best < (false, lot, node)) || !self.fits(node, &claim.demand) {
+            if best.is_some_and(|best| best < (false, lot, node)) || !self.fits(node, &pod_needs.needs) {
                 continue;
             }
-            let drawn = (is_avoided(state, &claim.demand), lot, node);
+            let drawn = (is_avoided(state, &pod_needs.needs), lot, node);
             best = Some(best.map_or(drawn, |best| drawn.min(best)));
         }
         best.map(|(.., node)| node)
     }
 
     /// The first of the nodes that fits and is not avoided, else the first that fits.
-    fn first(&self, claim: &PodDemand<'a>, nodes: impl Iterator<Item = usize>) -> Option<usize> {
+    fn first(&self, pod_needs: &PodNeeds<'a>, nodes: impl Iterator<Item = usize>) -> Option<usize> {
         let mut avoided = None;
-        for node in nodes.filter(|&node| self.fits(node, &claim.demand)) {
-            if !is_avoided(&self.nodes[node], &claim.demand) {
+        for node in nodes.filter(|&node| self.fits(node, &pod_needs.needs)) {
+            if !is_avoided(&self.nodes[node], &pod_needs.needs) {
                 return Some(node);
             }
             avoided = avoided.or(Some(node));
@@ -179,20 +184,20 @@ impl<'a> Cluster<'a> {
     }
 
     /// Why `node` was chosen for the pod, in a sentence.
-    pub(super) fn choice(&self, node: usize, claim: &PodDemand<'a>) -> String {
-        if claim.demand.node_name.is_some() {
+    pub(super) fn choice(&self, node: usize, pod_needs: &PodNeeds<'a>) -> String {
+        if pod_needs.needs.node_name.is_some() {
             return "the pod names it".to_owned();
         }
         let pods = self.nodes[node].pods;
-        let lot = match self.strategy.order {
-            Order::Ranked(_) => String::new(),
-            Order::Drawn => format!(" with the seed {:016x}", seed(&claim.pod.uid)),
+        let lot = match self.strategy.ranking {
+            Ranking::Ranked(_) => String::new(),
+            Ranking::Drawn => format!(" with the seed {:016x}", seed(&pod_needs.pod.uid)),
         };
         format!("it {}{lot}, of the nodes that fit; it has {}", self.strategy.words, plural(pods, "pod"))
     }
 
     /// Why the pod fits nowhere.
-    pub(super) fn unfit(&self, pod: &Demand<'_>) -> Unfit {
+    pub(super) fn unfit(&self, pod: &Needs<'_>) -> Unfit {
         Unfit::count(self.nodes.iter(), pod)
     }
 }
@@ -204,17 +209,17 @@ fn is_open(node: &NodeLoad<'_>) -> bool {
 
 /// What a bound pod takes: also the ports of the node that its agent gave it for `hostPort: 0`. Nothing once it has
 /// ended for good.
-pub(super) fn taken<'a>(bound: &BoundPod<'a>) -> Option<PodDemand<'a>> {
+pub(super) fn taken<'a>(bound: &BoundPod<'a>) -> Option<PodNeeds<'a>> {
     let pod = &bound.binding.value.pod;
-    let mut claim = PodDemand::of(pod);
+    let mut pod_needs = PodNeeds::of(pod);
     if let Some(status) = bound.status_of(&pod.uid) {
         if status.has_ended() {
             return None;
         }
-        let ports = &mut claim.demand.host_ports;
+        let ports = &mut pod_needs.needs.host_ports;
         ports.extend(status.host_ports.iter().map(|port| (port.host_port, port.protocol)));
         ports.sort_unstable();
         ports.dedup();
     }
-    Some(claim)
+    Some(pod_needs)
 }

@@ -9,7 +9,7 @@ use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 
 use super::cluster::{Cluster, taken};
-use super::demand::PodDemand;
+use super::needs::PodNeeds;
 
 /// Why `pod` is not bound; none when it is, or when there is no such pod. For many pods of one
 /// snapshot make one [`Explainer`].
@@ -48,11 +48,11 @@ impl<'a> Explainer<'a> {
         if before.is_some_and(|(_, uid)| *uid == instance.uid) {
             return None;
         }
-        let claim = PodDemand::of(instance);
+        let pod_needs = PodNeeds::of(instance);
         let mut cluster = self.cluster.borrow_mut();
-        let why = match cluster.choose(&claim) {
+        let why = match cluster.choose(&pod_needs) {
             Some(node) => format!("fits on {}, waits for the scheduler", cluster.name(node)),
-            None => cluster.unfit(&claim.demand).to_string(),
+            None => cluster.unfit(&pod_needs.needs).to_string(),
         };
         Some(match before {
             None => why,

@@ -11,7 +11,7 @@ use schema::meta::{NamespacedName, StringMap, matches_node_selector};
 use schema::quantity::{Cpu, Memory};
 use schema::snapshot::elapsed_seconds;
 
-use super::demand::Demand;
+use super::needs::Needs;
 use super::node::NodeLoad;
 
 /// Why a node does not take a pod. Orders as it is printed.
@@ -45,7 +45,7 @@ pub enum Failure {
 type NodeFilter = fn(&NodeLoad<'_>) -> Option<Failure>;
 
 /// A filter: why the node does not take the pod, if it does not.
-type Filter = fn(&NodeLoad<'_>, &Demand<'_>) -> Option<Failure>;
+type Filter = fn(&NodeLoad<'_>, &Needs<'_>) -> Option<Failure>;
 
 /// Filters that look at the node alone; nodes that fail one are not searched at all.
 const NODE_FILTERS: &[NodeFilter] = &[ready, subnet];
@@ -62,20 +62,20 @@ fn subnet(node: &NodeLoad<'_>) -> Option<Failure> {
     (!node.has_subnet).then_some(Failure::NoSubnet)
 }
 
-fn node_name(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn node_name(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     pod.node_name.is_some_and(|name| name != node.record.name).then_some(Failure::OtherNode)
 }
 
 /// As in Kubernetes, a pod that names its node is not kept away by cordon, nor by taints but `NoExecute`.
-fn cordon(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn cordon(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     (node.is_cordoned && pod.node_name.is_none()).then_some(Failure::Cordoned)
 }
 
-fn drain(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn drain(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     (node.is_draining && pod.node_name.is_none()).then_some(Failure::Draining)
 }
 
-fn taints(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn taints(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     let keeps_away = |taint: &&Taint| match taint.effect {
         TaintEffect::NoSchedule => pod.node_name.is_none(),
         TaintEffect::PreferNoSchedule => false,
@@ -88,28 +88,28 @@ fn taints(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
 }
 
 /// The node has a `PreferNoSchedule` taint that the pod does not tolerate: it gets the pod only if no other fits.
-pub(super) fn is_avoided(node: &NodeLoad<'_>, pod: &Demand<'_>) -> bool {
+pub(super) fn is_avoided(node: &NodeLoad<'_>, pod: &Needs<'_>) -> bool {
     let mut taints = node.taints.iter().filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
     taints.any(|taint| !taint.is_tolerated_by(pod.tolerations, 0))
 }
 
-fn node_selector(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn node_selector(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     (!matches_node_selector(pod.node_selector, &node.labels)).then_some(Failure::SelectorMismatch)
 }
 
-fn max_pods(node: &NodeLoad<'_>, _: &Demand<'_>) -> Option<Failure> {
+fn max_pods(node: &NodeLoad<'_>, _: &Needs<'_>) -> Option<Failure> {
     (node.pods >= node.record.max_pods).then_some(Failure::TooManyPods)
 }
 
-fn cpu(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn cpu(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     (pod.cpu_millis > node.free_cpu()).then_some(Failure::Cpu)
 }
 
-fn memory(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn memory(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     (pod.memory_bytes > node.free_memory()).then_some(Failure::Memory)
 }
 
-fn free_host_ports(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+fn free_host_ports(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     let taken = pod.host_ports.iter().find(|port| node.host_ports.contains_key(port))?;
     Some(Failure::HostPort(taken.0, taken.1))
 }
@@ -120,7 +120,7 @@ pub(super) fn node_failure(node: &NodeLoad<'_>) -> Option<Failure> {
 }
 
 /// The first filter of the pod on a node that passed the others.
-pub(super) fn pod_failure(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Failure> {
+pub(super) fn pod_failure(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     POD_FILTERS.iter().find_map(|filter| filter(node, pod))
 }
 
@@ -132,7 +132,7 @@ pub struct Unfit {
     failures: BTreeMap<Failure, Tally>,
 }
 
-/// The part of the demand that a message repeats.
+/// The part of the needs that a message repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wants {
     node_name: Option<String>,
@@ -154,7 +154,7 @@ impl Unfit {
     /// Counts the failures of `pod` on all `nodes`.
     pub(super) fn count<'n, 'a: 'n>(
         nodes: impl ExactSizeIterator<Item = &'n NodeLoad<'a>>,
-        pod: &Demand<'_>,
+        pod: &Needs<'_>,
     ) -> Self {
         let wants = Wants {
             node_name: pod.node_name.map(ToOwned::to_owned),
@@ -172,7 +172,7 @@ impl Unfit {
     }
 
     /// Why the pod does not fit on this one node.
-    pub(super) fn on(node: &NodeLoad<'_>, pod: &Demand<'_>) -> Option<Self> {
+    pub(super) fn on(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Self> {
         let unfit = Self::count(std::iter::once(node), pod);
         (!unfit.failures.is_empty()).then_some(unfit)
     }

@@ -8,19 +8,19 @@ use jiff::Timestamp;
 use super::{Controller, Observed, Writes};
 
 mod cluster;
-mod demand;
 mod explain;
 mod fit;
 mod leave;
+mod needs;
 mod node;
 mod plan;
 mod strategy;
 #[cfg(test)]
 mod tests;
 
-pub use demand::Demand;
 pub use explain::{Explainer, explain};
 pub use fit::{Failure, Unfit};
+pub use needs::Needs;
 pub use plan::bind;
 
 /// The scheduler.

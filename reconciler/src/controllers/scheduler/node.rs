@@ -10,7 +10,7 @@ use schema::meta::{NamespacedName, StringMap};
 use schema::records::{NodeConditions, NodeRecord};
 use schema::snapshot::Snapshot;
 
-use super::demand::PodDemand;
+use super::needs::PodNeeds;
 
 /// A node with what is taken of it.
 #[derive(Debug, Clone)]
@@ -74,25 +74,25 @@ impl NodeLoad<'_> {
     }
 
     /// Takes what a pod needs.
-    pub(super) fn take(&mut self, claim: &PodDemand<'_>) {
-        let demand = &claim.demand;
+    pub(super) fn take(&mut self, pod_needs: &PodNeeds<'_>) {
+        let needs = &pod_needs.needs;
         self.pods += 1;
-        self.cpu_millis = self.cpu_millis.saturating_add(demand.cpu_millis);
-        self.memory_bytes = self.memory_bytes.saturating_add(demand.memory_bytes);
-        for port in &demand.host_ports {
-            self.host_ports.entry(*port).or_insert_with(|| claim.pod.reference());
+        self.cpu_millis = self.cpu_millis.saturating_add(needs.cpu_millis);
+        self.memory_bytes = self.memory_bytes.saturating_add(needs.memory_bytes);
+        for port in &needs.host_ports {
+            self.host_ports.entry(*port).or_insert_with(|| pod_needs.pod.reference());
         }
     }
 
     /// Gives back what a pod took.
-    pub(super) fn give_back(&mut self, claim: &PodDemand<'_>) {
-        let demand = &claim.demand;
+    pub(super) fn give_back(&mut self, pod_needs: &PodNeeds<'_>) {
+        let needs = &pod_needs.needs;
         self.pods = self.pods.saturating_sub(1);
-        self.cpu_millis = self.cpu_millis.saturating_sub(demand.cpu_millis);
-        self.memory_bytes = self.memory_bytes.saturating_sub(demand.memory_bytes);
-        if !demand.host_ports.is_empty() {
-            let name = claim.pod.reference();
-            self.host_ports.retain(|port, holder| *holder != name || !demand.host_ports.contains(port));
+        self.cpu_millis = self.cpu_millis.saturating_sub(needs.cpu_millis);
+        self.memory_bytes = self.memory_bytes.saturating_sub(needs.memory_bytes);
+        if !needs.host_ports.is_empty() {
+            let name = pod_needs.pod.reference();
+            self.host_ports.retain(|port, holder| *holder != name || !needs.host_ports.contains(port));
         }
     }
 

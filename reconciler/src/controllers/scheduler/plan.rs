@@ -19,9 +19,9 @@ use schema::snapshot::health;
 use schema::snapshot::{BoundPod, Snapshot};
 
 use super::cluster::{Cluster, taken};
-use super::demand::{Demand, PodDemand};
 use super::fit::Unfit;
 use super::leave::{Leave, has_left, is_ending_a_pod, must_leave};
+use super::needs::{Needs, PodNeeds};
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
@@ -44,7 +44,7 @@ struct Planner<'a> {
     /// Pods whose record or binding can't be read: not a pod that is gone, so nothing is touched.
     unreadable: BTreeMap<NamespacedName, String>,
     /// Demands that fit nowhere, so that a thousand equal pods are counted once.
-    unfit: BTreeMap<Demand<'a>, Arc<Unfit>>,
+    unfit: BTreeMap<Needs<'a>, Arc<Unfit>>,
     /// The node that reports a pod which is bound nowhere.
     reported: HashMap<&'a NamespacedName, &'a str>,
     /// Nodes from which a pod was moved in its turn.
@@ -251,8 +251,8 @@ impl<'a> Planner<'a> {
 
     fn charge(&mut self, bound: BoundPod<'a>) {
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            let claim = taken(&bound);
-            self.cluster.charge_bound(node, bound.binding.create_revision, claim.as_ref());
+            let pod_needs = taken(&bound);
+            self.cluster.charge_bound(node, bound.binding.create_revision, pod_needs.as_ref());
         }
     }
 
@@ -297,9 +297,9 @@ impl<'a> Planner<'a> {
     fn replace_on_same_node(&mut self, waiting: &Waiting<'a>) -> bool {
         let Waiting { pod, before: Some(before), leave: None } = *waiting else { return false };
         let Some(node) = self.cluster.find(&before.place.0) else { return false };
-        let (claim, old) = (PodDemand::of(pod), taken(&before));
+        let (pod_needs, old) = (PodNeeds::of(pod), taken(&before));
         old.iter().for_each(|old| self.cluster.release(node, old));
-        if self.cluster.unfit_on(node, &claim.demand).is_some() {
+        if self.cluster.unfit_on(node, &pod_needs.needs).is_some() {
             old.iter().for_each(|old| self.cluster.charge(node, old));
             return false;
         }
@@ -308,7 +308,7 @@ impl<'a> Planner<'a> {
             Binding { node: name.clone(), pod: pod.clone(), reason: before.binding.value.reason.clone() };
         let expect = Expect::ModRevision(before.binding.mod_revision);
         if self.out.put(binding_key(before.place), &value, expect, Reason::Rebound { node: name }) {
-            self.cluster.charge(node, &claim);
+            self.cluster.charge(node, &pod_needs);
         } else {
             old.iter().for_each(|old| self.cluster.charge(node, old));
         }
@@ -321,26 +321,26 @@ impl<'a> Planner<'a> {
         if self.replace_on_same_node(waiting) || !self.may_move(waiting) {
             return;
         }
-        let claim = PodDemand::of(waiting.pod);
+        let pod_needs = PodNeeds::of(waiting.pod);
         if self.waits_for_node(waiting) {
             return;
         }
-        if let Some(node) = self.runs_on(waiting, &claim) {
-            return self.bind(waiting, node, &claim, "it ran there before etcd was lost".to_owned());
+        if let Some(node) = self.runs_on(waiting, &pod_needs) {
+            return self.bind(waiting, node, &pod_needs, "it ran there before etcd was lost".to_owned());
         }
-        if let Some(unfit) = self.unfit.get(&claim.demand) {
+        if let Some(unfit) = self.unfit.get(&pod_needs.needs) {
             let unfit = Arc::clone(unfit);
             self.note_unschedulable(waiting, unfit);
             return;
         }
-        match self.cluster.choose(&claim) {
+        match self.cluster.choose(&pod_needs) {
             Some(node) => {
-                let choice = self.cluster.choice(node, &claim);
-                self.bind(waiting, node, &claim, choice);
+                let choice = self.cluster.choice(node, &pod_needs);
+                self.bind(waiting, node, &pod_needs, choice);
             }
             None => {
-                let unfit = Arc::new(self.cluster.unfit(&claim.demand));
-                self.unfit.insert(claim.demand, Arc::clone(&unfit));
+                let unfit = Arc::new(self.cluster.unfit(&pod_needs.needs));
+                self.unfit.insert(pod_needs.needs, Arc::clone(&unfit));
                 self.note_unschedulable(waiting, unfit);
             }
         }
@@ -378,46 +378,46 @@ impl<'a> Planner<'a> {
     }
 
     /// The node that runs the pod, or ran it last, and still takes it: etcd was lost, and its bindings with it.
-    fn runs_on(&self, waiting: &Waiting<'a>, claim: &PodDemand<'a>) -> Option<usize> {
+    fn runs_on(&self, waiting: &Waiting<'a>, pod_needs: &PodNeeds<'a>) -> Option<usize> {
         if waiting.before.is_some() {
             return None;
         }
         let pod = waiting.pod.reference();
         let reported = self.reported.get(&pod).copied();
         let node = reported.or_else(|| self.last_known.node_of(&pod, &waiting.pod.uid))?;
-        self.cluster.find(node).filter(|&node| self.cluster.unfit_on(node, &claim.demand).is_none())
+        self.cluster.find(node).filter(|&node| self.cluster.unfit_on(node, &pod_needs.needs).is_none())
     }
 
-    fn bind(&mut self, waiting: &Waiting<'a>, node: usize, claim: &PodDemand<'a>, choice: String) {
+    fn bind(&mut self, waiting: &Waiting<'a>, node: usize, pod_needs: &PodNeeds<'a>, choice: String) {
         let name = self.cluster.name(node).to_owned();
         let value = Binding { node: name.clone(), pod: waiting.pod.clone(), reason: choice.clone() };
         let place = (name.clone(), waiting.pod.reference());
         let reason = match waiting.before {
             None => Reason::Bound { node: name, choice },
-            Some(before) => self.moved(before, name, &claim.demand),
+            Some(before) => self.moved(before, name, &pod_needs.needs),
         };
         let before = waiting.before;
         if !self.out.put(binding_key(&place), &value, Expect::Absent, reason.clone()) {
             return;
         }
-        self.cluster.bind(node, claim);
+        self.cluster.bind(node, pod_needs);
         if let Some(before) = before {
             self.had_turn.extend(waiting.leave.map(|_| before.place.0.as_str()));
             self.out.delete_joined(binding_key(before.place), before.binding.mod_revision, reason);
-            let claim = taken(&before);
-            if let Some((node, claim)) = self.cluster.find(&before.place.0).zip(claim) {
-                self.cluster.release(node, &claim);
+            let pod_needs = taken(&before);
+            if let Some((node, pod_needs)) = self.cluster.find(&before.place.0).zip(pod_needs) {
+                self.cluster.release(node, &pod_needs);
             }
             // What the old one leaves may be what another pod was refused.
             self.unfit.clear();
         }
     }
 
-    fn moved(&self, before: BoundPod<'a>, to: String, demand: &Demand<'a>) -> Reason {
+    fn moved(&self, before: BoundPod<'a>, to: String, needs: &Needs<'a>) -> Reason {
         let why = self
             .cluster
             .find(&before.place.0)
-            .and_then(|node| self.cluster.unfit_on(node, demand))
+            .and_then(|node| self.cluster.unfit_on(node, needs))
             .map_or_else(|| "the node is not registered".to_owned(), |unfit| unfit.reasons());
         Reason::Moved { from: before.place.0.clone(), to, why }
     }

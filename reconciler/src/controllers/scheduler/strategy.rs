@@ -11,7 +11,7 @@ pub(super) type Rank = [u64; 3];
 
 /// How nodes are put in order for a pod.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Order {
+pub(super) enum Ranking {
     /// By what is on the node, and how many pods there have the same owner.
     Ranked(fn(&NodeLoad<'_>, u32) -> Rank),
     /// By lot, from the uid of the pod: the same pod draws the same node.
@@ -21,7 +21,7 @@ pub(super) enum Order {
 /// A strategy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Strategy {
-    pub(super) order: Order,
+    pub(super) ranking: Ranking,
     /// Why the first node comes first, as the rest of the sentence "it …".
     pub(super) words: &'static str,
 }
@@ -30,18 +30,18 @@ impl Strategy {
     /// The strategy that a cluster asks for.
     pub(super) fn of(wanted: SchedulerStrategy) -> Self {
         use SchedulerStrategy as S;
-        let (order, words) = match wanted {
+        let (ranking, words) = match wanted {
             S::Spread => {
-                (Order::Ranked(spread), "has the fewest pods of this owner, then the least requested")
+                (Ranking::Ranked(spread), "has the fewest pods of this owner, then the least requested")
             }
-            S::Random => (Order::Drawn, "was drawn"),
-            S::RoundRobin => (Order::Ranked(round_robin), "was given a pod the longest ago"),
-            S::MinPods => (Order::Ranked(min_pods), "has the fewest pods"),
-            S::MaxPods => (Order::Ranked(max_pods), "has the most pods"),
-            S::MinCpu => (Order::Ranked(min_cpu), "has the least CPU requested"),
-            S::MinMemory => (Order::Ranked(min_memory), "has the least memory requested"),
+            S::Random => (Ranking::Drawn, "was drawn"),
+            S::RoundRobin => (Ranking::Ranked(round_robin), "was given a pod the longest ago"),
+            S::MinPods => (Ranking::Ranked(min_pods), "has the fewest pods"),
+            S::MaxPods => (Ranking::Ranked(max_pods), "has the most pods"),
+            S::MinCpu => (Ranking::Ranked(min_cpu), "has the least CPU requested"),
+            S::MinMemory => (Ranking::Ranked(min_memory), "has the least memory requested"),
         };
-        Self { order, words }
+        Self { ranking, words }
     }
 }
 

@@ -6,6 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::{Condition, ConditionStatus, set_condition};
 use schema::kinds::replica_set::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
+use schema::object::short_commit;
 use schema::records::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep};
 
 use super::workload::Workload;
@@ -141,7 +142,7 @@ fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now:
             (false, true) => "tried again",
             (false, false) => "began",
         };
-        let (hash, commit) = (Rollout::short(&rollout.wanted), short(commit));
+        let (hash, commit) = (Rollout::short(&rollout.wanted), short_commit(commit));
         let message = format!("rollout of template {hash} {again}, by commit {commit}");
         step(&mut rollout, message, now);
     }
@@ -206,8 +207,4 @@ fn status(workload: &Workload<'_>, rollout: &Rollout, counts: Counts, now: Times
         available_replicas: counts.available,
         conditions,
     }
-}
-
-fn short(commit: &str) -> &str {
-    commit.get(..12).unwrap_or(commit)
 }

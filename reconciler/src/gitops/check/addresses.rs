@@ -11,19 +11,19 @@ use schema::records::{default_service_cidr, dns_address, gateway_address};
 use schema::violation::{Violation, field_path, rules};
 
 use super::super::load::Manifests;
-use super::claim::{Claim, problem};
+use super::declaration::{Declaration, problem};
 
 /// Warns of addresses outside of the range of services, and of those that are kept. `range`: the
 /// cluster's, if one is known.
 pub(crate) fn warn(manifests: &Manifests, range: Option<Ipv4Net>) -> Vec<Violation> {
     let all = manifests.iter().flat_map(|(file, manifest)| {
-        manifest.documents.iter().map(move |document| Claim { file, document, live: None })
+        manifest.documents.iter().map(move |document| Declaration { file, document, live: None })
     });
-    all.filter_map(|claim| {
-        let Resource::Service(service) = &claim.document.object.resource else { return None };
+    all.filter_map(|declaration| {
+        let Resource::Service(service) = &declaration.document.object.resource else { return None };
         let address: Ipv4Addr = service.cluster_ip.as_deref()?.parse().ok()?;
         let why = refused(address, range)?;
-        let place = claim.document.place(&field_path(&["spec", "clusterIP"]));
+        let place = declaration.document.place(&field_path(&["spec", "clusterIP"]));
         let message = format!("spec.clusterIP: {address} {why}");
         let help = match range {
             Some(_) => "choose another one, or leave it out to get a free one",
@@ -31,7 +31,7 @@ pub(crate) fn warn(manifests: &Manifests, range: Option<Ipv4Net>) -> Vec<Violati
                 "choose another one, or leave it out; `minik8s serve --service-cidr` may set another range"
             }
         };
-        Some(problem(&claim, &rules::CLUSTER_IP_RANGE, place, message, help))
+        Some(problem(&declaration, &rules::CLUSTER_IP_RANGE, place, message, help))
     })
     .collect()
 }

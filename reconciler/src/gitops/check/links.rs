@@ -14,7 +14,7 @@ use schema::kinds::service::ServicePort;
 use schema::meta::ObjectRef;
 use schema::violation::rules;
 
-use super::Claim;
+use super::Declaration;
 use super::cycles::{self, Waiting, Waits};
 use super::scene::{Fault, Present, Scene};
 
@@ -28,7 +28,7 @@ const NAMED_MAX: usize = 5;
 pub(super) struct Holder<'a> {
     pub(super) object: &'a ObjectRef,
     /// None: as the object is live, and will stay.
-    pub(super) claim: Option<&'a Claim<'a>>,
+    pub(super) declaration: Option<&'a Declaration<'a>>,
     /// The live object has it already.
     pub(super) has_it: bool,
     pub(super) used: ExclusiveUse,
@@ -37,7 +37,7 @@ pub(super) struct Holder<'a> {
 /// A field that names an object.
 #[derive(Debug)]
 struct Link<'a> {
-    from: &'a Claim<'a>,
+    from: &'a Declaration<'a>,
     field: Reference<'a>,
     /// That the target is missing has been reported.
     is_reported: bool,
@@ -93,12 +93,12 @@ impl<'a> Links<'a> {
             }
             let changed = if is_first { None } else { Some(&*changed) };
             is_first = false;
-            for Waiting { claim, path, message } in
+            for Waiting { declaration, path, message } in
                 waits.circles(scene, |object| scene.present(object), changed)
             {
                 let (rule, help) = (&rules::DEPENDENCY_CYCLE, cycles::HELP);
                 let fault = Fault { rule, path: &path, message: &message, help };
-                self.blame(scene, claim, &fault);
+                self.blame(scene, declaration, &fault);
             }
             if self.fallen.is_empty() {
                 break;
@@ -107,27 +107,33 @@ impl<'a> Links<'a> {
     }
 
     fn gather(&mut self, scene: &Scene<'a>) {
-        for claim in scene.claims {
-            let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
+        for declaration in scene.declarations {
+            let (metadata, resource) =
+                (&declaration.document.object.metadata, &declaration.document.object.resource);
             for field in references(metadata, resource) {
                 let links = self.by_target.entry(field.target.clone()).or_default();
-                links.push(Link { from: claim, field, is_reported: false });
+                links.push(Link { from: declaration, field, is_reported: false });
             }
         }
-        let is_good = |claim: &Claim<'_>| !scene.is_quarantined(claim);
+        let is_good = |declaration: &Declaration<'_>| !scene.is_quarantined(declaration);
         self.holders = holders(scene, is_good, |object| scene.present(object));
     }
 
     fn stays(&mut self, object: &'a ObjectRef, has: Vec<ExclusiveUse>) {
         for used in has {
             let what = used.what.clone();
-            self.holders.entry(what).or_default().push(Holder { object, claim: None, has_it: true, used });
+            self.holders.entry(what).or_default().push(Holder {
+                object,
+                declaration: None,
+                has_it: true,
+                used,
+            });
         }
     }
 
-    fn blame(&mut self, scene: &mut Scene<'a>, claim: &'a Claim<'a>, fault: &Fault<'_>) {
-        if scene.blame(claim, fault) {
-            self.fallen.push(Arc::clone(claim.file));
+    fn blame(&mut self, scene: &mut Scene<'a>, declaration: &'a Declaration<'a>, fault: &Fault<'_>) {
+        if scene.blame(declaration, fault) {
+            self.fallen.push(Arc::clone(declaration.file));
         }
     }
 
@@ -159,24 +165,28 @@ impl<'a> Links<'a> {
             return;
         }
         let Some(holders) = self.holders.remove(exclusive) else { return };
-        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.document.line));
-        let rank = |holder: &Holder<'a>| (holder.claim.is_some(), !holder.has_it, place(holder));
+        let place = |holder: &Holder<'a>| {
+            holder.declaration.map(|declaration| (declaration.file, declaration.document.line))
+        };
+        let rank = |holder: &Holder<'a>| (holder.declaration.is_some(), !holder.has_it, place(holder));
         if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
-            let owner = owner(scene, winner.object, winner.claim);
+            let owner = owner(scene, winner.object, winner.declaration);
             let clashes = |holder: &&Holder<'a>| {
                 holder.object != winner.object && !(holder.used.shares && winner.used.shares)
             };
             for loser in holders.iter().filter(clashes) {
-                let Some(claim) = loser.claim.filter(|claim| !again || !scene.is_quarantined(claim)) else {
+                let Some(declaration) =
+                    loser.declaration.filter(|declaration| !again || !scene.is_quarantined(declaration))
+                else {
                     continue;
                 };
                 let message = format!("the {exclusive} belongs to {owner}");
                 let (rule, mut help) = (exclusive.rule(), exclusive.help(loser.used.shares).to_owned());
-                if winner.claim.is_none() && scene.is_to_go(winner.object) {
+                if winner.declaration.is_none() && scene.is_to_go(winner.object) {
                     help = format!("{STAYS_HELD}; or {help}");
                 }
                 let fault = Fault { rule, path: &loser.used.path, message: &message, help: &help };
-                self.blame(scene, claim, &fault);
+                self.blame(scene, declaration, &fault);
             }
         }
         self.holders.insert(exclusive.clone(), holders);
@@ -185,8 +195,8 @@ impl<'a> Links<'a> {
     /// A file is in quarantine: its objects, which it returns, stay as they are live, or are not there.
     fn fall(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
         if self.named_in.is_empty() {
-            for claim in scene.claims {
-                self.named_in.entry(claim.file).or_default().push(&claim.document.reference);
+            for declaration in scene.declarations {
+                self.named_in.entry(declaration.file).or_default().push(&declaration.document.reference);
             }
         }
         let of_file = self.named_in.get(file).into_iter().chain(scene.absent_of.get(file));
@@ -209,21 +219,21 @@ impl<'a> Links<'a> {
 /// live.
 pub(super) fn holders<'a>(
     scene: &Scene<'a>,
-    counts: impl Fn(&Claim<'_>) -> bool,
+    counts: impl Fn(&Declaration<'_>) -> bool,
     present: impl Fn(&ObjectRef) -> Option<Present<'a>>,
 ) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
     let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
-    let mut add = |object, claim, has_it, used: ExclusiveUse| {
+    let mut add = |object, declaration, has_it, used: ExclusiveUse| {
         let what = used.what.clone();
-        found.entry(what).or_default().push(Holder { object, claim, has_it, used });
+        found.entry(what).or_default().push(Holder { object, declaration, has_it, used });
     };
-    for claim in scene.claims.iter().filter(|claim| counts(claim)) {
-        let uses = claim.document.object.resource.exclusives(&claim.document.object.metadata);
-        let live = claim.live.filter(|_| !uses.is_empty());
+    for declaration in scene.declarations.iter().filter(|declaration| counts(declaration)) {
+        let uses = declaration.document.object.resource.exclusives(&declaration.document.object.metadata);
+        let live = declaration.live.filter(|_| !uses.is_empty());
         let live = live.map(|live| live.value.resource.exclusives(&live.value.metadata));
         for used in uses {
             let has_it = live.iter().flatten().any(|live| live.what == used.what);
-            add(&claim.document.reference, Some(claim), has_it, used);
+            add(&declaration.document.reference, Some(declaration), has_it, used);
         }
     }
     for (object, live) in scene.live {
@@ -236,9 +246,9 @@ pub(super) fn holders<'a>(
 }
 
 /// The holder of what only one can have, by its document or, without one, as it is live.
-pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, claim: Option<&Claim<'_>>) -> String {
-    match (claim, scene.live.get(object).map(|live| &live.value.provenance)) {
-        (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.document.line),
+pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, declaration: Option<&Declaration<'_>>) -> String {
+    match (declaration, scene.live.get(object).map(|live| &live.value.provenance)) {
+        (Some(declaration), _) => format!("{object} ({}:{})", declaration.file, declaration.document.line),
         (None, Some(place)) if place.source != scene.source => {
             format!("{object} of source `{}` ({}:{})", place.source, place.file, place.line)
         }
@@ -302,8 +312,8 @@ fn missing<'s>(
         return None;
     }
     // It may have the port as its file has it, which can't be applied.
-    let comes = scene.claim(target).filter(|claim| scene.is_quarantined(claim)).is_some_and(|claim| {
-        matches!(&claim.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
+    let comes = scene.declaration(target).filter(|declaration| scene.is_quarantined(declaration)).is_some_and(|declaration| {
+        matches!(&declaration.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
     });
     let ports: Vec<String> = service.ports.iter().take(NAMED_MAX).map(shown_port).collect();
     let port = match port {
@@ -325,13 +335,13 @@ fn held_content<'s>(
     target: &ObjectRef,
     present: Option<Present<'_>>,
 ) -> Option<Missing<'s>> {
-    let claim = scene.claim(target).filter(|claim| scene.is_quarantined(claim))?;
-    let (content, _) = claim.document.object.resource.content()?;
+    let declaration = scene.declaration(target).filter(|declaration| scene.is_quarantined(declaration))?;
+    let (content, _) = declaration.document.object.resource.content()?;
     let now = present.and_then(|present| present.resource().content().map(|(now, _)| now));
     (now != Some(content)).then(|| Missing {
-        message: format!("{target} is in {}, which can't be applied, so its content waits", claim.file),
-        help: format!("fix {} first", claim.file),
-        home: Some(claim.file),
+        message: format!("{target} is in {}, which can't be applied, so its content waits", declaration.file),
+        help: format!("fix {} first", declaration.file),
+        home: Some(declaration.file),
         is_port: false,
     })
 }
@@ -354,8 +364,9 @@ fn shown_port(port: &ServicePort) -> String {
 fn others(scene: &Scene<'_>, target: &ObjectRef) -> String {
     let alike = |object: &&ObjectRef| object.kind == target.kind && object.namespace == target.namespace;
     let first = ObjectRef { name: String::new(), ..target.clone() };
-    let at = scene.claims.partition_point(|claim| claim.document.reference < first);
-    let names = scene.claims[at..].iter().map(|claim| &claim.document.reference).take_while(alike);
+    let at = scene.declarations.partition_point(|declaration| declaration.document.reference < first);
+    let names =
+        scene.declarations[at..].iter().map(|declaration| &declaration.document.reference).take_while(alike);
     let names: Vec<&str> = names.take(NAMED_MAX + 1).map(|object| object.name.as_str()).collect();
     match names.len() {
         0 if target.kind.is_cluster_scoped() => format!("the repository has no {}", target.kind),

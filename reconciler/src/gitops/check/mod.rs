@@ -18,12 +18,12 @@ pub(super) use order::removed;
 
 use super::load::Manifests;
 use super::load::truncated::{Homes, homes};
-pub use claim::{Claim, Live};
+pub use declaration::{Declaration, Live};
 pub use scene::Scene;
 
 mod addresses;
-mod claim;
 mod cycles;
+mod declaration;
 mod findings;
 #[cfg(test)]
 mod link_tests;
@@ -42,7 +42,7 @@ mod tests;
 pub struct Checked<'a> {
     /// Objects of files without errors, in the order in which they are applied: by kind, and what an
     /// object depends on before it.
-    pub wanted: Vec<(&'a ObjectRef, Claim<'a>)>,
+    pub wanted: Vec<(&'a ObjectRef, Declaration<'a>)>,
     /// Files that can't be applied, with everything found in them.
     pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
     /// Warnings and notes of the checks across objects; they keep nothing from being applied.
@@ -52,7 +52,7 @@ pub struct Checked<'a> {
 /// The documents of a source beside what is live, before what they say is looked at.
 pub struct Documents<'a> {
     /// One per object, in the order of objects.
-    claims: Vec<Claim<'a>>,
+    declarations: Vec<Declaration<'a>>,
     /// Live objects of the source that no document names, not even in a quarantined file.
     pub absent: Vec<Live<'a>>,
     /// Files that can't be applied, with everything found in them.
@@ -71,24 +71,24 @@ impl<'a> Documents<'a> {
         for (file, manifest) in manifests.iter().filter(|(_, manifest)| manifest.has_errors()) {
             quarantined.insert(Arc::clone(file), manifest.violations.clone());
         }
-        let claims = claims(manifests, live);
-        let rivals = owners::rivals(&claims, manifests, live);
+        let declarations = declarations(manifests, live);
+        let rivals = owners::rivals(&declarations, manifests, live);
         let of_one = rivals.chunk_by(|one, next| one.reference == next.reference);
         for (loser, violation) in of_one.flat_map(|rivals| owners::judge(source, rivals, manifests)) {
             quarantined.entry(Arc::clone(loser)).or_default().push(violation);
         }
-        let absent = absent(source, &claims, live);
+        let absent = absent(source, &declarations, live);
         let gone = owners::vanished(manifests, &absent);
         for (file, violation) in gone.into_iter().chain(owners::truncated(manifests, &absent)) {
             quarantined.entry(file).or_default().push(violation);
         }
         // The files of losers are quarantined by now, so at most one of the rivals is in a good file.
-        let is_good = |claim: &&Claim<'a>| !quarantined.contains_key(claim.file);
-        let of_object = |rivals: &[Claim<'a>]| *rivals.iter().find(is_good).unwrap_or(&rivals[0]);
-        let of_one = claims.chunk_by(|one, next| one.document.reference == next.document.reference);
-        let claims: Vec<Claim<'a>> = of_one.map(of_object).collect();
+        let is_good = |declaration: &&Declaration<'a>| !quarantined.contains_key(declaration.file);
+        let of_object = |rivals: &[Declaration<'a>]| *rivals.iter().find(is_good).unwrap_or(&rivals[0]);
+        let of_one = declarations.chunk_by(|one, next| one.document.reference == next.document.reference);
+        let declarations: Vec<Declaration<'a>> = of_one.map(of_object).collect();
         let manifest_files = manifests.values().filter(|manifest| manifest.is_manifest).count();
-        Self { claims, absent, quarantined, manifest_files }
+        Self { declarations, absent, quarantined, manifest_files }
     }
 }
 
@@ -99,7 +99,7 @@ pub fn fit<'a>(
     live: &'a Table<ObjectRef, Object>,
 ) -> Scene<'a> {
     let quarantined = documents.quarantined.clone();
-    let mut scene = Scene::new(source, &documents.claims, &documents.absent, live, quarantined);
+    let mut scene = Scene::new(source, &documents.declarations, &documents.absent, live, quarantined);
     policy::check(&mut scene);
     links::check(&mut scene);
     scene
@@ -116,31 +116,36 @@ pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> Checked
     rest::report(&mut scene);
     let remarks = selectors::check(&scene);
     let quarantined = scene.finish();
-    let good = documents.claims.iter().filter(|claim| !quarantined.contains_key(claim.file));
+    let good =
+        documents.declarations.iter().filter(|declaration| !quarantined.contains_key(declaration.file));
     let wanted: Vec<_> = good.copied().collect();
     Checked { wanted: order::applied(&wanted), quarantined, remarks }
 }
 
 /// Every document with its live object, by object; documents of one object in the order of files.
-fn claims<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Vec<Claim<'a>> {
+fn declarations<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Vec<Declaration<'a>> {
     let of_file = |(file, manifest): (&'a Arc<str>, &'a Arc<ManifestFile>)| {
-        manifest.documents.iter().map(move |document| Claim { file, document, live: None })
+        manifest.documents.iter().map(move |document| Declaration { file, document, live: None })
     };
-    let mut claims: Vec<Claim<'a>> = manifests.iter().flat_map(of_file).collect();
-    claims.sort_by(|one, other| one.document.reference.cmp(&other.document.reference));
+    let mut declarations: Vec<Declaration<'a>> = manifests.iter().flat_map(of_file).collect();
+    declarations.sort_by(|one, other| one.document.reference.cmp(&other.document.reference));
     let mut live = live.iter().peekable();
-    for claim in &mut claims {
-        let object = &claim.document.reference;
+    for declaration in &mut declarations {
+        let object = &declaration.document.reference;
         while live.next_if(|(id, _)| *id < object).is_some() {}
-        // Left there: the next claim may be for the same object.
-        claim.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
+        // Left there: the next declaration may be for the same object.
+        declaration.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
     }
-    claims
+    declarations
 }
 
-/// Live objects of `source` that none of the sorted `claims` names.
-fn absent<'a>(source: &str, claims: &[Claim<'_>], live: &'a Table<ObjectRef, Object>) -> Vec<Live<'a>> {
-    let mut named = claims.iter().map(|claim| &claim.document.reference).peekable();
+/// Live objects of `source` that none of the sorted `declarations` names.
+fn absent<'a>(
+    source: &str,
+    declarations: &[Declaration<'_>],
+    live: &'a Table<ObjectRef, Object>,
+) -> Vec<Live<'a>> {
+    let mut named = declarations.iter().map(|declaration| &declaration.document.reference).peekable();
     let mut is_named = |object: &ObjectRef| {
         while named.next_if(|id| *id < object).is_some() {}
         named.peek().is_some_and(|id| *id == object)
@@ -152,6 +157,6 @@ fn absent<'a>(source: &str, claims: &[Claim<'_>], live: &'a Table<ObjectRef, Obj
 
 /// Where what is absent was: a prune will ask for the relation of its commits to the head.
 pub fn homes_in_question(source: &str, manifests: &Manifests, live: &Table<ObjectRef, Object>) -> Homes {
-    let absent = absent(source, &claims(manifests, live), live);
+    let absent = absent(source, &declarations(manifests, live), live);
     homes(absent.into_iter().map(|(_, found)| &found.value.provenance))
 }

@@ -6,14 +6,16 @@ use schema::meta::{ObjectMeta, ObjectRef};
 use schema::object::Object;
 use schema::snapshot::Table;
 
-use super::Claim;
+use super::Declaration;
 use schema::kinds::links::dependencies;
 
-/// Claims in the order of objects, in the order in which they are applied.
-pub(super) fn applied<'a>(claims: &[Claim<'a>]) -> Vec<(&'a ObjectRef, Claim<'a>)> {
-    let objects = claims.iter().map(|claim| (&claim.document.reference, &claim.document.object.metadata));
+/// Declarations in the order of objects, in the order in which they are applied.
+pub(super) fn applied<'a>(declarations: &[Declaration<'a>]) -> Vec<(&'a ObjectRef, Declaration<'a>)> {
+    let objects = declarations
+        .iter()
+        .map(|declaration| (&declaration.document.reference, &declaration.document.object.metadata));
     let order = topological(&objects.collect::<Vec<_>>());
-    order.into_iter().map(|at| (&claims[at].document.reference, claims[at])).collect()
+    order.into_iter().map(|at| (&declarations[at].document.reference, declarations[at])).collect()
 }
 
 /// Brings objects that go into the order in which they go: in reverse of how they came.

@@ -9,7 +9,7 @@ use schema::snapshot::Table;
 use schema::violation::{Rule, Violation, rules};
 
 use super::super::load::Manifests;
-use super::{Claim, Live};
+use super::{Declaration, Live};
 
 /// A document that names an object, whether it can be used or not.
 #[derive(Clone, Copy)]
@@ -22,15 +22,15 @@ pub(super) struct Rival<'a> {
 
 /// All documents that name objects, by object; those of one object in the order of files.
 pub(super) fn rivals<'a>(
-    claims: &[Claim<'a>],
+    declarations: &[Declaration<'a>],
     manifests: &'a Manifests,
     live: &'a Table<ObjectRef, Object>,
 ) -> Vec<Rival<'a>> {
-    let of_claim = |claim: &Claim<'a>| Rival {
-        file: claim.file,
-        reference: &claim.document.reference,
-        line: claim.document.line,
-        live: claim.live.map(|live| &live.value),
+    let of_claim = |declaration: &Declaration<'a>| Rival {
+        file: declaration.file,
+        reference: &declaration.document.reference,
+        line: declaration.document.line,
+        live: declaration.live.map(|live| &live.value),
     };
     let broken = manifests.iter().flat_map(|(file, manifest)| {
         manifest.broken.iter().map(move |broken| Rival {
@@ -40,7 +40,7 @@ pub(super) fn rivals<'a>(
             live: live.get(&broken.reference).map(|live| &live.value),
         })
     });
-    let mut rivals: Vec<Rival<'a>> = claims.iter().map(of_claim).collect();
+    let mut rivals: Vec<Rival<'a>> = declarations.iter().map(of_claim).collect();
     let sorted = rivals.len();
     rivals.extend(broken);
     if rivals.len() > sorted {

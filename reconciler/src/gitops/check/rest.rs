@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use schema::violation::rules;
 
 use super::super::diff::dotted;
-use super::Claim;
+use super::Declaration;
 use super::cycles::{self, Waiting, Waits};
 use super::links::{Holder, holders, owner};
 use super::scene::{Fault, Scene};
@@ -18,7 +18,7 @@ type Reported = BTreeSet<(String, String, String)>;
 
 /// Reports it.
 pub(super) fn report(scene: &mut Scene<'_>) {
-    if !scene.claims.iter().any(|claim| scene.is_quarantined(claim)) {
+    if !scene.declarations.iter().any(|declaration| scene.is_quarantined(declaration)) {
         return;
     }
     let reported = reported(scene);
@@ -36,11 +36,16 @@ fn reported(scene: &Scene<'_>) -> Reported {
 
 fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
     for (exclusive, holders) in holders(scene, |_| true, |object| scene.meant(object)) {
-        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.document.line));
+        let place = |holder: &Holder<'a>| {
+            holder.declaration.map(|declaration| (declaration.file, declaration.document.line))
+        };
         // What is in no quarantine has it by what was decided.
-        let falls = |holder: &Holder<'a>| holder.claim.is_some_and(|claim| scene.is_quarantined(claim));
-        let rank =
-            |holder: &Holder<'a>| (holder.claim.is_some(), falls(holder), !holder.has_it, place(holder));
+        let falls = |holder: &Holder<'a>| {
+            holder.declaration.is_some_and(|declaration| scene.is_quarantined(declaration))
+        };
+        let rank = |holder: &Holder<'a>| {
+            (holder.declaration.is_some(), falls(holder), !holder.has_it, place(holder))
+        };
         let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)) else { continue };
         let clashes = |holder: &&Holder<'a>| {
             holder.object != winner.object && !(holder.used.shares && winner.used.shares) && falls(holder)
@@ -49,28 +54,36 @@ fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
         if losers.is_empty() {
             continue;
         }
-        let message = format!("the {exclusive} belongs to {}", owner(scene, winner.object, winner.claim));
+        let message =
+            format!("the {exclusive} belongs to {}", owner(scene, winner.object, winner.declaration));
         for loser in losers {
             let (rule, help) = (exclusive.rule(), exclusive.help(loser.used.shares));
             let fault = Fault { rule, path: &loser.used.path, message: &message, help };
-            blame(scene, loser.claim, &fault, reported);
+            blame(scene, loser.declaration, &fault, reported);
         }
     }
 }
 
 fn circles(scene: &mut Scene<'_>, reported: &Reported) {
     let waits = Waits::of(scene);
-    for Waiting { claim, path, message } in waits.circles(scene, |object| scene.meant(object), None) {
+    for Waiting { declaration, path, message } in waits.circles(scene, |object| scene.meant(object), None) {
         let fault =
             Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help: cycles::HELP };
-        blame(scene, Some(claim), &fault, reported);
+        blame(scene, Some(declaration), &fault, reported);
     }
 }
 
-fn blame<'a>(scene: &mut Scene<'a>, claim: Option<&Claim<'a>>, fault: &Fault<'_>, reported: &Reported) {
-    let Some(claim) = claim.filter(|claim| scene.is_quarantined(claim)) else { return };
-    let object = claim.document.reference.to_string();
+fn blame<'a>(
+    scene: &mut Scene<'a>,
+    declaration: Option<&Declaration<'a>>,
+    fault: &Fault<'_>,
+    reported: &Reported,
+) {
+    let Some(declaration) = declaration.filter(|declaration| scene.is_quarantined(declaration)) else {
+        return;
+    };
+    let object = declaration.document.reference.to_string();
     if !reported.contains(&(object, fault.rule.id.to_owned(), dotted(fault.path))) {
-        scene.blame(claim, fault);
+        scene.blame(declaration, fault);
     }
 }

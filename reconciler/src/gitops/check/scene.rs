@@ -11,7 +11,7 @@ use schema::violation::{OwnedStep, Rule, Violation};
 
 use super::super::diff::dotted;
 use super::super::prune::is_protected;
-use super::claim::{Claim, Live, problem};
+use super::declaration::{Declaration, Live, problem};
 use super::findings::Findings;
 
 /// The objects of a commit beside those that are live. Files may still be put into quarantine:
@@ -19,7 +19,7 @@ use super::findings::Findings;
 pub struct Scene<'a> {
     pub(super) source: &'a str,
     /// One document per object, in the order of objects.
-    pub(super) claims: &'a [Claim<'a>],
+    pub(super) declarations: &'a [Declaration<'a>],
     pub(super) live: &'a Table<ObjectRef, Object>,
     /// Files in quarantine, with what was found in them before.
     pub(in crate::gitops) quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
@@ -45,7 +45,7 @@ pub(super) struct Fault<'f> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Present<'a> {
     /// As this document says.
-    Wanted(&'a Claim<'a>),
+    Wanted(&'a Declaration<'a>),
     /// As it is live.
     Stays(&'a Versioned<Object>),
 }
@@ -53,7 +53,7 @@ pub(super) enum Present<'a> {
 impl<'a> Present<'a> {
     pub(super) fn resource(self) -> &'a Resource {
         match self {
-            Present::Wanted(claim) => &claim.document.object.resource,
+            Present::Wanted(declaration) => &declaration.document.object.resource,
             Present::Stays(live) => &live.value.resource,
         }
     }
@@ -62,7 +62,7 @@ impl<'a> Present<'a> {
 impl<'a> Scene<'a> {
     pub(super) fn new(
         source: &'a str,
-        claims: &'a [Claim<'a>],
+        declarations: &'a [Declaration<'a>],
         absent: &[Live<'a>],
         live: &'a Table<ObjectRef, Object>,
         quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
@@ -83,31 +83,43 @@ impl<'a> Scene<'a> {
                 spoken_of.insert(object.clone(), Arc::clone(file));
             }
         }
-        Self { source, claims, live, quarantined, found: Findings::default(), absent_of, removed, spoken_of }
+        Self {
+            source,
+            declarations,
+            live,
+            quarantined,
+            found: Findings::default(),
+            absent_of,
+            removed,
+            spoken_of,
+        }
     }
 
     /// The document of an object, in a good file or not.
-    pub(super) fn claim(&self, object: &ObjectRef) -> Option<&'a Claim<'a>> {
-        let at = self.claims.binary_search_by(|claim| claim.document.reference.cmp(object)).ok()?;
-        Some(&self.claims[at])
+    pub(super) fn declaration(&self, object: &ObjectRef) -> Option<&'a Declaration<'a>> {
+        let at = self
+            .declarations
+            .binary_search_by(|declaration| declaration.document.reference.cmp(object))
+            .ok()?;
+        Some(&self.declarations[at])
     }
 
-    pub(super) fn is_quarantined(&self, claim: &Claim<'_>) -> bool {
-        self.quarantined.contains_key(claim.file)
+    pub(super) fn is_quarantined(&self, declaration: &Declaration<'_>) -> bool {
+        self.quarantined.contains_key(declaration.file)
     }
 
     /// The object as it will be; none if it won't be there.
     pub(super) fn present(&self, object: &ObjectRef) -> Option<Present<'a>> {
-        match self.claim(object).filter(|claim| !self.is_quarantined(claim)) {
-            Some(claim) => Some(Present::Wanted(claim)),
+        match self.declaration(object).filter(|declaration| !self.is_quarantined(declaration)) {
+            Some(declaration) => Some(Present::Wanted(declaration)),
             None => self.live.get(object).filter(|live| self.stays(object, live)).map(|l| Present::Stays(l)),
         }
     }
 
     /// The object as it would be if every file could be applied as it is.
     pub(super) fn meant(&self, object: &ObjectRef) -> Option<Present<'a>> {
-        if let Some(claim) = self.claim(object) {
-            return Some(Present::Wanted(claim));
+        if let Some(declaration) = self.declaration(object) {
+            return Some(Present::Wanted(declaration));
         }
         let live = self.live.get(object)?;
         let is_own = live.value.provenance.source == self.source && !is_protected(&live.value.metadata);
@@ -140,27 +152,29 @@ impl<'a> Scene<'a> {
     /// The quarantined file that has the object, even if only by the name of a document that can't
     /// be read.
     pub(super) fn quarantined_home(&self, object: &ObjectRef) -> Option<&str> {
-        if let Some(claim) = self.claim(object).filter(|claim| self.is_quarantined(claim)) {
-            return Some(claim.file);
+        if let Some(declaration) =
+            self.declaration(object).filter(|declaration| self.is_quarantined(declaration))
+        {
+            return Some(declaration.file);
         }
         self.spoken_of.get(&object.to_string()).map(|file| &**file)
     }
 
     /// Finds something wrong at a field of a document. Returns whether that newly put its file
     /// into quarantine.
-    pub(super) fn blame(&mut self, claim: &Claim<'a>, fault: &Fault<'_>) -> bool {
+    pub(super) fn blame(&mut self, declaration: &Declaration<'a>, fault: &Fault<'_>) -> bool {
         let Fault { rule, path, message, help } = fault;
         let message = format!("{}: {message}", dotted(path));
-        self.add(claim, problem(claim, rule, claim.document.place(path), message, *help))
+        self.add(declaration, problem(declaration, rule, declaration.document.place(path), message, *help))
     }
 
     /// Takes a violation of a document. Returns whether its file is newly in quarantine.
-    pub(super) fn add(&mut self, claim: &Claim<'a>, violation: Violation) -> bool {
-        let newly = !self.quarantined.contains_key(claim.file);
+    pub(super) fn add(&mut self, declaration: &Declaration<'a>, violation: Violation) -> bool {
+        let newly = !self.quarantined.contains_key(declaration.file);
         if newly {
-            self.quarantined.insert(Arc::clone(claim.file), Vec::new());
+            self.quarantined.insert(Arc::clone(declaration.file), Vec::new());
         }
-        self.found.add(claim.file, violation);
+        self.found.add(declaration.file, violation);
         newly
     }
 

@@ -6,7 +6,7 @@ use schema::kinds::Resource;
 use schema::meta::{ObjectMeta, StringMap, matches_service_selector};
 use schema::violation::{Violation, field_path, rules};
 
-use super::claim::{Claim, problem};
+use super::declaration::{Declaration, problem};
 use super::scene::Scene;
 
 /// Namespace, label, value.
@@ -14,20 +14,23 @@ type Pair<'a> = (&'a str, &'a str, &'a str);
 
 /// Warns of selectors that match no pod and no template, in Git or live.
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
-    let selecting: Vec<(&Claim<'_>, &StringMap)> =
-        scene.claims.iter().filter_map(|claim| Some((claim, selector(claim)?))).collect();
+    let selecting: Vec<(&Declaration<'_>, &StringMap)> = scene
+        .declarations
+        .iter()
+        .filter_map(|declaration| Some((declaration, selector(declaration)?)))
+        .collect();
     if selecting.is_empty() {
         return Vec::new();
     }
     // Only labels that some selector asks for are remembered: pods are many, services few.
     let mut labelled: BTreeMap<Pair<'_>, Vec<&StringMap>> = BTreeMap::new();
-    for (claim, selector) in &selecting {
-        let namespace = claim.document.reference.namespace.as_str();
+    for (declaration, selector) in &selecting {
+        let namespace = declaration.document.reference.namespace.as_str();
         for (key, value) in *selector {
             labelled.entry((namespace, key, value)).or_default();
         }
     }
-    let documents = scene.claims.iter().map(|claim| &claim.document.object);
+    let documents = scene.declarations.iter().map(|declaration| &declaration.document.object);
     let documents = documents.map(|object| (&object.metadata, &object.resource));
     let live = scene.live.values().map(|live| (&live.value.metadata, &live.value.resource));
     for (namespace, labels) in
@@ -39,8 +42,8 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
             }
         }
     }
-    let answers = |(claim, selector): &&(&Claim<'_>, &StringMap)| {
-        let namespace = claim.document.reference.namespace.as_str();
+    let answers = |(declaration, selector): &&(&Declaration<'_>, &StringMap)| {
+        let namespace = declaration.document.reference.namespace.as_str();
         let candidates = selector
             .iter()
             .filter_map(|(key, value)| labelled.get(&(namespace, key.as_str(), value.as_str())));
@@ -48,11 +51,15 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
         let fewest = candidates.min_by_key(|found| found.len());
         fewest.is_some_and(|found| found.iter().any(|labels| matches_service_selector(selector, labels)))
     };
-    selecting.iter().filter(|one| !answers(one)).map(|(claim, selector)| remark(claim, selector)).collect()
+    selecting
+        .iter()
+        .filter(|one| !answers(one))
+        .map(|(declaration, selector)| remark(declaration, selector))
+        .collect()
 }
 
-fn selector<'a>(claim: &Claim<'a>) -> Option<&'a StringMap> {
-    match &claim.document.object.resource {
+fn selector<'a>(declaration: &Declaration<'a>) -> Option<&'a StringMap> {
+    match &declaration.document.object.resource {
         Resource::Service(service) => Some(&service.selector).filter(|selector| !selector.is_empty()),
         _ => None,
     }
@@ -63,10 +70,16 @@ fn of_pods<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a 
     Some((&metadata.namespace, resource.pod(metadata)?.labels))
 }
 
-fn remark(claim: &Claim<'_>, selector: &StringMap) -> Violation {
+fn remark(declaration: &Declaration<'_>, selector: &StringMap) -> Violation {
     let pairs: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let namespace = &claim.document.reference.namespace;
+    let namespace = &declaration.document.reference.namespace;
     let message = format!("spec.selector: no pod in namespace {namespace} has {}", pairs.join(","));
-    let place = claim.document.place(&field_path(&["spec", "selector"]));
-    problem(claim, &rules::SELECTOR_MATCHES_NOTHING, place, message, "check the labels of pods and templates")
+    let place = declaration.document.place(&field_path(&["spec", "selector"]));
+    problem(
+        declaration,
+        &rules::SELECTOR_MATCHES_NOTHING,
+        place,
+        message,
+        "check the labels of pods and templates",
+    )
 }

@@ -4,6 +4,8 @@
 //! all of it stands in code, where neither HTML nor links nor mentions work; what steers a
 //! terminal or turns the direction of writing is left out everywhere.
 
+use schema::violation::shortened;
+
 /// The text in one line, without what steers a terminal or can't be seen.
 pub(super) fn plain(text: &str) -> String {
     let breaks = |c: char| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c };
@@ -17,7 +19,7 @@ fn is_invisible(c: char) -> bool {
 
 /// The text as inline code, cut to `chars_max` characters.
 pub(super) fn code(text: &str, chars_max: usize) -> String {
-    let text = cut(&plain(text), chars_max);
+    let text = shortened(plain(text), chars_max);
     if text.trim().is_empty() {
         return "``` ```".to_owned();
     }
@@ -31,7 +33,7 @@ pub(super) fn code(text: &str, chars_max: usize) -> String {
 /// The text as HTML code, for places where Markdown is not read.
 pub(super) fn html(text: &str, chars_max: usize) -> String {
     let mut escaped = String::new();
-    for c in cut(&plain(text), chars_max).chars() {
+    for c in shortened(plain(text), chars_max).chars() {
         match c {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
@@ -48,13 +50,6 @@ pub(super) fn html(text: &str, chars_max: usize) -> String {
         }
     }
     format!("<code>{escaped}</code>")
-}
-
-fn cut(text: &str, chars_max: usize) -> String {
-    match text.char_indices().nth(chars_max) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use schema::object::short_commit;
 use schema::violation::{Severity, Violation};
 
 use super::escape::{code, html};
 use super::text::field_line;
 use super::{Action, Change, Review, placed, short_hash};
-use crate::gitops::status::short;
 use crate::plural::plural;
 
 /// By this first line the comment is found again.
@@ -58,7 +58,7 @@ pub fn markdown(review: &Review) -> String {
         }
     }
     if !missing.is_empty() {
-        let (base, head) = (short(&review.base), short(&review.head));
+        let (base, head) = (short_commit(&review.base), short_commit(&review.head));
         let of: Vec<String> = missing.iter().map(|(action, count)| format!("{count} {action}")).collect();
         // A string takes every write.
         let _ = writeln!(
@@ -116,7 +116,7 @@ fn head(review: &Review) -> String {
         summary.unchanged,
         summary.quarantined
     );
-    let _ = writeln!(out, "`{}` → `{}`\n", short(&review.base), short(&review.head));
+    let _ = writeln!(out, "`{}` → `{}`\n", short_commit(&review.base), short_commit(&review.head));
     list(&mut out, review.notes.iter().map(|note| code(note, TEXT_CHARS_MAX)));
     named(&mut out, review, Action::Delete, "Deleted");
     named(&mut out, review, Action::Replace, "Stopped and restarted");

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use schema::object::short_commit;
 use schema::violation::Severity;
 
 use super::effects::Effect;
 use super::escape::plain;
 use super::{Action, Change, Field, Review, placed, short_hash};
 use crate::gitops::diff::brief;
-use crate::gitops::status::short;
 use crate::plural::plural;
 
 /// The review as text; `colour` for a terminal.
@@ -19,7 +19,13 @@ pub fn text(review: &Review, colour: bool) -> String {
     };
     let mut out = String::new();
     // A string takes every write.
-    let _ = writeln!(out, "plan {} -> {}: {}", short(&review.base), short(&review.head), review.headline());
+    let _ = writeln!(
+        out,
+        "plan {} -> {}: {}",
+        short_commit(&review.base),
+        short_commit(&review.head),
+        review.headline()
+    );
     let _ = writeln!(out, "hash {}", short_hash(&review.hash));
     for note in &review.notes {
         let _ = writeln!(out, "note {}", plain(note));

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use schema::codec;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation};
 use schema::keys::Key;
+use schema::object::short_commit;
 use schema::records::{EventType, Revision, Verdict};
 use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
@@ -19,7 +20,6 @@ use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, Op, SharedStore};
 
-use super::status::short;
 use super::{apply, bounds};
 
 pub mod plan;
@@ -73,7 +73,7 @@ impl VerdictLoop {
     }
 
     fn record_verdict(&self, revision: &Revision) {
-        let commit = short(&revision.commit);
+        let commit = short_commit(&revision.commit);
         let (kind, reason, message) = match &revision.verdict {
             Verdict::Good => {
                 (EventType::Normal, "Healthy", format!("all that commit {commit} changed is healthy"))

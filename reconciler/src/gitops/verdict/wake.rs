@@ -1,4 +1,4 @@
-//! Which sources are to look again because something of theirs need not wait any longer. Pure.
+//! Which sources are to look again because one of their objects need not wait any longer. Pure.
 //!
 //! A look costs a question to the remote. So a source is woken once for each wait that is over, and
 //! not more often than `GAP`; should it not go on then (its remote is away), its poll does it.

@@ -9,7 +9,7 @@ use super::load::Fleet;
 use super::trace::{StepForm, Trace, load_of};
 use super::{Entry, Metric, Report};
 use crate::controllers::autoscaler::{
-    AutoscalerMemory, Decision, Demand, Input, LOOK_SECONDS, MetricResult, PerResource, Tuning, decide, word,
+    AutoscalerMemory, Basis, Decision, Input, LOOK_SECONDS, MetricResult, PerResource, Tuning, decide, word,
 };
 use crate::simulate::trace::{TraceError, number, time};
 
@@ -57,12 +57,12 @@ impl Looks<'_> {
                 let help = "say how many pods there are, here or as `replicas` beside `steps`";
                 return Err(TraceError::at(place, "it is missing", help));
             };
-            let demand = match form {
-                StepForm::Pods(pods) => Demand::Pods(pods),
-                StepForm::Recommendation(replicas) => Demand::Given(*replicas),
+            let basis = match form {
+                StepForm::Pods(pods) => Basis::Pods(pods),
+                StepForm::Recommendation(replicas) => Basis::Given(*replicas),
                 StepForm::Load(_) => continue,
             };
-            before = Some(self.look(step.at, current, demand));
+            before = Some(self.look(step.at, current, basis));
         }
         Ok(())
     }
@@ -100,26 +100,26 @@ impl Looks<'_> {
             }
             let now = time(at);
             let pods = fleet.pods(load, now);
-            let desired = self.look(at, fleet.count(), Demand::Pods(&pods));
+            let desired = self.look(at, fleet.count(), Basis::Pods(&pods));
             fleet.scale(desired, now);
         }
         Ok(())
     }
 
     /// Decides, and gives the number of pods from then on.
-    fn look(&mut self, at: f64, current: u32, demand: Demand<'_>) -> u32 {
+    fn look(&mut self, at: f64, current: u32, basis: Basis<'_>) -> u32 {
         let now: Timestamp = time(at);
         let decision = decide(&Input {
             spec: self.spec,
             current,
-            demand,
+            basis,
             memory: &self.memory,
             now,
             tuning: &self.tuning,
         });
         let first = self.spec.metrics.iter().find_map(|metric| metric.resource.as_ref());
-        let load = match (demand, first) {
-            (Demand::Pods(pods), Some(metric)) => Some(load_of(pods, metric.name)),
+        let load = match (basis, first) {
+            (Basis::Pods(pods), Some(metric)) => Some(load_of(pods, metric.name)),
             _ => None,
         };
         let Decision { desired, recommendation, limit, metrics, memory, reason } = decision;

@@ -148,8 +148,8 @@ fn mocks_that_the_run_does_not_use_are_reported() {
     let report = simulate(RETRIED, json!({}), mocks).unwrap();
     assert_eq!(report.unused, ["mock `charge`: this run used 1 of its 2 answers"]);
     let unknown = Mocks::read(mocks).unwrap().unknown(&spec(RETRIED), "shop");
-    let told: Vec<_> = unknown.iter().map(|mock| (mock.name.as_str(), mock.help.as_str())).collect();
-    assert_eq!(told, [("shop/chrge", "did you mean `shop/charge`?")]);
+    let hints: Vec<_> = unknown.iter().map(|mock| (mock.name.as_str(), mock.help.as_str())).collect();
+    assert_eq!(hints, [("shop/chrge", "did you mean `shop/charge`?")]);
     let failing = r#"{"charge": {"error": "E"}, "tell": {"return": 1}}"#;
     let report = simulate(RETRIED, json!({}), failing).unwrap();
     assert_eq!(report.unused, ["mock `tell` was not used by this run"]);

@@ -54,7 +54,7 @@ pub enum ScheduleError {
     /// There are not five fields.
     #[error("has {0} field{s}, not 5", s = if *.0 == 1 { "" } else { "s" })]
     Fields(usize),
-    /// It begins with `@`, and no schedule is called so.
+    /// It begins with `@`, and no schedule has that name.
     #[error("there is no such name of a schedule")]
     Name,
     /// The expression can't be read.

@@ -117,7 +117,7 @@ intrinsics! {
     Uuid "States.UUID" [] 0 false
 }
 
-/// The text is neither a path nor a function that can be called so.
+/// The text is neither a path nor a valid call of a function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
     /// It is meant as a path.

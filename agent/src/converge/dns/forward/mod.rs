@@ -23,7 +23,7 @@ mod shares;
 mod tests;
 
 use self::cache::Cache;
-use self::order::Health;
+use self::order::UpstreamHealth;
 use self::shares::Shares;
 
 /// Questions under way at once. Each has two sockets at most, and an agent may have 1024 files open. One
@@ -67,7 +67,7 @@ pub(super) enum ForwardError {
 #[derive(Debug)]
 pub(super) struct Forwarder {
     upstreams: Vec<SocketAddr>,
-    health: Mutex<Health>,
+    health: Mutex<UpstreamHealth>,
     cache: Cache,
     shares: Shares,
     flights: Mutex<HashMap<Query, Weak<Flight>>>,
@@ -79,7 +79,7 @@ type Flight = OnceCell<Result<Arc<Message>, ForwardError>>;
 impl Forwarder {
     /// One that asks these, the first one first. No upstream twice.
     pub(super) fn new(upstreams: Vec<SocketAddr>) -> Self {
-        let health = Mutex::new(Health::new(upstreams.len()));
+        let health = Mutex::new(UpstreamHealth::new(upstreams.len()));
         let (shares, flights) = (Shares::of(QUESTIONS_MAX), Mutex::default());
         Self { upstreams, health, cache: Cache::new(), shares, flights }
     }
@@ -193,7 +193,7 @@ impl Forwarder {
         }
     }
 
-    fn health<T>(&self, work: impl FnOnce(&mut Health) -> T) -> T {
+    fn health<T>(&self, work: impl FnOnce(&mut UpstreamHealth) -> T) -> T {
         work(&mut lock(&self.health))
     }
 }

@@ -8,12 +8,12 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 
 /// What is known of each upstream.
 #[derive(Debug)]
-pub(super) struct Health {
+pub(super) struct UpstreamHealth {
     silent_until: Vec<Option<Instant>>,
     proven: Vec<bool>,
 }
 
-impl Health {
+impl UpstreamHealth {
     /// `count` upstreams that answer.
     pub(super) fn new(count: usize) -> Self {
         Self { silent_until: vec![None; count], proven: vec![false; count] }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn the_silent_are_asked_last_and_come_back() {
         let start = Instant::now();
-        let mut health = Health::new(3);
+        let mut health = UpstreamHealth::new(3);
         assert_eq!(health.order(start), [0, 1, 2]);
         health.silent(0, start);
         assert_eq!(health.order(start), [1, 2, 0]);

@@ -12,7 +12,7 @@ use schema::records::{Endpoint, ServiceRecord, dns_address, gateway_address};
 
 use super::{Entry, TTL, VERSION, Zone, ZoneSettings, address_record, pointer, reverse_name};
 use crate::catalog::Catalog;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 /// Weight of every SRV record: the targets are equals.
 const SRV_WEIGHT: u16 = 100;
@@ -37,7 +37,7 @@ impl Zone {
         for fixed in [Some(pods.clone()), below(domain, &["svc"])].into_iter().flatten() {
             index.entry(&fixed);
         }
-        let known = catalog.source != Source::Unknown;
+        let known = catalog.source != KnownFrom::Unknown;
         for (id, record) in &catalog.services {
             index.add_service(id, &record.value);
         }

@@ -10,7 +10,7 @@ use schema::snapshot::Versioned;
 
 use super::{Answer, TTL, Zone, ZoneSettings};
 use crate::catalog::{Catalog, Peer};
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 
 fn port(name: Option<&str>, protocol: Protocol, port: u16) -> ServicePortRecord {
     ServicePortRecord { name: name.map(Into::into), protocol, port, node_port: None }
@@ -32,7 +32,7 @@ fn catalog(services: Vec<(&str, &str, ServiceRecord)>, hosts: &[&str]) -> Catalo
         (NamespacedName::new("default", format!("r{index}")), versioned(record))
     };
     Catalog {
-        source: Source::Etcd,
+        source: KnownFrom::Etcd,
         services: services.into_iter().map(service).collect(),
         routes: hosts.iter().enumerate().map(route).collect(),
         revision: 7,

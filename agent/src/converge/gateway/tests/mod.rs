@@ -23,7 +23,7 @@ use super::shares::Turns;
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
 use crate::converge::functions::Functions;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 use crate::http::limits::Limits;
 use crate::http::server::{self, Server};
 
@@ -46,7 +46,7 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
 
 /// A catalog as etcd gave it.
 fn known() -> Catalog {
-    Catalog { source: Source::Etcd, ..Catalog::default() }
+    Catalog { source: KnownFrom::Etcd, ..Catalog::default() }
 }
 
 fn add_service(catalog: &mut Catalog, name: &str, record: Value) {

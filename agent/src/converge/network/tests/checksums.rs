@@ -14,7 +14,7 @@ use super::tunnel::{entries, peers, seen, tunnel};
 use crate::catalog::Catalog;
 use crate::converge::network::tunnel::{TunnelSeen, TunnelStep, plan};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 use crate::node_address::NodeAddress;
 use crate::testing::TestNamespace;
 use crate::worlds::iptables::FakeIptables;
@@ -84,7 +84,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
         service_cidr: "10.96.0.0/16".parse().unwrap(),
     };
     let catalog =
-        Catalog { source: Source::Etcd, peers: peers(&[2]).unwrap_or_default(), ..Catalog::default() };
+        Catalog { source: KnownFrom::Etcd, peers: peers(&[2]).unwrap_or_default(), ..Catalog::default() };
     let mut network = NetworkLoop::new(
         NetworkSettings::new("mk8s", 1450),
         NetworkDeps {

@@ -9,7 +9,7 @@ use schema::meta::NamespacedName;
 
 use super::ids::Uid;
 use crate::converge::names;
-use crate::converge::pods::probe::machine::{Health, ProbeKind};
+use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::probe::target::Action;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer};
 
@@ -73,7 +73,7 @@ pub struct Container {
     /// What is done before it is stopped, or why its label can't be read.
     pub hook: Option<Result<Action, String>>,
     /// What its probes said, if it has any and they said anything.
-    pub health: Option<Health>,
+    pub health: Option<ProbeHealth>,
     /// What its startup or readiness probe said last, while it fails.
     pub failing: Option<String>,
     /// Digests of the files that the pod has mounted (pause containers).

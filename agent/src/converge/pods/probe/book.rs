@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::machine::Health;
+use super::machine::ProbeHealth;
 
 /// Before a write that failed is tried again; doubled up to the other.
 const RETRY: Duration = Duration::from_secs(1);
@@ -30,12 +30,12 @@ pub struct RunHealth {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     #[serde(flatten)]
-    pub health: Health,
+    pub health: ProbeHealth,
 }
 
 impl RunHealth {
     /// What it says of the life that began then.
-    pub fn of(&self, started_at: Option<Timestamp>) -> Option<Health> {
+    pub fn of(&self, started_at: Option<Timestamp>) -> Option<ProbeHealth> {
         is_same_life(self.started_at, started_at).then_some(self.health)
     }
 }
@@ -92,7 +92,7 @@ impl HealthBook {
     }
 
     /// Takes down what is known of the life of a container that began then.
-    pub fn set(&self, id: &str, started_at: Option<Timestamp>, health: Health) {
+    pub fn set(&self, id: &str, started_at: Option<Timestamp>, health: ProbeHealth) {
         let known = RunHealth { started_at, health };
         let mut pages = self.pages();
         if pages.newest.get(id) != Some(&known) {

@@ -71,7 +71,7 @@ impl Timing {
 /// What is known of a container that runs. Kept on the node's disk by container id, so that an agent
 /// that was restarted goes on with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Health {
+pub struct ProbeHealth {
     /// Its startup probe succeeded, or it has none.
     pub started: bool,
     /// Started, and its readiness probe succeeds, or it has none.
@@ -81,7 +81,7 @@ pub struct Health {
     pub failed: Option<ProbeKind>,
 }
 
-impl Health {
+impl ProbeHealth {
     /// What is known of a container that runs, with or without a startup and a readiness probe. What was
     /// known of it says nothing where there is no probe: it may be from before the container ran.
     pub fn known(former: Option<Self>, startup: bool, readiness: bool) -> Self {
@@ -96,7 +96,7 @@ impl Health {
 #[derive(Debug, Clone)]
 pub struct ProbeMachine {
     timings: BTreeMap<ProbeKind, Timing>,
-    health: Health,
+    health: ProbeHealth,
     /// Per probe the last result, and how often in a row.
     runs: BTreeMap<ProbeKind, (bool, u32)>,
 }
@@ -104,22 +104,22 @@ pub struct ProbeMachine {
 impl ProbeMachine {
     /// A container with these probes. `former` is what was last known of this very start: it stands
     /// until a probe says otherwise.
-    pub fn new(timings: BTreeMap<ProbeKind, Timing>, former: Option<Health>) -> Self {
+    pub fn new(timings: BTreeMap<ProbeKind, Timing>, former: Option<ProbeHealth>) -> Self {
         let has = |kind| timings.contains_key(&kind);
-        let health = Health::known(former, has(ProbeKind::Startup), has(ProbeKind::Readiness));
+        let health = ProbeHealth::known(former, has(ProbeKind::Startup), has(ProbeKind::Readiness));
         Self { timings, health, runs: BTreeMap::new() }
     }
 
     /// What is known now.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> ProbeHealth {
         self.health
     }
 
     /// Whose turn it is: none after a failure that restarts, startup alone before it succeeded.
     pub fn active(&self) -> Vec<ProbeKind> {
         let turn: &[ProbeKind] = match self.health {
-            Health { failed: Some(_), .. } => &[],
-            Health { started: false, .. } => &[ProbeKind::Startup],
+            ProbeHealth { failed: Some(_), .. } => &[],
+            ProbeHealth { started: false, .. } => &[ProbeKind::Startup],
             _ => &[ProbeKind::Readiness, ProbeKind::Liveness],
         };
         turn.iter().copied().filter(|kind| self.timings.contains_key(kind)).collect()

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schema::meta::NamespacedName;
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Health, ProbeKind, Timing};
+use super::machine::{ProbeHealth, ProbeKind, Timing};
 use crate::worlds::prober::HttpRequest;
 
 /// Something to ask of a container. As JSON it is the label of a container with a preStop hook.
@@ -40,7 +40,7 @@ pub struct ProbeTarget {
     /// When it started; none if Docker does not say.
     pub started_at: Option<Timestamp>,
     pub checks: BTreeMap<ProbeKind, Check>,
-    pub former: Option<Health>,
+    pub former: Option<ProbeHealth>,
 }
 
 /// What is to be asked, by Docker's id.

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::book::HealthBook;
-use super::machine::{Health, ProbeKind, ProbeMachine, Timing};
+use super::machine::{ProbeHealth, ProbeKind, ProbeMachine, Timing};
 use super::perform::{Asker, Found};
 use super::runner::ProbeRunner;
 use super::target::{Action, Check, ProbeTarget, Targets};
@@ -34,12 +34,12 @@ fn timing(success_threshold: u32, failure_threshold: u32) -> Timing {
     }
 }
 
-fn machine(kinds: &[ProbeKind], former: Option<Health>) -> ProbeMachine {
+fn machine(kinds: &[ProbeKind], former: Option<ProbeHealth>) -> ProbeMachine {
     ProbeMachine::new(kinds.iter().map(|kind| (*kind, timing(1, 3))).collect(), former)
 }
 
 /// `started`, `ready` and failed, as letters.
-fn word(health: Health) -> String {
+fn word(health: ProbeHealth) -> String {
     let flag = |holds, letter| if holds { letter } else { "-" };
     let failed = health.failed.map_or("", ProbeKind::word);
     format!("{}{}{failed}", flag(health.started, "s"), flag(health.ready, "r"))
@@ -105,10 +105,10 @@ fn only_as_many_in_a_row_as_the_threshold_count() {
     }
 }
 
-// Seen red with `Health::default()` for `former`.
+// Seen red with `ProbeHealth::default()` for `former`.
 #[test]
 fn a_new_agent_goes_on_with_what_the_former_one_knew() {
-    let known = |started, ready, failed| Some(Health { started, ready, failed });
+    let known = |started, ready, failed| Some(ProbeHealth { started, ready, failed });
     let all = [Startup, Readiness, Liveness];
     let mut ready = machine(&all, known(true, true, None));
     assert_eq!((word(ready.health()).as_str(), ready.active()), ("sr", vec![Readiness, Liveness]));
@@ -438,7 +438,7 @@ async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
     let book = HealthBook::open(state.path(), Nudge::new().0);
     let shutdown = CancellationToken::new();
     tokio::spawn(book.clone().run(shutdown.clone()));
-    book.set("c", None, Health { started: true, ready: true, failed: None });
+    book.set("c", None, ProbeHealth { started: true, ready: true, failed: None });
     tokio::time::sleep(SECOND * 30).await;
     assert_eq!(book.kept().get("c").map(|known| word(known.health)), Some("sr".into()));
     std::fs::remove_file(&in_the_way).unwrap();

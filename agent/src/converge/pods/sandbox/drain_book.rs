@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use super::drain::{Drain, DrainedBy, REPLICA_DRAIN_MIN};
 use crate::catalog::Catalog;
 use crate::converge::pods::facts::{PodFacts, Uid};
-use crate::desired::{Desired, Source};
+use crate::desired::{Desired, KnownFrom};
 use crate::worlds::netlink::Netlink;
 
 /// Longest wait for what the other nodes say, in one look: the other pods of the node are not held up.
@@ -121,7 +121,7 @@ impl DrainBook {
     }
 
     fn follow(&mut self, pods: &BTreeMap<Uid, PodFacts>, desired: &Desired, catalog: &Catalog) {
-        if catalog.source == Source::Unknown {
+        if catalog.source == KnownFrom::Unknown {
             return;
         }
         let listed = endpoints_of(&self.node, catalog);

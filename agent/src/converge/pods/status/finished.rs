@@ -13,7 +13,7 @@ use schema::snapshot::Snapshot;
 use crate::converge::names;
 use crate::converge::pods::facts::{Finished, NodeFacts};
 use crate::converge::pods::volume::folders;
-use crate::desired::{Desired, Source};
+use crate::desired::{Desired, KnownFrom};
 
 /// What is known of it; the disk and etcd are read once.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl FinishedBook {
                 }
             }
         }
-        if desired.source != Source::Unknown && desired.is_settled() && desired.unreadable.is_empty() {
+        if desired.source != KnownFrom::Unknown && desired.is_settled() && desired.unreadable.is_empty() {
             self.pages.retain(|uid, _| desired.pods.values().any(|binding| binding.pod.uid == *uid));
         }
         self.pages.clone()

@@ -12,7 +12,7 @@ use crate::converge::pods::container::machine::{self, restarts};
 use crate::converge::pods::container::redact::UNSHOWN;
 use crate::converge::pods::container::rendered::secrets_of;
 use crate::converge::pods::facts::{Container, Exited, NodeFacts, PodFacts, State};
-use crate::converge::pods::probe::machine::{Health, ProbeKind};
+use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::steps::{Decision, DecisionReason};
 
 /// Why a pod is not ready while all its containers run, in the kubelet's words.
@@ -152,7 +152,7 @@ fn container(
     }
     last_state.as_mut().map(redacted);
     let former = current.and_then(|c| c.health);
-    let health = Health::known(former, spec.startup_probe.is_some(), spec.readiness_probe.is_some());
+    let health = ProbeHealth::known(former, spec.startup_probe.is_some(), spec.readiness_probe.is_some());
     ContainerStatus {
         name: spec.name.clone(),
         image: spec.image.clone(),

@@ -23,7 +23,7 @@ use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
 
 use crate::converge::names;
 use crate::converge::pods::facts::{Container, Exited, NodeFacts, Observed, PodFacts, State, Work};
-use crate::desired::{Desired, Source};
+use crate::desired::{Desired, KnownFrom};
 
 /// A time; others are written as seconds after it.
 fn at(seconds: i64) -> Timestamp {
@@ -78,7 +78,7 @@ fn wants(bindings: &[Binding]) -> Observed {
     Observed {
         node: node(),
         desired: Desired {
-            source: Source::Etcd,
+            source: KnownFrom::Etcd,
             subnet: Some(subnet()),
             pods,
             settled: true,

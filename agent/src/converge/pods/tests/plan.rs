@@ -11,7 +11,7 @@ use crate::converge::pods::sandbox::allocate::about_to_be_given;
 use crate::converge::pods::status::statuses::Statuses;
 use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{ContainerAct, Decision, DecisionReason, PauseStep, Target, Task, Up};
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 use crate::worlds::netlink::{HostEnd, Listener, host_link_name};
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
@@ -84,10 +84,10 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
     );
     observed.links = Some([("mk8sv123456789".to_owned(), HostEnd::default())].into());
     observed.folders = ["abc".to_owned()].into();
-    observed.desired.source = Source::Unknown;
+    observed.desired.source = KnownFrom::Unknown;
     let unknown = plan(&observed, at(0));
     assert!(schema::control::Plan::is_empty(&unknown), "{unknown:?}");
-    observed.desired.source = Source::Etcd;
+    observed.desired.source = KnownFrom::Etcd;
     observed.desired.unreadable.insert(gone.pod.reference(), "broken".into());
     let unreadable = plan(&observed, at(0));
     assert!(schema::control::Plan::is_empty(&unreadable), "{unreadable:?}");

@@ -16,14 +16,14 @@ use crate::converge::pods::facts::{Container, Observed, PodFacts, State, Trouble
 use crate::converge::pods::observe;
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::probe::book::RunHealth;
-use crate::converge::pods::probe::machine::{Health, ProbeKind};
+use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{DecisionReason, Task};
 use crate::worlds::docker::{EngineState, Exit, FakeExec};
 use crate::worlds::prober::FakeAnswer;
 
 fn sick(state: State) -> Container {
-    let health = Health { started: true, ready: false, failed: Some(ProbeKind::Liveness) };
+    let health = ProbeHealth { started: true, ready: false, failed: Some(ProbeKind::Liveness) };
     Container { health: Some(health), ..container("web", 0, state) }
 }
 
@@ -58,8 +58,8 @@ fn policy_exit_code_and_probe_decide_together() {
 #[test]
 fn what_is_known_of_a_container_is_of_one_life_of_it() {
     let web = with_probes(OnFailure);
-    let ill = Health { started: true, ready: false, failed: Some(ProbeKind::Liveness) };
-    let well = Health { started: true, ready: true, failed: None };
+    let ill = ProbeHealth { started: true, ready: false, failed: Some(ProbeKind::Liveness) };
+    let well = ProbeHealth { started: true, ready: true, failed: None };
     for (health, known_of, began, expected) in
         [(well, 5, 5, "ready"), (well, 5, 9, "runs"), (ill, 5, 5, "killed"), (ill, 5, 9, "runs")]
     {
@@ -173,7 +173,7 @@ fn a_probe_with_a_grace_of_its_own_ends_its_container_by_it() {
     }));
     web.pod.spec = spec.into();
     for (failed, grace) in [(ProbeKind::Liveness, 77), (ProbeKind::Startup, 5)] {
-        let health = Health { started: true, ready: false, failed: Some(failed) };
+        let health = ProbeHealth { started: true, ready: false, failed: Some(failed) };
         let ill = Container { health: Some(health), ..container("web", 0, running()) };
         let observed = seen(&web, vec![ill, container("other", 0, running())]);
         let kills = plan(&observed, at(100)).pods[&web.pod.uid].kills.clone();
@@ -196,7 +196,7 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     assert_eq!(ready(&observed), ((true, false), (true, true), false), "nothing is known yet");
     assert_eq!(plan(&observed, at(100)).probes.keys().collect::<Vec<_>>(), ["web-0"]);
     // From the former agent's disk, and without it from etcd.
-    let well = Health { started: true, ready: true, failed: None };
+    let well = ProbeHealth { started: true, ready: true, failed: None };
     let kept = [("web-0".to_owned(), RunHealth { started_at: None, health: well })].into();
     observe::fill_health(&mut observed.pods, &kept, |_| None);
     assert_eq!(ready(&observed), ((true, true), (true, true), true));
@@ -214,7 +214,7 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     assert!(!reported(&web, &observed).container_statuses[0].ready);
 }
 
-// Seen red without `|| !startup` and `|| !readiness` in `Health::known`: never ready, whatever happens.
+// Seen red without `|| !startup` and `|| !readiness` in `ProbeHealth::known`: never ready, whatever happens.
 #[test]
 fn what_was_reported_before_it_ran_holds_no_container_without_probes_back() {
     let web = with_probes(Always);

@@ -16,7 +16,7 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::pod_table::PodTable;
-use crate::desired::Source;
+use crate::desired::KnownFrom;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::jumps::removal;
 use crate::packet_rules::saved::saved_rules;
@@ -116,7 +116,7 @@ impl Node {
             let value = ServiceRecord::clone(record);
             (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: self.revision }))
         });
-        let (source, revision) = (Source::Etcd, self.revision);
+        let (source, revision) = (KnownFrom::Etcd, self.revision);
         let catalog = Catalog { source, revision, services: table.collect(), ..Catalog::default() };
         self.catalogs.send_replace(Arc::new(catalog));
     }
@@ -148,7 +148,7 @@ fn services_loop(
     iptables: &Arc<RealIptables>,
     subnet: watch::Receiver<Option<Subnet>>,
 ) -> (watch::Sender<Arc<Catalog>>, ServicesLoop) {
-    let known = Catalog { source: Source::Etcd, ..Catalog::default() };
+    let known = Catalog { source: KnownFrom::Etcd, ..Catalog::default() };
     let (catalogs, catalog) = watch::channel(Arc::new(known));
     let services = ServicesLoop::new(ServicesDeps {
         node: "here".to_owned(),

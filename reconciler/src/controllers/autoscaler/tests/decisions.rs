@@ -25,7 +25,7 @@ fn of_several_metrics_the_most_counts_and_a_failing_one_keeps_it_from_shrinking(
         pod.usage.as_mut().unwrap().used.memory = memory.map(|share| share * 1_000_000);
         vec![pod; 4]
     };
-    let decided = |pods: &[Pod]| look(&spec, 4, Demand::Pods(pods), &seen_before(), 0);
+    let decided = |pods: &[Pod]| look(&spec, 4, Basis::Pods(pods), &seen_before(), 0);
     let grows = decided(&used(200, Some(1000)));
     assert_eq!((grows.desired, grows.recommendation), (8, Some(8)));
     assert_eq!(grows.reason, "memory resource utilization (percentage of request) above target");
@@ -49,7 +49,7 @@ fn a_target_of_no_pods_is_left_alone() {
     let decision = look(
         &spec(&[utilization(ResourceName::Cpu, 50)], (3, 5)),
         0,
-        Demand::Given(4),
+        Basis::Given(4),
         &AutoscalerMemory::default(),
         0,
     );
@@ -62,7 +62,7 @@ fn a_target_of_no_pods_is_left_alone() {
 fn bounds_come_before_metrics() {
     let spec = spec(&[utilization(ResourceName::Cpu, 50)], (3, 5));
     for (current, desired, limit) in [(2, 3, Limit::TooFewReplicas), (10, 5, Limit::TooManyReplicas)] {
-        let decision = look(&spec, current, Demand::Pods(&[]), &AutoscalerMemory::default(), 0);
+        let decision = look(&spec, current, Basis::Pods(&[]), &AutoscalerMemory::default(), 0);
         assert_eq!((decision.desired, decision.recommendation, decision.limit), (desired, None, limit));
         assert_eq!(words(&decision.memory.conditions), "AbleToScale=True/SucceededRescale");
     }
@@ -72,7 +72,7 @@ fn bounds_come_before_metrics() {
 fn conditions_say_what_holds_it() {
     let at_target = |spec: &HorizontalPodAutoscalerSpec, current, used, memory: &AutoscalerMemory| {
         let pods = vec![pod(used); current as usize];
-        look(spec, current, Demand::Pods(&pods), memory, 0)
+        look(spec, current, Basis::Pods(&pods), memory, 0)
     };
     let spec = spec(&[utilization(ResourceName::Cpu, 50)], (2, 5));
     let active = "ScalingActive=True/ValidMetricFound";
@@ -102,10 +102,10 @@ fn conditions_say_what_holds_it() {
 #[test]
 fn a_condition_keeps_its_time_until_it_turns() {
     let spec = spec(&[utilization(ResourceName::Cpu, 50)], (1, 5));
-    let first = look(&spec, 1, Demand::Pods(&[pod(500)]), &AutoscalerMemory::default(), 0);
-    let second = look(&spec, 1, Demand::Pods(&[pod(500)]), &first.memory, 15);
+    let first = look(&spec, 1, Basis::Pods(&[pod(500)]), &AutoscalerMemory::default(), 0);
+    let second = look(&spec, 1, Basis::Pods(&[pod(500)]), &first.memory, 15);
     assert_eq!(first.memory.conditions, second.memory.conditions);
-    let third = look(&spec, 1, Demand::Pods(&[]), &second.memory, 30);
+    let third = look(&spec, 1, Basis::Pods(&[]), &second.memory, 30);
     let active = |decision: &Decision| decision.memory.conditions[1].last_transition_time;
     assert_eq!((active(&second), active(&third)), (at(0), at(30)));
 }

@@ -9,7 +9,7 @@ use schema::kinds::pod::PodPhase;
 use schema::records::{Recommendation, ScaleChange};
 
 use super::decide;
-use super::model::{AutoscalerMemory, Decision, Demand, Input, Limit, PerResource, Pod, Sample, Tuning};
+use super::model::{AutoscalerMemory, Basis, Decision, Input, Limit, PerResource, Pod, Sample, Tuning};
 
 mod decisions;
 mod metrics;
@@ -118,9 +118,9 @@ fn changes(all: &[(i64, u32)]) -> Vec<ScaleChange> {
 fn look(
     spec: &HorizontalPodAutoscalerSpec,
     current: u32,
-    demand: Demand<'_>,
+    basis: Basis<'_>,
     memory: &AutoscalerMemory,
     seconds: i64,
 ) -> Decision {
-    decide(&Input { spec, current, demand, memory, now: at(seconds), tuning: &Tuning::default() })
+    decide(&Input { spec, current, basis, memory, now: at(seconds), tuning: &Tuning::default() })
 }

@@ -10,7 +10,7 @@ use schema::violation::{Rule, Violation};
 
 /// A document that names an object.
 #[derive(Debug, Clone, Copy)]
-pub struct Claim<'a> {
+pub struct Declaration<'a> {
     /// The file.
     pub file: &'a Arc<str>,
     /// The document.
@@ -22,22 +22,22 @@ pub struct Claim<'a> {
 /// An object as it is live.
 pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
 
-/// A violation of `rule` in the document of `claim`, at line and column.
+/// A violation of `rule` in the document of `declaration`, at line and column.
 pub(super) fn problem(
-    claim: &Claim<'_>,
+    declaration: &Declaration<'_>,
     rule: &'static Rule,
     (line, column): (u32, u32),
     message: String,
     help: impl Into<String>,
 ) -> Violation {
     Violation {
-        file: claim.file.to_string(),
+        file: declaration.file.to_string(),
         line,
         column,
         severity: rule.severity,
         rule: rule.id.to_owned(),
         message,
         help: help.into(),
-        object: Some(claim.document.reference.to_string()),
+        object: Some(declaration.document.reference.to_string()),
     }
 }

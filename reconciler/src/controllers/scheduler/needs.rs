@@ -7,7 +7,7 @@ use schema::records::PodInstance;
 
 /// What a pod needs of a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Demand<'a> {
+pub struct Needs<'a> {
     /// The only node it may run on.
     pub node_name: Option<&'a str>,
     /// Labels that the node must have.
@@ -22,7 +22,7 @@ pub struct Demand<'a> {
     pub host_ports: Vec<(u16, Protocol)>,
 }
 
-impl<'a> Demand<'a> {
+impl<'a> Needs<'a> {
     /// What `spec` needs: the sum over its containers, or the largest init container if that is
     /// more, as in Kubernetes.
     pub fn of(spec: &'a PodSpec) -> Self {
@@ -64,14 +64,14 @@ pub(super) type Owner<'a> = (&'a str, Kind, &'a str);
 
 /// A pod with what it needs of a node.
 #[derive(Clone)]
-pub(super) struct PodDemand<'a> {
+pub(super) struct PodNeeds<'a> {
     pub(super) pod: &'a PodInstance,
-    pub(super) demand: Demand<'a>,
+    pub(super) needs: Needs<'a>,
 }
 
-impl<'a> PodDemand<'a> {
+impl<'a> PodNeeds<'a> {
     pub(super) fn of(pod: &'a PodInstance) -> Self {
-        Self { pod, demand: Demand::of(&pod.spec) }
+        Self { pod, needs: Needs::of(&pod.spec) }
     }
 
     pub(super) fn owner(&self) -> Owner<'a> {
