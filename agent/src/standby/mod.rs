@@ -168,10 +168,17 @@ type Asked = (Vec<(Role, OwnedFd)>, UnixStream);
 
 /// The sockets of the process that serves them, and itself; none if there is none.
 fn ask(agent_dir: &Path) -> io::Result<Option<Asked>> {
-    let Some(stream) = connect(agent_dir)? else { return Ok(None) };
+    connect(agent_dir)?.map_or(Ok(None), answer)
+}
+
+fn answer(stream: UnixStream) -> io::Result<Option<Asked>> {
     stream.set_read_timeout(Some(ANSWER_MAX))?;
-    let sockets = wire::receive(&stream)?;
-    Ok(Some((sockets, stream)))
+    match wire::receive(&stream) {
+        Ok(sockets) => Ok(Some((sockets, stream))),
+        // It was killed before it took the connection.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A process serves in the place of an agent.
@@ -184,7 +191,8 @@ pub fn end(agent_dir: &Path) -> io::Result<bool> {
     let asked = ask(agent_dir)?;
     if let Some((_sockets, giver)) = &asked {
         let mut giver = giver;
-        giver.write_all(TAKEN)?;
+        // One that has ended by itself is no trouble.
+        let _ = giver.write_all(TAKEN);
         // Until it is gone its files are not all ours to remove.
         let _ = io::Read::read(&mut giver, &mut [0; 1]);
     }

@@ -266,7 +266,7 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     }
     let checked = check::finish(&documents, scene);
     let mut plan = SyncPlan::default();
-    let steps = spread(&checked.wanted, |(object, declaration)| put(situation, object, declaration));
+    let steps = spread(&checked.wanted, |(object, declared)| put(situation, object, declared));
     plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
     plan.steps = steps.into_iter().flatten().collect();
     plan_removals(situation, removals, &mut plan);
@@ -277,18 +277,18 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     plan
 }
 
-fn put(situation: &Situation, object: &ObjectRef, declaration: &Declaration<'_>) -> Option<Step> {
+fn put(situation: &Situation, object: &ObjectRef, declared: &Declaration<'_>) -> Option<Step> {
     let step = |act, over, why| Some(Step { object: object.clone(), act, over, why });
     let place = |commit: &str, author: &str| Provenance {
         source: situation.source.clone(),
         commit: commit.to_owned(),
         author: author.to_owned(),
-        file: declaration.file.to_string(),
-        line: declaration.document.line,
+        file: declared.file.to_string(),
+        line: declared.document.line,
     };
     let here = || place(&situation.commit.id, &situation.commit.author);
-    let Some(live) = declaration.live else {
-        let new = Act::Create(built(declaration, here(), 1));
+    let Some(live) = declared.live else {
+        let new = Act::Create(built(declared, here(), 1));
         return match situation.malformed.contains(object) {
             true => step(new, Over::Unreadable, StepReason::Unreadable),
             false => step(new, Over::Nothing, StepReason::Missing),
@@ -297,43 +297,42 @@ fn put(situation: &Situation, object: &ObjectRef, declaration: &Declaration<'_>)
     let Versioned { value: live, mod_revision, .. } = live;
     let over = Over::Revision(*mod_revision);
     // Compared in full and not by the stored hash alone: a hand may have changed one without the other.
-    let same_spec =
-        live.hash == declaration.document.hash && live.resource == declaration.document.object.resource;
-    let same_words = live.metadata == declaration.document.object.metadata
-        && live.api_version == declaration.document.object.api_version;
-    let same_spec = same_spec && live.files == declaration.document.files;
+    let same_spec = live.hash == declared.document.hash && live.resource == declared.document.object.resource;
+    let same_words = live.metadata == declared.document.object.metadata
+        && live.api_version == declared.document.object.api_version;
+    let same_spec = same_spec && live.files == declared.document.files;
     if !same_spec || !same_words {
-        let draft = &declaration.document.object;
+        let draft = &declared.document.object;
         let mut fields = changes((&live.metadata, &live.resource), (&draft.metadata, &draft.resource));
-        fields.extend(file_changes(&live.files, &declaration.document.files));
-        let another = live.hash != declaration.document.hash;
-        let object = built(declaration, here(), live.generation + u64::from(another));
+        fields.extend(file_changes(&live.files, &declared.document.files));
+        let another = live.hash != declared.document.hash;
+        let object = built(declared, here(), live.generation + u64::from(another));
         // A hash that is not the resource's was changed by a hand, and pods go by the hash.
         let replaced = live.resource.is_replaced_by(&draft.resource)
             || draft.resource.kind().descriptor().labels_are_of_replicas
                 && live.metadata.labels != draft.metadata.labels
             || live.resource == draft.resource && another
-            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &declaration.document.files);
+            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &declared.document.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
         return step(act, over, StepReason::Changed(fields));
     }
     let (file, line) = (&live.provenance.file, live.provenance.line);
-    if **file == **declaration.file && line == declaration.document.line {
+    if **file == **declared.file && line == declared.document.line {
         return None;
     }
-    let moved = built(declaration, place(&live.provenance.commit, &live.provenance.author), live.generation);
+    let moved = built(declared, place(&live.provenance.commit, &live.provenance.author), live.generation);
     step(Act::Update(moved), over, StepReason::Moved { from: format!("{file}:{line}") })
 }
 
-fn built(declaration: &Declaration<'_>, provenance: Provenance, generation: u64) -> Arc<Object> {
-    let draft = &declaration.document.object;
+fn built(declared: &Declaration<'_>, provenance: Provenance, generation: u64) -> Arc<Object> {
+    let draft = &declared.document.object;
     Arc::new(Object {
         api_version: draft.api_version.clone(),
         metadata: draft.metadata.clone(),
         resource: draft.resource.clone(),
         provenance,
-        files: declaration.document.files.clone(),
-        hash: declaration.document.hash.clone(),
+        files: declared.document.files.clone(),
+        hash: declared.document.hash.clone(),
         generation,
     })
 }

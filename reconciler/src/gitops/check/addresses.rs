@@ -19,11 +19,11 @@ pub(crate) fn warn(manifests: &Manifests, range: Option<Ipv4Net>) -> Vec<Violati
     let all = manifests.iter().flat_map(|(file, manifest)| {
         manifest.documents.iter().map(move |document| Declaration { file, document, live: None })
     });
-    all.filter_map(|declaration| {
-        let Resource::Service(service) = &declaration.document.object.resource else { return None };
+    all.filter_map(|declared| {
+        let Resource::Service(service) = &declared.document.object.resource else { return None };
         let address: Ipv4Addr = service.cluster_ip.as_deref()?.parse().ok()?;
         let why = refused(address, range)?;
-        let place = declaration.document.place(&field_path(&["spec", "clusterIP"]));
+        let place = declared.document.place(&field_path(&["spec", "clusterIP"]));
         let message = format!("spec.clusterIP: {address} {why}");
         let help = match range {
             Some(_) => "choose another one, or leave it out to get a free one",
@@ -31,7 +31,7 @@ pub(crate) fn warn(manifests: &Manifests, range: Option<Ipv4Net>) -> Vec<Violati
                 "choose another one, or leave it out; `minik8s serve --service-cidr` may set another range"
             }
         };
-        Some(problem(&declaration, &rules::CLUSTER_IP_RANGE, place, message, help))
+        Some(problem(&declared, &rules::CLUSTER_IP_RANGE, place, message, help))
     })
     .collect()
 }

@@ -30,7 +30,7 @@ pub(super) struct Waits<'a> {
 
 /// An object that waits for itself in the end, by its document.
 pub(super) struct Waiting<'a> {
-    pub(super) declaration: &'a Declaration<'a>,
+    pub(super) declared: &'a Declaration<'a>,
     /// The dependency that leads around.
     pub(super) path: Vec<OwnedStep>,
     pub(super) message: String,
@@ -39,11 +39,9 @@ pub(super) struct Waiting<'a> {
 impl<'a> Waits<'a> {
     pub(super) fn of(scene: &Scene<'a>) -> Self {
         let waits = |metadata: &ObjectMeta| !metadata.depends_on.is_empty();
-        let declared =
-            scene.declarations.iter().filter(|declaration| waits(&declaration.document.object.metadata));
+        let declared = scene.declarations.iter().filter(|declared| waits(&declared.document.object.metadata));
         let live = scene.live.iter().filter(|(_, live)| waits(&live.value.metadata));
-        let mut objects: Vec<&'a ObjectRef> =
-            declared.map(|declaration| &declaration.document.reference).collect();
+        let mut objects: Vec<&'a ObjectRef> = declared.map(|declared| &declared.document.reference).collect();
         objects.extend(live.map(|(object, _)| object));
         objects.sort_unstable();
         objects.dedup();
@@ -51,9 +49,8 @@ impl<'a> Waits<'a> {
             let targets = metadata.into_iter().flat_map(dependencies);
             targets.filter_map(|target| objects.binary_search(&&target).ok()).collect()
         };
-        let of_document = |object: &ObjectRef| {
-            scene.declaration(object).map(|declaration| &declaration.document.object.metadata)
-        };
+        let of_document =
+            |object: &ObjectRef| scene.declared(object).map(|declared| &declared.document.object.metadata);
         let of_live = |object: &ObjectRef| scene.live.get(object).map(|live| &live.value.metadata);
         let wanted = objects.iter().map(|object| targets(of_document(object))).collect();
         let live = objects.iter().map(|object| targets(of_live(object))).collect();
@@ -94,12 +91,12 @@ impl<'a> Waits<'a> {
             for at in &knot {
                 // None: as it is live, so no manifest is at fault now.
                 let is_wanted = matches!(present[*at], Some(Present::Wanted(_)));
-                let declaration = if is_wanted { scene.declaration(self.objects[*at]) } else { None };
-                let Some((declaration, next)) = declaration.zip(next_in(&knot, &edges, *at)) else {
+                let declared = if is_wanted { scene.declared(self.objects[*at]) } else { None };
+                let Some((declared, next)) = declared.zip(next_in(&knot, &edges, *at)) else {
                     continue;
                 };
                 let message = format!("{} wait for each other", self.chain(&knot, &edges, *at));
-                found.push(Waiting { declaration, path: path(declaration, self.objects[next]), message });
+                found.push(Waiting { declared, path: path(declared, self.objects[next]), message });
             }
         }
         found
@@ -143,8 +140,8 @@ fn next_in(knot: &BTreeSet<usize>, edges: &[&[usize]], at: usize) -> Option<usiz
 }
 
 /// The item of `dependsOn` that names `object`.
-fn path(declaration: &Declaration<'_>, object: &ObjectRef) -> Vec<OwnedStep> {
-    let metadata = &declaration.document.object.metadata;
+fn path(declared: &Declaration<'_>, object: &ObjectRef) -> Vec<OwnedStep> {
+    let metadata = &declared.document.object.metadata;
     let names = |text: &String| parse_reference(text, &metadata.namespace).is_ok_and(|one| one == *object);
     let index = metadata.depends_on.iter().position(names).unwrap_or_default();
     FieldAt::dependency(index).path()

@@ -22,22 +22,22 @@ pub struct Declaration<'a> {
 /// An object as it is live.
 pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
 
-/// A violation of `rule` in the document of `declaration`, at line and column.
+/// A violation of `rule` in the document of `declared`, at line and column.
 pub(super) fn problem(
-    declaration: &Declaration<'_>,
+    declared: &Declaration<'_>,
     rule: &'static Rule,
     (line, column): (u32, u32),
     message: String,
     help: impl Into<String>,
 ) -> Violation {
     Violation {
-        file: declaration.file.to_string(),
+        file: declared.file.to_string(),
         line,
         column,
         severity: rule.severity,
         rule: rule.id.to_owned(),
         message,
         help: help.into(),
-        object: Some(declaration.document.reference.to_string()),
+        object: Some(declared.document.reference.to_string()),
     }
 }

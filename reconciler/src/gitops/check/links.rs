@@ -28,7 +28,7 @@ const NAMED_MAX: usize = 5;
 pub(super) struct Holder<'a> {
     pub(super) object: &'a ObjectRef,
     /// None: as the object is live, and will stay.
-    pub(super) declaration: Option<&'a Declaration<'a>>,
+    pub(super) declared: Option<&'a Declaration<'a>>,
     /// The live object has it already.
     pub(super) has_it: bool,
     pub(super) used: ExclusiveUse,
@@ -93,12 +93,12 @@ impl<'a> Links<'a> {
             }
             let changed = if is_first { None } else { Some(&*changed) };
             is_first = false;
-            for Waiting { declaration, path, message } in
+            for Waiting { declared, path, message } in
                 waits.circles(scene, |object| scene.present(object), changed)
             {
                 let (rule, help) = (&rules::DEPENDENCY_CYCLE, cycles::HELP);
                 let fault = Fault { rule, path: &path, message: &message, help };
-                self.blame(scene, declaration, &fault);
+                self.blame(scene, declared, &fault);
             }
             if self.fallen.is_empty() {
                 break;
@@ -107,33 +107,28 @@ impl<'a> Links<'a> {
     }
 
     fn gather(&mut self, scene: &Scene<'a>) {
-        for declaration in scene.declarations {
+        for declared in scene.declarations {
             let (metadata, resource) =
-                (&declaration.document.object.metadata, &declaration.document.object.resource);
+                (&declared.document.object.metadata, &declared.document.object.resource);
             for field in references(metadata, resource) {
                 let links = self.by_target.entry(field.target.clone()).or_default();
-                links.push(Link { from: declaration, field, is_reported: false });
+                links.push(Link { from: declared, field, is_reported: false });
             }
         }
-        let is_good = |declaration: &Declaration<'_>| !scene.is_quarantined(declaration);
+        let is_good = |declared: &Declaration<'_>| !scene.is_quarantined(declared);
         self.holders = holders(scene, is_good, |object| scene.present(object));
     }
 
     fn stays(&mut self, object: &'a ObjectRef, has: Vec<ExclusiveUse>) {
         for used in has {
             let what = used.what.clone();
-            self.holders.entry(what).or_default().push(Holder {
-                object,
-                declaration: None,
-                has_it: true,
-                used,
-            });
+            self.holders.entry(what).or_default().push(Holder { object, declared: None, has_it: true, used });
         }
     }
 
-    fn blame(&mut self, scene: &mut Scene<'a>, declaration: &'a Declaration<'a>, fault: &Fault<'_>) {
-        if scene.blame(declaration, fault) {
-            self.fallen.push(Arc::clone(declaration.file));
+    fn blame(&mut self, scene: &mut Scene<'a>, declared: &'a Declaration<'a>, fault: &Fault<'_>) {
+        if scene.blame(declared, fault) {
+            self.fallen.push(Arc::clone(declared.file));
         }
     }
 
@@ -165,28 +160,27 @@ impl<'a> Links<'a> {
             return;
         }
         let Some(holders) = self.holders.remove(exclusive) else { return };
-        let place = |holder: &Holder<'a>| {
-            holder.declaration.map(|declaration| (declaration.file, declaration.document.line))
-        };
-        let rank = |holder: &Holder<'a>| (holder.declaration.is_some(), !holder.has_it, place(holder));
+        let place =
+            |holder: &Holder<'a>| holder.declared.map(|declared| (declared.file, declared.document.line));
+        let rank = |holder: &Holder<'a>| (holder.declared.is_some(), !holder.has_it, place(holder));
         if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
-            let owner = owner(scene, winner.object, winner.declaration);
+            let owner = owner(scene, winner.object, winner.declared);
             let clashes = |holder: &&Holder<'a>| {
                 holder.object != winner.object && !(holder.used.shares && winner.used.shares)
             };
             for loser in holders.iter().filter(clashes) {
-                let Some(declaration) =
-                    loser.declaration.filter(|declaration| !again || !scene.is_quarantined(declaration))
+                let Some(declared) =
+                    loser.declared.filter(|declared| !again || !scene.is_quarantined(declared))
                 else {
                     continue;
                 };
                 let message = format!("the {exclusive} belongs to {owner}");
                 let (rule, mut help) = (exclusive.rule(), exclusive.help(loser.used.shares).to_owned());
-                if winner.declaration.is_none() && scene.is_to_go(winner.object) {
+                if winner.declared.is_none() && scene.is_to_go(winner.object) {
                     help = format!("{STAYS_HELD}; or {help}");
                 }
                 let fault = Fault { rule, path: &loser.used.path, message: &message, help: &help };
-                self.blame(scene, declaration, &fault);
+                self.blame(scene, declared, &fault);
             }
         }
         self.holders.insert(exclusive.clone(), holders);
@@ -195,8 +189,8 @@ impl<'a> Links<'a> {
     /// A file is in quarantine: its objects, which it returns, stay as they are live, or are not there.
     fn fall(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
         if self.named_in.is_empty() {
-            for declaration in scene.declarations {
-                self.named_in.entry(declaration.file).or_default().push(&declaration.document.reference);
+            for declared in scene.declarations {
+                self.named_in.entry(declared.file).or_default().push(&declared.document.reference);
             }
         }
         let of_file = self.named_in.get(file).into_iter().chain(scene.absent_of.get(file));
@@ -223,17 +217,17 @@ pub(super) fn holders<'a>(
     present: impl Fn(&ObjectRef) -> Option<Present<'a>>,
 ) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
     let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
-    let mut add = |object, declaration, has_it, used: ExclusiveUse| {
+    let mut add = |object, declared, has_it, used: ExclusiveUse| {
         let what = used.what.clone();
-        found.entry(what).or_default().push(Holder { object, declaration, has_it, used });
+        found.entry(what).or_default().push(Holder { object, declared, has_it, used });
     };
-    for declaration in scene.declarations.iter().filter(|declaration| counts(declaration)) {
-        let uses = declaration.document.object.resource.exclusives(&declaration.document.object.metadata);
-        let live = declaration.live.filter(|_| !uses.is_empty());
+    for declared in scene.declarations.iter().filter(|declared| counts(declared)) {
+        let uses = declared.document.object.resource.exclusives(&declared.document.object.metadata);
+        let live = declared.live.filter(|_| !uses.is_empty());
         let live = live.map(|live| live.value.resource.exclusives(&live.value.metadata));
         for used in uses {
             let has_it = live.iter().flatten().any(|live| live.what == used.what);
-            add(&declaration.document.reference, Some(declaration), has_it, used);
+            add(&declared.document.reference, Some(declared), has_it, used);
         }
     }
     for (object, live) in scene.live {
@@ -246,9 +240,9 @@ pub(super) fn holders<'a>(
 }
 
 /// The holder of what only one can have, by its document or, without one, as it is live.
-pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, declaration: Option<&Declaration<'_>>) -> String {
-    match (declaration, scene.live.get(object).map(|live| &live.value.provenance)) {
-        (Some(declaration), _) => format!("{object} ({}:{})", declaration.file, declaration.document.line),
+pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, declared: Option<&Declaration<'_>>) -> String {
+    match (declared, scene.live.get(object).map(|live| &live.value.provenance)) {
+        (Some(declared), _) => format!("{object} ({}:{})", declared.file, declared.document.line),
         (None, Some(place)) if place.source != scene.source => {
             format!("{object} of source `{}` ({}:{})", place.source, place.file, place.line)
         }
@@ -312,8 +306,8 @@ fn missing<'s>(
         return None;
     }
     // It may have the port as its file has it, which can't be applied.
-    let comes = scene.declaration(target).filter(|declaration| scene.is_quarantined(declaration)).is_some_and(|declaration| {
-        matches!(&declaration.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
+    let comes = scene.declared(target).filter(|declared| scene.is_quarantined(declared)).is_some_and(|declared| {
+        matches!(&declared.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
     });
     let ports: Vec<String> = service.ports.iter().take(NAMED_MAX).map(shown_port).collect();
     let port = match port {
@@ -335,13 +329,13 @@ fn held_content<'s>(
     target: &ObjectRef,
     present: Option<Present<'_>>,
 ) -> Option<Missing<'s>> {
-    let declaration = scene.declaration(target).filter(|declaration| scene.is_quarantined(declaration))?;
-    let (content, _) = declaration.document.object.resource.content()?;
+    let declared = scene.declared(target).filter(|declared| scene.is_quarantined(declared))?;
+    let (content, _) = declared.document.object.resource.content()?;
     let now = present.and_then(|present| present.resource().content().map(|(now, _)| now));
     (now != Some(content)).then(|| Missing {
-        message: format!("{target} is in {}, which can't be applied, so its content waits", declaration.file),
-        help: format!("fix {} first", declaration.file),
-        home: Some(declaration.file),
+        message: format!("{target} is in {}, which can't be applied, so its content waits", declared.file),
+        help: format!("fix {} first", declared.file),
+        home: Some(declared.file),
         is_port: false,
     })
 }
@@ -364,9 +358,9 @@ fn shown_port(port: &ServicePort) -> String {
 fn others(scene: &Scene<'_>, target: &ObjectRef) -> String {
     let alike = |object: &&ObjectRef| object.kind == target.kind && object.namespace == target.namespace;
     let first = ObjectRef { name: String::new(), ..target.clone() };
-    let at = scene.declarations.partition_point(|declaration| declaration.document.reference < first);
+    let at = scene.declarations.partition_point(|declared| declared.document.reference < first);
     let names =
-        scene.declarations[at..].iter().map(|declaration| &declaration.document.reference).take_while(alike);
+        scene.declarations[at..].iter().map(|declared| &declared.document.reference).take_while(alike);
     let names: Vec<&str> = names.take(NAMED_MAX + 1).map(|object| object.name.as_str()).collect();
     match names.len() {
         0 if target.kind.is_cluster_scoped() => format!("the repository has no {}", target.kind),

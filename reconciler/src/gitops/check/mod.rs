@@ -83,7 +83,7 @@ impl<'a> Documents<'a> {
             quarantined.entry(file).or_default().push(violation);
         }
         // The files of losers are quarantined by now, so at most one of the rivals is in a good file.
-        let is_good = |declaration: &&Declaration<'a>| !quarantined.contains_key(declaration.file);
+        let is_good = |declared: &&Declaration<'a>| !quarantined.contains_key(declared.file);
         let of_object = |rivals: &[Declaration<'a>]| *rivals.iter().find(is_good).unwrap_or(&rivals[0]);
         let of_one = declarations.chunk_by(|one, next| one.document.reference == next.document.reference);
         let declarations: Vec<Declaration<'a>> = of_one.map(of_object).collect();
@@ -116,8 +116,7 @@ pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> Checked
     rest::report(&mut scene);
     let remarks = selectors::check(&scene);
     let quarantined = scene.finish();
-    let good =
-        documents.declarations.iter().filter(|declaration| !quarantined.contains_key(declaration.file));
+    let good = documents.declarations.iter().filter(|declared| !quarantined.contains_key(declared.file));
     let wanted: Vec<_> = good.copied().collect();
     Checked { wanted: order::applied(&wanted), quarantined, remarks }
 }
@@ -130,11 +129,11 @@ fn declarations<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>
     let mut declarations: Vec<Declaration<'a>> = manifests.iter().flat_map(of_file).collect();
     declarations.sort_by(|one, other| one.document.reference.cmp(&other.document.reference));
     let mut live = live.iter().peekable();
-    for declaration in &mut declarations {
-        let object = &declaration.document.reference;
+    for declared in &mut declarations {
+        let object = &declared.document.reference;
         while live.next_if(|(id, _)| *id < object).is_some() {}
-        // Left there: the next declaration may be for the same object.
-        declaration.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
+        // Left there: the next declared may be for the same object.
+        declared.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
     }
     declarations
 }
@@ -145,7 +144,7 @@ fn absent<'a>(
     declarations: &[Declaration<'_>],
     live: &'a Table<ObjectRef, Object>,
 ) -> Vec<Live<'a>> {
-    let mut named = declarations.iter().map(|declaration| &declaration.document.reference).peekable();
+    let mut named = declarations.iter().map(|declared| &declared.document.reference).peekable();
     let mut is_named = |object: &ObjectRef| {
         while named.next_if(|id| *id < object).is_some() {}
         named.peek().is_some_and(|id| *id == object)

@@ -13,7 +13,7 @@ use schema::kinds::links::dependencies;
 pub(super) fn applied<'a>(declarations: &[Declaration<'a>]) -> Vec<(&'a ObjectRef, Declaration<'a>)> {
     let objects = declarations
         .iter()
-        .map(|declaration| (&declaration.document.reference, &declaration.document.object.metadata));
+        .map(|declared| (&declared.document.reference, &declared.document.object.metadata));
     let order = topological(&objects.collect::<Vec<_>>());
     order.into_iter().map(|at| (&declarations[at].document.reference, declarations[at])).collect()
 }

@@ -26,11 +26,11 @@ pub(super) fn rivals<'a>(
     manifests: &'a Manifests,
     live: &'a Table<ObjectRef, Object>,
 ) -> Vec<Rival<'a>> {
-    let of_claim = |declaration: &Declaration<'a>| Rival {
-        file: declaration.file,
-        reference: &declaration.document.reference,
-        line: declaration.document.line,
-        live: declaration.live.map(|live| &live.value),
+    let of_claim = |declared: &Declaration<'a>| Rival {
+        file: declared.file,
+        reference: &declared.document.reference,
+        line: declared.document.line,
+        live: declared.live.map(|live| &live.value),
     };
     let broken = manifests.iter().flat_map(|(file, manifest)| {
         manifest.broken.iter().map(move |broken| Rival {

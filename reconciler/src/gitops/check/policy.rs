@@ -9,9 +9,8 @@ use super::scene::{Present, Scene};
 /// Finds pods and templates that ask for what is forbidden.
 pub(super) fn check(scene: &mut Scene<'_>) {
     let Some(policy) = policy(scene) else { return };
-    for declaration in scene.declarations {
-        let Some(pod) = declaration.document.object.resource.pod(&declaration.document.object.metadata)
-        else {
+    for declared in scene.declarations {
+        let Some(pod) = declared.document.object.resource.pod(&declared.document.object.metadata) else {
             continue;
         };
         let mut findings = Findings::default();
@@ -20,8 +19,7 @@ pub(super) fn check(scene: &mut Scene<'_>) {
         let of_template = template.field("spec");
         policy.check(pod.spec, if pod.at.len() > 1 { &of_template } else { &spec }, &mut findings);
         for Finding { at, rule, message, help, .. } in findings.into_vec() {
-            scene
-                .add(declaration, problem(declaration, rule, declaration.document.place(&at), message, help));
+            scene.add(declared, problem(declared, rule, declared.document.place(&at), message, help));
         }
     }
 }
@@ -29,17 +27,15 @@ pub(super) fn check(scene: &mut Scene<'_>) {
 /// The Cluster object that will be there; of several, which the check of clashes reports, the one
 /// that is live.
 fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
-    let of_kind = |declaration: &&Declaration<'_>| declaration.document.reference.kind == Kind::Cluster;
-    let declared =
-        scene.declarations.iter().filter(of_kind).map(|declaration| &declaration.document.reference);
+    let of_kind = |declared: &&Declaration<'_>| declared.document.reference.kind == Kind::Cluster;
+    let declared = scene.declarations.iter().filter(of_kind).map(|declared| &declared.document.reference);
     let live = scene.live.keys().filter(|object| object.kind == Kind::Cluster);
     let present = declared.chain(live).filter_map(|object| scene.present(object));
     let first = present.min_by_key(|present| match present {
         Present::Stays(_) => (0, None),
-        Present::Wanted(declaration) => (
-            1 + u8::from(declaration.live.is_none()),
-            Some((declaration.file.clone(), declaration.document.line)),
-        ),
+        Present::Wanted(declared) => {
+            (1 + u8::from(declared.live.is_none()), Some((declared.file.clone(), declared.document.line)))
+        }
     })?;
     match first.resource() {
         Resource::Cluster(cluster) => Some(cluster.pod_security.clone()),

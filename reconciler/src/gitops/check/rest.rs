@@ -18,7 +18,7 @@ type Reported = BTreeSet<(String, String, String)>;
 
 /// Reports it.
 pub(super) fn report(scene: &mut Scene<'_>) {
-    if !scene.declarations.iter().any(|declaration| scene.is_quarantined(declaration)) {
+    if !scene.declarations.iter().any(|declared| scene.is_quarantined(declared)) {
         return;
     }
     let reported = reported(scene);
@@ -36,16 +36,13 @@ fn reported(scene: &Scene<'_>) -> Reported {
 
 fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
     for (exclusive, holders) in holders(scene, |_| true, |object| scene.meant(object)) {
-        let place = |holder: &Holder<'a>| {
-            holder.declaration.map(|declaration| (declaration.file, declaration.document.line))
-        };
+        let place =
+            |holder: &Holder<'a>| holder.declared.map(|declared| (declared.file, declared.document.line));
         // What is in no quarantine has it by what was decided.
-        let falls = |holder: &Holder<'a>| {
-            holder.declaration.is_some_and(|declaration| scene.is_quarantined(declaration))
-        };
-        let rank = |holder: &Holder<'a>| {
-            (holder.declaration.is_some(), falls(holder), !holder.has_it, place(holder))
-        };
+        let falls =
+            |holder: &Holder<'a>| holder.declared.is_some_and(|declared| scene.is_quarantined(declared));
+        let rank =
+            |holder: &Holder<'a>| (holder.declared.is_some(), falls(holder), !holder.has_it, place(holder));
         let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)) else { continue };
         let clashes = |holder: &&Holder<'a>| {
             holder.object != winner.object && !(holder.used.shares && winner.used.shares) && falls(holder)
@@ -54,36 +51,35 @@ fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
         if losers.is_empty() {
             continue;
         }
-        let message =
-            format!("the {exclusive} belongs to {}", owner(scene, winner.object, winner.declaration));
+        let message = format!("the {exclusive} belongs to {}", owner(scene, winner.object, winner.declared));
         for loser in losers {
             let (rule, help) = (exclusive.rule(), exclusive.help(loser.used.shares));
             let fault = Fault { rule, path: &loser.used.path, message: &message, help };
-            blame(scene, loser.declaration, &fault, reported);
+            blame(scene, loser.declared, &fault, reported);
         }
     }
 }
 
 fn circles(scene: &mut Scene<'_>, reported: &Reported) {
     let waits = Waits::of(scene);
-    for Waiting { declaration, path, message } in waits.circles(scene, |object| scene.meant(object), None) {
+    for Waiting { declared, path, message } in waits.circles(scene, |object| scene.meant(object), None) {
         let fault =
             Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help: cycles::HELP };
-        blame(scene, Some(declaration), &fault, reported);
+        blame(scene, Some(declared), &fault, reported);
     }
 }
 
 fn blame<'a>(
     scene: &mut Scene<'a>,
-    declaration: Option<&Declaration<'a>>,
+    declared: Option<&Declaration<'a>>,
     fault: &Fault<'_>,
     reported: &Reported,
 ) {
-    let Some(declaration) = declaration.filter(|declaration| scene.is_quarantined(declaration)) else {
+    let Some(declared) = declared.filter(|declared| scene.is_quarantined(declared)) else {
         return;
     };
-    let object = declaration.document.reference.to_string();
+    let object = declared.document.reference.to_string();
     if !reported.contains(&(object, fault.rule.id.to_owned(), dotted(fault.path))) {
-        scene.blame(declaration, fault);
+        scene.blame(declared, fault);
     }
 }

@@ -53,7 +53,7 @@ pub(super) enum Present<'a> {
 impl<'a> Present<'a> {
     pub(super) fn resource(self) -> &'a Resource {
         match self {
-            Present::Wanted(declaration) => &declaration.document.object.resource,
+            Present::Wanted(declared) => &declared.document.object.resource,
             Present::Stays(live) => &live.value.resource,
         }
     }
@@ -96,30 +96,28 @@ impl<'a> Scene<'a> {
     }
 
     /// The document of an object, in a good file or not.
-    pub(super) fn declaration(&self, object: &ObjectRef) -> Option<&'a Declaration<'a>> {
-        let at = self
-            .declarations
-            .binary_search_by(|declaration| declaration.document.reference.cmp(object))
-            .ok()?;
+    pub(super) fn declared(&self, object: &ObjectRef) -> Option<&'a Declaration<'a>> {
+        let at =
+            self.declarations.binary_search_by(|declared| declared.document.reference.cmp(object)).ok()?;
         Some(&self.declarations[at])
     }
 
-    pub(super) fn is_quarantined(&self, declaration: &Declaration<'_>) -> bool {
-        self.quarantined.contains_key(declaration.file)
+    pub(super) fn is_quarantined(&self, declared: &Declaration<'_>) -> bool {
+        self.quarantined.contains_key(declared.file)
     }
 
     /// The object as it will be; none if it won't be there.
     pub(super) fn present(&self, object: &ObjectRef) -> Option<Present<'a>> {
-        match self.declaration(object).filter(|declaration| !self.is_quarantined(declaration)) {
-            Some(declaration) => Some(Present::Wanted(declaration)),
+        match self.declared(object).filter(|declared| !self.is_quarantined(declared)) {
+            Some(declared) => Some(Present::Wanted(declared)),
             None => self.live.get(object).filter(|live| self.stays(object, live)).map(|l| Present::Stays(l)),
         }
     }
 
     /// The object as it would be if every file could be applied as it is.
     pub(super) fn meant(&self, object: &ObjectRef) -> Option<Present<'a>> {
-        if let Some(declaration) = self.declaration(object) {
-            return Some(Present::Wanted(declaration));
+        if let Some(declared) = self.declared(object) {
+            return Some(Present::Wanted(declared));
         }
         let live = self.live.get(object)?;
         let is_own = live.value.provenance.source == self.source && !is_protected(&live.value.metadata);
@@ -152,29 +150,27 @@ impl<'a> Scene<'a> {
     /// The quarantined file that has the object, even if only by the name of a document that can't
     /// be read.
     pub(super) fn quarantined_home(&self, object: &ObjectRef) -> Option<&str> {
-        if let Some(declaration) =
-            self.declaration(object).filter(|declaration| self.is_quarantined(declaration))
-        {
-            return Some(declaration.file);
+        if let Some(declared) = self.declared(object).filter(|declared| self.is_quarantined(declared)) {
+            return Some(declared.file);
         }
         self.spoken_of.get(&object.to_string()).map(|file| &**file)
     }
 
     /// Finds something wrong at a field of a document. Returns whether that newly put its file
     /// into quarantine.
-    pub(super) fn blame(&mut self, declaration: &Declaration<'a>, fault: &Fault<'_>) -> bool {
+    pub(super) fn blame(&mut self, declared: &Declaration<'a>, fault: &Fault<'_>) -> bool {
         let Fault { rule, path, message, help } = fault;
         let message = format!("{}: {message}", dotted(path));
-        self.add(declaration, problem(declaration, rule, declaration.document.place(path), message, *help))
+        self.add(declared, problem(declared, rule, declared.document.place(path), message, *help))
     }
 
     /// Takes a violation of a document. Returns whether its file is newly in quarantine.
-    pub(super) fn add(&mut self, declaration: &Declaration<'a>, violation: Violation) -> bool {
-        let newly = !self.quarantined.contains_key(declaration.file);
+    pub(super) fn add(&mut self, declared: &Declaration<'a>, violation: Violation) -> bool {
+        let newly = !self.quarantined.contains_key(declared.file);
         if newly {
-            self.quarantined.insert(Arc::clone(declaration.file), Vec::new());
+            self.quarantined.insert(Arc::clone(declared.file), Vec::new());
         }
-        self.found.add(declaration.file, violation);
+        self.found.add(declared.file, violation);
         newly
     }
 

@@ -14,23 +14,20 @@ type Pair<'a> = (&'a str, &'a str, &'a str);
 
 /// Warns of selectors that match no pod and no template, in Git or live.
 pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
-    let selecting: Vec<(&Declaration<'_>, &StringMap)> = scene
-        .declarations
-        .iter()
-        .filter_map(|declaration| Some((declaration, selector(declaration)?)))
-        .collect();
+    let selecting: Vec<(&Declaration<'_>, &StringMap)> =
+        scene.declarations.iter().filter_map(|declared| Some((declared, selector(declared)?))).collect();
     if selecting.is_empty() {
         return Vec::new();
     }
     // Only labels that some selector asks for are remembered: pods are many, services few.
     let mut labelled: BTreeMap<Pair<'_>, Vec<&StringMap>> = BTreeMap::new();
-    for (declaration, selector) in &selecting {
-        let namespace = declaration.document.reference.namespace.as_str();
+    for (declared, selector) in &selecting {
+        let namespace = declared.document.reference.namespace.as_str();
         for (key, value) in *selector {
             labelled.entry((namespace, key, value)).or_default();
         }
     }
-    let documents = scene.declarations.iter().map(|declaration| &declaration.document.object);
+    let documents = scene.declarations.iter().map(|declared| &declared.document.object);
     let documents = documents.map(|object| (&object.metadata, &object.resource));
     let live = scene.live.values().map(|live| (&live.value.metadata, &live.value.resource));
     for (namespace, labels) in
@@ -42,8 +39,8 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
             }
         }
     }
-    let answers = |(declaration, selector): &&(&Declaration<'_>, &StringMap)| {
-        let namespace = declaration.document.reference.namespace.as_str();
+    let answers = |(declared, selector): &&(&Declaration<'_>, &StringMap)| {
+        let namespace = declared.document.reference.namespace.as_str();
         let candidates = selector
             .iter()
             .filter_map(|(key, value)| labelled.get(&(namespace, key.as_str(), value.as_str())));
@@ -54,12 +51,12 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
     selecting
         .iter()
         .filter(|one| !answers(one))
-        .map(|(declaration, selector)| remark(declaration, selector))
+        .map(|(declared, selector)| remark(declared, selector))
         .collect()
 }
 
-fn selector<'a>(declaration: &Declaration<'a>) -> Option<&'a StringMap> {
-    match &declaration.document.object.resource {
+fn selector<'a>(declared: &Declaration<'a>) -> Option<&'a StringMap> {
+    match &declared.document.object.resource {
         Resource::Service(service) => Some(&service.selector).filter(|selector| !selector.is_empty()),
         _ => None,
     }
@@ -70,13 +67,13 @@ fn of_pods<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a 
     Some((&metadata.namespace, resource.pod(metadata)?.labels))
 }
 
-fn remark(declaration: &Declaration<'_>, selector: &StringMap) -> Violation {
+fn remark(declared: &Declaration<'_>, selector: &StringMap) -> Violation {
     let pairs: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let namespace = &declaration.document.reference.namespace;
+    let namespace = &declared.document.reference.namespace;
     let message = format!("spec.selector: no pod in namespace {namespace} has {}", pairs.join(","));
-    let place = declaration.document.place(&field_path(&["spec", "selector"]));
+    let place = declared.document.place(&field_path(&["spec", "selector"]));
     problem(
-        declaration,
+        declared,
         &rules::SELECTOR_MATCHES_NOTHING,
         place,
         message,

@@ -37,7 +37,7 @@ fn check_row((files, objects, wanted, quarantined): Row<'_>) {
     let documents = Documents::of("main", &manifests, &live);
     let checked = finish(&documents, fit(&documents, "main", &live));
     let found: Vec<_> =
-        checked.wanted.iter().map(|(o, declaration)| format!("{}:{}", declaration.file, o.name)).collect();
+        checked.wanted.iter().map(|(o, declared)| format!("{}:{}", declared.file, o.name)).collect();
     assert_eq!(found, wanted, "{files:?}");
     let rules =
         |violations: &Vec<Violation>| violations.iter().map(|v| v.rule.clone()).collect::<Vec<_>>().join(",");
