@@ -367,14 +367,15 @@ fn contract() -> String {
          --test tidy` rewrites it.\n\n\
          Keys lie under `/minik8s/`, which the table leaves out, and those of runs under `/minik8s-runs/`. \
          Values are JSON, 64\nKiB at most. Every key has exactly one writer, and every write is a \
-         transaction guarded by the key's revision; those of\nthe reconciler also by the create revision of \
-         `leader`. Not guarded are `heartbeats/`, `events/` and `requests/`. Where there\nare too many \
-         requests, the reconciler that takes another one deletes the oldest, whoever took them. Only the \
-         leader\nwrites the heads, journals, payloads and definitions of runs, under its fence: to compact a \
-         journal or to delete a run\nit compares no other revision. Any reconciler may ask for a run, if \
-         neither the run nor a request for it is there; the\nleader deletes the request and its input. The \
-         keys of a node that leaves for good may be deleted by\n`minik8s-agent reset --leave`, and by the \
-         nodes controller where Git says that the node is gone, while the node has no\nheartbeat.\n\n\
+         transaction guarded by the key's revision; those\nof the reconciler also by the create revision of \
+         `leader`. Not guarded are `heartbeats/`, `events/` and `requests/`. A\nreconciler that is asked \
+         again counts that at the former request, whoever took it, and deletes the oldest ones where\nthere \
+         are too many. Only the leader writes the heads, journals, payloads and definitions of runs, under \
+         its fence: to\ncompact a journal or to delete a run it compares no other revision. Any reconciler \
+         may ask for a run, if neither the\nrun nor a request for it is there; the leader deletes the \
+         request and its input. The keys of a node that leaves for\ngood may be deleted by `minik8s-agent \
+         reset --leave`, and by the nodes controller where Git says that the node is\ngone, while the node \
+         has no heartbeat.\n\n\
          | key | holds | only writer | main reader |\n|---|---|---|---|\n",
     );
     for row in CONTRACT {

@@ -41,7 +41,7 @@ pub const SPACING: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Catalog {
     /// Where it is known from; of [`KnownFrom::Unknown`] nothing follows.
-    pub source: KnownFrom,
+    pub known_from: KnownFrom,
     /// Every service, with its endpoints. Revisions are 0 from the disk.
     pub services: Table<NamespacedName, ServiceRecord>,
     /// Every host and its paths.
@@ -110,7 +110,7 @@ impl CatalogStore {
         }
         let next = self.read(snapshot, now);
         self.taken = Some(snapshot.clone());
-        let changed = next.source != self.current.source
+        let changed = next.known_from != self.current.known_from
             || !next.services.ptr_eq(&self.current.services)
             || !next.routes.ptr_eq(&self.current.routes)
             || !next.functions.ptr_eq(&self.current.functions)
@@ -147,7 +147,7 @@ impl CatalogStore {
         let settings = snapshot.settings.get(&()).map_or(&self.current.settings, |found| &found.value);
         let own = snapshot.nodes.get(&self.node).and_then(|node| first_v4(&node.value));
         Catalog {
-            source: KnownFrom::Etcd,
+            known_from: KnownFrom::Etcd,
             services,
             routes,
             functions,
@@ -245,7 +245,7 @@ pub fn keep(disk: CatalogDisk, catalogs: watch::Receiver<Arc<Catalog>>) -> impl 
     move || {
         let newest = Arc::clone(&catalogs.borrow());
         // Another one is there already, or nothing is known.
-        if newest.source != KnownFrom::Etcd {
+        if newest.known_from != KnownFrom::Etcd {
             return;
         }
         if let Err(error) = disk.store(&newest) {

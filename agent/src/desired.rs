@@ -38,7 +38,7 @@ pub enum KnownFrom {
 /// What this node should run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Desired {
-    pub source: KnownFrom,
+    pub known_from: KnownFrom,
     pub subnet: Option<Subnet>,
     pub pods: BTreeMap<NamespacedName, Binding>,
     /// Pods given to this node whose binding can't be read: what runs of them stays as it is.
@@ -51,7 +51,7 @@ impl Desired {
     /// What is not in here is not wanted. Before, an etcd that was lost may not be filled from Git
     /// again yet, and nothing is taken down for being absent.
     pub fn is_settled(&self) -> bool {
-        self.source != KnownFrom::Unknown && self.settled
+        self.known_from != KnownFrom::Unknown && self.settled
     }
 }
 
@@ -70,9 +70,9 @@ impl DesiredStore {
     /// Loads what the disk has under `<state_dir>/agent`.
     pub fn open(state_dir: &Path, node: &str) -> Result<Self, DiskError> {
         let (disk, loaded) = DesiredDisk::open(&state_dir.join("agent"))?;
-        let source = if loaded.complete { KnownFrom::Disk } else { KnownFrom::Unknown };
+        let known_from = if loaded.complete { KnownFrom::Disk } else { KnownFrom::Unknown };
         let current = Desired {
-            source,
+            known_from,
             subnet: loaded.subnet,
             pods: loaded.pods,
             unreadable: loaded.unreadable,
@@ -123,7 +123,7 @@ impl DesiredStore {
 
     fn next(&self, snapshot: &Snapshot) -> Desired {
         let settled = snapshot.settled.contains_key(&self.node);
-        let mut next = Desired { source: KnownFrom::Etcd, settled, ..Desired::default() };
+        let mut next = Desired { known_from: KnownFrom::Etcd, settled, ..Desired::default() };
         next.subnet = snapshot.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
             // An unreadable or missing subnet never takes the addresses of what runs away.
             self.current.subnet.clone()

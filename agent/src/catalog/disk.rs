@@ -41,7 +41,7 @@ impl CatalogDisk {
         let record = DiskRecord::new(agent_dir.join("catalog.json")).fsync(Fsync::Content);
         let loaded: Option<Saved> = record.read_or_warn("what was known of the cluster");
         let catalog = loaded.map(|saved| Catalog {
-            source: KnownFrom::Disk,
+            known_from: KnownFrom::Disk,
             services: table(saved.services),
             routes: table(saved.routes),
             functions: table(saved.functions),

@@ -166,8 +166,8 @@ fn the_next_agent_knows_from_the_disk_what_this_one_knew() {
     assert_eq!(nothing, None);
     disk.store(store.current()).unwrap();
     let (_, loaded) = CatalogDisk::open(folder.path());
-    let Catalog { source, services, peers, own_address, .. } = loaded.clone().unwrap();
-    assert_eq!((source, &peers), (KnownFrom::Disk, &store.current().peers));
+    let Catalog { known_from, services, peers, own_address, .. } = loaded.clone().unwrap();
+    assert_eq!((known_from, &peers), (KnownFrom::Disk, &store.current().peers));
     assert_eq!(own_address, Some("192.0.2.1".parse().unwrap()));
     let values = |table: &schema::snapshot::Table<NamespacedName, ServiceRecord>| {
         table.iter().map(|(id, value)| (id.clone(), value.value.clone())).collect::<Vec<_>>()

@@ -47,7 +47,7 @@ pub(super) async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     iptables.save().await.context("cannot use iptables")?;
     let listener = bind(config).await?;
     let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
-    let store = open_store(config, desired.current().source).await?;
+    let store = open_store(config, desired.current().known_from).await?;
     load_pause_image(docker.as_ref()).await?;
     let keys = Keys::open_or_without(&config.age_identity);
     let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store) as _);

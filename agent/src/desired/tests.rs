@@ -53,12 +53,12 @@ fn what_etcd_said_is_known_without_etcd() {
     let folder = tempfile::tempdir().unwrap();
     let pods = [binding("default", "web"), binding("a_b", "c_d"), binding("long", &"x".repeat(250))];
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
-    assert_eq!(store.current().source, KnownFrom::Unknown);
+    assert_eq!(store.current().known_from, KnownFrom::Unknown);
     store.take(&snapshot(1, &pods)).unwrap();
     let from_etcd = store.current().clone();
     assert_eq!(from_etcd.pods.len(), 3);
     let again = DesiredStore::open(folder.path(), "n1").unwrap();
-    assert_eq!(again.current().source, KnownFrom::Disk);
+    assert_eq!(again.current().known_from, KnownFrom::Disk);
     assert_eq!(again.current().pods, from_etcd.pods);
     assert_eq!(again.current().subnet, from_etcd.subnet);
     // What etcd no longer has leaves the disk too.

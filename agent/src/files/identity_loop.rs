@@ -51,7 +51,7 @@ impl Loop for IdentityLoop {
 
     async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError> {
         let catalog = Arc::clone(&self.catalog.borrow());
-        if catalog.source == KnownFrom::Unknown {
+        if catalog.known_from == KnownFrom::Unknown {
             return Ok(Observation::NotReady("nothing is known of the cluster yet".to_owned()));
         }
         let is_current = self.files.has_identity(catalog.settings.identity.as_ref());

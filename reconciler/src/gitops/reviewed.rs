@@ -68,7 +68,7 @@ pub(super) fn record(mirror: &Mirror, begun: Begun, applied: Option<&str>) -> Re
         None => (None, "no commit since the one before has the trailer `Minik8s-Plan`".to_owned()),
         Some(reviewed) if same_hash(reviewed, &hash) => (Some(true), String::new()),
         Some(_) if may_be_rest => {
-            (None, "a part of it may have been applied before this reconciler first saw it".to_owned())
+            (None, "a part of it may have been applied before this reconciler led".to_owned())
         }
         Some(_) if !is_next => {
             (None, "several commits were applied at once, or history was rewritten".to_owned())

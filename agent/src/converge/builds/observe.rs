@@ -21,7 +21,8 @@ impl BuildsLoop {
         let own = snapshot.builds.iter().filter(|((node, _), _)| *node == self.deps.node);
         let orders = own.map(|((_, hash), order)| (hash.clone(), order.value.clone())).collect();
         let catalog = self.deps.catalog.borrow().clone();
-        let is_whole = catalog.source == KnownFrom::Etcd && snapshot.settled.contains_key(&self.deps.node);
+        let is_whole =
+            catalog.known_from == KnownFrom::Etcd && snapshot.settled.contains_key(&self.deps.node);
         let needed = is_whole.then(|| {
             let of_functions = catalog.functions.values().flat_map(|function| &function.value.images);
             let of_functions = of_functions.map(|image| image.reference.as_str());

@@ -293,7 +293,7 @@ fn aliases(all: &[(&str, &str)]) -> Catalog {
         let external_name = Some((*target).to_owned());
         record(name, ServiceRecord { external_name, ..ServiceRecord::default() })
     }));
-    Catalog { source: KnownFrom::Etcd, services: services.into_iter().collect(), ..Catalog::default() }
+    Catalog { known_from: KnownFrom::Etcd, services: services.into_iter().collect(), ..Catalog::default() }
 }
 
 /// Says 192.0.2.1 to whatever it is asked.

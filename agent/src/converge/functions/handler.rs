@@ -339,7 +339,7 @@ impl Functions {
 fn record<'c>(catalog: &'c Catalog, id: &NamespacedName) -> Result<&'c FunctionRecord, Refused> {
     match catalog.functions.get(id) {
         Some(found) => Ok(&found.value),
-        None if catalog.source == KnownFrom::Unknown => {
+        None if catalog.known_from == KnownFrom::Unknown => {
             Err(Refused::later("NotKnownYet", "this node does not know any functions yet"))
         }
         None => {

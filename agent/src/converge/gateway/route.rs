@@ -58,7 +58,7 @@ impl Table {
         for routes in hosts.values_mut() {
             routes.sort_by(|a, b| (b.prefix.len(), &a.prefix).cmp(&(a.prefix.len(), &b.prefix)));
         }
-        Self { known: catalog.source != KnownFrom::Unknown, hosts }
+        Self { known: catalog.known_from != KnownFrom::Unknown, hosts }
     }
 
     /// The longest path of `host` that `path` is or lies below.
@@ -189,5 +189,5 @@ fn none_ready(said: &str, record: &ServiceRecord) -> String {
 
 /// Whether two catalogs give the same table: nothing that it is made of has changed.
 pub fn same(a: &Catalog, b: &Catalog) -> bool {
-    a.source == b.source && a.services.ptr_eq(&b.services) && a.routes.ptr_eq(&b.routes)
+    a.known_from == b.known_from && a.services.ptr_eq(&b.services) && a.routes.ptr_eq(&b.routes)
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use schema::control::{LoopError, error_chain};
 use schema::records::{Subnet, dns_address, gateway_address};
 
-use super::plan::{Observed, first_claims};
+use super::plan::{Observed, first_of_each};
 use super::render::{BuildRules, Model, gateway_of};
 use super::state::NetworkLoop;
 use super::tunnel::{self, TunnelSeen};
@@ -60,7 +60,7 @@ impl NetworkLoop {
         let is_whole = self.deps.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
         let entries = self.deps.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
         let catalog = self.deps.catalog.borrow_and_update().clone();
-        let peers = (catalog.source != KnownFrom::Unknown).then(|| catalog.peers.clone());
+        let peers = (catalog.known_from != KnownFrom::Unknown).then(|| catalog.peers.clone());
         let is_always_wanted = self.settings.tunnel_without_peers;
         let is_alone = peers.as_ref().is_none_or(BTreeMap::is_empty);
         let is_untried = is_whole && !is_alone && self.is_untried(&tunnel.name).await.map_err(failed)?;
@@ -114,7 +114,7 @@ impl NetworkLoop {
             random_fully.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
         let bridged_frames = self.deps.iptables.sees_bridged_frames().await;
         let names: Vec<(&PodNet, String)> = pods.values().map(|pod| (pod, pod.pod.to_string())).collect();
-        let claims = names.iter().flat_map(|(pod, name)| {
+        let wanted = names.iter().flat_map(|(pod, name)| {
             pod.ports.iter().map(move |port| {
                 let key = (port.protocol, port.host_port);
                 (key, pod.address, port.container_port, name.as_str())
@@ -126,7 +126,7 @@ impl NetworkLoop {
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
             bridged_frames,
-            host_ports: first_claims(claims),
+            host_ports: first_of_each(wanted),
             dns: dns_address(subnet.service_cidr),
             gateway: gateway_address(subnet.service_cidr),
             functions: pods.values().filter(|pod| pod.is_function).map(|pod| pod.address).collect(),

@@ -121,12 +121,12 @@ fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
     chain.into_iter().flatten().filter_map(target).collect()
 }
 
-/// Where each port leads. A port that two pods claim stays with the first of them.
-pub fn first_claims<'a>(
-    claims: impl Iterator<Item = (HostPort, Ipv4Addr, u16, &'a str)>,
+/// Where each port leads. A port that two pods want stays with the first of them.
+pub fn first_of_each<'a>(
+    wanted: impl Iterator<Item = (HostPort, Ipv4Addr, u16, &'a str)>,
 ) -> BTreeMap<HostPort, HostPortTarget> {
     let mut targets = BTreeMap::new();
-    for (port, address, container_port, pod) in claims {
+    for (port, address, container_port, pod) in wanted {
         targets.entry(port).or_insert_with(|| HostPortTarget {
             target: SocketAddrV4::new(address, container_port),
             pod: pod.to_owned(),

@@ -363,7 +363,7 @@ impl Loop for PodsLoop {
         self.starting = report::starting(observed, &plan);
         let unwritten = act::write_name_files(&mut plan).await;
         act::begin(&self.worker, &mut self.supervisor, &mut plan, observed, unwritten);
-        if observed.desired.source != KnownFrom::Unknown {
+        if observed.desired.known_from != KnownFrom::Unknown {
             self.supervisor.forget_all_but(|uid| {
                 observed.pods.contains_key(uid)
                     || observed.work.busy.contains_key(uid)

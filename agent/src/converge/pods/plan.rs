@@ -36,7 +36,7 @@ const PORT_AGAIN: SignedDuration = SignedDuration::from_secs(2);
 /// Decides for the whole node.
 pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let mut plan = PodsPlan::default();
-    if observed.desired.source == KnownFrom::Unknown {
+    if observed.desired.known_from == KnownFrom::Unknown {
         for (uid, facts) in &observed.pods {
             plan.pods
                 .insert(uid.clone(), Decision::idle(reference(uid, facts), DecisionReason::DesiredUnknown));

@@ -29,14 +29,14 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
     let node = &observed.node;
     let nothing = PodFacts::default();
     let last = |pod: &NamespacedName, uid: &str| last(&observed.last_reported, pod, uid);
-    let complete = observed.desired.source == KnownFrom::Etcd;
+    let complete = observed.desired.known_from == KnownFrom::Etcd;
     let mut statuses = Statuses { complete, looked: true, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
         let Some(pod) = &facts.pod else { continue };
         let stays =
             |why: &DecisionReason| matches!(why, DecisionReason::Unreadable | DecisionReason::Unsettled);
         let stays = plan.pods.get(uid).is_none_or(|d| stays(&d.why));
-        if observed.desired.source == KnownFrom::Unknown || stays {
+        if observed.desired.known_from == KnownFrom::Unknown || stays {
             // Nothing is known of it, so nothing new is said of it.
             if let Some(status) = last(pod, uid) {
                 statuses.pods.insert(pod.clone(), Arc::new(status.clone()));
@@ -57,7 +57,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
     }
     // Gone before its end was reported: that is its last word, once.
     let desired = &observed.desired;
-    let is_known = desired.source != KnownFrom::Unknown && desired.is_settled();
+    let is_known = desired.known_from != KnownFrom::Unknown && desired.is_settled();
     for (pod, former) in own.pods.iter().filter(|(_, former)| is_known && !is_end(former)) {
         let is_wanted = desired.pods.contains_key(pod) || desired.unreadable.contains_key(pod);
         if is_wanted || statuses.pods.contains_key(pod) {

@@ -43,7 +43,7 @@ impl Loop for ServicesLoop {
             return Ok(Observation::NotReady(why.to_owned()));
         };
         let catalog = Arc::clone(&self.deps.catalog.borrow_and_update());
-        if catalog.source == KnownFrom::Unknown {
+        if catalog.known_from == KnownFrom::Unknown {
             return Ok(Observation::NotReady("the services have not been listed yet".to_owned()));
         }
         self.look(&subnet, &catalog).await.map(Observation::Ready)

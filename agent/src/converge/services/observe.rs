@@ -40,7 +40,7 @@ impl ServicesLoop {
             spellings: self.spellings.known(),
             node: self.deps.address.v4(),
             udp_settled: self.udp_settled.clone(),
-            revision: (catalog.source == KnownFrom::Etcd).then_some(catalog.revision),
+            revision: (catalog.known_from == KnownFrom::Etcd).then_some(catalog.revision),
         })
     }
 }

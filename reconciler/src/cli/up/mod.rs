@@ -20,9 +20,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 
 use children::{agent, etcd, reconciler};
 use detach::Outcome;
+use progress::say;
 use record::{StateDir, UpRecord};
 use supervise::{Child, Children};
 
@@ -112,15 +114,18 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
         children.end_all().await;
         return Err(error);
     }
+    // Aside, so that a terminal that does not scroll holds nothing up. A mark is written at once, and a lost line is not
+    // missed.
+    let mut shown = JoinSet::new();
+    shown.spawn(progress::show(record.api_url(), state.clone()));
     tokio::select! {
         // Cancel-safe: the children stay owned by `children`.
         () = children.keep_alive() => {}
-        // A mark is written at once, and a lost line is not missed.
-        () = progress::show(record.api_url(), state) => {}
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    println!("ending the daemons; pods keep running");
+    say("ending the daemons; pods keep running");
+    shown.abort_all();
     children.end_all().await;
     Ok(Outcome::Ended)
 }
@@ -129,14 +134,14 @@ async fn start_children(state: &StateDir, record: &UpRecord, children: &mut Chil
     if record.etcd.is_none() {
         let child = Child::spawn(etcd(state, record)?, state)?;
         children.add(child).until_ready(children::etcd_is_healthy(record.etcd_port)).await?;
-        println!("etcd        ready at {}", record.etcd_url());
+        say(&format!("etcd        ready at {}", record.etcd_url()));
     }
     let child = Child::spawn(reconciler(state, record)?, state)?;
     children.add(child).until_ready(children::answers(&record.api_url())).await?;
-    println!("reconciler  ready at {}", record.api_url());
+    say(&format!("reconciler  ready at {}", record.api_url()));
     let child = Child::spawn(agent(state, record)?, state)?;
     children.add(child).until_ready(children::answers(&record.agent_url())).await?;
-    println!("agent       ready as node {}", record.node);
+    say(&format!("agent       ready as node {}", record.node));
     Ok(())
 }
 

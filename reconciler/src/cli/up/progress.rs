@@ -1,7 +1,6 @@
 //! What `up` shows while it runs: each change of what the cluster waits for, once.
 
-use std::future::pending;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use schema::control::{DiskRecord, Fsync};
@@ -15,16 +14,21 @@ use crate::view::{ClusterStatus, WaitState};
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 const LOOK_EVERY_HEALTHY: Duration = Duration::from_secs(3);
 
+/// A line for whoever looks on: if nobody does any more, the daemons run all the same.
+pub(super) fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 /// Prints changes for good.
-pub(super) async fn show(api_url: String, state: &StateDir) {
-    let Ok(client) = Client::new(&api_url) else { return pending().await };
-    unmark(state);
+pub(super) async fn show(api_url: String, state: StateDir) {
+    let Ok(client) = Client::new(&api_url) else { return };
+    unmark(&state);
     let (mut last, mut looked) = (WaitState::default(), false);
     loop {
         if let Ok(now) = client.get::<WaitState>(&["wait-state"], &[]).await {
-            mark(state, &now, looked);
+            mark(&state, &now, looked);
             if now != last {
-                println!("{}", line(&now));
+                say(&line(&now));
                 last = now;
             }
         }
@@ -152,7 +156,7 @@ mod tests {
         };
         let both = async {
             tokio::select! {
-                () = show(url, &state) => {}
+                () = show(url, state.clone()) => {}
                 () = seen => {}
             }
         };

@@ -132,7 +132,7 @@ fn declarations<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>
     for declared in &mut declarations {
         let object = &declared.document.reference;
         while live.next_if(|(id, _)| *id < object).is_some() {}
-        // Left there: the next declared may be for the same object.
+        // Left there: the next declaration may be for the same object.
         declared.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
     }
     declarations

@@ -26,7 +26,7 @@ pub(super) fn rivals<'a>(
     manifests: &'a Manifests,
     live: &'a Table<ObjectRef, Object>,
 ) -> Vec<Rival<'a>> {
-    let of_claim = |declared: &Declaration<'a>| Rival {
+    let of_declared = |declared: &Declaration<'a>| Rival {
         file: declared.file,
         reference: &declared.document.reference,
         line: declared.document.line,
@@ -40,7 +40,7 @@ pub(super) fn rivals<'a>(
             live: live.get(&broken.reference).map(|live| &live.value),
         })
     });
-    let mut rivals: Vec<Rival<'a>> = declarations.iter().map(of_claim).collect();
+    let mut rivals: Vec<Rival<'a>> = declarations.iter().map(of_declared).collect();
     let sorted = rivals.len();
     rivals.extend(broken);
     if rivals.len() > sorted {

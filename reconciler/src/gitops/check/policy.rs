@@ -28,9 +28,9 @@ pub(super) fn check(scene: &mut Scene<'_>) {
 /// that is live.
 fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
     let of_kind = |declared: &&Declaration<'_>| declared.document.reference.kind == Kind::Cluster;
-    let declared = scene.declarations.iter().filter(of_kind).map(|declared| &declared.document.reference);
+    let named = scene.declarations.iter().filter(of_kind).map(|declared| &declared.document.reference);
     let live = scene.live.keys().filter(|object| object.kind == Kind::Cluster);
-    let present = declared.chain(live).filter_map(|object| scene.present(object));
+    let present = named.chain(live).filter_map(|object| scene.present(object));
     let first = present.min_by_key(|present| match present {
         Present::Stays(_) => (0, None),
         Present::Wanted(declared) => {

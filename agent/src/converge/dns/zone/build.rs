@@ -37,7 +37,7 @@ impl Zone {
         for fixed in [Some(pods.clone()), below(domain, &["svc"])].into_iter().flatten() {
             index.entry(&fixed);
         }
-        let known = catalog.source != KnownFrom::Unknown;
+        let known = catalog.known_from != KnownFrom::Unknown;
         for (id, record) in &catalog.services {
             index.add_service(id, &record.value);
         }

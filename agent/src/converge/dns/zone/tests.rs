@@ -32,7 +32,7 @@ fn catalog(services: Vec<(&str, &str, ServiceRecord)>, hosts: &[&str]) -> Catalo
         (NamespacedName::new("default", format!("r{index}")), versioned(record))
     };
     Catalog {
-        source: KnownFrom::Etcd,
+        known_from: KnownFrom::Etcd,
         services: services.into_iter().map(service).collect(),
         routes: hosts.iter().enumerate().map(route).collect(),
         revision: 7,

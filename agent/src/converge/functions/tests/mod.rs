@@ -366,7 +366,7 @@ async fn a_call_may_run_as_long_as_the_function_says_and_no_longer() {
 #[tokio::test]
 async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_not_sent_away() {
     let (catalogs, catalog) =
-        watch::channel(Arc::new(Catalog { source: KnownFrom::Etcd, ..Catalog::default() }));
+        watch::channel(Arc::new(Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() }));
     let calls = Calls::new(Timestamp::UNIX_EPOCH);
     let state = tempfile::tempdir().unwrap();
     let keys = crate::files::Keys::open(&state.path().join("age-identity.txt")).unwrap();
@@ -385,7 +385,7 @@ async fn a_call_that_comes_between_a_look_at_the_functions_and_what_follows_is_n
     };
     let (mut functions, _serving) = super::FunctionsLoop::new(deps, CancellationToken::new());
     let Observation::Ready(observed) = functions.observe().await.unwrap() else { panic!("ready") };
-    let mut newest = Catalog { source: KnownFrom::Etcd, ..Catalog::default() };
+    let mut newest = Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() };
     let version = Versioned { value: record(0), create_revision: 1, mod_revision: 1 };
     newest.functions.insert(id(), Arc::new(version));
     catalogs.send_replace(Arc::new(newest));
@@ -405,7 +405,7 @@ fn functions(record: FunctionRecord) -> (Functions, Catalog) {
     let calls = Calls::new(Timestamp::UNIX_EPOCH);
     follow(&calls, &record);
     let own_address = Some("192.0.2.7".parse().unwrap());
-    let mut catalog = Catalog { source: KnownFrom::Etcd, own_address, ..Catalog::default() };
+    let mut catalog = Catalog { known_from: KnownFrom::Etcd, own_address, ..Catalog::default() };
     let version = Versioned { value: record, create_revision: 1, mod_revision: 1 };
     catalog.functions.insert(id(), Arc::new(version));
     let [cidr, cluster_cidr, service_cidr] =

@@ -46,7 +46,7 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
 
 /// A catalog as etcd gave it.
 fn known() -> Catalog {
-    Catalog { source: KnownFrom::Etcd, ..Catalog::default() }
+    Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() }
 }
 
 fn add_service(catalog: &mut Catalog, name: &str, record: Value) {

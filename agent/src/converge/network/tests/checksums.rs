@@ -84,7 +84,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
         service_cidr: "10.96.0.0/16".parse().unwrap(),
     };
     let catalog =
-        Catalog { source: KnownFrom::Etcd, peers: peers(&[2]).unwrap_or_default(), ..Catalog::default() };
+        Catalog { known_from: KnownFrom::Etcd, peers: peers(&[2]).unwrap_or_default(), ..Catalog::default() };
     let mut network = NetworkLoop::new(
         NetworkSettings::new("mk8s", 1450),
         NetworkDeps {

@@ -14,7 +14,7 @@ use schema::kinds::pod::Protocol;
 use schema::records::Subnet;
 use tokio::sync::watch;
 
-use super::plan::{Observed, first_claims};
+use super::plan::{Observed, first_of_each};
 use super::render::{Model, gateway_of};
 use super::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::build_network;
@@ -28,7 +28,7 @@ use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Bridge, Netlink, Tunnels};
 
 fn model(ports: &[(Protocol, u16, &str, u16, &str)]) -> Model {
-    let claims = ports
+    let wanted = ports
         .iter()
         .map(|(protocol, port, address, to, pod)| ((*protocol, *port), address.parse().unwrap(), *to, *pod));
     Model {
@@ -37,7 +37,7 @@ fn model(ports: &[(Protocol, u16, &str, u16, &str)]) -> Model {
         cluster_cidr: "10.244.0.0/16".parse().unwrap(),
         random_fully: true,
         bridged_frames: false,
-        host_ports: first_claims(claims),
+        host_ports: first_of_each(wanted),
         tunnel_port: 8472,
         tunnel_senders: None,
         dns: "10.96.0.10".parse().unwrap(),

@@ -121,7 +121,7 @@ impl DrainBook {
     }
 
     fn follow(&mut self, pods: &BTreeMap<Uid, PodFacts>, desired: &Desired, catalog: &Catalog) {
-        if catalog.source == KnownFrom::Unknown {
+        if catalog.known_from == KnownFrom::Unknown {
             return;
         }
         let listed = endpoints_of(&self.node, catalog);

@@ -42,7 +42,7 @@ impl FinishedBook {
                 }
             }
         }
-        if desired.source != KnownFrom::Unknown && desired.is_settled() && desired.unreadable.is_empty() {
+        if desired.known_from != KnownFrom::Unknown && desired.is_settled() && desired.unreadable.is_empty() {
             self.pages.retain(|uid, _| desired.pods.values().any(|binding| binding.pod.uid == *uid));
         }
         self.pages.clone()

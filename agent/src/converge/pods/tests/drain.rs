@@ -64,7 +64,7 @@ fn rig() -> Rig {
 impl Rig {
     /// The services of revision `revision`, with our pod at that address in one of them.
     fn services(&self, revision: i64, address: Option<&str>) {
-        let mut catalog = Catalog { revision, source: KnownFrom::Etcd, ..Catalog::default() };
+        let mut catalog = Catalog { revision, known_from: KnownFrom::Etcd, ..Catalog::default() };
         let mut record = ServiceRecord::default();
         if let Some(address) = address {
             record.endpoints.push(Endpoint {
@@ -90,7 +90,7 @@ impl Rig {
 
     /// The functions as this node knows them, with our pod as the replica of one, or without it.
     fn functions(&self, is_replica: bool) {
-        let mut catalog = Catalog { source: KnownFrom::Etcd, ..Catalog::default() };
+        let mut catalog = Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() };
         let (pod, node) = ("web".to_owned(), self.observed.node.node.clone());
         let replica = Replica { pod, node, address: "10.244.3.2:8080".parse().unwrap(), start: None };
         let replicas = is_replica.then_some(replica).into_iter().collect();

@@ -78,7 +78,7 @@ fn wants(bindings: &[Binding]) -> Observed {
     Observed {
         node: node(),
         desired: Desired {
-            source: KnownFrom::Etcd,
+            known_from: KnownFrom::Etcd,
             subnet: Some(subnet()),
             pods,
             settled: true,

@@ -84,10 +84,10 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
     );
     observed.links = Some([("mk8sv123456789".to_owned(), HostEnd::default())].into());
     observed.folders = ["abc".to_owned()].into();
-    observed.desired.source = KnownFrom::Unknown;
+    observed.desired.known_from = KnownFrom::Unknown;
     let unknown = plan(&observed, at(0));
     assert!(schema::control::Plan::is_empty(&unknown), "{unknown:?}");
-    observed.desired.source = KnownFrom::Etcd;
+    observed.desired.known_from = KnownFrom::Etcd;
     observed.desired.unreadable.insert(gone.pod.reference(), "broken".into());
     let unreadable = plan(&observed, at(0));
     assert!(schema::control::Plan::is_empty(&unreadable), "{unreadable:?}");

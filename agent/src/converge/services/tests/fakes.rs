@@ -71,12 +71,12 @@ fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
 }
 
 impl Rig {
-    pub(super) fn know(&self, source: KnownFrom, revision: i64, services: &[(&str, ServiceRecord)]) {
+    pub(super) fn know(&self, known_from: KnownFrom, revision: i64, services: &[(&str, ServiceRecord)]) {
         let table = services.iter().map(|(name, record)| {
             let value = record.clone();
             (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: revision }))
         });
-        let catalog = Catalog { source, revision, services: table.collect(), ..Catalog::default() };
+        let catalog = Catalog { known_from, revision, services: table.collect(), ..Catalog::default() };
         self.catalogs.send_replace(Arc::new(catalog));
         let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
         self.subnets.send_replace(Some(subnet));

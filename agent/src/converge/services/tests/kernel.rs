@@ -116,8 +116,8 @@ impl Node {
             let value = ServiceRecord::clone(record);
             (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: self.revision }))
         });
-        let (source, revision) = (KnownFrom::Etcd, self.revision);
-        let catalog = Catalog { source, revision, services: table.collect(), ..Catalog::default() };
+        let (known_from, revision) = (KnownFrom::Etcd, self.revision);
+        let catalog = Catalog { known_from, revision, services: table.collect(), ..Catalog::default() };
         self.catalogs.send_replace(Arc::new(catalog));
     }
 
@@ -148,7 +148,7 @@ fn services_loop(
     iptables: &Arc<RealIptables>,
     subnet: watch::Receiver<Option<Subnet>>,
 ) -> (watch::Sender<Arc<Catalog>>, ServicesLoop) {
-    let known = Catalog { source: KnownFrom::Etcd, ..Catalog::default() };
+    let known = Catalog { known_from: KnownFrom::Etcd, ..Catalog::default() };
     let (catalogs, catalog) = watch::channel(Arc::new(known));
     let services = ServicesLoop::new(ServicesDeps {
         node: "here".to_owned(),
