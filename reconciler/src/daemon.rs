@@ -82,7 +82,7 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
 }
 
-/// Runs of workflows; what ends one wakes their loop, too.
+/// Runs of workflows: what is asked for and each run that ends wakes their loop, too.
 fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> Waiting {
     let (store, waiting) = (Arc::clone(&deps.store), Waiting::default());
     let follows = waiting.clone();

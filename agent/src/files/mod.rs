@@ -213,26 +213,23 @@ impl PodFiles {
         *lock(&self.of_jobs) = digests;
     }
 
-    /// The work of removing content that no pod, job or cluster needs; none if the last one began less than
-    /// `SWEEP_EVERY` ago.
-    pub fn sweep_when_due(
-        &self,
-        named: impl FnOnce() -> BTreeSet<String>,
-    ) -> Option<impl Future<Output = ()> + Send + 'static> {
-        let mut swept = lock(&self.swept);
-        if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
-            return None;
-        }
-        *swept = Some(Instant::now());
-        let sweep = self.sweep(named());
-        Some(async move {
-            if let Err(error) = tokio::task::spawn_blocking(sweep).await {
-                tracing::error!(%error, "the removal of files that nothing needs did not end");
-            }
-        })
+    /// The last removal of content that nothing needs began `SWEEP_EVERY` ago or earlier.
+    pub fn is_sweep_due(&self) -> bool {
+        lock(&self.swept).is_none_or(|at| at.elapsed() >= SWEEP_EVERY)
     }
 
-    fn sweep(&self, mut named: BTreeSet<String>) -> impl FnOnce() + Send + 'static {
+    /// The work of removing content that no job or cluster needs and that pods have not `named`.
+    pub fn sweep(&self, named: BTreeSet<String>) -> impl Future<Output = ()> + Send + 'static {
+        *lock(&self.swept) = Some(Instant::now());
+        let removal = self.removal(named);
+        async move {
+            if let Err(error) = tokio::task::spawn_blocking(removal).await {
+                tracing::error!(%error, "the removal of files that nothing needs did not end");
+            }
+        }
+    }
+
+    fn removal(&self, mut named: BTreeSet<String>) -> impl FnOnce() + Send + 'static {
         named.extend(self.cluster.wanted().map(|blob| blob.digest));
         named.extend(lock(&self.of_jobs).iter().cloned());
         let cache = Arc::clone(&self.cache);
@@ -246,6 +243,6 @@ impl PodFiles {
     /// The same at once.
     #[cfg(test)]
     pub fn sweep_now(&self, named: BTreeSet<String>) {
-        self.sweep(named)();
+        self.removal(named)();
     }
 }

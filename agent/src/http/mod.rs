@@ -20,7 +20,7 @@ use std::sync::LazyLock;
 /// long for the start of an agent, above all for clients that only ask over plain HTTP.
 pub type LazyClient = LazyLock<reqwest::Client>;
 
-/// A client of the cluster's own daemons and containers, which no proxy leads to.
+/// A client for the cluster's own daemons and containers: it uses no proxy and follows no redirect.
 pub fn cluster_client(builder: reqwest::ClientBuilder) -> reqwest::Client {
     let built = builder.redirect(reqwest::redirect::Policy::none()).no_proxy().build();
     // Only TLS or a resolver of the system can fail to load, and neither is used.

@@ -171,6 +171,7 @@ fn ask(agent_dir: &Path) -> io::Result<Option<Asked>> {
     connect(agent_dir)?.map_or(Ok(None), answer)
 }
 
+/// What the process at the other end gives; none if it ended before it did.
 fn answer(stream: UnixStream) -> io::Result<Option<Asked>> {
     stream.set_read_timeout(Some(ANSWER_MAX))?;
     match wire::receive(&stream) {

@@ -48,7 +48,7 @@ pub(super) fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> R
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
-/// Workflows: their objects, and what is asked for.
+/// Workflows: changes of objects and of what is recorded of their runs and triggers.
 pub(super) fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| {
         !now.objects.ptr_eq(&before.objects)

@@ -22,7 +22,7 @@ pub(super) struct Planned {
 #[derive(Debug, Clone)]
 pub(super) struct Begun {
     commit: Oid,
-    /// By which this process led.
+    /// The fence by which this process led then.
     fence: Fence,
     hash: String,
     /// A part of the commit may have been applied before, by a process that ended or another leader.

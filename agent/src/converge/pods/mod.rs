@@ -342,6 +342,7 @@ impl Loop for PodsLoop {
             pods,
             links: links.ok(),
             folders: folders.unwrap_or_default().into_iter().collect(),
+            sweep_is_due: self.worker.files.is_sweep_due(),
             work,
         }))
     }
@@ -369,12 +370,9 @@ impl Loop for PodsLoop {
                     || observed.work.busy.contains_key(uid)
                     || plan.pods.contains_key(uid)
             });
-            // An unreadable binding may name anything.
-            if observed.desired.unreadable.is_empty()
-                && let Some(sweep) = self.worker.files.sweep_when_due(|| named_files(observed))
-            {
-                self.supervisor.spawn(sweep);
-            }
+        }
+        if let Some(named) = plan.sweep.take() {
+            self.supervisor.spawn(self.worker.files.sweep(named));
         }
         Some(plan)
     }
@@ -401,11 +399,4 @@ fn wanted_images(desired: &Desired) -> Option<BTreeSet<String>> {
     let specs = desired.pods.values().map(|binding| &binding.pod.spec);
     let containers = specs.flat_map(|spec| spec.init_containers.iter().chain(&spec.containers));
     Some(containers.map(|container| container.image.clone()).collect())
-}
-
-/// Digests of the files that pods name, wanted ones and those that are there.
-fn named_files(observed: &Observed) -> BTreeSet<String> {
-    let wanted = observed.desired.pods.values().flat_map(|binding| binding.pod.files.values());
-    let present = observed.pods.values().flat_map(|facts| &facts.pauses).flat_map(|pause| &pause.files);
-    wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
 }

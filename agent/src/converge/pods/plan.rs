@@ -33,6 +33,13 @@ const PAUSE_LIFE_MIN: SignedDuration = SignedDuration::from_secs(5);
 /// When to look again whether a host port is free.
 const PORT_AGAIN: SignedDuration = SignedDuration::from_secs(2);
 
+/// Digests of the files that pods name, wanted ones and those that are there.
+fn named_files(observed: &Observed) -> BTreeSet<String> {
+    let wanted = observed.desired.pods.values().flat_map(|binding| binding.pod.files.values());
+    let present = observed.pods.values().flat_map(|facts| &facts.pauses).flat_map(|pause| &pause.files);
+    wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
+}
+
 /// Decides for the whole node.
 pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let mut plan = PodsPlan::default();
@@ -42,6 +49,10 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
                 .insert(uid.clone(), Decision::idle(reference(uid, facts), DecisionReason::DesiredUnknown));
         }
         return plan;
+    }
+    // An unreadable binding may name anything.
+    if observed.sweep_is_due && observed.desired.unreadable.is_empty() {
+        plan.sweep = Some(named_files(observed));
     }
     let wanted: BTreeMap<&str, &Binding> =
         observed.desired.pods.values().map(|binding| (binding.pod.uid.as_str(), binding)).collect();

@@ -1,6 +1,6 @@
 //! The plan of the pods loop: per pod one task at most, and the reason, also for doing nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -32,12 +32,15 @@ pub struct PodsPlan {
     pub last_address: Option<Ipv4Addr>,
     /// Pulls for containers that are not wanted any more.
     pub cancel_pulls: Vec<Slot>,
+    /// Content is to be removed, but for that of these digests, which pods name.
+    pub sweep: Option<BTreeSet<String>>,
 }
 
 impl schema::control::Plan for PodsPlan {
     fn is_empty(&self) -> bool {
         self.remove_links.is_empty()
             && self.cancel_pulls.is_empty()
+            && self.sweep.is_none()
             && self.ends.is_empty()
             && self
                 .pods

@@ -30,6 +30,7 @@ pub(super) fn named(kind: Kind, namespace: String, name: String) -> Result<Names
     Ok(NamespacedName::new(namespace, name))
 }
 
+/// There is no object of this name.
 pub(super) fn missing(kind: Kind, id: &NamespacedName) -> ApiError {
     let word = kind.as_str().to_ascii_lowercase();
     let message = format!("there is no {word} {} in namespace {}", id.name, id.namespace);
@@ -55,7 +56,7 @@ pub(super) fn one_of<T: Serialize + Send + 'static>(
         let id = named(kind, namespace, name)?;
         let (snapshot, now) = (app.snapshot()?, Timestamp::now());
         let page = |events| detail(&snapshot, &id, events, now).ok_or_else(|| missing(kind, &id));
-        // That there is none is said without waiting for etcd.
+        // An unknown name is answered without a wait for etcd.
         page(Vec::new())?;
         // Without etcd it is shown without its events.
         let events = events::read(&app, &Wanted::of(kind, &id), now).await.unwrap_or_default();

@@ -114,8 +114,8 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
         children.end_all().await;
         return Err(error);
     }
-    // Aside, so that a terminal that does not scroll holds nothing up. A mark is written at once, and a lost line is not
-    // missed.
+    // A task of its own: a stopped terminal must not keep the daemons from being started again. Cancel-safe: a mark is
+    // written at once, and a lost line is not missed.
     let mut shown = JoinSet::new();
     shown.spawn(progress::show(record.api_url(), state.clone()));
     tokio::select! {

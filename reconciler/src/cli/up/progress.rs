@@ -14,12 +14,12 @@ use crate::view::{ClusterStatus, WaitState};
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 const LOOK_EVERY_HEALTHY: Duration = Duration::from_secs(3);
 
-/// A line for whoever looks on: if nobody does any more, the daemons run all the same.
+/// Prints a line. It is lost if the reader of stdout has gone: the daemons go on.
 pub(super) fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Prints changes for good.
+/// Prints changes until it is cancelled.
 pub(super) async fn show(api_url: String, state: StateDir) {
     let Ok(client) = Client::new(&api_url) else { return };
     unmark(&state);

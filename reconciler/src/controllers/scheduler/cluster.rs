@@ -100,7 +100,7 @@ impl<'a> Cluster<'a> {
 
     /// Puts a node where it ranks now.
     fn reorder(&mut self, node: usize) {
-        let Ranking::Ranked(rank) = self.strategy.ranking else { return };
+        let Ranking::By(rank) = self.strategy.ranking else { return };
         if !self.queue.is_filled {
             return;
         }
@@ -147,7 +147,7 @@ impl<'a> Cluster<'a> {
             return self.find(name).filter(|&node| self.fits(node, &pod_needs.needs));
         }
         match self.strategy.ranking {
-            Ranking::Ranked(_) => {
+            Ranking::By(_) => {
                 self.turn_to(pod_needs.owner());
                 self.first(pod_needs, self.queue.order.iter().map(|&(_, node)| node))
             }
@@ -190,7 +190,7 @@ impl<'a> Cluster<'a> {
         }
         let pods = self.nodes[node].pods;
         let lot = match self.strategy.ranking {
-            Ranking::Ranked(_) => String::new(),
+            Ranking::By(_) => String::new(),
             Ranking::Drawn => format!(" with the seed {:016x}", seed(&pod_needs.pod.uid)),
         };
         format!("it {}{lot}, of the nodes that fit; it has {}", self.strategy.words, plural(pods, "pod"))

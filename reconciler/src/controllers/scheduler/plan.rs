@@ -43,7 +43,7 @@ struct Planner<'a> {
     cluster: Cluster<'a>,
     /// Pods whose record or binding can't be read: not a pod that is gone, so nothing is touched.
     unreadable: BTreeMap<NamespacedName, String>,
-    /// Demands that fit nowhere, so that a thousand equal pods are counted once.
+    /// Needs that fit nowhere, so that a thousand equal pods are counted once.
     unfit: BTreeMap<Needs<'a>, Arc<Unfit>>,
     /// The node that reports a pod which is bound nowhere.
     reported: HashMap<&'a NamespacedName, &'a str>,

@@ -13,7 +13,7 @@ pub(super) type Rank = [u64; 3];
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ranking {
     /// By what is on the node, and how many pods there have the same owner.
-    Ranked(fn(&NodeLoad<'_>, u32) -> Rank),
+    By(fn(&NodeLoad<'_>, u32) -> Rank),
     /// By lot, from the uid of the pod: the same pod draws the same node.
     Drawn,
 }
@@ -31,15 +31,13 @@ impl Strategy {
     pub(super) fn of(wanted: SchedulerStrategy) -> Self {
         use SchedulerStrategy as S;
         let (ranking, words) = match wanted {
-            S::Spread => {
-                (Ranking::Ranked(spread), "has the fewest pods of this owner, then the least requested")
-            }
+            S::Spread => (Ranking::By(spread), "has the fewest pods of this owner, then the least requested"),
             S::Random => (Ranking::Drawn, "was drawn"),
-            S::RoundRobin => (Ranking::Ranked(round_robin), "was given a pod the longest ago"),
-            S::MinPods => (Ranking::Ranked(min_pods), "has the fewest pods"),
-            S::MaxPods => (Ranking::Ranked(max_pods), "has the most pods"),
-            S::MinCpu => (Ranking::Ranked(min_cpu), "has the least CPU requested"),
-            S::MinMemory => (Ranking::Ranked(min_memory), "has the least memory requested"),
+            S::RoundRobin => (Ranking::By(round_robin), "was given a pod the longest ago"),
+            S::MinPods => (Ranking::By(min_pods), "has the fewest pods"),
+            S::MaxPods => (Ranking::By(max_pods), "has the most pods"),
+            S::MinCpu => (Ranking::By(min_cpu), "has the least CPU requested"),
+            S::MinMemory => (Ranking::By(min_memory), "has the least memory requested"),
         };
         Self { ranking, words }
     }

@@ -138,7 +138,7 @@ async fn the_rest_of_a_commit_is_not_called_another_plan() {
             }
             cluster.settle().await;
             let record = record(&cluster).await;
-            // Who has begun it knows it whole.
+            // The one that began it knows the whole plan.
             let expected = if by == Rest::Same { Some(true) } else { None };
             assert_eq!(record.matches, expected, "{by:?} after {writes} writes: {record:?}");
             assert!(by == Rest::Same || record.why.contains("applied before"), "{}", record.why);

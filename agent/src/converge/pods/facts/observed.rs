@@ -25,5 +25,7 @@ pub struct Observed {
     pub draining: BTreeMap<Uid, Drain>,
     pub last_reported: LastReported,
     pub folders: BTreeSet<Uid>,
+    /// Content that nothing needs was removed long enough ago.
+    pub sweep_is_due: bool,
     pub work: Work,
 }

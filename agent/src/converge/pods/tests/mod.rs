@@ -91,6 +91,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         draining: BTreeMap::new(),
         last_reported: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
+        sweep_is_due: false,
         work: Work::default(),
     }
 }
