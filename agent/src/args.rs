@@ -90,7 +90,6 @@ pub struct RunArguments {
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
     pub etcd: Vec<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub etcd_login: EtcdLoginArguments,
     /// Name of this node; by default the host's name
     #[arg(long, env = "MINIK8S_NODE", value_name = "NAME")]
@@ -153,7 +152,6 @@ pub struct RunArguments {
     #[command(flatten)]
     pub dns: DnsArguments,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub machine: MachineArguments,
 }
 
@@ -179,7 +177,6 @@ pub struct DnsArguments {
 #[derive(Debug, Clone, Args)]
 pub struct DoctorArguments {
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub run: RunArguments,
     /// Range of pod addresses to check for conflicts
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = "10.244.0.0/16")]
@@ -200,13 +197,11 @@ pub struct ResetArguments {
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub leave: Vec<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub etcd_login: EtcdLoginArguments,
     /// Name of this node; by default the host's name
     #[arg(long, env = "MINIK8S_NODE", value_name = "NAME")]
     pub node: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub machine: MachineArguments,
 }
 

@@ -37,25 +37,32 @@ pub const PEER_CHECK: Duration = Duration::from_secs(5);
 /// Between two writes of the file: endpoints may change many times a second.
 pub const SPACING: Duration = Duration::from_secs(1);
 
-/// What is known of the cluster. Clones in constant time but for the peers.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// What is known of the cluster, and the form of the file. Clones in constant time but for the peers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Catalog {
     /// Where it is known from; of [`KnownFrom::Unknown`] nothing follows.
+    #[serde(skip)]
     pub known_from: KnownFrom,
     /// Every service, with its endpoints. Revisions are 0 from the disk.
+    #[serde(with = "disk::rows")]
     pub services: Table<NamespacedName, ServiceRecord>,
     /// Every host and its paths.
+    #[serde(with = "disk::rows")]
     pub routes: Table<NamespacedName, RouteRecord>,
     /// Every function, with its replicas.
+    #[serde(default, with = "disk::rows")]
     pub functions: Table<NamespacedName, FunctionRecord>,
+    /// The settings of the cluster, as etcd has them or had them last.
+    #[serde(default)]
+    pub settings: ClusterSettings,
     /// The other nodes of which both a range and a tunnel are known.
     pub peers: BTreeMap<String, Peer>,
-    /// The settings of the cluster, as etcd has them or had them last.
-    pub settings: ClusterSettings,
-    /// This node's own address, as etcd has it or had it last.
+    /// This node's own address, as etcd has it or had it last. Files of older agents have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_address: Option<Ipv4Addr>,
     /// Newest revision of the services in here; 0 from the disk. Not etcd's: what else happens says
     /// nothing of how far the services are.
+    #[serde(skip)]
     pub revision: i64,
 }
 

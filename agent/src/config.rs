@@ -49,7 +49,6 @@ pub struct Config {
     pub etcd: Access,
     pub node: String,
     pub listen: SocketAddr,
-    /// Where functions are called.
     pub functions_listen: SocketAddr,
     pub node_ip: Option<IpAddr>,
     pub vxlan: Vxlan,

@@ -69,15 +69,7 @@ pub struct DesiredStore {
 impl DesiredStore {
     /// Loads what the disk has under `<state_dir>/agent`.
     pub fn open(state_dir: &Path, node: &str) -> Result<Self, DiskError> {
-        let (disk, loaded) = DesiredDisk::open(&state_dir.join("agent"))?;
-        let known_from = if loaded.complete { KnownFrom::Disk } else { KnownFrom::Unknown };
-        let current = Desired {
-            known_from,
-            subnet: loaded.subnet,
-            pods: loaded.pods,
-            unreadable: loaded.unreadable,
-            settled: loaded.settled,
-        };
+        let (disk, current) = DesiredDisk::open(&state_dir.join("agent"))?;
         Ok(Self { node: node.to_owned(), disk, current, taken: None, unsaved: None })
     }
 

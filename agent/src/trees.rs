@@ -22,7 +22,6 @@ const PASSES: usize = 8;
 #[error("cannot remove {path}: {source}", path = .path.display())]
 pub(crate) struct TreeError {
     pub(crate) path: PathBuf,
-    #[source]
     pub(crate) source: io::Error,
 }
 

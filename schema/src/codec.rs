@@ -46,6 +46,21 @@ pub(crate) fn exact<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> 
     Ok(list)
 }
 
+/// Whether serde may leave a field out, because it is read as its default.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// The default of fields that are 1 when they are absent.
+pub(crate) fn one() -> u32 {
+    1
+}
+
+/// The default of fields that are 3 when they are absent.
+pub(crate) fn three() -> u32 {
+    3
+}
+
 /// SHA-256 of the value's JSON, as 64 hex digits. Maps are ordered, so equal values hash equal.
 ///
 /// # Panics

@@ -200,11 +200,6 @@ macro_rules! define_keys {
             pub fn work_of(node: &str) -> String {
                 format!("{WORK}{node}/")
             }
-
-            /// `revisions/<source>/`.
-            pub fn revisions_of(source: &str) -> String {
-                format!("{REVISIONS}{source}/")
-            }
         }
 
         /// The whole contract.

@@ -1,34 +1,12 @@
 //! `<state>/agent/catalog.json`: the catalog of the last agent, for one that starts without etcd.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::Arc;
 
 use schema::control::{DiskRecord, Fsync};
-use schema::meta::NamespacedName;
-use schema::records::{ClusterSettings, FunctionRecord, RouteRecord, ServiceRecord};
-use schema::snapshot::{Table, Versioned};
-use serde::{Deserialize, Serialize};
 
-use super::{Catalog, Peer};
+use super::Catalog;
 use crate::desired::KnownFrom;
-
-/// The file's form.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Saved {
-    services: Vec<(NamespacedName, ServiceRecord)>,
-    routes: Vec<(NamespacedName, RouteRecord)>,
-    #[serde(default)]
-    functions: Vec<(NamespacedName, FunctionRecord)>,
-    #[serde(default)]
-    settings: ClusterSettings,
-    peers: BTreeMap<String, Peer>,
-    /// Files of before have none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    own_address: Option<Ipv4Addr>,
-}
 
 /// Where the catalog lies.
 #[derive(Debug, Clone)]
@@ -39,40 +17,37 @@ impl CatalogDisk {
     pub fn open(agent_dir: &Path) -> (Self, Option<Catalog>) {
         // A name that a power failure loses costs what etcd has anyway.
         let record = DiskRecord::new(agent_dir.join("catalog.json")).fsync(Fsync::Content);
-        let loaded: Option<Saved> = record.read_or_warn("what was known of the cluster");
-        let catalog = loaded.map(|saved| Catalog {
-            known_from: KnownFrom::Disk,
-            services: table(saved.services),
-            routes: table(saved.routes),
-            functions: table(saved.functions),
-            settings: saved.settings,
-            peers: saved.peers,
-            own_address: saved.own_address,
-            revision: 0,
-        });
+        let loaded: Option<Catalog> = record.read_or_warn("what was known of the cluster");
+        let catalog = loaded.map(|known| Catalog { known_from: KnownFrom::Disk, ..known });
         (Self(record), catalog)
     }
 
     /// Makes the file hold this.
     pub fn store(&self, catalog: &Catalog) -> io::Result<()> {
-        let saved = Saved {
-            services: rows(&catalog.services),
-            routes: rows(&catalog.routes),
-            functions: rows(&catalog.functions),
-            settings: catalog.settings.clone(),
-            peers: catalog.peers.clone(),
-            own_address: catalog.own_address,
-        };
-        self.0.write(&saved)
+        self.0.write(catalog)
     }
 }
 
-/// Values as the disk knows them: of no revision.
-fn table<V: Clone>(rows: Vec<(NamespacedName, V)>) -> Table<NamespacedName, V> {
-    let versioned = |value| Arc::new(Versioned { value, create_revision: 0, mod_revision: 0 });
-    rows.into_iter().map(|(id, value)| (id, versioned(value))).collect()
-}
+/// A table as the file has it: pairs of a name and a value, which is of no revision.
+pub(super) mod rows {
+    use std::sync::Arc;
 
-fn rows<V: Clone>(table: &Table<NamespacedName, V>) -> Vec<(NamespacedName, V)> {
-    table.iter().map(|(id, value)| (id.clone(), value.value.clone())).collect()
+    use schema::meta::NamespacedName;
+    use schema::snapshot::{Table, Versioned};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(in crate::catalog) fn serialize<V: Serialize, S: Serializer>(
+        table: &Table<NamespacedName, V>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(table.iter().map(|(id, found)| (id, &found.value)))
+    }
+
+    pub(in crate::catalog) fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Table<NamespacedName, V>, D::Error> {
+        let rows: Vec<(NamespacedName, V)> = Vec::deserialize(from)?;
+        let versioned = |value| Arc::new(Versioned { value, create_revision: 0, mod_revision: 0 });
+        Ok(rows.into_iter().map(|(id, value)| (id, versioned(value))).collect())
+    }
 }

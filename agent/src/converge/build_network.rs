@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::publish;
+
 /// Longest wait for the rules.
 const RULES_MAX: Duration = Duration::from_secs(60);
 
@@ -39,11 +41,7 @@ impl BuildRequests {
     pub async fn until_confined(&self, index: BTreeSet<SocketAddrV4>) -> Result<(), String> {
         let index = Arc::new(index);
         let mut stands = self.stands.clone();
-        self.wanted.send_if_modified(|wanted| {
-            let is_new = wanted.as_ref() != Some(&index);
-            *wanted = Some(Arc::clone(&index));
-            is_new
-        });
+        publish(&self.wanted, Some(Arc::clone(&index)));
         match timeout(RULES_MAX, stands.wait_for(|stands| stands.as_ref() == Some(&index))).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err("the agent is ending".to_owned()),

@@ -13,7 +13,7 @@ use schema::control::disk_record::{DiskRecord, Fsync, sync_folder};
 use schema::meta::NamespacedName;
 use schema::records::{Binding, Subnet};
 
-use super::Desired;
+use super::{Desired, KnownFrom};
 
 const FOLDER: &str = "desired";
 const MARKER: &str = "complete";
@@ -24,36 +24,13 @@ const SUBNET: &str = "subnet.json";
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     #[error("cannot use the folder {path}: {source}")]
-    Folder {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Folder { path: PathBuf, source: io::Error },
     #[error("cannot write {path}: {source}; free space there or make it writable")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     #[error("cannot remove {path}: {source}")]
-    Remove {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Remove { path: PathBuf, source: io::Error },
     #[error("cannot encode the binding of {pod}: {message}")]
     Encode { pod: String, message: String },
-}
-
-/// What was found at the start.
-#[derive(Debug, Default)]
-pub(super) struct Loaded {
-    pub(super) complete: bool,
-    /// etcd had said that it is complete before the folder was last written.
-    pub(super) settled: bool,
-    pub(super) subnet: Option<Subnet>,
-    pub(super) pods: BTreeMap<NamespacedName, Binding>,
-    pub(super) unreadable: BTreeMap<NamespacedName, String>,
 }
 
 /// The folder, and what lies in it as far as this process knows.
@@ -73,15 +50,13 @@ pub fn known_subnet(agent_dir: &Path) -> Option<Subnet> {
 }
 
 impl DesiredDisk {
-    pub(super) fn open(agent_dir: &Path) -> Result<(Self, Loaded), DiskError> {
+    pub(super) fn open(agent_dir: &Path) -> Result<(Self, Desired), DiskError> {
         let folder = agent_dir.join(FOLDER);
         let in_folder = |source| DiskError::Folder { path: folder.clone(), source };
         fs::create_dir_all(&folder).map_err(in_folder)?;
-        let mut loaded = Loaded {
-            complete: folder.join(MARKER).exists(),
-            settled: folder.join(SETTLED).exists(),
-            ..Loaded::default()
-        };
+        let mut complete = folder.join(MARKER).exists();
+        let settled = folder.join(SETTLED).exists();
+        let mut found = Desired { settled, subnet: known_subnet(agent_dir), ..Desired::default() };
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(&folder).map_err(in_folder)? {
             let path = entry.map_err(in_folder)?.path();
@@ -90,26 +65,23 @@ impl DesiredDisk {
                 Ok(binding) => {
                     let pod = binding.pod.reference();
                     files.insert(pod.clone(), Some(binding.clone()));
-                    loaded.pods.insert(pod, binding);
+                    found.pods.insert(pod, binding);
                 }
                 Err(why) => {
                     // Its pod is unknown, so the folder proves no removal any more.
-                    loaded.complete &= !shortened;
+                    complete &= !shortened;
                     tracing::warn!(file = %path.display(), %why, "desired state can't be read; its pod is kept as it is");
                     files.insert(pod.clone(), None);
-                    loaded.unreadable.insert(pod, format!("{}: {why}", path.display()));
+                    found.unreadable.insert(pod, format!("{}: {why}", path.display()));
                 }
             }
         }
-        loaded.subnet = known_subnet(agent_dir);
-        let disk = Self {
-            agent_dir: agent_dir.to_owned(),
-            complete: loaded.complete,
-            settled: loaded.settled,
-            subnet: loaded.subnet.clone(),
-            files,
-        };
-        Ok((disk, loaded))
+        if complete {
+            found.known_from = KnownFrom::Disk;
+        }
+        let disk =
+            Self { agent_dir: agent_dir.to_owned(), complete, settled, subnet: found.subnet.clone(), files };
+        Ok((disk, found))
     }
 
     /// Makes the folder hold exactly this; files of unreadable pods stay whatever they hold.
@@ -165,7 +137,8 @@ impl DesiredDisk {
     fn store_markers(&mut self, settled: bool, touched: bool) -> Result<(), DiskError> {
         let folder = self.agent_dir.join(FOLDER);
         if touched {
-            sync(&folder)?;
+            let failed = |source| DiskError::Folder { path: folder.clone(), source };
+            sync_folder(&folder).map_err(failed)?;
         }
         for (marker, wanted, there) in
             [(MARKER, true, &mut self.complete), (SETTLED, settled, &mut self.settled)]
@@ -198,11 +171,6 @@ fn replace(path: &Path, bytes: &[u8], fsync: Fsync) -> Result<(), DiskError> {
 fn remove(path: &Path) -> Result<(), DiskError> {
     let failed = |source| DiskError::Remove { path: path.to_owned(), source };
     DiskRecord::new(path).remove().map_err(failed)
-}
-
-fn sync(folder: &Path) -> Result<(), DiskError> {
-    let failed = |source| DiskError::Folder { path: folder.to_owned(), source };
-    sync_folder(folder).map_err(failed)
 }
 
 /// Longest file name that is written in full; the usual limit of a file system is 255 bytes.

@@ -29,12 +29,10 @@ const KEPT: Duration = Duration::from_secs(3600);
 /// Content could not be brought to this node.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// No reconciler had it.
     #[error(
         "cannot fetch {path} of the repository: {why}; it is tried again. See that a reconciler runs and that this node reaches it (--reconciler)"
     )]
     Fetch { path: String, why: String },
-    /// It is not what was asked for.
     #[error(
         "the content of {path} does not match its digest; it is fetched again. Check the reconciler's disk"
     )]

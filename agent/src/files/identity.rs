@@ -7,6 +7,8 @@ use schema::control::lock;
 use schema::files::BlobRef;
 use tokio::sync::watch;
 
+use crate::converge::publish;
+
 /// What is wanted and what is there.
 pub(super) struct ClusterKeys {
     wanted: Mutex<Option<BlobRef>>,
@@ -53,11 +55,7 @@ impl ClusterKeys {
         let recipient = found.as_ref().and_then(|(_, all)| Some(all.first()?.to_public().to_string()));
         *lock(&self.held) =
             found.map(|(blob, identities)| Arc::new(Held { digest: blob.digest, identities }));
-        self.recipients.send_if_modified(|known| {
-            let is_other = *known != recipient;
-            *known = recipient;
-            is_other
-        });
+        publish(&self.recipients, recipient);
     }
 
     pub(super) fn recipients(&self) -> watch::Receiver<Option<String>> {

@@ -51,12 +51,6 @@ pub struct PodFiles {
     of_jobs: Mutex<BTreeSet<String>>,
 }
 
-/// A secret as a pod may use it: its values, as they are written.
-pub struct OpenedSecret {
-    format: Format,
-    values: Vec<u8>,
-}
-
 impl PodFiles {
     /// Below `state_dir`, from `source`, decrypted with `keys`.
     pub fn new(state_dir: &Path, source: Arc<dyn BlobSource>, keys: Keys) -> Self {
@@ -127,24 +121,14 @@ impl PodFiles {
         self.cache.folder(blob)
     }
 
-    /// The values of a secret among `files`, for use in `namespace`, as they are written, fetched where it is not here.
+    /// The format and the values of a secret among `files`, for use in `namespace`, as they are written, fetched where it is not here.
     /// The caller keeps them in memory alone.
-    pub async fn secret_bytes(
-        &self,
-        files: &Files,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Vec<u8>, SecretError> {
-        self.open_secret(files, namespace, name).await.map(|opened| opened.values)
-    }
-
-    /// A secret among `files`, for use in `namespace`.
     pub async fn open_secret(
         &self,
         files: &Files,
         namespace: &str,
         name: &str,
-    ) -> Result<OpenedSecret, SecretError> {
+    ) -> Result<(Format, Vec<u8>), SecretError> {
         let found = of_secret(files, name);
         let (path, blob) = found.ok_or_else(|| SecretError::NotNamed(format!("secret {name}")))?;
         let ciphertext = self.ciphertext(path, blob).await?;
@@ -161,7 +145,7 @@ impl PodFiles {
         let home = Some(home.as_str()).filter(|home| !home.is_empty());
         let wanted = Use { place, namespace, source: &blob.source, home };
         let (format, values) = wanted.check(&plain)?;
-        Ok(OpenedSecret { format, values: values.to_vec() })
+        Ok((format, values.to_vec()))
     }
 
     async fn ciphertext(&self, path: &str, blob: &BlobRef) -> Result<Vec<u8>, SecretError> {
@@ -200,7 +184,7 @@ impl PodFiles {
         namespace: &str,
         name: &str,
     ) -> Result<BTreeMap<String, Vec<u8>>, SecretError> {
-        let OpenedSecret { format, values } = self.open_secret(files, namespace, name).await?;
+        let (format, values) = self.open_secret(files, namespace, name).await?;
         let unreadable = |why: plaintext::PlaintextError| SecretError::Plaintext {
             name: name.to_owned(),
             why: why.to_string(),

@@ -71,8 +71,8 @@ impl Fixture {
 
     async fn open(&self, blob: &BlobRef, namespace: &str) -> Result<String, SecretError> {
         let files = Files::from([("secrets/db.age".to_owned(), blob.clone())]);
-        let opened = self.files.open_secret(&files, namespace, "db").await?;
-        Ok(String::from_utf8(opened.values).unwrap())
+        let (_, values) = self.files.open_secret(&files, namespace, "db").await?;
+        Ok(String::from_utf8(values).unwrap())
     }
 }
 

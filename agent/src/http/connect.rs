@@ -21,7 +21,6 @@ pub(crate) struct Options {
     pub copies_bodies: bool,
     /// Idle connections that are kept for each endpoint.
     pub spare: usize,
-    /// How long they are kept.
     pub spare_for: Duration,
 }
 

@@ -13,7 +13,6 @@ pub(super) struct Spares<L> {
     links: HashMap<SocketAddr, Vec<(Instant, L)>>,
     /// How many are kept for each endpoint.
     most: usize,
-    /// How long they are kept.
     keep_for: Duration,
     /// When those that were idle for too long were last closed.
     swept_at: Instant,

@@ -27,21 +27,13 @@ pub struct InstanceLock {
 /// Why the instance can't be had.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// Another agent, or a reset, has it.
+    /// Another agent, or a reset, has it; `holder` is its process and state directory.
     #[error(
         "another agent of instance {instance} runs on this Docker engine ({holder}); stop it first, or give this one its own --instance"
     )]
-    Busy {
-        instance: String,
-        /// Its process and state directory.
-        holder: String,
-    },
+    Busy { instance: String, holder: String },
     #[error("cannot write to {}: {source}; the agent needs it to ensure that no second one runs", path.display())]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 /// Takes the lock of this instance on this engine.

@@ -40,11 +40,7 @@ pub enum StateError {
     )]
     Busy(PathBuf),
     #[error("cannot write to {}: {source}; give a writable --state-dir", path.display())]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 /// Makes the directory `agent_dir` if it is not there, makes sure it can be written, and takes the

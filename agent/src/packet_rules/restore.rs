@@ -16,12 +16,8 @@ pub const PART: usize = 128;
 /// One change of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleChange {
-    /// The chain has exactly these rules from now on; it is made if it is not there.
-    WriteChain {
-        chain: ChainRef,
-        /// Its rules, each without `-A CHAIN`.
-        rules: Vec<String>,
-    },
+    /// The chain has exactly these rules from now on, each without `-A CHAIN`; it is made if it is not there.
+    WriteChain { chain: ChainRef, rules: Vec<String> },
     /// The rule becomes the first of a chain of the kernel.
     InsertJump { base: ChainRef, rule: String },
     /// The rule goes from a chain of the kernel, once.
@@ -85,8 +81,12 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
             _ => at_once.push(change),
         }
     }
-    let order = leaves_first(&in_order, &ahead);
-    for chains in order.chunks(part) {
+    // Each after those to which its rules lead.
+    let (mut seen, mut leaves_first) = (BTreeSet::new(), Vec::new());
+    for chain in in_order {
+        place(chain, &ahead, &mut seen, &mut leaves_first);
+    }
+    for chains in leaves_first.chunks(part) {
         write_transactions(chains, &mut text);
     }
     write_transactions(&at_once, &mut text);
@@ -97,18 +97,6 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
         write_transactions(changes, &mut text);
     }
     text
-}
-
-/// These chains, each after those to which its rules lead.
-fn leaves_first<'a>(
-    in_order: &[&ChainRef],
-    chains: &BTreeMap<&'a ChainRef, (&'a RuleChange, &'a [String])>,
-) -> Vec<&'a RuleChange> {
-    let (mut seen, mut order) = (BTreeSet::new(), Vec::new());
-    for chain in in_order {
-        place(chain, chains, &mut seen, &mut order);
-    }
-    order
 }
 
 /// Puts `chain` behind those to which it leads. Chains lead a few steps deep, and never in a circle.

@@ -66,11 +66,9 @@ pub struct UpArgs {
 pub struct EtcdLogin {
     /// User of both daemons at the etcd of --etcd, where its authentication is on.
     #[arg(long, env = "MINIK8S_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
-    #[serde(default)]
     pub etcd_user: Option<String>,
     /// File with that user's password.
     #[arg(long, env = "MINIK8S_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
-    #[serde(default)]
     pub etcd_password_file: Option<PathBuf>,
 }
 

@@ -12,9 +12,8 @@ use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, PageFormat, ResourceKind};
 use crate::kinds;
 use crate::view::{
-    AutoscalerDetail, FunctionDetail, JobDetail, KindPage, List, NodeDetail, ObjectDetail, PodDetail,
-    PodView, RevisionView, RunDetail, ServiceDetail, TriggerView, WaitState, WorkflowDetail, WorkloadView,
-    mermaid,
+    KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView, RevisionView, RunDetail, TriggerView,
+    WaitState, WorkflowDetail, WorkloadView, mermaid,
 };
 
 mod autoscaler;
@@ -94,14 +93,12 @@ async fn object(
     name: &str,
     (screen, now): (Screen, Timestamp),
 ) -> Result<(), CliError> {
-    match kinds::of(kind).page {
-        KindPage::Pod => {
-            let detail: PodDetail = client.get(&["pods", namespace, name], &[]).await?;
-            write_out(&pod_page(&detail, screen, now))
-        }
+    let of = |plural: &'static str| [plural, namespace, name];
+    let page = match kinds::of(kind).page {
+        KindPage::Pod => pod_page(&client.get(&of("pods"), &[]).await?, screen, now),
         KindPage::Node => {
             let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name];
-            let page = match client.get::<NodeDetail>(&["nodes", name], &[]).await {
+            match client.get::<NodeDetail>(&["nodes", name], &[]).await {
                 Ok(detail) => node_page(&detail, screen, now),
                 // No agent of this name has come yet: all there is to show is what Git says of it.
                 Err(error) if error.is_not_found() => match client.get::<ObjectDetail>(&path, &[]).await {
@@ -109,34 +106,25 @@ async fn object(
                     Err(second) => return Err(if second.is_not_found() { error } else { second }),
                 },
                 Err(error) => return Err(error),
-            };
-            write_out(&page)
+            }
         }
-        KindPage::Service => {
-            let detail: ServiceDetail = client.get(&["services", namespace, name], &[]).await?;
-            write_out(&service::service_page(&detail, screen, now))
-        }
+        KindPage::Service => service::service_page(&client.get(&of("services"), &[]).await?, screen, now),
         KindPage::Autoscaler => {
-            let detail: AutoscalerDetail = client.get(&["autoscalers", namespace, name], &[]).await?;
-            write_out(&autoscaler::autoscaler_page(&detail, screen, now))
+            autoscaler::autoscaler_page(&client.get(&of("autoscalers"), &[]).await?, screen, now)
         }
         KindPage::Function => {
-            let detail: FunctionDetail = client.get(&["functions", namespace, name], &[]).await?;
-            write_out(&function::function_page(&detail, screen, now)?)
+            function::function_page(&client.get(&of("functions"), &[]).await?, screen, now)?
         }
         KindPage::Workflow => {
-            let detail: WorkflowDetail = client.get(&["workflows", namespace, name], &[]).await?;
-            write_out(&workflow::workflow_page(&detail, screen, now)?)
+            workflow::workflow_page(&client.get(&of("workflows"), &[]).await?, screen, now)?
         }
-        KindPage::Job => {
-            let detail: JobDetail = client.get(&["jobs", namespace, name], &[]).await?;
-            write_out(&job::job_page(&detail, screen, now))
-        }
+        KindPage::Job => job::job_page(&client.get(&of("jobs"), &[]).await?, screen, now),
         page @ (KindPage::Host | KindPage::Workload | KindPage::Object) => {
-            let detail: ObjectDetail = client.get(&["objects", kind.as_str(), namespace, name], &[]).await?;
-            write_out(&object_page(&detail, page, (screen, now))?)
+            let path = ["objects", kind.as_str(), namespace, name];
+            object_page(&client.get(&path, &[]).await?, page, (screen, now))?
         }
-    }
+    };
+    write_out(&page)
 }
 
 /// The revision of this name, as `get revision NAME` takes it, or `SOURCE/NUMBER`.

@@ -104,7 +104,6 @@ struct What<'a> {
 #[derive(serde::Deserialize)]
 struct Fetched<T> {
     items: Vec<T>,
-    #[serde(default)]
     next: Option<i64>,
 }
 
@@ -171,46 +170,43 @@ impl What<'_> {
         }
     }
 
+    /// Objects that have pages of their own: the one that is asked for, or a list.
+    async fn paged<D, R>(&self, plural: &str, row: impl Fn(&D) -> &R) -> Result<(), CliError>
+    where
+        D: DeserializeOwned + serde::Serialize,
+        R: Listed + DeserializeOwned,
+    {
+        match self.only().zip(self.namespace) {
+            Some((name, namespace)) => self.one::<D, R>(&[plural, namespace, name], row).await,
+            None => self.list::<R>(&[plural]).await,
+        }
+    }
+
     /// Objects of a kind, each kind with the columns of its own page.
     async fn of_kind(&self, kind: Kind) -> Result<(), CliError> {
-        let only = self.only();
-        match (kinds::of(kind).page, only.zip(self.namespace), only) {
-            (KindPage::Pod, Some((name, namespace)), _) => {
-                self.one::<PodDetail, PodView>(&["pods", namespace, name], |detail| &detail.row).await
+        match (kinds::of(kind).page, self.only()) {
+            (KindPage::Pod, _) => self.paged::<PodDetail, PodView>("pods", |detail| &detail.row).await,
+            (KindPage::Service, _) => {
+                self.paged::<ServiceDetail, ServiceView>("services", |detail| &detail.row).await
             }
-            (KindPage::Pod, None, _) => self.list::<PodView>(&["pods"]).await,
-            (KindPage::Node, _, Some(name)) => self.node(name).await,
-            (KindPage::Node, _, None) => self.list::<NodeView>(&["nodes"]).await,
-            (KindPage::Service, Some((name, namespace)), _) => {
-                let path = ["services", namespace, name];
-                self.one::<ServiceDetail, ServiceView>(&path, |detail| &detail.row).await
+            (KindPage::Autoscaler, _) => {
+                self.paged::<AutoscalerDetail, AutoscalerView>("autoscalers", |detail| &detail.row).await
             }
-            (KindPage::Service, None, _) => self.list::<ServiceView>(&["services"]).await,
-            (KindPage::Autoscaler, Some((name, namespace)), _) => {
-                let path = ["autoscalers", namespace, name];
-                self.one::<AutoscalerDetail, AutoscalerView>(&path, |detail| &detail.row).await
+            (KindPage::Function, _) => {
+                self.paged::<FunctionDetail, FunctionView>("functions", |detail| &detail.row).await
             }
-            (KindPage::Function, Some((name, namespace)), _) => {
-                let path = ["functions", namespace, name];
-                self.one::<FunctionDetail, FunctionView>(&path, |detail| &detail.row).await
+            (KindPage::Workflow, _) => {
+                self.paged::<WorkflowDetail, WorkflowView>("workflows", |detail| &detail.row).await
             }
-            (KindPage::Workflow, Some((name, namespace)), _) => {
-                let path = ["workflows", namespace, name];
-                self.one::<WorkflowDetail, WorkflowView>(&path, |detail| &detail.row).await
-            }
-            (KindPage::Workflow, None, _) => self.list::<WorkflowView>(&["workflows"]).await,
-            (KindPage::Function, None, _) => self.list::<FunctionView>(&["functions"]).await,
-            (KindPage::Job, Some((name, namespace)), _) => {
-                self.one::<JobDetail, JobView>(&["jobs", namespace, name], |detail| &detail.row).await
-            }
-            (KindPage::Job, None, _) => self.list::<JobView>(&["jobs"]).await,
-            (KindPage::Autoscaler, None, _) => self.list::<AutoscalerView>(&["autoscalers"]).await,
-            (KindPage::Host, _, None) => self.list::<RouteView>(&["dns"]).await,
-            (KindPage::Host | KindPage::Workload | KindPage::Object, _, Some(name)) => {
+            (KindPage::Job, _) => self.paged::<JobDetail, JobView>("jobs", |detail| &detail.row).await,
+            (KindPage::Node, Some(name)) => self.node(name).await,
+            (KindPage::Node, None) => self.list::<NodeView>(&["nodes"]).await,
+            (KindPage::Host, None) => self.list::<RouteView>(&["dns"]).await,
+            (KindPage::Host | KindPage::Workload | KindPage::Object, Some(name)) => {
                 let path = ["objects", kind.as_str(), self.namespace.unwrap_or(DEFAULT_NAMESPACE), name];
                 self.one::<ObjectDetail, ObjectView>(&path, |detail| &detail.row).await
             }
-            (KindPage::Workload | KindPage::Object, _, None) => {
+            (KindPage::Workload | KindPage::Object, None) => {
                 self.list::<ObjectView>(&["objects", kind.as_str()]).await
             }
         }

@@ -28,14 +28,17 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
-    if let Some(name) = args.pod.as_deref().and_then(function_name) {
-        return of_function(&client, args, &name).await;
-    }
-    if let Some(run) = args.pod.as_deref().and_then(run_name) {
-        return of_run(&client, args, &run).await;
-    }
-    if let Some(name) = args.pod.as_deref().and_then(job_name) {
-        return jobs::run(&client, args, &name).await;
+    match args.pod.as_deref().map(str::parse::<Resource>) {
+        Some(Ok(Resource { kind: ResourceKind::Object(Kind::Function), name: Some(name) })) => {
+            return of_function(&client, args, &name).await;
+        }
+        Some(Ok(Resource { kind: ResourceKind::Run, name: Some(name) })) => {
+            return of_run(&client, args, &name).await;
+        }
+        Some(Ok(Resource { kind: ResourceKind::Object(Kind::Job), name: Some(name) })) => {
+            return jobs::run(&client, args, &name).await;
+        }
+        _ => {}
     }
     if args.stderr {
         return Err(CliError::Usage("--stderr is for jobs; write job/NAME".to_owned()));
@@ -46,7 +49,9 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     }
     match (&args.pod, &args.selector) {
         (Some(pod), _) => {
-            let answer = open(&client, args, &pod_name(pod)?, args.tail).await?;
+            let otherwise = "only pods, functions, runs and jobs have logs; write pod/NAME";
+            let name = name_of(pod, Kind::Pod, otherwise)?;
+            let answer = open(&client, args, &name, args.tail).await?;
             print_as_it_comes(&client, answer).await?;
         }
         (None, Some(selector)) => {
@@ -127,27 +132,6 @@ async fn log_of_function(
         }
     }
     Ok(all)
-}
-
-fn run_name(text: &str) -> Option<String> {
-    match text.parse::<Resource>() {
-        Ok(Resource { kind: ResourceKind::Run, name: Some(name) }) => Some(name),
-        _ => None,
-    }
-}
-
-fn job_name(text: &str) -> Option<String> {
-    match text.parse::<Resource>() {
-        Ok(Resource { kind: ResourceKind::Object(Kind::Job), name: Some(name) }) => Some(name),
-        _ => None,
-    }
-}
-
-fn function_name(text: &str) -> Option<String> {
-    match text.parse::<Resource>() {
-        Ok(Resource { kind: ResourceKind::Object(Kind::Function), name: Some(name) }) => Some(name),
-        _ => None,
-    }
 }
 
 async fn open(client: &Client, args: &LogsArgs, pod: &str, tail: Option<u64>) -> Result<Response, CliError> {
@@ -259,15 +243,14 @@ impl Lines {
     }
 }
 
-fn pod_name(text: &str) -> Result<String, CliError> {
+/// `NAME` or `KIND/NAME`; `otherwise` says what is wrong with another kind.
+fn name_of(text: &str, kind: Kind, otherwise: &str) -> Result<String, CliError> {
     if !text.contains('/') {
         return Ok(text.to_owned());
     }
     match text.parse::<Resource>() {
-        Ok(Resource { kind: ResourceKind::Object(Kind::Pod), name: Some(name) }) => Ok(name),
-        Ok(_) => Err(CliError::Usage(format!(
-            "{text}: only pods, functions, runs and jobs have logs; write pod/NAME"
-        ))),
+        Ok(Resource { kind: ResourceKind::Object(found), name: Some(name) }) if found == kind => Ok(name),
+        Ok(_) => Err(CliError::Usage(format!("{text}: {otherwise}"))),
         Err(why) => Err(CliError::Usage(format!("{text}: {why}"))),
     }
 }

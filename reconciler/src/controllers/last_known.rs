@@ -16,7 +16,7 @@ use schema::records::{
     AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, SourceStatus, Template, TriggerRecord,
     WorkflowRecord,
 };
-use schema::snapshot::{Change, Snapshot, Table, Versioned};
+use schema::snapshot::{Change, Snapshot, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -94,6 +94,13 @@ impl LastKnown {
         (!snapshot.settled.is_empty()).then(|| Self {
             at: now,
             places: placed.collect(),
+            pods: pods.collect(),
+            ..Self::tables(snapshot)
+        })
+    }
+
+    fn tables(snapshot: &Snapshot) -> Self {
+        Self {
             rollouts: snapshot.rollouts.clone(),
             templates: snapshot.templates.clone(),
             scales: snapshot.scales.clone(),
@@ -101,8 +108,8 @@ impl LastKnown {
             workflows: snapshot.workflows.clone(),
             jobs: snapshot.jobs.clone(),
             triggers: snapshot.triggers.clone(),
-            pods: pods.collect(),
-        })
+            ..Self::default()
+        }
     }
 
     /// Both snapshots have the same to keep. May say no although they have.
@@ -243,27 +250,13 @@ impl LastKnown {
     /// The form on the disk.
     pub fn to_disk(&self) -> OnDisk {
         let mut records = BTreeMap::new();
-        for (workload, record) in &self.rollouts {
-            add(&mut records, &Key::Rollout(workload.clone()), record);
-        }
-        for ((workload, hash), record) in &self.templates {
-            add(&mut records, &Key::Template(workload.clone(), hash.clone()), record);
-        }
-        for (workload, record) in &self.scales {
-            add(&mut records, &Key::Scale(workload.clone()), record);
-        }
-        for (id, record) in &self.autoscalers {
-            add(&mut records, &Key::Autoscaler(id.clone()), record);
-        }
-        for (id, record) in &self.workflows {
-            add(&mut records, &Key::Workflow(id.clone()), record);
-        }
-        for ((node, id), record) in &self.jobs {
-            add(&mut records, &Key::Job(node.clone(), id.clone()), record);
-        }
-        for ((object, trigger), record) in &self.triggers {
-            add(&mut records, &Key::Trigger(object.clone(), trigger.clone()), record);
-        }
+        add(&mut records, &self.rollouts, |of| Key::Rollout(of.clone()));
+        add(&mut records, &self.templates, |(of, hash)| Key::Template(of.clone(), hash.clone()));
+        add(&mut records, &self.scales, |of| Key::Scale(of.clone()));
+        add(&mut records, &self.autoscalers, |id| Key::Autoscaler(id.clone()));
+        add(&mut records, &self.workflows, |id| Key::Workflow(id.clone()));
+        add(&mut records, &self.jobs, |(node, id)| Key::Job(node.clone(), id.clone()));
+        add(&mut records, &self.triggers, |(of, trigger)| Key::Trigger(of.clone(), trigger.clone()));
         let pods = self.pods.iter().map(|(pod, last)| (pod.to_string(), last.clone()));
         let places =
             self.places.iter().map(|(of, place)| (Key::Object(of.clone()).to_string(), place.clone()));
@@ -286,18 +279,7 @@ impl LastKnown {
             Ok(Key::Object(of)) => Some((of, place.clone())),
             _ => None,
         });
-        Self {
-            at: disk.at,
-            places: places.collect(),
-            pods: pods.collect(),
-            rollouts: snapshot.rollouts,
-            templates: snapshot.templates,
-            scales: snapshot.scales,
-            autoscalers: snapshot.autoscalers,
-            workflows: snapshot.workflows,
-            jobs: snapshot.jobs,
-            triggers: snapshot.triggers,
-        }
+        Self { at: disk.at, places: places.collect(), pods: pods.collect(), ..Self::tables(&snapshot) }
     }
 }
 
@@ -310,8 +292,14 @@ fn keep<K: Ord + Clone, V>(table: &mut Table<K, V>, is_kept: impl Fn(&K, &V) -> 
     *table = kept.map(|(key, record)| (key.clone(), Arc::clone(record))).collect();
 }
 
-fn add<T: Serialize>(records: &mut BTreeMap<String, Value>, key: &Key, record: &Versioned<T>) {
-    if let Ok(value) = serde_json::to_value(&record.value) {
-        records.insert(key.to_string(), value);
+fn add<K: Ord, V: Serialize>(
+    records: &mut BTreeMap<String, Value>,
+    table: &Table<K, V>,
+    key_of: impl Fn(&K) -> Key,
+) {
+    for (key, record) in table {
+        if let Ok(value) = serde_json::to_value(&record.value) {
+            records.insert(key_of(key).to_string(), value);
+        }
     }
 }

@@ -10,6 +10,7 @@ use ipnet::Ipv4Net;
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::kinds::cluster::CLUSTER_NAME;
+use schema::meta::NamespacedName;
 
 use super::autoscaler::FAILED_GET_METRIC;
 use super::scheduler::Unfit;
@@ -27,97 +28,43 @@ pub struct Note {
     pub object_kind: &'static str,
     /// Namespace; empty when the object has none.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// What was found.
     pub kind: NoteKind,
 }
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoteKind {
-    /// The pod fits on no node.
-    Unschedulable {
-        /// How many nodes failed which filter.
-        unfit: Arc<Unfit>,
-        /// The node where the former pod keeps running.
-        old_stays_on: Option<String>,
-    },
+    /// The pod fits on no node; the former one, if there is one, keeps running on `old_stays_on`.
+    Unschedulable { unfit: Arc<Unfit>, old_stays_on: Option<String> },
     /// The pod ran on a node that has not registered again since etcd was lost, or may have.
-    WaitsForNode {
-        /// The node, if it is known.
-        node: Option<String>,
-    },
-    /// The name belongs to a pod of another owner, which is left alone.
-    NameTaken {
-        /// `Kind/name` of that owner.
-        owner: String,
-    },
+    WaitsForNode { node: Option<String> },
+    /// The name belongs to a pod of another owner, `Kind/name`, which is left alone.
+    NameTaken { owner: String },
     /// A value in etcd can't be read; everything that depends on it stays as it is.
-    Unreadable {
-        /// Its key.
-        key: String,
-    },
+    Unreadable { key: String },
     /// The value can't be written.
-    NotWritten {
-        /// Why.
-        why: String,
-    },
+    NotWritten { why: String },
     /// No range is left for the node.
-    SubnetsExhausted {
-        /// The range of the cluster.
-        cluster_cidr: Ipv4Net,
-        /// How many nodes hold a part of it.
-        holders: usize,
-    },
+    SubnetsExhausted { cluster_cidr: Ipv4Net, holders: usize },
     /// The node's range is outside of the cluster's and stays so.
-    SubnetOutside {
-        /// The node's range.
-        cidr: Ipv4Net,
-        /// The cluster's range.
-        cluster_cidr: Ipv4Net,
-    },
+    SubnetOutside { cidr: Ipv4Net, cluster_cidr: Ipv4Net },
     /// The address that the manifest names can't be given.
-    AddressTaken {
-        /// The address.
-        address: String,
-        /// Why.
-        why: String,
-    },
+    AddressTaken { address: String, why: String },
     /// No address is left for a service.
     AddressesExhausted,
-    /// Another service has this node port.
-    NodePortTaken {
-        /// The port.
-        port: u16,
-        /// `namespace/name` of that service.
-        holder: String,
-    },
+    /// Another service, `namespace/name`, has this node port.
+    NodePortTaken { port: u16, holder: String },
     /// No node port is left for a service.
     NodePortsExhausted,
-    /// An autoscaler does not scale.
-    NotScaled {
-        /// One CamelCase word, as Kubernetes has it.
-        reason: String,
-        /// Why.
-        why: String,
-    },
-    /// The node is silent for long enough to be given up, but most nodes are.
-    EvictionHeld {
-        /// Nodes that do not answer.
-        away: usize,
-        /// All nodes.
-        nodes: usize,
-    },
+    /// An autoscaler does not scale; the reason is one CamelCase word, as Kubernetes has it.
+    NotScaled { reason: String, why: String },
+    /// The node is silent for long enough to be given up, but most nodes are: `away` of `nodes`.
+    EvictionHeld { away: usize, nodes: usize },
     /// Git says that the node is gone, and its agent is alive.
     GoneButAlive,
     /// The pod is to leave its node and fits on no other.
-    Stranded {
-        /// How many nodes failed which filter.
-        unfit: Arc<Unfit>,
-        /// Its node.
-        node: String,
-    },
+    Stranded { unfit: Arc<Unfit>, node: String },
 }
 
 impl Note {
@@ -180,31 +127,26 @@ impl Note {
 
 /// Kind, namespace and name of what a key of a controller speaks of.
 pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
+    let of = |kind: Kind, id: &NamespacedName| (kind.as_str(), id.namespace.clone(), id.name.clone());
     match key {
         Key::Object(object)
         | Key::Scale(object)
         | Key::Rollout(object)
         | Key::Template(object, _)
         | Key::Trigger(object, _) => (object.kind.as_str(), object.namespace.clone(), object.name.clone()),
-        Key::Pod(pod) | Key::Binding(_, pod) | Key::PodStatus(_, pod) => {
-            (Kind::Pod.as_str(), pod.namespace.clone(), pod.name.clone())
-        }
-        Key::Autoscaler(id) => {
-            (Kind::HorizontalPodAutoscaler.as_str(), id.namespace.clone(), id.name.clone())
-        }
-        Key::Function(id) => (Kind::Function.as_str(), id.namespace.clone(), id.name.clone()),
+        Key::Pod(id) | Key::Binding(_, id) | Key::PodStatus(_, id) => of(Kind::Pod, id),
+        Key::Autoscaler(id) => of(Kind::HorizontalPodAutoscaler, id),
+        Key::Function(id) => of(Kind::Function, id),
         Key::Workflow(id)
         | Key::RunRequest(id, _)
         | Key::RunInput(id, ..)
         | Key::RunHead(id, _)
         | Key::RunEntries(id, ..)
         | Key::RunPayload(id, ..)
-        | Key::RunDefinition(id, _) => (Kind::Workflow.as_str(), id.namespace.clone(), id.name.clone()),
-        Key::Job(_, id) | Key::JobReport(_, id) => {
-            (Kind::Job.as_str(), id.namespace.clone(), id.name.clone())
-        }
-        Key::Service(id) => (Kind::Service.as_str(), id.namespace.clone(), id.name.clone()),
-        Key::Route(id) => (Kind::Dns.as_str(), id.namespace.clone(), id.name.clone()),
+        | Key::RunDefinition(id, _) => of(Kind::Workflow, id),
+        Key::Job(_, id) | Key::JobReport(_, id) => of(Kind::Job, id),
+        Key::Service(id) => of(Kind::Service, id),
+        Key::Route(id) => of(Kind::Dns, id),
         Key::Node(node)
         | Key::Settled(node)
         | Key::Subnet(node)

@@ -12,47 +12,23 @@ use crate::plural::plural;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     /// An object wants this pod and there is none.
-    PodWanted {
-        /// Commit that set the object.
-        commit: String,
-    },
+    PodWanted { commit: String },
     /// The object's spec changed: another pod takes the name.
-    PodReplaced {
-        /// Commit that set the object.
-        commit: String,
-    },
+    PodReplaced { commit: String },
     /// Labels, annotations or the commit changed; the pod stays the same.
-    PodUpdated {
-        /// Commit that set the object.
-        commit: String,
-    },
+    PodUpdated { commit: String },
     /// The object that asked for the pod is gone.
     OwnerGone,
-    /// The pod ended, or its node is gone; another takes its place.
-    PodLost {
-        /// Which of both.
-        why: String,
-    },
+    /// The pod ended, or its node is gone, as `why` says; another takes its place.
+    PodLost { why: String },
     /// The workload has more pods than it is to have.
-    ScaledDown {
-        /// How many it is to have.
-        to: u32,
-    },
-    /// Pods of another template take the pod's place.
-    RolledOut {
-        /// The first digits of that template's hash.
-        to: String,
-    },
+    ScaledDown { to: u32 },
+    /// Pods of another template take the pod's place; `to` has the first digits of its hash.
+    RolledOut { to: String },
     /// The pod must leave its node, for a drain or a taint, and another pod takes its place.
-    PodMoved {
-        /// The node.
-        from: String,
-    },
-    /// The daemon set has no pod on this node any more.
-    NodeUnfit {
-        /// Why not, with the node.
-        why: String,
-    },
+    PodMoved { from: String },
+    /// The daemon set has no pod on this node any more; `why` names the node.
+    NodeUnfit { why: String },
     /// A rollout began, is complete or failed.
     Rollout(String),
     /// Pods of a workload came, went or became ready.
@@ -64,109 +40,59 @@ pub enum Reason {
     /// The object that the record speaks of is gone.
     RecordOfGone,
 
-    /// The pod gets its node.
-    Bound {
-        /// The node.
-        node: String,
-        /// Why that one.
-        choice: String,
-    },
+    /// The pod gets its node; `choice` says why that one.
+    Bound { node: String, choice: String },
     /// Another pod of the same name takes over the place of the one before.
-    Rebound {
-        /// The node.
-        node: String,
-    },
-    /// Another pod of the same name no longer fits where the one before is.
-    Moved {
-        /// From this node.
-        from: String,
-        /// To this node.
-        to: String,
-        /// Why not on the one before.
-        why: String,
-    },
+    Rebound { node: String },
+    /// Another pod of the same name no longer fits where the one before is, as `why` says.
+    Moved { from: String, to: String, why: String },
     /// The bound pod's labels, annotations or commit follow the pod.
     BindingUpdated,
     /// The pod is gone, so its place is.
     PodGone,
     /// The node is neither registered nor alive.
     NodeLeft,
-    /// The pod has another binding, which stays.
-    DuplicateBinding {
-        /// The node of the one that stays.
-        kept: String,
-    },
+    /// The pod has another binding, which stays, on the node `kept`.
+    DuplicateBinding { kept: String },
 
     /// The node has no range yet.
-    SubnetAssigned {
-        /// The range.
-        cidr: Ipv4Net,
-    },
+    SubnetAssigned { cidr: Ipv4Net },
     /// The node's pods have this range already, and it is free.
-    SubnetKept {
-        /// The range.
-        cidr: Ipv4Net,
-    },
+    SubnetKept { cidr: Ipv4Net },
     /// The node's agent beats, and the node has its range.
     NodeReady,
     /// The node's agent beats, and the node has no range yet.
     NodeWithoutRange,
     /// The node's heartbeat expired.
     NodeSilent,
-    /// The node's pods are given up.
-    NodeEvicted {
-        /// Seconds since its heartbeat expired.
-        silent_seconds: i64,
-    },
+    /// The node's pods are given up, so long after its heartbeat expired.
+    NodeEvicted { silent_seconds: i64 },
     /// A drain began, went on or is no longer wanted.
-    DrainProgress {
-        /// How far it is.
-        drain: Option<Drain>,
-    },
+    DrainProgress { drain: Option<Drain> },
     /// Taints of the node came or went, or pods have tolerated one for as long as they do.
     TaintsAge,
     /// Git says that the node is gone.
     NodeGone,
     /// This etcd holds all that the node should run.
     Settled,
-    /// An autoscaler changed its target's number of pods.
-    Rescaled {
-        /// From which to which, and why.
-        why: String,
-    },
+    /// An autoscaler changed its target's number of pods; `why` has both numbers.
+    Rescaled { why: String },
     /// An autoscaler says how many pods there are to be.
-    Scaled {
-        /// How many.
-        replicas: u32,
-    },
+    Scaled { replicas: u32 },
     /// No autoscaler says how many pods there are to be any more.
     ScaleReturned,
-    /// Another node, which had it earlier, holds the same range.
-    SubnetReassigned {
-        /// That node.
-        holder: String,
-        /// The new range.
-        cidr: Ipv4Net,
-    },
+    /// Another node, which had it earlier, holds the same range; `cidr` is the new one.
+    SubnetReassigned { holder: String, cidr: Ipv4Net },
     /// Address, ports or endpoints of a service, or the paths of a host, are other than before.
     Published,
     /// A node is to build an image that no node has.
-    BuildAssigned {
-        /// The node.
-        node: String,
-    },
+    BuildAssigned { node: String },
     /// The image is built, or nothing needs it any more.
     BuildOver,
     /// A node is to see to a Slurm job.
-    JobAssigned {
-        /// The node.
-        node: String,
-    },
+    JobAssigned { node: String },
     /// Another node sees to the job.
-    JobMoved {
-        /// That node.
-        to: String,
-    },
+    JobMoved { to: String },
     /// The job's object or what it waits for is another than before.
     JobUpdated,
     /// The job is cancelled and cleaned up.
@@ -174,12 +100,7 @@ pub enum Reason {
     /// The Cluster object is another than the settings that nodes read.
     SettingsPublished,
     /// The cluster's range grew around the node's, or services have another one.
-    ClusterCidrChanged {
-        /// The range of the cluster.
-        cluster_cidr: Ipv4Net,
-        /// The range of services.
-        service_cidr: Ipv4Net,
-    },
+    ClusterCidrChanged { cluster_cidr: Ipv4Net, service_cidr: Ipv4Net },
 }
 
 impl Reason {

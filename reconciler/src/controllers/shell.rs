@@ -15,15 +15,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
-use schema::keys::{ROOT, Writer};
+use schema::keys::Writer;
+use schema::meta::NamespacedName;
 use schema::records::EventType;
-use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::autoscaler::Autoscaler;
 use super::functions::Functions;
@@ -32,26 +32,20 @@ use super::nodes::Nodes;
 use super::note::{Note, subject};
 use super::writes::{Change, Write, Writes};
 use super::{Controller, Observed, Settings};
-use crate::guarded_writes::{self, PARALLEL, Stopped, WriteGroup, Written};
+use crate::guarded_writes::{self, PARALLEL, Stopped, WriteGroup, Written, caught_up};
 
-/// Longest wait within one run for the snapshot to hold this controller's own writes. Seen: a few
-/// milliseconds; a reflector that lists again after an outage takes longer, and the next run waits on.
-const CATCH_UP: Duration = Duration::from_secs(2);
 /// After a conflict, if no change of the snapshot comes first; no decision, as the plan knew nothing of it.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
 /// What a shell stands on.
 #[derive(Clone)]
 pub struct Deps {
-    /// Where writes go.
     pub store: SharedStore,
-    /// The snapshot.
     pub snapshot: SnapshotReader,
     /// Whether this process leads.
     pub fence: FenceReader,
     /// What etcd held when it was last settled.
     pub last_known: watch::Receiver<Arc<LastKnown>>,
-    /// Where events go.
     pub events: EventRecorder,
     /// What controllers need to know besides.
     pub settings: Settings,
@@ -119,36 +113,6 @@ impl<C: Controller> Shell<C> {
         Ok(())
     }
 
-    /// A floor above all that etcd has is that of another etcd, which was lost with everything that
-    /// this controller wrote: there is nothing to wait for.
-    async fn doubt_floor(&mut self) {
-        // Etcd may be away, too: the next run asks again.
-        if newest_revision(self.deps.store.as_ref()).await.is_ok_and(|newest| newest < self.floor) {
-            self.floor = 0;
-        }
-    }
-
-    /// The snapshot, once it is new enough.
-    async fn caught_up(&mut self) -> Result<Arc<Snapshot>, String> {
-        let floor = self.floor;
-        let snapshot = &mut self.deps.snapshot;
-        let reached = async {
-            loop {
-                let now = snapshot.current();
-                if now.synced && now.revision >= floor {
-                    return now;
-                }
-                snapshot.changed().await;
-            }
-        };
-        // Cancel-safe: only waits.
-        match timeout(CATCH_UP, reached).await {
-            Ok(snapshot) => Ok(snapshot),
-            Err(_) if !self.deps.snapshot.current().synced => Err(format!("{ROOT} is not listed yet")),
-            Err(_) => Err("the snapshot is older than what this reconciler wrote last".to_owned()),
-        }
-    }
-
     fn record_event(
         &self,
         about: (&'static str, String, String),
@@ -157,14 +121,8 @@ impl<C: Controller> Shell<C> {
         message: String,
     ) {
         let (object_kind, namespace, name) = about;
-        self.deps.events.record(EventDraft {
-            kind,
-            object_kind: object_kind.to_owned(),
-            namespace,
-            name,
-            reason: reason.to_owned(),
-            message,
-        });
+        let object = NamespacedName { namespace, name };
+        self.deps.events.record(EventDraft::of(kind, object_kind, &object, reason, message));
     }
 
     fn record_write(&self, write: &Write) {
@@ -236,12 +194,10 @@ impl<C: Controller> Loop for Shell<C> {
         };
         self.enter(fence);
         self.make_sure().await?;
-        let snapshot = match self.caught_up().await {
+        let deps = &mut self.deps;
+        let snapshot = match caught_up(deps.store.as_ref(), &mut deps.snapshot, &mut self.floor).await {
             Ok(snapshot) => snapshot,
-            Err(why) => {
-                self.doubt_floor().await;
-                return Ok(Observation::NotReady(why));
-            }
+            Err(why) => return Ok(Observation::NotReady(why)),
         };
         let is_whole = !snapshot.settled.is_empty();
         let last_known = if is_whole { Arc::default() } else { Arc::clone(&self.deps.last_known.borrow()) };

@@ -31,13 +31,10 @@ pub struct Writes {
 /// One guarded write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// The key.
     pub key: Key,
-    /// What becomes of it.
     pub change: Change,
     /// What must hold for the key, as the plan saw it.
     pub expect: Expect,
-    /// Why.
     pub reason: Reason,
     /// Happens in the same transaction as the write before it, or not at all.
     pub joined: bool,
@@ -137,14 +134,12 @@ impl Writes {
         self.writes.chunk_by(|_, next| next.joined)
     }
 
-    /// Adds a note.
     pub fn note(&mut self, note: Note) {
         self.notes.push(note);
     }
 }
 
 impl Write {
-    /// The guard of its key.
     pub fn guard(&self) -> Guard {
         match self.expect {
             Expect::Absent => Guard::Absent(self.key.to_string()),
@@ -152,7 +147,6 @@ impl Write {
         }
     }
 
-    /// The operation.
     pub fn op(&self) -> Op {
         match &self.change {
             Change::Put(value) => Op::put(&self.key, value.clone()),

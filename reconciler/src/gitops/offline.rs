@@ -58,13 +58,6 @@ pub struct Request<'a> {
     pub live: Option<Live>,
 }
 
-impl Request<'_> {
-    /// Name of the source, and its folder.
-    fn place(&self) -> (&str, &str) {
-        (self.source, self.folder)
-    }
-}
-
 /// What a server says of the present.
 #[derive(Debug, Clone, Default)]
 pub struct Live {
@@ -87,71 +80,28 @@ pub struct Live {
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    /// No repository.
     #[error("no Git repository at {path}: {why}; name one with --repo")]
-    Open {
-        /// Where.
-        path: String,
-        /// What Git said.
-        why: String,
-    },
-    /// The repository belongs to somebody else.
+    Open { path: String, why: String },
     #[error(
         "the repository at {path} belongs to another user; allow it with 'git config --global --add safe.directory {path}'"
     )]
-    Owner {
-        /// Where.
-        path: String,
-    },
-    /// No such revision.
+    Owner { path: String },
     #[error("the repository has no revision {revision}: {help}")]
-    Revision {
-        /// As it was typed.
-        revision: String,
-        /// What to do.
-        help: String,
-    },
-    /// The clone ends before the revisions meet.
+    Revision { revision: String, help: String },
     #[error(
         "this is a shallow clone, and {base} and {head} do not meet in it; fetch the whole history: 'git fetch --unshallow', \
          or 'fetch-depth: 0' of actions/checkout, or 'GIT_DEPTH: 0' in GitLab"
     )]
-    Shallow {
-        /// As it was typed.
-        base: String,
-        /// As it was typed.
-        head: String,
-    },
-    /// The head can't be merged.
+    Shallow { base: String, head: String },
     #[error(
         "{head} does not merge into {base}: both change {files}; bring it up to date first, or plan it --in-place as \
          after a push by force"
     )]
-    Conflict {
-        /// As it was typed.
-        base: String,
-        /// As it was typed.
-        head: String,
-        /// Which files.
-        files: String,
-    },
-    /// The folder is not there.
+    Conflict { base: String, head: String, files: String },
     #[error("commit {commit} has no folder {folder}; name the source's folder with --path")]
-    Folder {
-        /// Commit.
-        commit: String,
-        /// Folder.
-        folder: String,
-    },
-    /// Not all of the commit can be read.
+    Folder { commit: String, folder: String },
     #[error("commit {commit} can't be read: {why}")]
-    Commit {
-        /// Commit.
-        commit: String,
-        /// What is wrong with it, and what to do.
-        why: ReadError,
-    },
-    /// The object database can't be read.
+    Commit { commit: String, why: ReadError },
     #[error("cannot read the repository: {0}; 'git fsck' says what is wrong with it")]
     Read(#[source] git2::Error),
 }
@@ -176,18 +126,19 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         }
         _ => head,
     };
+    let place = (request.source, request.folder);
     let before = match (&request.live, base) {
-        (None, Some(base)) => Some(read(&repository, base, request.place(), None, None)?),
+        (None, Some(base)) => Some(read(&repository, base, place, None, None)?),
         _ => None,
     };
-    let after = read(&repository, effective, request.place(), base, before.as_ref())?;
+    let after = read(&repository, effective, place, base, before.as_ref())?;
     let (live, nodes, base_name) = match (&request.live, &before) {
         (Some(live), _) => {
             (live.objects.clone(), Some(live.nodes.as_slice()), applied.unwrap_or("nothing").to_owned())
         }
         (None, before) => {
-            let before = before.as_ref();
-            let (live, broken) = before.map(|before| as_applied(request.source, before)).unwrap_or_default();
+            let objects = |read: &Read| objects_of(request.source, &read.commit, &read.manifests);
+            let (live, broken) = before.as_ref().map(objects).unwrap_or_default();
             notes.extend(broken.iter().map(|(file, rule)| {
                 format!("the base's file {file} can't be applied ({rule}): what it holds counts as new")
             }));
@@ -416,10 +367,6 @@ fn read(
     })?;
     let known = lookup.now;
     Ok(Read { commit: Arc::new(meta), listing, parsed, manifests, known, layouts })
-}
-
-fn as_applied(source: &str, read: &Read) -> (Table<ObjectRef, Object>, Broken) {
-    objects_of(source, &read.commit, &read.manifests)
 }
 
 /// Files that can't be applied, and by which rule.

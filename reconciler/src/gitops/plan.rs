@@ -33,7 +33,6 @@ pub struct Situation {
     pub source: String,
     /// The commit that the files are of.
     pub commit: Arc<CommitMeta>,
-    /// Its files.
     pub manifests: Manifests,
     /// Live objects of all sources.
     pub live: Table<ObjectRef, Object>,
@@ -108,13 +107,11 @@ pub struct SyncPlan {
 /// One write.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// Which object.
     pub object: ObjectRef,
     /// What of it.
     pub act: Act,
     /// What the write replaces, for its guard.
     pub over: Over,
-    /// Why.
     pub why: StepReason,
 }
 
@@ -149,11 +146,8 @@ pub enum StepReason {
     Missing,
     /// These fields differ.
     Changed(Vec<FieldChange>),
-    /// Only its place in the repository changed.
-    Moved {
-        /// `file:line` before.
-        from: String,
-    },
+    /// Only its place in the repository changed, which was this `file:line`.
+    Moved { from: String },
     /// Git has it no more.
     Removed,
     /// What etcd holds is no object.

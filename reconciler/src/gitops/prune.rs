@@ -103,12 +103,7 @@ pub enum Prune {
     /// These go.
     Remove(Vec<ObjectRef>),
     /// These stay until it is released.
-    Held {
-        /// Why.
-        why: Hold,
-        /// Which.
-        objects: Vec<ObjectRef>,
-    },
+    Held { why: Hold, objects: Vec<ObjectRef> },
 }
 
 impl Prune {
@@ -130,24 +125,11 @@ pub enum Hold {
     /// The commit holds no manifest.
     Empty,
     /// The commit has no history in common with what is applied.
-    UnrelatedHistory {
-        /// The commit that it has nothing in common with.
-        base: String,
-    },
+    UnrelatedHistory { base: String },
     /// Nothing would be left of what the source owns.
-    Everything {
-        /// How many that is.
-        owned: usize,
-    },
-    /// More than the budget.
-    Budget {
-        /// How many would go.
-        removals: usize,
-        /// Of how many.
-        owned: usize,
-        /// What the budget is, if it is known.
-        policy: Option<PrunePolicy>,
-    },
+    Everything { owned: usize },
+    /// More than the budget of `policy`, if that is known: `removals` of `owned` objects would go.
+    Budget { removals: usize, owned: usize, policy: Option<PrunePolicy> },
 }
 
 impl fmt::Display for Hold {

@@ -19,10 +19,10 @@ use schema::meta::ObjectRef;
 use schema::object::{Object, short_commit};
 use schema::records::{PlanRecord, Revision, SourceStatus};
 use schema::snapshot::{Snapshot, Table, Versioned};
+use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
-use schema::store::{SharedStore, newest_revision};
 
 use super::apply::history;
 use super::apply::record::{
@@ -41,10 +41,9 @@ use super::read::Loaded;
 use super::reviewed::Planned;
 use super::status::{self, Problem, Run};
 use crate::git::{GitError, SourceConfig};
+use crate::guarded_writes::caught_up;
 use crate::runs::{self, RequestError};
 
-/// How long a run waits to see its own last writes.
-const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 /// When to look again after something changed under a plan; no decision, as the plan knew nothing of the change.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
@@ -164,32 +163,6 @@ impl SourceLoop {
         Timestamp::now()
     }
 
-    /// The snapshot, once it has this loop's own writes.
-    async fn caught_up(&mut self) -> Result<Arc<Snapshot>, String> {
-        let deadline = tokio::time::Instant::now() + CATCH_UP_MAX;
-        loop {
-            let snapshot = self.snapshot.current();
-            if !snapshot.synced {
-                return Err("etcd is not listed yet".to_owned());
-            }
-            if snapshot.revision >= self.written {
-                return Ok(snapshot);
-            }
-            if tokio::time::timeout_at(deadline, self.snapshot.changed()).await.is_err() {
-                return Err("the last writes are not seen yet".to_owned());
-            }
-        }
-    }
-
-    /// A write newer than all that etcd has went to another etcd, which was lost with it: there is
-    /// nothing to wait for.
-    async fn doubt_written(&mut self) {
-        // Etcd may be away, too: the next run asks again.
-        if newest_revision(self.store.as_ref()).await.is_ok_and(|newest| newest < self.written) {
-            self.written = 0;
-        }
-    }
-
     /// Reports, once per commit, that content of it is not on this disk.
     fn record_unkept(&mut self, observed: &Observed) {
         let Some(loaded) = &observed.loaded else { return };
@@ -277,12 +250,9 @@ impl Loop for SourceLoop {
         };
         // Without what the leader before it wrote, what that one made would not be known to be too much.
         self.written = self.written.max(fence.create_revision);
-        let snapshot = match self.caught_up().await {
+        let snapshot = match caught_up(self.store.as_ref(), &mut self.snapshot, &mut self.written).await {
             Ok(snapshot) => snapshot,
-            Err(why) => {
-                self.doubt_written().await;
-                return Ok(Observation::NotReady(why));
-            }
+            Err(why) => return Ok(Observation::NotReady(why)),
         };
         let started = Instant::now();
         let applied =

@@ -27,7 +27,6 @@ const QUARANTINED_NAMED_MAX: usize = 10;
 /// What one run saw and did.
 #[derive(Debug)]
 pub struct Run<'a> {
-    /// The source.
     pub config: &'a SourceConfig,
     /// Status before.
     pub previous: Option<&'a SourceStatus>,
@@ -45,7 +44,6 @@ pub struct Run<'a> {
     pub next_sequence: u64,
     /// From the start of the fetch, in milliseconds.
     pub duration_ms: u64,
-    /// The present.
     pub now: Timestamp,
 }
 

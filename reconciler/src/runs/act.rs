@@ -10,7 +10,7 @@ use schema::keys::{Key, prefix};
 use schema::kinds::workflow::WorkflowSpec;
 use schema::meta::NamespacedName;
 use schema::store::election::Fence;
-use schema::store::{Guard, Op, StoreError, TXN_OPS_MAX, TxnOutcome};
+use schema::store::{Guard, Op, StoreError, TXN_OPS_MAX};
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::JoinError;
@@ -23,6 +23,7 @@ use super::plan::{Begin, Step, TriggerWrite, named_by};
 use super::records::{Entry, JournalPart, RunHead, RunId, Stored};
 use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
+use crate::guarded_writes::guarded;
 
 /// Why a step was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -172,22 +173,10 @@ impl WorkflowsLoop {
         Ok(())
     }
 
-    /// The revision at which it was done; none after a conflict, which the next plan sees.
-    async fn write(
-        &self,
-        fence: Fence,
-        mut guards: Vec<Guard>,
-        ops: Vec<Op>,
-    ) -> Result<Option<i64>, StepError> {
-        guards.push(fence.guard());
-        Ok(match self.deps.store.txn(guards, ops).await? {
-            TxnOutcome::Committed(revision) => Some(revision),
-            TxnOutcome::Conflict => None,
-        })
-    }
-
+    /// A conflict is left to the next plan.
     async fn write_one(&self, fence: Fence, guard: Guard, op: Op) -> Result<Effect, StepError> {
-        self.write(fence, vec![guard], vec![op]).await.map(|_| Effect::None)
+        guarded(&self.deps.store, fence, vec![guard], vec![op]).await?;
+        Ok(Effect::None)
     }
 
     async fn begin(&self, fence: Fence, begin: Begin) -> Result<Effect, StepError> {
@@ -221,7 +210,9 @@ impl WorkflowsLoop {
             ops.push(Op::delete(id.request()));
             ops.extend((0..asked_parts).map(|part| Op::delete(id.input(part))));
         }
-        let Some(revision) = self.write(fence, guards, ops).await? else { return Ok(Effect::Unsure(id)) };
+        let Some(revision) = guarded(&self.deps.store, fence, guards, ops).await? else {
+            return Ok(Effect::Unsure(id));
+        };
         let kept = KeptHead { head, revision };
         let cancelled = named_by(&spec, &id).map(str::to_owned);
         let begun = context(&id, input, kept.head.started_at);
@@ -250,7 +241,8 @@ impl WorkflowsLoop {
             Ok(read) => read,
             Err(StepError::Journal(JournalError::Unreadable(why))) => {
                 tracing::warn!(run = %id, why, "the run ends, for its journal can't be read");
-                let ended = journal::end_unreadable(&self.deps.store, fence, id, &kept, &why).await?;
+                let error = (errors::JOURNAL, why.as_str());
+                let ended = journal::end_failed(&self.deps.store, fence, id, &kept, error).await?;
                 return Ok(Effect::Ended(id.clone(), Box::new(ended)));
             }
             Err(error) => return Err(error),
@@ -326,7 +318,8 @@ impl WorkflowsLoop {
         let mut ops = vec![Op::delete(id.request())];
         ops.extend(parts.items.into_iter().map(|part| Op::Delete { key: part.key }));
         let guards = vec![Guard::ModRevision(id.request().to_string(), revision)];
-        self.write(fence, guards, ops).await.map(|_| Effect::None)
+        guarded(&self.deps.store, fence, guards, ops).await?;
+        Ok(Effect::None)
     }
 
     /// The journal first: a head without one can be forgotten again.
@@ -335,12 +328,12 @@ impl WorkflowsLoop {
             let keys = self.deps.store.list(&prefix).await?.items;
             let deletes: Vec<Op> = keys.into_iter().map(|item| Op::Delete { key: item.key }).collect();
             for some in deletes.chunks(TXN_OPS_MAX) {
-                self.write(fence, Vec::new(), some.to_vec()).await?;
+                guarded(&self.deps.store, fence, Vec::new(), some.to_vec()).await?;
             }
         }
         let mut ops = vec![Op::delete(id.head())];
         ops.extend(definition.map(|hash| Op::delete(definition_key(&(id.workflow.clone(), hash)))));
-        self.write(fence, Vec::new(), ops).await?;
+        guarded(&self.deps.store, fence, Vec::new(), ops).await?;
         Ok(Effect::Forgotten(id))
     }
 }

@@ -18,7 +18,6 @@ pub(super) type Heads = OrdMap<RunId, Arc<KeptHead>>;
 /// A head, and when it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptHead {
-    /// The head.
     pub head: RunHead,
     /// Revision of its last write.
     pub revision: i64,
@@ -27,7 +26,6 @@ pub struct KeptHead {
 /// Where a run is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Its state.
     pub state: String,
     /// States that it went through.
     pub steps: u32,
@@ -38,7 +36,6 @@ pub(super) type SharedProgress = Arc<Mutex<Progress>>;
 
 /// A run that a task carries on.
 pub(super) struct Carried {
-    /// Where it is.
     pub progress: SharedProgress,
     /// Ends it, with the reason.
     pub cancel: watch::Sender<Option<String>>,
@@ -47,7 +44,6 @@ pub(super) struct Carried {
 /// All of it. Empty while another reconciler leads.
 #[derive(Default)]
 pub(super) struct Book {
-    /// Every run.
     pub heads: Heads,
     /// Those that have not ended.
     pub running: BTreeSet<RunId>,

@@ -12,7 +12,7 @@ use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use serde_json::Value as Json;
 
 use super::book::KeptHead;
-use super::machine::{Event, errors};
+use super::machine::Event;
 use super::records::{Entry, INLINE_MAX_BYTES, JournalPart, PART_MAX_BYTES, Parts, RunHead, RunId, Stored};
 
 /// Entries that become one value.
@@ -108,17 +108,6 @@ fn payload_prefix(id: &RunId, parts: &Stored) -> String {
         Stored::Inline(_) => "",
     };
     format!("{}{id}/{digest}/", prefix::RUN_PAYLOADS)
-}
-
-/// Ends a run whose journal can't be read or written; its end then.
-pub(super) async fn end_unreadable(
-    store: &SharedStore,
-    fence: Fence,
-    id: &RunId,
-    kept: &KeptHead,
-    why: &str,
-) -> Result<KeptHead, JournalError> {
-    end_failed(store, fence, id, kept, (errors::JOURNAL, why)).await
 }
 
 /// Ends a run with an error that its journal does not have; its end then.

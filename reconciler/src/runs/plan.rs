@@ -38,7 +38,6 @@ pub struct Observed {
     pub snapshot: Arc<Snapshot>,
     /// What etcd knew before it was lost, until it is settled.
     pub last_known: Arc<LastKnown>,
-    /// Every run.
     pub heads: Heads,
     /// Runs that a task carries on.
     pub carried: BTreeMap<RunId, Progress>,
@@ -57,13 +56,10 @@ pub struct Observed {
 /// A run to begin.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Begin {
-    /// Its name.
     pub id: RunId,
-    /// Its definition.
     pub spec: WorkflowSpec,
     /// Its input, or where it lies among those asked for.
     pub input: Stored,
-    /// Its head.
     pub head: RunHead,
     /// Revision of the request that goes with it.
     pub request: Option<i64>,
@@ -76,9 +72,7 @@ pub(super) struct Begin {
 /// What is said of a trigger.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TriggerWrite {
-    /// The object that has it.
     pub object: ObjectRef,
-    /// Its name.
     pub trigger: String,
     /// What; nothing once the trigger is gone.
     pub record: Option<TriggerRecord>,
@@ -91,45 +85,19 @@ pub(super) struct TriggerWrite {
 pub(super) enum Step {
     /// Begins a run.
     Begin(Box<Begin>),
-    /// Takes up a run where its journal ends.
-    Resume {
-        /// Which.
-        id: RunId,
-        /// Why it is to end before it does anything more.
-        cancelled: Option<String>,
-    },
+    /// Takes up a run where its journal ends. `cancelled`: why it is to end before it does anything more.
+    Resume { id: RunId, cancelled: Option<String> },
     /// Ends a run.
-    Cancel {
-        /// Which.
-        id: RunId,
-        /// Why.
-        cause: String,
-    },
-    /// Takes away a request that has nothing left to ask for.
-    Dismiss {
-        /// Of this run.
-        id: RunId,
-        /// The request's revision.
-        revision: i64,
-    },
-    /// Says how the runs of a workflow go.
-    WriteStatus {
-        /// The workflow.
-        workflow: NamespacedName,
-        /// What; nothing once the workflow is gone.
-        record: Option<WorkflowRecord>,
-        /// Revision of what was said before.
-        before: Option<i64>,
-    },
+    Cancel { id: RunId, cause: String },
+    /// Takes away a request that has nothing left to ask for, as of this revision of it.
+    Dismiss { id: RunId, revision: i64 },
+    /// Says how the runs of a workflow go; no record once it is gone. `before`: revision of what was said before.
+    WriteStatus { workflow: NamespacedName, record: Option<WorkflowRecord>, before: Option<i64> },
     /// Says what a trigger did and will do.
     WriteTrigger(TriggerWrite),
-    /// Forgets a run that ended long ago.
-    Forget {
-        /// Which.
-        id: RunId,
-        /// Hash of its definition, if that goes, too: no run that stays has it, and none that is forgotten after this one.
-        definition: Option<String>,
-    },
+    /// Forgets a run that ended long ago. `definition`: its hash, if it goes, too, because no run that stays needs it, and
+    /// none that is forgotten after this one.
+    Forget { id: RunId, definition: Option<String> },
 }
 
 /// The steps in order.
@@ -311,7 +279,6 @@ fn runnables(seen: &Observed) -> Runnables<'_> {
 struct Status<'a> {
     id: &'a NamespacedName,
     record: WorkflowRecord,
-    /// The record that is there.
     there: Option<&'a Arc<Versioned<WorkflowRecord>>>,
     /// The run that its push starts, with which it is written.
     begin: Option<Begin>,

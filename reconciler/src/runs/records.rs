@@ -30,9 +30,7 @@ const OF_FUNCTION: &str = "function:";
 /// Names a run: its workflow, and its id among the workflow's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId {
-    /// The workflow.
     pub workflow: NamespacedName,
-    /// The id.
     pub run: String,
 }
 
@@ -84,38 +82,15 @@ impl fmt::Display for RunId {
 #[serde(rename_all = "camelCase", tag = "by")]
 pub enum Origin {
     /// A push of the workflow with params, of this generation.
-    Push {
-        /// The generation.
-        generation: u64,
-    },
-    /// `minik8s run` or the API.
-    Request {
-        /// Name of the reconciler that took it.
-        reconciler: String,
-    },
-    /// A call with a trigger's token.
-    Call {
-        /// Name of the trigger.
-        trigger: String,
-        /// Name of the reconciler that took it.
-        reconciler: String,
-    },
-    /// A commit that changed paths of a trigger.
-    Commit {
-        /// Name of the trigger.
-        trigger: String,
-        /// The commit's full id.
-        commit: String,
-    },
-    /// A tick of a schedule.
-    Schedule {
-        /// Name of the trigger.
-        trigger: String,
-        /// The tick.
-        tick: Timestamp,
-        /// Ticks before it that were missed and have no run.
-        missed: u32,
-    },
+    Push { generation: u64 },
+    /// `minik8s run` or the API, taken by the reconciler of this name.
+    Request { reconciler: String },
+    /// A call with a trigger's token, taken by the reconciler of this name.
+    Call { trigger: String, reconciler: String },
+    /// A commit, by its full id, that changed paths of a trigger.
+    Commit { trigger: String, commit: String },
+    /// A tick of a schedule. `missed` ticks before it have no run.
+    Schedule { trigger: String, tick: Timestamp, missed: u32 },
 }
 
 impl Origin {
@@ -152,7 +127,6 @@ pub struct RunRequest {
     pub asked_at: Timestamp,
     /// Who asks.
     pub origin: Origin,
-    /// The input.
     pub input: Stored,
 }
 
@@ -172,7 +146,6 @@ pub enum Stored {
 pub struct Parts {
     /// SHA-256 of the text, in hex.
     pub digest: String,
-    /// How many.
     pub count: u64,
 }
 
@@ -182,7 +155,6 @@ pub struct Parts {
 pub struct Tries {
     /// Number of the entry of its journal that was to be written next.
     pub entry: u64,
-    /// How often.
     pub count: u32,
 }
 
@@ -193,13 +165,9 @@ pub struct Tries {
 pub struct RunHead {
     /// Hash of its definition.
     pub definition: String,
-    /// Why it began.
     pub origin: Origin,
-    /// When it began.
     pub started_at: Timestamp,
-    /// How far it is.
     pub phase: RunPhase,
-    /// When it ended.
     pub finished_at: Option<Timestamp>,
     /// The state that it ended in; before its end the one that it began with.
     pub state: String,
@@ -276,10 +244,7 @@ impl RunHead {
 #[serde(rename_all = "camelCase")]
 pub(super) enum JournalPart {
     /// What the run was begun with.
-    Begun {
-        /// Its input.
-        input: Stored,
-    },
+    Begun { input: Stored },
     /// What happened, in order.
     Entries(Vec<Entry>),
 }
@@ -289,7 +254,6 @@ pub(super) enum JournalPart {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// When.
     pub at: Timestamp,
     /// What. The output of an answer is null where it lies in parts.
     pub event: Event,

@@ -17,7 +17,7 @@ use super::book::{KeptHead, SharedProgress};
 use super::caller::{Answer, Caller};
 use super::journal::{self, Journal, JournalError};
 use super::machine::limits::CALLS_MAX;
-use super::machine::{Event, Outcome, Run, Timer};
+use super::machine::{Event, Outcome, Run, Timer, errors};
 use super::records::{Entry, RunHead, RunId, Tries};
 
 /// A run, and all that it needs to go on.
@@ -128,7 +128,8 @@ impl RunTask {
         self.written(match error {
             JournalError::Unreadable(why) => {
                 tracing::warn!(run = %self.id, why, "the run ends, for its journal can't be written");
-                journal::end_unreadable(&self.store, self.fence, &self.id, &self.kept, &why).await
+                let error = (errors::JOURNAL, why.as_str());
+                journal::end_failed(&self.store, self.fence, &self.id, &self.kept, error).await
             }
             other => Err(other),
         })

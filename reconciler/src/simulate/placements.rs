@@ -31,9 +31,7 @@ pub struct ObjectChanges {
 /// Where a new or moved pod would go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub pod: String,
     /// The node; none: it fits nowhere.
     pub node: Option<String>,

@@ -14,9 +14,7 @@ pub(super) const SECONDS_MAX: f64 = 1e9;
 pub struct TraceError {
     /// The field, or line and column.
     pub place: String,
-    /// What is wrong.
     pub why: String,
-    /// What to do.
     pub help: String,
 }
 

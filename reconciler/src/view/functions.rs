@@ -36,7 +36,6 @@ pub struct FunctionView {
     #[serde(default)]
     pub calls_per_second: f64,
     /// Their mean time at the gateways in milliseconds; none without calls.
-    #[serde(default)]
     pub mean_millis: Option<f64>,
     /// How far the image of the newest version is: Ready, Building, Waiting or Failed.
     pub image: String,
@@ -222,7 +221,7 @@ fn row(
     FunctionView {
         calls_per_second: thousandths(answered_milli),
         mean_millis: weighted.checked_div(answered_milli).map(thousandths),
-        ready: record.map_or(0, |record| record.status().ready),
+        ready: record.map_or(0, |record| u32::try_from(record.replicas.len()).unwrap_or(u32::MAX)),
         wanted: record.map_or(0, |record| record.wanted),
         waiting,
         in_flight,

@@ -280,7 +280,7 @@ fn row(
     ServiceView {
         namespace: id.namespace.clone(),
         name: id.name.clone(),
-        kind: spec.kind.word().to_owned(),
+        kind: format!("{:?}", spec.kind),
         cluster_ip,
         external_ips: record.map(|record| record.external_ips.clone()).unwrap_or_default(),
         external_name,

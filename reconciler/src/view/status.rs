@@ -42,7 +42,6 @@ pub struct ClusterStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderView {
     pub id: String,
-    #[serde(default)]
     pub since: Option<Timestamp>,
 }
 

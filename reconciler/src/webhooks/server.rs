@@ -137,24 +137,21 @@ pub async fn serve(
 fn router(hooks: Arc<Hooks>) -> Router {
     Router::new()
         .route("/v1/healthz", get(|| async { Json(serde_json::json!({"ok": true})) }))
-        .route("/v1/webhooks", post(only_source))
-        .route("/v1/webhooks/{source}", post(one_source))
+        .route("/v1/webhooks", post(receive))
+        .route("/v1/webhooks/{source}", post(receive))
         .with_state(hooks)
 }
 
 type App = State<Arc<Hooks>>;
 
-async fn only_source(State(hooks): App, Extension(peer): Extension<Peer>, request: Request) -> Response {
-    hooks.receive(peer.0, None, request).await
-}
-
-async fn one_source(
+async fn receive(
     State(hooks): App,
     Extension(peer): Extension<Peer>,
-    Path(source): Path<String>,
+    source: Option<Path<String>>,
     request: Request,
 ) -> Response {
-    hooks.receive(peer.0, Some(&source), request).await
+    let source = source.map(|Path(source)| source);
+    hooks.receive(peer.0, source.as_deref(), request).await
 }
 
 /// Why a request is not taken in. A stranger learns nothing from it.

@@ -28,7 +28,7 @@ pub struct Driver {
 }
 
 /// What the last run was like, for status and metrics.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LastRun {
     /// When it began.
     pub started_at: Timestamp,
@@ -71,7 +71,7 @@ impl Driver {
         shutdown: CancellationToken,
         last_run: watch::Sender<Option<LastRun>>,
     ) {
-        let mut pace = Pace::new(&self);
+        let mut pace = Pace::new(self);
         let mut last_logged = LastLogged::default();
         let (mut number, mut failures) = (0_u64, 0_u64);
         let mut tick_at = Instant::now();
@@ -107,15 +107,7 @@ impl Driver {
 /// Observe, plan, act, report.
 async fn run_once<L: Loop>(the_loop: &mut L) -> (LastRun, Next) {
     let begun = Instant::now();
-    let mut record = LastRun {
-        started_at: Timestamp::now(),
-        took: Duration::ZERO,
-        did_something: false,
-        error: None,
-        not_ready: None,
-        runs: 0,
-        failures: 0,
-    };
+    let mut record = LastRun { started_at: Timestamp::now(), ..LastRun::default() };
     let next = match steps(the_loop, &mut record).await {
         Ok(next) => next,
         Err(error) => {
@@ -166,10 +158,9 @@ async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, 
 /// When to run next. Pure.
 #[derive(Debug)]
 struct Pace {
-    interval: Duration,
+    driver: Driver,
     failing: Backoff,
     unready: Backoff,
-    backoff_min: Duration,
 }
 
 /// The wait after a run.
@@ -182,24 +173,19 @@ struct Wait {
 }
 
 impl Pace {
-    fn new(driver: &Driver) -> Self {
+    fn new(driver: Driver) -> Self {
         let backoff = || Backoff::new(driver.backoff_min, driver.backoff_max);
-        Self {
-            interval: driver.interval,
-            failing: backoff(),
-            unready: backoff(),
-            backoff_min: driver.backoff_min,
-        }
+        Self { failing: backoff(), unready: backoff(), driver }
     }
 
     fn wait(&mut self, record: &LastRun, next: Next, random: f64) -> Wait {
-        let interval = self.interval.mul_f64(1.0 - 0.1 * random.clamp(0.0, 1.0));
+        let interval = self.driver.interval.mul_f64(1.0 - 0.1 * random.clamp(0.0, 1.0));
         if record.error.is_some() {
             self.unready.reset();
             let tick = self.failing.after_failure(random);
             // A nudge may cut the wait short, for it may bring the remedy; but many nudges do not
             // make a failing loop spin.
-            return Wait { tick, rest: self.backoff_min.min(tick) };
+            return Wait { tick, rest: self.driver.backoff_min.min(tick) };
         }
         self.failing.reset();
         if record.not_ready.is_some() {

@@ -273,15 +273,7 @@ async fn a_panic_of_the_loop_is_a_panic_of_the_driver() {
 #[test]
 fn the_same_trouble_is_remembered_until_it_changes() {
     let mut last_logged = LastLogged::default();
-    let mut record = LastRun {
-        started_at: Timestamp::UNIX_EPOCH,
-        took: NO_TIME,
-        did_something: false,
-        error: Some("a".into()),
-        not_ready: None,
-        runs: 1,
-        failures: 0,
-    };
+    let mut record = LastRun { error: Some("a".into()), runs: 1, ..LastRun::default() };
     last_logged.log("x", &record);
     assert_eq!(last_logged.error.as_deref(), Some("a"));
     record.error = None;

@@ -154,10 +154,11 @@ impl Runtime {
         }
     }
 
-    /// Runs until a signal or the unexpected end of a task, as [`Tasks::run_until_signal`].
+    /// Runs until SIGTERM, SIGINT or the unexpected end of a task. All tasks get 10 s to end then; a second signal ends
+    /// the wait, and the rest is aborted.
     ///
     /// # Errors
-    /// As there.
+    /// [`RunError::TaskEnded`] names the task that ended first, also when it panicked while stopping.
     pub async fn run_until_signal(self) -> Result<(), RunError> {
         drop(self.working);
         self.tasks.run_until_signal().await
@@ -166,7 +167,7 @@ impl Runtime {
     /// As [`Runtime::run_until_signal`], with the signals as a stream of names.
     ///
     /// # Errors
-    /// As [`Tasks::run_until`].
+    /// [`TaskEnded`] names the task that ended first.
     pub async fn run_until(self, signals: impl Stream<Item = &'static str> + Send) -> Result<(), TaskEnded> {
         drop(self.working);
         self.tasks.run_until(signals).await

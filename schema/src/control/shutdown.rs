@@ -58,40 +58,27 @@ where
 
 /// The tasks of a daemon.
 #[derive(Debug)]
-pub struct Tasks {
+pub(super) struct Tasks {
     set: JoinSet<Option<String>>,
     names: BTreeMap<Id, String>,
     token: CancellationToken,
     drain: Duration,
 }
 
-impl Default for Tasks {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Tasks {
     /// No tasks yet.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { set: JoinSet::new(), names: BTreeMap::new(), token: CancellationToken::new(), drain: DRAIN }
     }
 
-    /// Gives tasks this long to end after shutdown.
-    #[must_use]
-    pub fn with_drain(mut self, drain: Duration) -> Self {
-        self.drain = drain;
-        self
-    }
-
     /// Cancelled at shutdown; every task must heed it.
-    pub fn token(&self) -> CancellationToken {
+    pub(super) fn token(&self) -> CancellationToken {
         self.token.clone()
     }
 
     /// Starts a task that must run until shutdown. If it ends, fails or panics before, the
     /// process ends.
-    pub fn spawn_critical<F, E>(&mut self, name: impl Into<String>, future: F)
+    pub(super) fn spawn_critical<F, E>(&mut self, name: impl Into<String>, future: F)
     where
         F: Future<Output = E> + Send + 'static,
         E: Ending,
@@ -106,7 +93,7 @@ impl Tasks {
     /// # Errors
     /// [`RunError::TaskEnded`] names the task that ended first, also when it panicked while
     /// draining.
-    pub async fn run_until_signal(self) -> Result<(), RunError> {
+    pub(super) async fn run_until_signal(self) -> Result<(), RunError> {
         let listen = |kind| signal(kind).map_err(RunError::ListenForSignals);
         let both = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         let signals = stream::unfold(both, |(mut terminate, mut interrupt)| async {
@@ -124,7 +111,7 @@ impl Tasks {
     ///
     /// # Errors
     /// As there.
-    pub async fn run_until(
+    pub(super) async fn run_until(
         mut self,
         signals: impl Stream<Item = &'static str> + Send,
     ) -> Result<(), TaskEnded> {
@@ -140,7 +127,11 @@ impl Tasks {
                 None
             }
             // Cancel-safe: a task not returned stays in the set.
-            Some(ended) = self.set.join_next_with_id() => Some(self.unexpected(ended)),
+            Some(ended) = self.set.join_next_with_id() => {
+                let (name, why) = self.ended(ended);
+                let why = why.unwrap_or_else(|| "it returned before shutdown".to_owned());
+                Some(TaskEnded { name, why })
+            }
         };
         if let Some(ended) = &first {
             tracing::error!(task = ended.name, why = ended.why, "a critical task ended, stopping");
@@ -164,15 +155,9 @@ impl Tasks {
                     None
                 }
             };
-            match ended {
-                Some(ended) => {
-                    let ended = self.ended(ended);
-                    if trouble.is_none() {
-                        trouble = ended.1.map(|why| TaskEnded { name: ended.0, why });
-                    }
-                }
-                None => break,
-            }
+            let Some(ended) = ended else { break };
+            let (name, why) = self.ended(ended);
+            trouble = trouble.or(why.map(|why| TaskEnded { name, why }));
         }
         if !self.set.is_empty() {
             let tasks: Vec<&String> = self.names.values().collect();
@@ -181,11 +166,6 @@ impl Tasks {
             self.set.shutdown().await;
         }
         trouble
-    }
-
-    fn unexpected(&mut self, ended: Result<(Id, Option<String>), JoinError>) -> TaskEnded {
-        let (name, why) = self.ended(ended);
-        TaskEnded { name, why: why.unwrap_or_else(|| "it returned before shutdown".to_owned()) }
     }
 
     /// The name of a task that ended, and what went wrong.
@@ -248,7 +228,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_heeds_nothing_is_aborted_at_the_deadline() {
-        let mut tasks = Tasks::new().with_drain(Duration::from_secs(3));
+        let mut tasks = Tasks { drain: Duration::from_secs(3), ..Tasks::new() };
         tasks.spawn_critical("deaf", std::future::pending::<()>());
         let started = Instant::now();
         tasks.run_until(at_once()).await.unwrap();

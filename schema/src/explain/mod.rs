@@ -19,36 +19,10 @@ use crate::manifest::nearest::{list, nearest};
 use fields::{Field, SchemaView};
 use tree::{tree, wrapped};
 
-/// Nothing has this name.
+/// Why there is nothing to explain, and what there is instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ExplainError {
-    /// No kind.
-    #[error("unknown kind `{word}`; {help}")]
-    Kind {
-        /// What was asked for.
-        word: String,
-        /// The nearest, or all.
-        help: String,
-    },
-    /// No field.
-    #[error("`{path}` has no field `{word}`; {help}")]
-    Field {
-        /// The object.
-        path: String,
-        /// What was asked for.
-        word: String,
-        /// The nearest, or all.
-        help: String,
-    },
-    /// Nothing lies below a plain value.
-    #[error("`{path}` is a value of type {type_name}: it has no fields")]
-    Value {
-        /// The value.
-        path: String,
-        /// Its type.
-        type_name: String,
-    },
-}
+#[error("{0}")]
+pub struct ExplainError(String);
 
 /// The kind that a person means: by name, short name or plural, in any case.
 pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
@@ -61,7 +35,7 @@ pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
         Some(name) => format!("did you mean `{}`?", name.to_ascii_lowercase()),
         None => format!("kinds are {}", list(all())),
     };
-    Err(ExplainError::Kind { word: word.to_owned(), help })
+    Err(ExplainError(format!("unknown kind `{word}`; {help}")))
 }
 
 /// The text for a path such as `pod.spec.containers`; with `recursive` all fields below as a tree.
@@ -77,7 +51,8 @@ fn explain_in(schema: &Json, kind: Kind, fields: &str, recursive: bool) -> Resul
         fields.split('.').map(|word| word.split('[').next().unwrap_or(word)).filter(|word| !word.is_empty());
     while let Some(mut word) = words.next() {
         let Some((object, is_map)) = shape.object() else {
-            return Err(ExplainError::Value { path: at, type_name: shape.type_name() });
+            let type_name = shape.type_name();
+            return Err(ExplainError(format!("`{at}` is a value of type {type_name}: it has no fields")));
         };
         let known = object.fields();
         // Below a map one may name a key, or go on as if there were none.
@@ -97,7 +72,7 @@ fn explain_in(schema: &Json, kind: Kind, fields: &str, recursive: bool) -> Resul
                 Some(name) => format!("did you mean `{name}`?"),
                 None => format!("known: {}", list(names())),
             };
-            return Err(ExplainError::Field { path: at, word: word.to_owned(), help });
+            return Err(ExplainError(format!("`{at}` has no field `{word}`; {help}")));
         };
         at = format!("{at}.{}", found.name);
         shape = found.shape;

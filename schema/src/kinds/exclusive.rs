@@ -5,8 +5,8 @@ use std::fmt;
 use super::pod::{PodSpec, Protocol, TakenPort};
 use super::replica_set::LabelSelector;
 use super::service::NODE_PORTS;
-use crate::meta::ObjectRef;
-use crate::violation::{OwnedStep, Rule, rules};
+use crate::meta::{ObjectMeta, ObjectRef};
+use crate::violation::{OwnedStep, Rule, field_path, rules};
 
 /// Something that only one object can have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,8 +110,14 @@ pub(super) fn host_ports(pod: &PodSpec, at: &[&str]) -> Vec<ExclusiveUse> {
     found
 }
 
+/// A workload's selector: no other workload of the namespace may have it.
+pub(super) fn of_selector(selector: &LabelSelector, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
+    let what = Exclusive::Selector(metadata.namespace.clone(), selector_text(selector));
+    vec![ExclusiveUse::alone(what, field_path(&["spec", "selector"]))]
+}
+
 /// A selector as text, the same for selectors that are the same but for the order of their parts.
-pub(super) fn selector(selector: &LabelSelector) -> String {
+fn selector_text(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
     let expressions = selector.match_expressions.iter().map(|expression| {
         let mut values: Vec<&str> = expression.values.iter().map(String::as_str).collect();

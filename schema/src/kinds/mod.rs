@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use content::Content;
 use exclusive::ExclusiveUse;
+use pod::content_uses;
 use reference::Reference;
 
 use crate::files::ContentUse;
@@ -138,18 +139,24 @@ macro_rules! define_resource {
                 }
             }
 
-            /// See [`Links::exclusives`].
+            /// See [`Links::exclusives`]; and the host ports of its pods, if there are to be any.
             pub fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
-                match self {
+                let own = match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.exclusives)(spec, metadata),)*
-                }
+                };
+                let pod = self.pod(metadata).filter(|pod| pod.count > 0);
+                let ports = pod.map(|pod| exclusive::host_ports(pod.spec, pod.at));
+                own.into_iter().chain(ports.into_iter().flatten()).collect()
             }
 
-            /// See [`Links::files`].
+            /// See [`Links::files`]; and those of its pods.
             pub fn files(&self) -> Vec<ContentUse> {
-                match self {
+                let own = match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.files)(spec),)*
-                }
+                };
+                let metadata = ObjectMeta::default();
+                let of_pod = self.pod(&metadata).map(|pod| content_uses::content_uses(pod.spec, pod.at));
+                own.into_iter().chain(of_pod.into_iter().flatten()).collect()
             }
 
             /// See [`ContentOf::kept`].
@@ -159,11 +166,14 @@ macro_rules! define_resource {
                 }
             }
 
-            /// See [`Links::further_places`].
+            /// See [`Links::further_places`]; and those of the host ports of its pods.
             pub fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-                match self {
+                let own = match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.further_places)(spec),)*
-                }
+                };
+                let metadata = ObjectMeta::default();
+                let ports = self.pod(&metadata).map(|pod| pod.spec.host_ports(pod.at));
+                own.into_iter().chain(ports.into_iter().flatten().map(|port| port.path)).collect()
             }
 
             /// See [`Links::pod`].

@@ -33,25 +33,3 @@ pub(super) fn check_with(path: &str, help: &str, at: &Path<'_>, findings: &mut F
     };
     findings.add(&rules::INVALID_PATH, at, why).help(help);
 }
-
-/// One spelling for equal paths: `./a//b/` is `a/b`, the whole repository is `.`.
-pub(super) fn normalize(path: &mut String) {
-    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-    *path = if parts.is_empty() { ".".to_owned() } else { parts.join("/") };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_paths_are_spelled_alike_and_stay_so() {
-        for (written, wanted) in [("./a//b/", "a/b"), (".", "."), ("a", "a"), ("./", ".")] {
-            let mut path = written.to_owned();
-            normalize(&mut path);
-            assert_eq!(path, wanted);
-            normalize(&mut path);
-            assert_eq!(path, wanted);
-        }
-    }
-}

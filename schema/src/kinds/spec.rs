@@ -98,11 +98,14 @@ pub struct PodOf<'a> {
 pub struct Links<S> {
     /// The objects that it names, but for `dependsOn`.
     pub references: for<'a> fn(&'a S, &ObjectMeta) -> Vec<Reference<'a>>,
-    /// What it has, or would have, that only one object of the cluster can have.
+    /// What it has, or would have, that only one object of the cluster can have; [`super::Resource::exclusives`] adds the
+    /// host ports of its pod.
     pub exclusives: fn(&S, &ObjectMeta) -> Vec<ExclusiveUse>,
-    /// The files of the repository and the secrets that it names and that its pods need.
+    /// The files of the repository and the secrets that it names; [`super::Resource::files`] adds those of its
+    /// pod.
     pub files: fn(&S) -> Vec<ContentUse>,
-    /// Paths from the document's root whose line and column other checks across objects need.
+    /// Paths from the document's root whose line and column other checks across objects need;
+    /// [`super::Resource::further_places`] adds those of its pod's host ports.
     pub further_places: fn(&S) -> Vec<Vec<OwnedStep>>,
     /// Its values that are too big for etcd, if the kind has such.
     pub content: Option<ContentOf<S>>,

@@ -1,11 +1,5 @@
 //! What Kubernetes has and Minik8s does not: tables for messages that know what the author meant.
 
-/// A field of Kubernetes that is not supported.
-pub(crate) struct ForeignField {
-    /// What to do without it.
-    pub(crate) help: &'static str,
-}
-
 const REMOVE: &str = "remove it";
 const BY_SERVER: &str = "a Kubernetes server sets it; remove it";
 const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations; pods of a workload are spread over the nodes anyway";
@@ -192,10 +186,10 @@ const KINDS: &[(&str, &str)] = &[
     ("Kustomization", "put the rendered manifests into the repository, or list the file in `.minik8signore`"),
 ];
 
-/// The unsupported field `name` of the type `record`, if Kubernetes has it.
-pub(crate) fn field(record: &str, name: &str) -> Option<ForeignField> {
+/// What to do without the field `name` of the type `record`, if Kubernetes has it and Minik8s does not.
+pub(crate) fn field(record: &str, name: &str) -> Option<&'static str> {
     let (_, _, help) = FIELDS.iter().find(|(owner, names, _)| *owner == record && names.contains(&name))?;
-    Some(ForeignField { help })
+    Some(*help)
 }
 
 /// What to use instead of Kubernetes' value `value`, where Minik8s takes `words`.

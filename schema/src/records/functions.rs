@@ -7,8 +7,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::codec::is_default;
 use crate::files::{BlobRef, Files, of_secret};
-use crate::kinds::function::{FunctionSpec, FunctionStatus, ImageState, Runtime};
+use crate::kinds::Health;
+use crate::kinds::function::{FunctionSpec, ImageState, Runtime};
 use crate::meta::NamespacedName;
 
 /// A function as every gateway needs it: written by the functions controller.
@@ -37,7 +39,7 @@ pub struct FunctionRecord {
     /// When `wanted` last changed.
     pub scaled_at: Option<Timestamp>,
     /// What the decisions on `wanted` remember.
-    #[serde(default, skip_serializing_if = "ScalerMemory::is_empty")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub scaler: ScalerMemory,
     /// When there last was a call, to a few seconds: counts where gateways forgot.
     pub last_active: Option<Timestamp>,
@@ -59,11 +61,22 @@ impl FunctionRecord {
         self.images.first()
     }
 
-    /// What the function is, for its health.
-    pub fn status(&self) -> FunctionStatus {
-        let image = self.image().map(|image| image.state.clone()).unwrap_or_default();
-        let ready = u32::try_from(self.replicas.len()).unwrap_or(u32::MAX);
-        FunctionStatus { image, wanted: self.wanted, ready }
+    /// How well the function is, its rollout aside. Asleep, without a replica and without a call, it is well.
+    pub fn health(&self) -> Health {
+        match self.image().map_or(&ImageState::Waiting, |image| &image.state) {
+            ImageState::Failed { why } => {
+                Health::Degraded { why: format!("the image can't be built: {why}") }
+            }
+            ImageState::Waiting => Health::Progressing { why: "the image is to be built".to_owned() },
+            ImageState::Building { node } => {
+                Health::Progressing { why: format!("node {node} builds the image") }
+            }
+            // With fewer than the calls ask for, the others wait a little longer.
+            ImageState::Ready if self.replicas.is_empty() && self.wanted > 0 => {
+                Health::Progressing { why: format!("none of {} replicas is ready", self.wanted) }
+            }
+            ImageState::Ready => Health::Healthy,
+        }
     }
 }
 
@@ -148,11 +161,6 @@ impl ScalerMemory {
         let mode =
             if ready > 1 { ScalerMode::Panic { surged_at: now, most: ready } } else { ScalerMode::Stable };
         Self { mode, peaks: Vec::new() }
-    }
-
-    /// There is nothing to remember.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 
     /// Whether it decides in panic.
@@ -358,4 +366,33 @@ pub struct FunctionDemand {
     /// When the last call ended; none while there are some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_sleeps_is_healthy() {
+        let with = |state, wanted, ready| {
+            let image = FunctionImage {
+                reference: String::new(),
+                id: None,
+                state,
+                nodes: Vec::new(),
+                registry: None,
+            };
+            let address = SocketAddrV4::new([10, 244, 0, 2].into(), 8080);
+            let replica = Replica { pod: String::new(), node: String::new(), address, start: None };
+            let replicas = vec![replica; ready];
+            FunctionRecord { images: vec![image], wanted, replicas, ..FunctionRecord::default() }
+                .health()
+                .to_string()
+        };
+        assert_eq!(with(ImageState::Ready, 0, 0), "Healthy");
+        assert_eq!(with(ImageState::Ready, 2, 1), "Healthy");
+        assert_eq!(with(ImageState::Ready, 2, 0), "Progressing");
+        assert_eq!(with(ImageState::Building { node: "a".to_owned() }, 0, 0), "Progressing");
+        assert_eq!(with(ImageState::Failed { why: "no".to_owned() }, 1, 1), "Degraded");
+    }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::codec::content_hash;
+use crate::codec::{content_hash, is_default};
 use crate::files::{BlobKind, BlobRef, Files};
 use crate::kinds::job::{JobSpec, JobStatus, SlurmLogin};
 use crate::meta::NamespacedName;
@@ -25,7 +25,7 @@ pub struct JobOrder {
     /// When it was first given to a node.
     pub created_at: Timestamp,
     /// How far the job is that `spec.dependency` names.
-    #[serde(default, skip_serializing_if = "JobDependencyState::is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dependency: JobDependencyState,
     /// A login host has answered a node that had this order: there may be something of the job.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -105,13 +105,6 @@ pub enum JobDependencyState {
     Submitted(u64),
     /// It ended otherwise than it should have.
     Never(String),
-}
-
-impl JobDependencyState {
-    /// Nothing is waited for.
-    pub fn is_none(&self) -> bool {
-        *self == Self::None
-    }
 }
 
 impl JobOrder {

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::codec::is_default;
+
 /// Requests of webhooks that are kept; older ones are removed with the next write.
 pub const WEBHOOK_REQUESTS_MAX: usize = 1_000;
 
@@ -84,7 +86,7 @@ pub struct SyncRequest {
     /// When it came last, if it came again.
     pub repeated_at: Option<Timestamp>,
     /// How often it came again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub repeats: u32,
     /// Address that it came from.
     pub peer: String,
@@ -102,10 +104,6 @@ impl SyncRequest {
     pub fn last_at(&self) -> Timestamp {
         self.repeated_at.unwrap_or(self.received_at)
     }
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 /// What was decided when it came.

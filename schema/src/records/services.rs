@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::codec::{is_default, one};
 use crate::kinds::Health;
-use crate::kinds::dns::backend::{is_one, one};
-use crate::kinds::dns::{DnsSpec, DnsStatus, Share, Sticky, UnroutedPath};
+use crate::kinds::dns::backend::is_one;
+use crate::kinds::dns::{DnsSpec, Share, Sticky};
 use crate::kinds::pod::Protocol;
-use crate::kinds::service::{ServicePortStatus, ServiceSpec, ServiceStatus};
+use crate::kinds::service::{ServiceSpec, ServiceType};
 
 /// A service as every node programs it: addresses given out, endpoints looked up. Written by the
 /// services controller; the agents need nothing else of the Service object.
@@ -48,7 +49,7 @@ pub struct ServiceRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
     /// Number of pods that the selector matches and that are no endpoints.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub left_out_count: u32,
 }
 
@@ -63,33 +64,33 @@ fn of_version(wanted: &str, record: Option<&str>, health: Health) -> Health {
 }
 
 impl ServiceRecord {
-    /// The health of a service whose object has this hash.
+    /// The health of a service whose object has this hash. One that selects nothing is well: its pods may come with
+    /// another commit.
     pub fn health(record: Option<&Self>, spec: &ServiceSpec, hash: &str) -> Health {
-        let health = spec.health(&record.map(Self::status).unwrap_or_default());
+        let none = Self::default();
+        let health = record.unwrap_or(&none).health_by(spec);
         of_version(hash, record.map(|record| record.hash.as_str()), health)
     }
 
-    /// What the service is, for its health.
-    pub fn status(&self) -> ServiceStatus {
-        let node_ports = self.ports.iter().filter_map(|port| {
-            let node_port = port.node_port?;
-            Some(ServicePortStatus { port: port.port, protocol: port.protocol, node_port })
-        });
-        ServiceStatus {
-            cluster_ip: self.cluster_ip.map(|address| address.to_string()),
-            node_ports: node_ports.collect(),
-            ready_endpoints: u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX),
-            unready_endpoints: self.left_out_count,
+    /// Whichever version it is of.
+    fn health_by(&self, spec: &ServiceSpec) -> Health {
+        let progressing = |why: String| Health::Progressing { why };
+        if spec.has_cluster_ip() && self.cluster_ip.is_none() {
+            return progressing("no cluster IP yet".to_owned());
         }
+        let node_ports = self.ports.iter().filter(|port| port.node_port.is_some()).count();
+        if spec.kind == ServiceType::NodePort && node_ports < spec.ports.len() {
+            return progressing(format!("{node_ports} of {} node ports", spec.ports.len()));
+        }
+        if self.endpoints.is_empty() && self.left_out_count > 0 && !spec.publish_not_ready_addresses {
+            return progressing(format!("none of {} pods is ready", self.left_out_count));
+        }
+        Health::Healthy
     }
 }
 
 /// Most entries of [`ServiceRecord::left_out`].
 pub const LEFT_OUT_MAX: usize = 20;
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
 
 /// One port of a service.
 #[skip_serializing_none]
@@ -145,20 +146,18 @@ pub struct RouteRecord {
 }
 
 impl RouteRecord {
-    /// The health of a host whose object has this hash.
+    /// The health of a host whose object has this hash. It is healthy if it has a record and each of its paths leads
+    /// somewhere: its address is each node's own.
     pub fn health(record: Option<&Self>, spec: &DnsSpec, hash: &str) -> Health {
-        let health = spec.health(&record.map(Self::status).unwrap_or_default());
-        of_version(hash, record.map(|record| record.hash.as_str()), health)
-    }
-
-    /// What has become of the host, for its health. Its address is each node's own: that there is a record
-    /// is what makes it known.
-    pub fn status(&self) -> DnsStatus {
-        let unrouted = self.paths.iter().filter_map(|path| {
-            let why = path.backends().iter().find_map(|backend| backend.broken.clone())?;
-            Some(UnroutedPath { path: path.path.clone(), why })
+        let Some(record) = record else {
+            return Health::Progressing { why: format!("{} has no address yet", spec.host) };
+        };
+        let unrouted = record.paths.iter().find_map(|path| {
+            let why = path.backends().iter().find_map(|backend| backend.broken.as_ref())?;
+            Some(format!("{}: {why}", path.path))
         });
-        DnsStatus { address: Some("each node's gateway".to_owned()), unrouted: unrouted.collect() }
+        let health = unrouted.map_or(Health::Healthy, |why| Health::Degraded { why });
+        of_version(hash, Some(&record.hash), health)
     }
 }
 
@@ -272,4 +271,51 @@ pub struct RulesStatus {
     /// `namespace/name` of services that are left out until they change or a later try succeeds, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_healthy_with_an_address_and_no_pod_that_is_not_ready() {
+        let mut spec = ServiceSpec::default();
+        let health =
+            |record: &ServiceRecord, spec: &ServiceSpec| ServiceRecord::health(Some(record), spec, "");
+        let mut record = ServiceRecord::default();
+        assert_eq!(ServiceRecord::health(None, &spec, "").to_string(), "Progressing");
+        assert_eq!(health(&record, &spec).to_string(), "Progressing");
+        record.cluster_ip = Some(Ipv4Addr::new(10, 96, 0, 20));
+        assert_eq!(health(&record, &spec), Health::Healthy);
+        record.left_out_count = 2;
+        let none_ready = Health::Progressing { why: "none of 2 pods is ready".to_owned() };
+        assert_eq!(health(&record, &spec), none_ready);
+        let all = ServiceSpec { publish_not_ready_addresses: true, ..spec.clone() };
+        assert_eq!(health(&record, &all), Health::Healthy);
+        let address = Ipv4Addr::new(10, 244, 0, 2);
+        record.endpoints =
+            vec![Endpoint { address, ports: Vec::new(), node: None, pod: None, hostname: None }];
+        assert_eq!(health(&record, &spec), Health::Healthy);
+        assert_eq!(ServiceRecord::health(Some(&record), &spec, "other").to_string(), "Progressing");
+        spec.cluster_ip = Some(crate::kinds::service::HEADLESS.to_owned());
+        assert_eq!(ServiceRecord::health(None, &spec, ""), Health::Healthy);
+        let alias = ServiceSpec { kind: ServiceType::ExternalName, ..ServiceSpec::default() };
+        assert_eq!(ServiceRecord::health(None, &alias, ""), Health::Healthy);
+    }
+
+    #[test]
+    fn a_host_is_healthy_when_it_is_known_and_all_its_paths_lead_somewhere() {
+        let spec = DnsSpec { host: "shop.example".to_owned(), paths: Vec::new() };
+        let record = |broken: Option<&str>| {
+            let to = BackendTarget::Service { service: "web".to_owned(), port: 80 };
+            let broken = broken.map(str::to_owned);
+            let leads = PathLeads::One(BackendRecord { to, weight: 1, headers: BTreeMap::new(), broken });
+            let path = PathRecord { path: "/a".to_owned(), leads, rewrite: None };
+            RouteRecord { paths: vec![path], ..RouteRecord::default() }
+        };
+        assert_eq!(RouteRecord::health(None, &spec, "").to_string(), "Progressing");
+        assert_eq!(RouteRecord::health(Some(&record(None)), &spec, ""), Health::Healthy);
+        let broken = RouteRecord::health(Some(&record(Some("no service web"))), &spec, "");
+        assert_eq!(broken, Health::Degraded { why: "/a: no service web".to_owned() });
+    }
 }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::codec::is_default;
 use crate::meta::ObjectRef;
 use crate::violation::Violation;
 
@@ -25,7 +26,7 @@ pub struct SourceStatus {
     #[serde(default)]
     pub path: String,
     /// One file that can't be applied keeps all others from it.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
     /// One word for all of it.
     pub state: SourceState,
@@ -50,22 +51,12 @@ pub struct SourceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<Waiting>,
     /// How many there are in all.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub waiting_total: u64,
     /// When an object last stopped waiting.
     pub released_at: Option<Timestamp>,
     /// What keeps the source from being read or applied.
     pub error: Option<SourceError>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_false(flag: &bool) -> bool {
-    !*flag
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 /// One word for the state of a source.
@@ -239,7 +230,7 @@ pub struct ChangeCounts {
     /// Changed without a restart.
     pub update: u64,
     /// Of these, only their place in the repository.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub moved: u64,
     /// Changed so that pods are replaced.
     pub replace: u64,

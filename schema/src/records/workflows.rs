@@ -4,8 +4,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::codec::is_default;
+use crate::kinds::Health;
 use crate::kinds::trigger::Schedule;
-use crate::kinds::workflow::{RunSummary, WorkflowStatus};
+use crate::kinds::workflow::{RunPhase, RunSummary};
 
 /// How the runs of a workflow go: written by the workflows controller, which runs them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +25,7 @@ pub struct WorkflowRecord {
     /// Runs under way.
     pub running: u32,
     /// Runs that wait for others to end.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub waiting: u32,
 }
 
@@ -40,7 +42,7 @@ pub struct TriggerRecord {
     /// The last run that it started.
     pub last: Option<TriggerStart>,
     /// Ticks without a run of their own since the last one that had one: what was missed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub skipped: u32,
 }
 
@@ -58,17 +60,71 @@ pub struct TriggerStart {
     /// When it began.
     pub started_at: Timestamp,
     /// Ticks before its own that were missed and have no run: it stands for them.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub missed: u32,
 }
 
-fn is_zero(count: &u32) -> bool {
-    *count == 0
+impl WorkflowRecord {
+    /// How well the workflow of this generation is. One without params has no run of its own and is well.
+    pub fn health(&self, has_params: bool, generation: u64) -> Health {
+        if !has_params {
+            return Health::Healthy;
+        }
+        let Some(run) = self.last_run.as_ref().filter(|_| self.generation >= generation) else {
+            return waits_for_run();
+        };
+        let ended = |how: &str| Health::Degraded {
+            why: format!("run {} {how} in state {}: {} {}", run.id, run.state, run.error, run.cause)
+                .trim_end_matches([' ', ':'])
+                .to_owned(),
+        };
+        match run.phase {
+            RunPhase::Running => {
+                Health::Progressing { why: format!("run {} is in state {}", run.id, run.state) }
+            }
+            RunPhase::Succeeded => Health::Healthy,
+            RunPhase::Failed => ended("failed"),
+            RunPhase::TimedOut => ended("timed out"),
+            RunPhase::Aborted => ended("was aborted"),
+        }
+    }
 }
 
-impl WorkflowRecord {
-    /// What the workflow is, for its health.
-    pub fn status(&self) -> WorkflowStatus {
-        WorkflowStatus { run_generation: self.generation, last_run: self.last_run.clone() }
+fn waits_for_run() -> Health {
+    Health::Progressing { why: "its run has not started".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(phase: RunPhase, error: &str) -> WorkflowRecord {
+        let last_run = Some(RunSummary {
+            id: "r1".to_owned(),
+            phase,
+            started_at: Timestamp::UNIX_EPOCH,
+            finished_at: None,
+            state: "add".to_owned(),
+            error: error.to_owned(),
+            cause: String::new(),
+        });
+        WorkflowRecord { generation: 2, last_run, ..WorkflowRecord::default() }
+    }
+
+    #[test]
+    fn health_is_that_of_the_run_of_this_generation() {
+        let running = record(RunPhase::Running, "").health(true, 2);
+        assert_eq!(running, Health::Progressing { why: "run r1 is in state add".to_owned() });
+        assert_eq!(record(RunPhase::Succeeded, "").health(true, 2), Health::Healthy);
+        let failed = record(RunPhase::Failed, "States.TaskFailed").health(true, 2);
+        assert_eq!(
+            failed,
+            Health::Degraded { why: "run r1 failed in state add: States.TaskFailed".to_owned() }
+        );
+        let aborted = record(RunPhase::Aborted, "").health(true, 2);
+        assert_eq!(aborted, Health::Degraded { why: "run r1 was aborted in state add".to_owned() });
+        assert_eq!(record(RunPhase::Succeeded, "").health(true, 3), waits_for_run());
+        assert_eq!(WorkflowRecord::default().health(true, 1), waits_for_run());
+        assert_eq!(WorkflowRecord::default().health(false, 1), Health::Healthy);
     }
 }

@@ -5,17 +5,18 @@
 use jiff::Timestamp;
 
 use super::Snapshot;
-use crate::kinds::function::{FunctionSpec, ImageState};
+use crate::kinds::function::ImageState;
 use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
 use crate::kinds::job::{JobPhase, JobSpec};
-use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
 use crate::kinds::service::ServiceType;
 use crate::kinds::workflow::RunPhase;
 use crate::kinds::{Health, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
-use crate::records::{ClusterSettings, JobReport, PodInstance, Rollout, RouteRecord, ServiceRecord};
+use crate::records::{
+    ClusterSettings, JobReport, PodInstance, Rollout, RouteRecord, ServiceRecord, WorkflowRecord,
+};
 
 /// The health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
@@ -46,11 +47,12 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             // Without one: it has not looked at its target yet.
             spec.health(current.map_or(&HorizontalPodAutoscalerStatus::default(), |record| &record.status))
         }
-        Resource::Node(node) => node.health(&node_status(snapshot, &object.metadata.name)),
-        Resource::Function(spec) => function(snapshot, object, spec),
+        Resource::Node(_) => node(snapshot, &object.metadata.name),
+        Resource::Function(_) => function(snapshot, object),
         Resource::Workflow(spec) => {
-            let record = snapshot.workflows.get(&named(object)).map(|found| found.value.status());
-            record.unwrap_or_default().health(spec.params.is_some(), object.generation)
+            let (record, none) = (snapshot.workflows.get(&named(object)), WorkflowRecord::default());
+            let record = record.map_or(&none, |found| &found.value);
+            record.health(spec.params.is_some(), object.generation)
         }
         Resource::Job(spec) => job(snapshot, object, spec),
     }
@@ -62,11 +64,13 @@ pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
     health(snapshot, object).why().filter(|_| is_awaited).map(str::to_owned)
 }
 
-fn node_status(snapshot: &Snapshot, node: &str) -> NodeStatus {
-    let is_registered = snapshot.nodes.contains_key(node);
-    let ready = is_registered && snapshot.node_is_ready(node);
-    let why = if is_registered && !ready { "its agent does not answer" } else { "" };
-    NodeStatus { ready, why: why.to_owned() }
+/// How well a node is. One that never registered is unknown, not broken: its manifest may come before the machine.
+fn node(snapshot: &Snapshot, name: &str) -> Health {
+    match (snapshot.nodes.contains_key(name), snapshot.node_is_ready(name)) {
+        (true, true) => Health::Healthy,
+        (true, false) => Health::Degraded { why: "its agent does not answer".to_owned() },
+        (false, _) => Health::Unknown { why: "no agent of this name has registered".to_owned() },
+    }
 }
 
 /// Seconds without progress after which an object that is not healthy has failed.
@@ -239,14 +243,14 @@ fn job_report<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<(String, &'
 }
 
 /// How well a function is: its image first, then its rollout.
-fn function(snapshot: &Snapshot, object: &Object, spec: &FunctionSpec) -> Health {
+fn function(snapshot: &Snapshot, object: &Object) -> Health {
     let record = snapshot.functions.get(&named(object)).map(|found| &found.value);
     let Some(record) = record.filter(|record| record.hash == object.hash) else {
         return Health::Progressing {
             why: "the functions controller has not taken this version in yet".to_owned(),
         };
     };
-    let health = spec.health(&record.status());
+    let health = record.health();
     if record.image().is_none_or(|image| image.state != ImageState::Ready) {
         return health;
     }

@@ -192,3 +192,26 @@ fn a_workflow_is_complete_once_its_record_and_those_of_its_triggers_are_here() {
     snapshot.put(&Key::Trigger(id, "nightly".into()), &json!({"schedule": schedule}), 3);
     assert!(health::is_complete(&snapshot, &object));
 }
+
+#[test]
+fn a_node_is_as_well_as_its_agent() {
+    use serde_json::json;
+
+    let node = json!({
+        "apiVersion": "v1", "metadata": {"name": "n1", "namespace": "default"}, "kind": "Node", "spec": {},
+        "hash": "h", "generation": 1,
+        "provenance": {"source": "main", "commit": "0", "author": "", "file": "n1.yaml", "line": 1},
+    });
+    let node: Object = serde_json::from_value(node).unwrap();
+    let mut snapshot = Snapshot::default();
+    assert_eq!(health::health(&snapshot, &node).to_string(), "Unknown");
+    let record = json!({
+        "name": "n1", "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 1, "api": "",
+        "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
+        "registeredAt": "1970-01-01T00:00:00Z",
+    });
+    snapshot.put(&Key::Node("n1".into()), &record, 1);
+    assert_eq!(health::health(&snapshot, &node).to_string(), "Degraded");
+    snapshot.put(&Key::Heartbeat("n1".into()), &json!({"since": "1970-01-01T00:00:00Z"}), 2);
+    assert_eq!(health::health(&snapshot, &node).to_string(), "Healthy");
+}

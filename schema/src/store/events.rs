@@ -4,6 +4,7 @@
 //! and what can't be written in time is dropped and counted.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::{LeaseId, Op, SharedStore, StoreError, TXN_OPS_MAX};
 use crate::backoff::Backoff;
 use crate::codec::encode;
 use crate::keys::Key;
+use crate::meta::NamespacedName;
 use crate::records::{Event, EventType};
 
 /// The reconciler in the keys of events; no node can have this name.
@@ -59,6 +61,27 @@ pub struct EventDraft {
     pub reason: String,
     /// A sentence for a person.
     pub message: String,
+}
+
+impl EventDraft {
+    /// About an object of this kind: `Pod`, `Node`, `Source`, …; those without a namespace have an empty one.
+    pub fn of(
+        kind: EventType,
+        object_kind: impl Display,
+        object: &NamespacedName,
+        reason: &str,
+        message: String,
+    ) -> Self {
+        let NamespacedName { namespace, name } = object.clone();
+        Self {
+            kind,
+            object_kind: object_kind.to_string(),
+            namespace,
+            name,
+            reason: reason.to_owned(),
+            message,
+        }
+    }
 }
 
 /// Records events. Clones share one queue.

@@ -168,7 +168,7 @@ pub enum StoreError {
         /// What it said.
         message: String,
     },
-    /// The revision to watch from is compacted: list again.
+    /// The revision to watch from is compacted: list again. Of a read, which knows no revision, it is 0.
     #[error("revision {0} is compacted")]
     Compacted(i64),
     /// The watch ended: list again.

@@ -19,7 +19,7 @@ use super::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use crate::codec::{decode, encode};
 use crate::keys::Key;
 use crate::records::{NodeDemand, NodeUsage, RulesStatus};
-use crate::snapshot::Versioned;
+use crate::snapshot::{Snapshot, Table, Versioned};
 
 /// Between two writes of one key.
 const SPACING: Duration = Duration::from_secs(1);
@@ -78,6 +78,18 @@ pub struct Stored<I, V> {
     pub revision: i64,
     /// By key.
     pub values: BTreeMap<I, Arc<Versioned<V>>>,
+}
+
+impl<I: Ord + Clone, V> Stored<I, V> {
+    /// The rows of a node, as a snapshot has them; none before it has listed them.
+    pub fn of_node(snapshot: &Snapshot, rows: &Table<(String, I), V>, node: &str) -> Option<Self> {
+        if !snapshot.synced {
+            return None;
+        }
+        let own = rows.iter().filter(|((of, _), _)| of == node);
+        let values = own.map(|((_, id), stored)| (id.clone(), Arc::clone(stored))).collect();
+        Some(Self { revision: snapshot.revision, values })
+    }
 }
 
 /// A report of one key. What can't be read of it is written anew.

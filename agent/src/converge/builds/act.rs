@@ -10,6 +10,7 @@ use schema::control::{Next, lock};
 use schema::kinds::Kind;
 use schema::kinds::cluster::cluster_reference;
 use schema::kinds::function::{Runtime, image_hash};
+use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, EventType};
 use schema::store::events::EventDraft;
 use tokio::time::timeout;
@@ -276,24 +277,11 @@ impl BuildsLoop {
     }
 
     fn record_node_event(&self, reason: &str, message: String) {
-        self.deps.events.record(EventDraft {
-            kind: EventType::Warning,
-            object_kind: Kind::Node.to_string(),
-            namespace: String::new(),
-            name: self.deps.node.clone(),
-            reason: reason.to_owned(),
-            message,
-        });
+        let node = NamespacedName::new("", &self.deps.node);
+        self.deps.events.record(EventDraft::of(EventType::Warning, Kind::Node, &node, reason, message));
     }
 
     fn record_event(&self, order: &BuildOrder, kind: EventType, reason: &str, message: String) {
-        self.deps.events.record(EventDraft {
-            kind,
-            object_kind: Kind::Function.to_string(),
-            namespace: order.function.namespace.clone(),
-            name: order.function.name.clone(),
-            reason: reason.to_owned(),
-            message,
-        });
+        self.deps.events.record(EventDraft::of(kind, Kind::Function, &order.function, reason, message));
     }
 }

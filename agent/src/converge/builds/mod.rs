@@ -171,11 +171,6 @@ impl Report for NodeImages {
 
     async fn stored(&self, _: bool) -> Result<Option<Stored<String, NodeImage>>, StoreError> {
         let snapshot = self.snapshot.current();
-        if !snapshot.synced {
-            return Ok(None);
-        }
-        let own = snapshot.node_images.iter().filter(|((node, _), _)| *node == self.node);
-        let values = own.map(|((_, hash), stored)| (hash.clone(), Arc::clone(stored))).collect();
-        Ok(Some(Stored { revision: snapshot.revision, values }))
+        Ok(Stored::of_node(&snapshot, &snapshot.node_images, &self.node))
     }
 }

@@ -9,14 +9,13 @@ use super::listen::{self, Running, Sockets};
 use super::plan::{DOMAINS_MAX, DnsPlan, HOSTS_MAX, NodeStep, Observed, Resolved, Split, split_hosts};
 use super::resolv::PORT;
 use super::{DnsLoop, Handler, host};
+use crate::converge::publish;
 use crate::standby::{Role, copy};
 
 /// What became of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What was done, a sentence each.
     pub done: Vec<String>,
-    /// What could not be done, with the reason.
     pub failed: Vec<String>,
     /// It answers since this run: the machine's resolver may be pointed at it now.
     pub is_bound: bool,
@@ -36,13 +35,7 @@ fn named(split: &Split) -> String {
 impl DnsLoop {
     pub(super) async fn carry_out(&mut self, observed: &Observed, plan: DnsPlan) -> Outcome {
         let mut outcome = Outcome::default();
-        self.deps.pods.send_if_modified(|there| {
-            let differs = *there != plan.pods;
-            if differs {
-                *there = plan.pods;
-            }
-            differs
-        });
+        publish(&self.deps.pods, plan.pods);
         if let Some(upstreams) = plan.upstreams {
             let names: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
             outcome.done.push(match names.is_empty() {
@@ -71,7 +64,7 @@ impl DnsLoop {
         let inherited = self.deps.handover.take([(Role::DnsUdp, at), (Role::DnsTcp, at)]).await;
         let sockets = match inherited {
             Some([udp, tcp]) => Sockets { udp, tcp },
-            None => match listen::bind(address) {
+            None => match listen::bind_at(at) {
                 Ok(sockets) => sockets,
                 Err(error) => {
                     return Err(listen::explain(address, &error, self.deps.netlink.as_ref()).await);
@@ -123,7 +116,7 @@ impl DnsLoop {
                     Resolved::Says(now) => now,
                     _ => &Split::default(),
                 };
-                (what, host::set_split(&link, now, &split).await)
+                (what, host::set_split_by(host::RESOLVECTL, &link, now, &split).await)
             }
             NodeStep::Unsplit => {
                 ("systemd-resolved does not ask the cluster's server".to_owned(), host::unsplit(&link).await)

@@ -16,7 +16,7 @@ use super::plan::{DOMAINS_MAX, Former, Resolved, Split};
 use super::resolv::{self, Machine, RESOLVED_LIST};
 
 /// How systemd-resolved is read and set.
-const RESOLVECTL: &str = "resolvectl";
+pub(super) const RESOLVECTL: &str = "resolvectl";
 
 /// What is off for our link, whatever holds for all links: our server is asked for its names alone, in clear,
 /// and signs nothing.
@@ -129,10 +129,6 @@ pub fn link(instance: &str) -> String {
 }
 
 /// What systemd-resolved knows of a link.
-pub async fn split(link: &str) -> Resolved {
-    split_by(RESOLVECTL, link).await
-}
-
 pub(super) async fn split_by(program: &str, link: &str) -> Resolved {
     let ask = async {
         let servers = words(&run(program, &["dns", link]).await?);
@@ -161,10 +157,6 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// Lets systemd-resolved ask these servers for these domains, and for nothing else; `now` is what it knows.
-pub async fn set_split(link: &str, now: &Split, split: &Split) -> io::Result<()> {
-    set_split_by(RESOLVECTL, link, now, split).await
-}
-
 pub(super) async fn set_split_by(program: &str, link: &str, now: &Split, split: &Split) -> io::Result<()> {
     // A link with a server and nothing else is asked for everything: the server comes last.
     for switch in OFF {

@@ -49,10 +49,6 @@ pub(super) struct Sockets {
 }
 
 /// Binds both.
-pub(super) fn bind(address: Ipv4Addr) -> io::Result<Sockets> {
-    bind_at((address, PORT).into())
-}
-
 pub(super) fn bind_at(at: SocketAddr) -> io::Result<Sockets> {
     let socket = |kind| {
         let socket = Socket::new(Domain::IPV4, kind, None)?;

@@ -42,6 +42,7 @@ use self::server::Handler;
 use self::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
 use crate::converge::node_dns::NodeDns;
+use crate::converge::publish;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
 
@@ -60,7 +61,6 @@ pub struct DnsSettings {
     pub upstream: Vec<SocketAddr>,
     /// The machine's own resolver shall know the cluster's names.
     pub node_dns: bool,
-    /// The machine's `resolv.conf`.
     pub resolv_conf: PathBuf,
 }
 
@@ -97,26 +97,20 @@ impl DnsSettings {
 /// # Errors
 /// The kernel's, `AddrInUse` if another program listens there or at all addresses.
 pub fn can_listen(address: std::net::Ipv4Addr) -> std::io::Result<()> {
-    listen::bind(address).map(drop)
+    listen::bind_at((address, resolv::PORT).into()).map(drop)
 }
 
 /// What the loop stands on.
 pub struct DnsDeps {
-    /// What it is given.
     pub settings: DnsSettings,
-    /// Keeps several Minik8s on one machine apart.
     pub instance: String,
     /// Where it keeps what it changed.
     pub agent_dir: PathBuf,
     /// Says who listens on a port.
     pub netlink: Arc<dyn Netlink>,
-    /// The node's range.
     pub subnet: watch::Receiver<Option<Subnet>>,
-    /// What is known of the cluster.
     pub catalog: watch::Receiver<Arc<Catalog>>,
-    /// The newest zone.
     pub zone: watch::Receiver<Arc<Zone>>,
-    /// What pods are given.
     pub pods: watch::Sender<NodeDns>,
     /// Who answered here before, and who will after this process.
     pub handover: Handover,
@@ -200,12 +194,7 @@ pub fn publish_read(
 ) -> impl FnMut() + Send {
     move || {
         let known = Arc::clone(&catalog.borrow());
-        let now = (known.settings.spec.dns.clone(), hosts(&known));
-        published.send_if_modified(|there| {
-            let differs = *there != now;
-            *there = now;
-            differs
-        });
+        publish(&published, (known.settings.spec.dns.clone(), hosts(&known)));
     }
 }
 

@@ -19,7 +19,7 @@ impl DnsLoop {
         let has_use = if node_dns { bound.is_some() } else { !self.asked_resolved };
         let former_link = former.as_ref().and_then(|former| former.link.as_deref());
         let resolved = match has_use && resolv::asks_resolved(&machine, link.as_deref(), former_link) {
-            true => host::split(&host::link(&self.deps.instance)).await,
+            true => host::split_by(host::RESOLVECTL, &host::link(&self.deps.instance)).await,
             false => Resolved::NotAsked,
         };
         let address = subnet.map(|subnet| dns_address(subnet.service_cidr));

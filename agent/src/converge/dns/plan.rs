@@ -14,19 +14,16 @@ use crate::converge::node_dns::{NodeDns, ResolvConf};
 /// The machine's `resolv.conf` before the agent changed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Former {
-    /// Its path.
     pub path: String,
     /// Where it led to, if it was a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// What stood in it.
     pub text: String,
 }
 
 /// What systemd-resolved knows of our link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Split {
-    /// Name servers.
     pub servers: Vec<String>,
     /// Domains; with `~` those that are only asked there.
     pub domains: BTreeSet<String>,
@@ -40,7 +37,6 @@ pub enum Resolved {
     /// The machine's file does not lead to it, or it was not asked, or there is nothing to ask it with.
     #[default]
     NotAsked,
-    /// It has these.
     Says(Split),
     /// It does not answer, or knows no such link yet; the reason.
     Silent(String),
@@ -49,7 +45,6 @@ pub enum Resolved {
 /// What the loop saw.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// The instance.
     pub instance: String,
     /// The zone, without the dot at its end.
     pub domain: String,
@@ -69,11 +64,9 @@ pub struct Observed {
     pub path: String,
     /// What is kept of the file before us.
     pub former: Option<Former>,
-    /// The machine's own resolver shall know the cluster's names.
     pub node_dns: bool,
     /// What systemd-resolved knows of the tunnel's link.
     pub resolved: Resolved,
-    /// Hosts of Dns objects.
     pub hosts: BTreeSet<String>,
 }
 
@@ -87,13 +80,8 @@ pub(super) const HOSTS_MAX: usize = DOMAINS_MAX - 1;
 pub enum NodeStep {
     /// It is as it should be.
     Nothing,
-    /// The file gets this text, after the former one is kept.
-    Write {
-        /// What to keep; none if what is kept stands.
-        keep: Option<Former>,
-        /// What to write.
-        text: String,
-    },
+    /// The file gets this text, after `keep` is kept: none where what was kept before still holds.
+    Write { keep: Option<Former>, text: String },
     /// The former file comes back.
     Restore(Former),
     /// Another wrote the file since: what is kept is of no use any more.
@@ -113,9 +101,7 @@ pub struct DnsPlan {
     pub bind: Option<Ipv4Addr>,
     /// Ask these instead.
     pub upstreams: Option<Vec<SocketAddr>>,
-    /// What pods are given.
     pub pods: NodeDns,
-    /// The machine's own resolver.
     pub node: NodeStep,
 }
 

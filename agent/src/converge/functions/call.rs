@@ -66,11 +66,7 @@ pub(super) struct Answered {
 
 /// Why a replica gave no answer that counts.
 enum Failed {
-    /// It did not begin with the call.
-    NotBegun {
-        address: SocketAddr,
-        is_gone: bool,
-    },
+    NotBegun { address: SocketAddr, is_gone: bool },
     Refused(Refused),
 }
 

@@ -41,6 +41,7 @@ use who::ClusterAddresses;
 
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
+use crate::converge::publish;
 use crate::files::PodFiles;
 use crate::http::limits::Limits;
 use crate::http::server::Server;
@@ -165,11 +166,6 @@ impl Loop for FunctionsLoop {
 /// A step that publishes what is to be reported of calls, if it is another.
 pub fn publish_demand(calls: Calls, demand: watch::Sender<Option<NodeDemand>>) -> impl FnMut() + Send {
     move || {
-        let newest = Some(calls.demand());
-        demand.send_if_modified(|held| {
-            let is_news = *held != newest;
-            held.clone_from(&newest);
-            is_news
-        });
+        publish(&demand, Some(calls.demand()));
     }
 }

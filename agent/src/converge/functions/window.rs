@@ -12,7 +12,6 @@ pub(super) const PANIC_SECONDS: usize = 6;
 /// The calls of the last [`STABLE_SECONDS`], a bucket for each second.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// Since when it counts.
     began: Instant,
     /// Up to here everything is counted.
     counted: Instant,

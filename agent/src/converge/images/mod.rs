@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::kinds::Kind;
+use schema::meta::NamespacedName;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
 
@@ -51,14 +52,8 @@ impl ImagesLoop {
     }
 
     fn record_event(&self, kind: EventType, reason: &str, message: String) {
-        self.deps.events.record(EventDraft {
-            kind,
-            object_kind: Kind::Node.to_string(),
-            namespace: String::new(),
-            name: self.deps.node.clone(),
-            reason: reason.to_owned(),
-            message,
-        });
+        let node = NamespacedName::new("", &self.deps.node);
+        self.deps.events.record(EventDraft::of(kind, Kind::Node, &node, reason, message));
     }
 }
 

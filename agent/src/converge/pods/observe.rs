@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{self};
-use schema::control::{LoopError, Row};
+use schema::control::{LoopError, Row, lock};
 use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::NamespacedName;
 use tokio::time::Instant;
@@ -76,7 +76,7 @@ impl Looker {
             tokio::time::sleep_until(at).await;
         }
         // Before the listing: what happens after it makes the next one look again.
-        let stale = self.stale.take();
+        let stale = std::mem::take(&mut *lock(&self.stale));
         if stale.all {
             self.known.clear();
         }

@@ -12,7 +12,7 @@ use schema::meta::NamespacedName;
 use schema::records::Binding;
 
 use super::container::needs::{self, Needs};
-use super::facts::{Container, Observed, Placement, PodFacts, State, Trouble};
+use super::facts::{Container, Observed, Placement, PodFacts, State};
 use super::sandbox::allocate::Pool;
 use super::sandbox::drain::{DRAIN_CHECK, Drain};
 use super::sandbox::name_files::NameFiles;
@@ -193,8 +193,8 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     let trouble = observed.work.trouble.get(&(uid.clone(), String::new()));
     if observed.work.busy.contains_key(uid) {
         let decision = Decision::idle(pod, DecisionReason::InFlight);
-        let Some(trouble) = trouble else { return in_flight(observed, binding, decision, now) };
-        return all_in_trouble(decision, binding, facts, trouble);
+        let Some(trouble) = trouble else { return in_flight(observed, binding, facts, decision, now) };
+        return all_wait(decision, binding, facts, &trouble.reason, &trouble.message);
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
     let former_busy = observed.work.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
@@ -202,8 +202,8 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
         return Decision::idle(pod, DecisionReason::FormerPod);
     }
     if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
-        let mut decision =
-            all_in_trouble(Decision::idle(pod, DecisionReason::Waits), binding, facts, trouble);
+        let idle = Decision::idle(pod, DecisionReason::Waits);
+        let mut decision = all_wait(idle, binding, facts, &trouble.reason, &trouble.message);
         decision.stuck = trouble.is_of_removal().then(|| trouble.message.clone());
         decision.next_at = Some(trouble.retry_at);
         return decision;
@@ -220,9 +220,13 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
 }
 
 /// A task is at it: its containers wait meanwhile for what they waited for.
-fn in_flight(observed: &Observed, binding: &Binding, mut decision: Decision, now: Timestamp) -> Decision {
-    let nothing = PodFacts::default();
-    let facts = observed.pods.get(&binding.pod.uid).unwrap_or(&nothing);
+fn in_flight(
+    observed: &Observed,
+    binding: &Binding,
+    facts: &PodFacts,
+    mut decision: Decision,
+    now: Timestamp,
+) -> Decision {
     let needs = needs::needs(&observed.work, facts, &binding.pod.spec, now);
     let (address, ports) = facts.live_pause().map_or((None, &[][..]), |pause| (pause.address, &pause.ports));
     let at = Placement { node: &observed.node, binding, address, ports };
@@ -308,7 +312,8 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     if let Some(until) = rebuilt_at(facts, now).filter(|until| *until > now) {
         decision.why = DecisionReason::PauseEndedEarly;
         decision.next_at = Some(until);
-        return all_wait(decision, binding, facts, "ContainerCreating");
+        let message = decision.why.to_string();
+        return all_wait(decision, binding, facts, "ContainerCreating", &message);
     }
     let former = facts.pauses.last();
     // A pod that does not get everything holds nothing but what it held before.
@@ -318,8 +323,9 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         Ok(address) => address,
         Err(why) => {
             *pool = before;
+            let message = why.to_string();
             decision.why = why;
-            return all_wait(decision, binding, facts, "ContainerCreating");
+            return all_wait(decision, binding, facts, "ContainerCreating", &message);
         }
     };
     // Its own containers may listen still: they are stopped first.
@@ -335,7 +341,8 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
             // The end of a process of the node wakes no loop.
             decision.next_at = now.checked_add(PORT_AGAIN).ok();
             decision.why = DecisionReason::PortTaken(taken);
-            return all_wait(decision, binding, facts, "HostPortConflict");
+            let message = decision.why.to_string();
+            return all_wait(decision, binding, facts, "HostPortConflict", &message);
         }
     };
     let at = Placement { node: &observed.node, binding, address, ports: &ports };
@@ -439,33 +446,20 @@ fn link_is_off(observed: &Observed, uid: &str) -> bool {
     !observed.work.linked.contains(uid) || !end.is_some_and(|end| end.is_whole(&bridge, observed.node.mtu))
 }
 
-/// All containers but those that ended for good.
-fn open_names(binding: &Binding, facts: &PodFacts) -> impl Iterator<Item = String> {
-    let spec = &binding.pod.spec;
-    let names = spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone());
-    names.filter(move |name| !needs::stays_ended(spec, facts, name))
-}
-
-/// All containers but those that ended for good wait because of what failed last, also while it is tried
-/// again.
-fn all_in_trouble(
+/// All containers but those that ended for good wait for this: what failed last, also while it is tried again, or
+/// the decision's reason.
+fn all_wait(
     mut decision: Decision,
     binding: &Binding,
     facts: &PodFacts,
-    trouble: &Trouble,
+    reason: &str,
+    message: &str,
 ) -> Decision {
-    for name in open_names(binding, facts) {
-        let (reason, message) = (trouble.reason.clone(), trouble.message.clone());
-        decision.waiting.insert(name, WaitingState { reason, message });
-    }
-    decision
-}
-
-/// All containers but those that ended for good wait for the decision's reason.
-fn all_wait(mut decision: Decision, binding: &Binding, facts: &PodFacts, reason: &str) -> Decision {
-    let message = decision.why.to_string();
-    for name in open_names(binding, facts) {
-        decision.waiting.insert(name, WaitingState { reason: reason.to_owned(), message: message.clone() });
+    let spec = &binding.pod.spec;
+    let names = spec.init_containers.iter().chain(&spec.containers).map(|c| &c.name);
+    for name in names.filter(|name| !needs::stays_ended(spec, facts, name)) {
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        decision.waiting.insert(name.clone(), WaitingState { reason, message });
     }
     decision
 }

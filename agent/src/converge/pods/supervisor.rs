@@ -131,7 +131,9 @@ impl Supervisor {
                 work.trouble.remove(&slot);
                 work.missing.remove(&slot);
             }
-            TaskReport::Failed(slot, reason, message, retry) => fail(work, slot, reason, message, retry),
+            TaskReport::Failed(slot, reason, message, retry) => {
+                fail(&mut work.trouble, slot, reason, message, retry);
+            }
             TaskReport::Ended(WorkId::Task(uid)) => drop(work.busy.remove(&uid)),
             TaskReport::Ended(WorkId::Pull(slot)) => drop(work.pulling.remove(&slot)),
             TaskReport::Ended(WorkId::Kill(id)) => {
@@ -142,29 +144,24 @@ impl Supervisor {
     }
 }
 
-fn fail(work: &mut Work, slot: Slot, reason: String, message: String, retry: Retry) {
+fn fail<K: Ord>(list: &mut BTreeMap<K, Trouble>, key: K, reason: String, message: String, retry: Retry) {
     let now = Timestamp::now();
     let mut trouble = Trouble { reason, message, failures: 1, at: now, retry_at: now };
     // A removal does not go on with the count of what could not be made.
     let in_a_row = |former: &&Trouble| former.is_of_removal() == trouble.is_of_removal();
-    if let Some(former) = work.trouble.get(&slot).filter(in_a_row) {
+    if let Some(former) = list.get(&key).filter(in_a_row) {
         trouble.failures = former.failures.saturating_add(1);
     }
     trouble.retry_at = now.checked_add(retry.delay(trouble.failures)).unwrap_or(now);
-    work.trouble.insert(slot, trouble);
+    list.insert(key, trouble);
 }
 
 /// What became of something that is done to one container.
 fn note(list: &mut BTreeMap<String, Trouble>, id: String, failed: Option<String>, retry: Retry) {
-    let now = Timestamp::now();
-    let Some(message) = failed else {
-        list.remove(&id);
-        return;
-    };
-    let failures = list.get(&id).map_or(1, |t| t.failures.saturating_add(1));
-    let retry_at = now.checked_add(retry.delay(failures)).unwrap_or(now);
-    let reason = "FailedKillPod".to_owned();
-    list.insert(id, Trouble { reason, message, failures, at: now, retry_at });
+    match failed {
+        Some(message) => fail(list, id, "FailedKillPod".to_owned(), message, retry),
+        None => drop(list.remove(&id)),
+    }
 }
 
 #[cfg(test)]

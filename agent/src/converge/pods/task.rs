@@ -2,6 +2,7 @@
 //! step finds out what is there already.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -9,6 +10,7 @@ use schema::records::EventType;
 
 use super::steps::{Down, PauseStep, Target, Up};
 use super::task_reports::{InFlight, TaskReport};
+use super::volume::error::VolumeError;
 use super::volume::folders;
 use super::worker::{PodFailure, PodId, Worker};
 use crate::converge::names;
@@ -69,14 +71,8 @@ impl Worker {
         }))
         .await;
         if down.unmount {
-            let (node, uid, busy) = (Arc::clone(&self.node), id.uid.clone(), Arc::clone(busy));
             // Before the pause container goes: an agent that ends here does it again.
-            let work = tokio::task::spawn_blocking(move || {
-                let _busy = busy;
-                folders::unmount_pod(&node.state_dir, &uid)
-            });
-            let failed = |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e);
-            work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+            self.on_folder(id, busy, folders::unmount_pod).await?;
         }
         let (pauses, others): (Vec<_>, Vec<_>) =
             down.remove.iter().cloned().partition(|target| target.container == names::PAUSE);
@@ -87,17 +83,26 @@ impl Worker {
             removed.map_err(|e| PodFailure::new("Terminating", "FailedKillPod", e))?;
         }
         if down.folder {
-            let (node, uid, busy) = (Arc::clone(&self.node), id.uid.clone(), Arc::clone(busy));
-            let work = tokio::task::spawn_blocking(move || {
-                let _busy = busy;
-                folders::remove_pod(&node.state_dir, &uid)
-            });
-            let failed =
-                |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e.to_string());
-            work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+            self.on_folder(id, busy, folders::remove_pod).await?;
         }
         self.remove_obsolete(id, &down.obsolete).await;
         Ok(())
+    }
+
+    /// Does this to the pod's folder. The task counts as under way until it has ended, also when it is cut off.
+    async fn on_folder(
+        &self,
+        id: &PodId,
+        busy: &Arc<InFlight>,
+        work: fn(&Path, &str) -> Result<(), VolumeError>,
+    ) -> Result<(), PodFailure> {
+        let (node, uid, busy) = (Arc::clone(&self.node), id.uid.clone(), Arc::clone(busy));
+        let done = tokio::task::spawn_blocking(move || {
+            let _busy = busy;
+            work(&node.state_dir, &uid)
+        });
+        let failed = |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e);
+        done.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
     }
 
     async fn remove_all(&self, id: &PodId, targets: &[Target]) -> Result<(), PodFailure> {

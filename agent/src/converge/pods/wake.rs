@@ -18,29 +18,12 @@ use crate::worlds::docker::Docker;
 const EVENTS_RETRY: Duration = Duration::from_secs(1);
 
 /// Containers whose cached details are not to be trusted any more.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stale(Arc<Mutex<StaleSet>>);
+pub(super) type Stale = Arc<Mutex<StaleSet>>;
 
 #[derive(Debug, Default)]
 pub(super) struct StaleSet {
     pub(super) ids: BTreeSet<String>,
     pub(super) all: bool,
-}
-
-impl Stale {
-    /// Something happened to this container.
-    fn one(&self, id: String) {
-        lock(&self.0).ids.insert(id);
-    }
-
-    /// Events may have been missed.
-    fn all(&self) {
-        lock(&self.0).all = true;
-    }
-
-    pub(super) fn take(&self) -> StaleSet {
-        std::mem::take(&mut *lock(&self.0))
-    }
 }
 
 /// Nudges at the moment at which an agent without etcd acts from its disk.
@@ -60,10 +43,10 @@ pub(super) async fn on_docker(
     loop {
         if let Ok(mut events) = docker.events(&instance).await {
             // What happened before this stream began is not reported.
-            stale.all();
+            lock(&stale).all = true;
             nudge.nudge();
             while let Some(Ok(event)) = events.next().await {
-                stale.one(event.id);
+                lock(&stale).ids.insert(event.id);
                 // The task that starts a container reports it.
                 if event.action != "start" {
                     nudge.nudge();

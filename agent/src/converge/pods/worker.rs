@@ -75,14 +75,7 @@ impl PodId {
 impl Worker {
     /// Records an event about a pod.
     pub fn record_event(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
-        self.events.record(EventDraft {
-            kind,
-            object_kind: Kind::Pod.to_string(),
-            namespace: id.pod.namespace.clone(),
-            name: id.pod.name.clone(),
-            reason: reason.to_owned(),
-            message,
-        });
+        self.events.record(EventDraft::of(kind, Kind::Pod, &id.pod, reason, message));
     }
 
     pub(crate) fn trouble(&self, id: &PodId, container: &str, reason: &str, message: &str) {

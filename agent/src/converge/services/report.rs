@@ -59,13 +59,8 @@ impl ServicesLoop {
         tracing::warn!(
             "services: {id} is left out until it changes, and tried again each {seconds} s: {why}"
         );
-        self.deps.events.record(EventDraft {
-            kind: EventType::Warning,
-            object_kind: Kind::Service.to_string(),
-            namespace: id.namespace.clone(),
-            name: id.name.clone(),
-            reason: "RulesRefused".to_owned(),
-            message: format!("node {node} could not program it; retrying every {seconds} s: {why}"),
-        });
+        let message = format!("node {node} could not program it; retrying every {seconds} s: {why}");
+        let draft = EventDraft::of(EventType::Warning, Kind::Service, id, "RulesRefused", message);
+        self.deps.events.record(draft);
     }
 }

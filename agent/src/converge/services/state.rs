@@ -40,7 +40,6 @@ pub struct ServicesDeps {
 pub struct ServicesLoop {
     pub(super) deps: ServicesDeps,
     pub(super) names: ServiceNames,
-    /// Asked once: it can't change while we run.
     pub(super) rendered: Rendered,
     /// Our chains and the kernel's.
     pub(super) rules: RulesReader<Present>,

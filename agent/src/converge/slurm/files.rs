@@ -104,13 +104,10 @@ impl Worker {
 /// Part of an answer, sent piece by piece: a job may have written more than fits into memory.
 #[derive(Debug)]
 pub enum Piece {
-    /// These bytes.
     Bytes(Vec<u8>),
-    /// A file from a byte on.
+    /// Everything from this byte on.
     File {
-        /// Where it lies.
         path: PathBuf,
-        /// The first byte.
         from: u64,
     },
 }

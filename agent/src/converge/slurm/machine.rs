@@ -26,7 +26,6 @@ pub struct JobRecord {
     /// What it was begun with.
     pub order: JobOrder,
     pub state: State,
-    /// Since when.
     pub since: Timestamp,
     /// Written before each submission.
     pub attempt: u32,
@@ -65,7 +64,6 @@ pub enum State {
     Waiting,
     Uploading,
     Submitting,
-    /// Slurm has it.
     Submitted,
     /// Slurm has had it, and does not know it any more.
     Lost,

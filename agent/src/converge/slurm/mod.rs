@@ -258,11 +258,6 @@ impl Report for JobReports {
 
     async fn stored(&self, _: bool) -> Result<Option<Stored<NamespacedName, JobReport>>, StoreError> {
         let snapshot = self.snapshot.current();
-        if !snapshot.synced {
-            return Ok(None);
-        }
-        let own = snapshot.job_reports.iter().filter(|((node, _), _)| *node == self.node);
-        let values = own.map(|((_, id), stored)| (id.clone(), Arc::clone(stored))).collect();
-        Ok(Some(Stored { revision: snapshot.revision, values }))
+        Ok(Stored::of_node(&snapshot, &snapshot.job_reports, &self.node))
     }
 }

@@ -211,14 +211,7 @@ fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
             (!is_known).then(|| (EventType::Warning, "Delayed", trouble.why.clone()))?
         }
     };
-    Some(EventDraft {
-        kind,
-        object_kind: Kind::Job.to_string(),
-        namespace: now.id.namespace.clone(),
-        name: now.id.name.clone(),
-        reason: reason.to_owned(),
-        message,
-    })
+    Some(EventDraft::of(kind, Kind::Job, &now.id, reason, message))
 }
 
 /// Steps that are under way, by login.

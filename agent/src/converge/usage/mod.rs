@@ -17,16 +17,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 mod act;
-mod known;
 mod observe;
 pub mod plan;
 #[cfg(test)]
 mod tests;
 mod walk;
 
-use self::known::{KnownContainer, Walked};
-use self::plan::{Former, Observed, UsagePlan};
-use crate::worlds::cgroups::Cgroups;
+use self::plan::{Former, Observed, UsagePlan, Volumes};
+use crate::worlds::cgroups::{Cgroups, Place};
 use crate::worlds::docker::Docker;
 
 /// Between two writes. The driver comes up to a tenth sooner, so that nodes do not all write at once,
@@ -49,12 +47,12 @@ pub struct UsageDeps {
 /// The loop.
 pub struct UsageLoop {
     deps: UsageDeps,
-    /// By container id.
-    known: BTreeMap<String, KnownContainer>,
+    /// By container id, what does not change while it runs: where it is counted, and when it started.
+    known: BTreeMap<String, (Place, Option<Timestamp>)>,
     /// Containers that could not be inspected, and till when none of them is asked for again.
     opaque: BTreeMap<String, Instant>,
-    /// By pod uid.
-    walked: BTreeMap<String, Walked>,
+    /// By pod uid, when its volumes were walked through, and what was found.
+    walked: BTreeMap<String, (Instant, Volumes)>,
     former: Option<(Former, Instant)>,
     /// It was said that containers can't be seen.
     blind: bool,

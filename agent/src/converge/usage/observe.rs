@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use schema::control::LoopError;
 use schema::meta::NamespacedName;
 use tokio::time::Instant;
 
-use super::known::{KnownContainer, Walked};
 use super::plan::{Counted, Former, Observed, Volumes};
 use super::{UsageLoop, walk};
 use crate::converge::names;
@@ -41,13 +41,14 @@ impl UsageLoop {
             counts.machine.map_err(|error| LoopError::new("cannot see what the machine uses", error))?;
         let mut containers = BTreeMap::new();
         for row in &rows {
-            let (Some(known), Some(counted)) = (self.known.get(&row.id), counts.containers.get(&row.id))
+            let (Some((_, started_at)), Some(counted)) =
+                (self.known.get(&row.id), counts.containers.get(&row.id))
             else {
                 continue;
             };
             match counted {
                 Ok(sample) => {
-                    containers.insert(row.id.clone(), counted_of(row, known, *sample));
+                    containers.insert(row.id.clone(), counted_of(row, *started_at, *sample));
                 }
                 // It has ended since the listing.
                 Err(error) => {
@@ -59,7 +60,7 @@ impl UsageLoop {
         let cpu = containers.iter().map(|(id, counted)| (id.clone(), counted.sample.cpu_ns)).collect();
         let now = Former { machine: machine.cpu_ns, containers: cpu };
         let former = self.former.replace((now, at)).map(|(former, then)| (former, at.duration_since(then)));
-        let volumes = self.walked.iter().map(|(uid, walked)| (uid.clone(), walked.volumes.clone())).collect();
+        let volumes = self.walked.iter().map(|(uid, (_, volumes))| (uid.clone(), volumes.clone())).collect();
         Ok(Observed { machine, containers, volumes, former })
     }
 
@@ -89,8 +90,7 @@ impl UsageLoop {
             // Three small files of /proc, once in a container's life.
             match self.deps.cgroups.place(details.pid, &row.id) {
                 Ok(place) => {
-                    let known = KnownContainer { place, started_at: details.started_at };
-                    self.known.insert(row.id.clone(), known);
+                    self.known.insert(row.id.clone(), (place, details.started_at));
                     self.blind = false;
                 }
                 // One sentence, not one for each container every 15 s.
@@ -107,7 +107,7 @@ impl UsageLoop {
     async fn count(&self) -> Result<Counts, LoopError> {
         let cgroups: Arc<dyn Cgroups> = Arc::clone(&self.deps.cgroups);
         let places: Vec<(String, Place)> =
-            self.known.iter().map(|(id, known)| (id.clone(), known.place.clone())).collect();
+            self.known.iter().map(|(id, (place, _))| (id.clone(), place.clone())).collect();
         let count = move || Counts {
             machine: cgroups.machine(),
             containers: places.into_iter().map(|(id, place)| (id, cgroups.read(&place))).collect(),
@@ -121,7 +121,7 @@ impl UsageLoop {
         let uids: BTreeSet<String> = rows.iter().map(|row| label(row, names::UID)).collect();
         self.walked.retain(|uid, _| uids.contains(uid));
         let now = Instant::now();
-        let fresh = |walked: &Walked| now.duration_since(walked.at) < WALK_INTERVAL;
+        let fresh = |(at, _): &(Instant, Volumes)| now.duration_since(*at) < WALK_INTERVAL;
         let due: Vec<(String, PathBuf)> = uids
             .into_iter()
             .filter(|uid| !self.walked.get(uid).is_some_and(fresh))
@@ -135,7 +135,7 @@ impl UsageLoop {
         };
         // It fails only when the runtime ends.
         for (uid, volumes) in tokio::task::spawn_blocking(walk).await.unwrap_or_default() {
-            self.walked.insert(uid, Walked { at: now, volumes });
+            self.walked.insert(uid, (now, volumes));
         }
     }
 }
@@ -150,12 +150,12 @@ fn label(row: &ListedContainer, key: &str) -> String {
     row.labels.get(key).cloned().unwrap_or_default()
 }
 
-fn counted_of(row: &ListedContainer, known: &KnownContainer, sample: Sample) -> Counted {
+fn counted_of(row: &ListedContainer, started_at: Option<Timestamp>, sample: Sample) -> Counted {
     Counted {
         pod: NamespacedName::new(label(row, names::NAMESPACE), label(row, names::POD)),
         uid: label(row, names::UID),
         container: label(row, names::CONTAINER),
-        started_at: known.started_at,
+        started_at,
         sample,
     }
 }

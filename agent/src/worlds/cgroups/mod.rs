@@ -42,11 +42,7 @@ pub struct Place {
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupsError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot make sense of {path}: {why}")]
     Parse { path: PathBuf, why: String },
     #[error("no mounted cgroup counts process {pid}: {why}")]

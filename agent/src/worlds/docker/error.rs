@@ -29,13 +29,9 @@ pub enum DockerError {
     Unreachable { message: String },
     #[error("Docker did not answer {act} within {after:?}")]
     Timeout { act: &'static str, after: Duration },
+    /// The status code is 0 when there is none.
     #[error("Docker refused {act}: {message}")]
-    Refused {
-        act: &'static str,
-        /// Its status code, 0 when there is none.
-        status: u16,
-        message: String,
-    },
+    Refused { act: &'static str, status: u16, message: String },
 }
 
 impl DockerError {

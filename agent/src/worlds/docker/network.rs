@@ -15,7 +15,6 @@ const MTU_OPTION: &str = "com.docker.network.driver.mtu";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineNetwork {
     pub name: String,
-    /// The link.
     pub bridge: String,
     pub mtu: u32,
     pub instance: String,

@@ -9,21 +9,14 @@ use tokio::time::timeout;
 
 use super::DockerError;
 use super::error::{READ, within};
+use super::reference::split_tag;
 
 /// Longest time without a word of a push.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// The repository and the tag; a colon before the last slash is the registry's port.
-fn split_reference(reference: &str) -> (String, Option<String>) {
-    match reference.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')) {
-        Some((repository, tag)) => (repository.to_owned(), Some(tag.to_owned())),
-        None => (reference.to_owned(), None),
-    }
-}
-
 pub(super) async fn tag(client: &bollard::Docker, image: &str, name: &str) -> Result<(), DockerError> {
-    let (repo, tag) = split_reference(name);
-    let options = TagImageOptions { repo: Some(repo), tag };
+    let (repo, tag) = split_tag(name);
+    let options = TagImageOptions { repo: Some(repo.to_owned()), tag: tag.map(str::to_owned) };
     within("to name an image", READ, client.tag_image(image, Some(options))).await
 }
 
@@ -34,11 +27,11 @@ pub(super) async fn push(
 ) -> Result<(), DockerError> {
     let act = "to push an image";
     let failed = |message: String| DockerError::Push { image: reference.to_owned(), message };
-    let (repository, tag) = split_reference(reference);
+    let (repository, tag) = split_tag(reference);
+    let options = PushImageOptions { tag: tag.map(str::to_owned), platform: None };
     // The engine of Docker 20.10 wants the header also where there is no login.
     let login = Some(login.unwrap_or_default());
-    let mut steps =
-        client.push_image(&repository, Some(PushImageOptions { tag, platform: None }), login).boxed();
+    let mut steps = client.push_image(repository, Some(options), login).boxed();
     loop {
         let step = timeout(SILENCE_MAX, steps.next()).await;
         let step = step.map_err(|_| DockerError::Timeout { act, after: SILENCE_MAX })?;

@@ -85,8 +85,8 @@ pub fn repo_digest<'a>(reference: &str, digests: &'a [String]) -> Option<&'a str
     exact.map(|(digest, _)| digest.as_str()).or(first)
 }
 
-/// A colon before the last slash is the registry's port.
-fn split_tag(name: &str) -> (&str, Option<&str>) {
+/// The name and the tag of a reference without digest; a colon before the last slash is the registry's port.
+pub(super) fn split_tag(name: &str) -> (&str, Option<&str>) {
     let last = name.rfind('/').map_or(0, |slash| slash + 1);
     match name[last..].split_once(':') {
         Some((path, tag)) => (&name[..last + path.len()], Some(tag)),

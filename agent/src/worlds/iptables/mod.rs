@@ -44,26 +44,15 @@ pub struct UdpFlow {
 /// Why the rules could not be read or written. The variant names the act.
 #[derive(Debug, thiserror::Error)]
 pub enum IptablesError {
+    /// `package`: its name on Debian and Ubuntu.
     #[error("{program} is not installed; install the package `{package}`")]
-    NotInstalled {
-        program: String,
-        /// What brings it, on Debian and Ubuntu.
-        package: &'static str,
-    },
+    NotInstalled { program: String, package: &'static str },
     #[error("cannot run {program}: {source}")]
-    Run {
-        program: String,
-        #[source]
-        source: std::io::Error,
-    },
+    Run { program: String, source: std::io::Error },
     #[error("{program} failed: {message}")]
     Refused { program: String, message: String, lines: Vec<usize> },
     #[error("{program} did not end within {after:?}")]
-    Timeout {
-        /// Its name.
-        program: String,
-        after: Duration,
-    },
+    Timeout { program: String, after: Duration },
 }
 
 /// The kernel's packet rules (IPv4). Every act is bounded in time.

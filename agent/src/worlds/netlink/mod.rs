@@ -138,19 +138,11 @@ pub fn parse_hardware_address(text: &str) -> Option<[u8; 6]> {
 /// Why the kernel did not do it. The variant names the act.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
+    /// `context`: where, if not on the node itself.
     #[error("cannot open a netlink socket{context}: {source}")]
-    Open {
-        /// Where, if not on the node itself.
-        context: String,
-        #[source]
-        source: std::io::Error,
-    },
+    Open { context: String, source: std::io::Error },
     #[error("cannot open the network namespace of process {pid}: {source}")]
-    OpenNamespace {
-        pid: i32,
-        #[source]
-        source: std::io::Error,
-    },
+    OpenNamespace { pid: i32, source: std::io::Error },
     #[error("process {pid} is in the node's own network namespace; no link is made there")]
     OwnNamespace { pid: i32 },
     #[error("process {pid} does not belong to container {container}; no link is made there")]
@@ -173,24 +165,13 @@ pub enum NetlinkError {
     NoTunnel(String),
     #[error("link {0} exists and is not a tunnel of this instance; rename it or use another --instance")]
     NotOurs(String),
+    /// `act` is a verb: `create`, `set up`.
     #[error("cannot {act} {link}: {message}")]
-    Request {
-        /// What was asked, as a verb: `create`, `set up`.
-        act: &'static str,
-        link: String,
-        message: String,
-    },
+    Request { act: &'static str, link: String, message: String },
     #[error("cannot read which ports are in use: {source}")]
-    Sockets {
-        #[source]
-        source: std::io::Error,
-    },
+    Sockets { source: std::io::Error },
     #[error("cannot read or write {path}: {source}")]
-    Sysctl {
-        path: String,
-        #[source]
-        source: std::io::Error,
-    },
+    Sysctl { path: String, source: std::io::Error },
     #[error("the kernel did not {act} {link} within {seconds} s")]
     Timeout { act: &'static str, link: String, seconds: u64 },
 }

@@ -22,7 +22,6 @@ pub use real::{RealSsh, end_all};
 pub enum Credential {
     /// A private key, as ssh-keygen writes it.
     Key(Vec<u8>),
-    /// A password.
     Password(Vec<u8>),
 }
 

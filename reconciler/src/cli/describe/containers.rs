@@ -68,7 +68,7 @@ fn wanted(page: &mut Page, container: &Container) {
         "PreStop",
         &hook.map(|hook| action(hook.exec.as_ref(), hook.http_get.as_ref(), None)).unwrap_or_default(),
     );
-    let variables = container.variables().map(|(_, _, variable)| match variable {
+    let variables = container.variables().map(|variable| match variable {
         Variable::One(one) => env(one),
         Variable::All(AllOf { of, prefix: "", .. }) => format!("all keys of {of}"),
         Variable::All(AllOf { of, prefix, .. }) => format!("all keys of {of}, each after {prefix}"),

@@ -9,7 +9,8 @@ use schema::kinds::Kind;
 use schema::quantity::Memory;
 use schema::records::{JobReport, ResultFile};
 
-use crate::args::{Resource, ResourceKind, ResultsArgs};
+use super::name_of;
+use crate::args::ResultsArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{note, write_out};
@@ -17,7 +18,7 @@ use crate::view::{JobDetail, root_cause};
 
 pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
-    let name = job_name(&args.job)?;
+    let name = name_of(&args.job, Kind::Job, "only jobs have results; write job/NAME")?;
     let path = ["jobs", args.namespace.as_str(), name.as_str()];
     let detail: JobDetail = client.get(&path, &[]).await?;
     if let Some(left) = detail.report.as_ref().and_then(unfetched) {
@@ -86,15 +87,4 @@ async fn save(client: &Client, job: &[&str], result: &ResultFile, dir: &Path) ->
     let cut = if result.is_truncated { " (only its beginning: it was too large)" } else { "" };
     note(&format!("wrote {}{cut}", file.display()));
     Ok(())
-}
-
-fn job_name(text: &str) -> Result<String, CliError> {
-    if !text.contains('/') {
-        return Ok(text.to_owned());
-    }
-    match text.parse::<Resource>() {
-        Ok(Resource { kind: ResourceKind::Object(Kind::Job), name: Some(name) }) => Ok(name),
-        Ok(_) => Err(CliError::Usage(format!("{text}: only jobs have results; write job/NAME"))),
-        Err(why) => Err(CliError::Usage(format!("{text}: {why}"))),
-    }
 }

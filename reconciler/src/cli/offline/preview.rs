@@ -97,22 +97,17 @@ fn comment(text: &str) -> String {
 #[derive(Debug, Deserialize)]
 struct Comment {
     id: u64,
-    #[serde(default)]
     body: Option<String>,
     /// In GitHub and Gitea.
-    #[serde(default)]
     user: Option<Account>,
     /// In GitLab.
-    #[serde(default)]
     author: Option<Account>,
 }
 
 /// An account: `login` in GitHub, `username` in GitLab, both in Gitea.
 #[derive(Debug, Deserialize)]
 struct Account {
-    #[serde(default)]
     login: Option<String>,
-    #[serde(default)]
     username: Option<String>,
 }
 

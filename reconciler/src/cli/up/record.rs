@@ -46,9 +46,7 @@ pub(crate) struct UpRecord {
     pub(crate) docker: String,
     pub(crate) listen: SocketAddr,
     pub(crate) agent_listen: SocketAddr,
-    #[serde(default)]
     pub(crate) webhook_listen: Option<SocketAddr>,
-    #[serde(default)]
     pub(crate) webhook_secret_file: Option<PathBuf>,
     pub(crate) cluster_cidr: Ipv4Net,
     #[serde(default)]

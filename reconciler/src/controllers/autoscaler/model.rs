@@ -35,9 +35,7 @@ impl Default for Tuning {
 /// One value for each resource: thousandths of a core, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PerResource<T> {
-    /// CPU.
     pub cpu: T,
-    /// Memory.
     pub memory: T,
 }
 
@@ -54,13 +52,10 @@ impl<T: Copy> PerResource<T> {
 /// A pod of the target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
-    /// Name.
     pub name: String,
-    /// Phase.
     pub phase: PodPhase,
     /// Condition `Ready`; none while there is no such condition.
     pub ready: Option<bool>,
-    /// When it started.
     pub started: Option<Timestamp>,
     /// When `Ready` last changed.
     pub ready_since: Option<Timestamp>,
@@ -75,11 +70,8 @@ pub struct Pod {
 /// What a pod uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// How much.
     pub used: PerResource<Option<u64>>,
-    /// When it was measured.
     pub at: Timestamp,
-    /// Over how long.
     pub window: SignedDuration,
 }
 
@@ -116,7 +108,6 @@ pub struct Input<'a> {
     pub basis: Basis<'a>,
     /// What was before.
     pub memory: &'a AutoscalerMemory,
-    /// The time.
     pub now: Timestamp,
     /// What the whole cluster has in common.
     pub tuning: &'a Tuning,
@@ -142,7 +133,6 @@ pub struct Decision {
 /// What one metric says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricResult {
-    /// Of which resource.
     pub name: ResourceName,
     /// What it asks for.
     pub outcome: Result<Proposal, String>,

@@ -13,15 +13,12 @@ use schema::meta::ObjectRef;
 use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError};
 
-mod guarded;
 pub mod history;
 pub mod record;
 pub(super) mod triggered;
 
-pub(super) use guarded::{guard_of_present, guarded};
-
 use crate::gitops::plan::{Act, Over, Step, waves};
-use crate::guarded_writes::{self, PARALLEL, WriteGroup};
+use crate::guarded_writes::{self, PARALLEL, WriteGroup, guard_of_present};
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -156,11 +153,9 @@ async fn group_of(store: &SharedStore, step: &Step) -> Result<WriteGroup, Unwrit
         Over::Revision(revision) => Guard::ModRevision(key.clone(), revision),
         Over::Unreadable => guard_of_present(store, &key).await?,
     };
-    let op = match &step.act {
-        Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
-            Op::put(&key, Bytes::from(codec::encode(&**object)?))
-        }
-        Act::Delete => Op::delete(&key),
+    let op = match step.object_after() {
+        Some(object) => Op::put(&key, Bytes::from(codec::encode(&**object)?)),
+        None => Op::delete(&key),
     };
     Ok(vec![(guard, op)])
 }

@@ -4,16 +4,16 @@
 
 use schema::codec;
 use schema::keys::Key;
+use schema::meta::NamespacedName;
 use schema::records::{EventType, Revision, SourceStatus, Waiting};
 use schema::snapshot::Snapshot;
 use schema::store::election::Fence;
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::{Guard, Op, SharedStore, StoreError};
 
-use super::guarded::{guard_of_present, guarded};
 use super::history;
 use crate::gitops::{bounds, status};
-use crate::guarded_writes::fence_holds;
+use crate::guarded_writes::{fence_holds, guard_of_present, guarded};
 
 /// Old revisions removed along with one new one.
 const EXPIRED_PER_RUN_MAX: usize = 50;
@@ -81,46 +81,37 @@ impl Place<'_> {
     }
 }
 
+/// Reports what is so of a source.
+pub(in crate::gitops) fn record_about(
+    events: &EventRecorder,
+    source: &str,
+    kind: EventType,
+    reason: &str,
+    message: String,
+) {
+    events.record(EventDraft::of(kind, "Source", &NamespacedName::new("", source), reason, message));
+}
+
 /// Reports which objects were written although what they depend on is not healthy.
 pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
     for Waiting { object, on, why, .. } in overdue {
-        events.record(EventDraft {
-            kind: EventType::Warning,
-            object_kind: "Source".to_owned(),
-            namespace: String::new(),
-            name: source.to_owned(),
-            reason: "WaitOver".to_owned(),
-            message: format!(
-                "{object} no longer waits for {on}, which did not become healthy in time: {why}"
-            ),
-        });
+        let message =
+            format!("{object} no longer waits for {on}, which did not become healthy in time: {why}");
+        record_about(events, source, EventType::Warning, "WaitOver", message);
     }
 }
 
 /// Reports that content of a commit is not on this reconciler's disk.
 pub(in crate::gitops) fn record_unkept(events: &EventRecorder, source: &str, why: &str) {
-    events.record(EventDraft {
-        kind: EventType::Warning,
-        object_kind: "Source".to_owned(),
-        namespace: String::new(),
-        name: source.to_owned(),
-        reason: "ContentNotKept".to_owned(),
-        message: format!(
-            "{why}; agents get it only if it can be rebuilt when they ask: make room on that disk"
-        ),
-    });
+    let message =
+        format!("{why}; agents get it only if it can be rebuilt when they ask: make room on that disk");
+    record_about(events, source, EventType::Warning, "ContentNotKept", message);
 }
 
 /// Reports that commits have no run although a trigger names them.
 pub(in crate::gitops) fn record_unstarted(events: &EventRecorder, source: &str, why: &str) {
-    events.record(EventDraft {
-        kind: EventType::Warning,
-        object_kind: "Source".to_owned(),
-        namespace: String::new(),
-        name: source.to_owned(),
-        reason: "TriggerNotStarted".to_owned(),
-        message: format!("{why}; start what is missing with 'minik8s run'"),
-    });
+    let message = format!("{why}; start what is missing with 'minik8s run'");
+    record_about(events, source, EventType::Warning, "TriggerNotStarted", message);
 }
 
 /// Reports what is new between two statuses.
@@ -131,13 +122,7 @@ pub(in crate::gitops) fn record_news(
     revision: Option<&Revision>,
 ) {
     for news in status::news(before, after, revision) {
-        events.record(EventDraft {
-            kind: if news.warning { EventType::Warning } else { EventType::Normal },
-            object_kind: "Source".to_owned(),
-            namespace: String::new(),
-            name: after.name.clone(),
-            reason: news.reason.to_owned(),
-            message: news.message,
-        });
+        let kind = if news.warning { EventType::Warning } else { EventType::Normal };
+        record_about(events, &after.name, kind, news.reason, news.message);
     }
 }

@@ -9,7 +9,7 @@ use schema::snapshot::Table;
 use serde_json::{Value as Json, json};
 
 use crate::git::{Changes, CommitMeta, IgnoreRules};
-use crate::gitops::plan::{Act, Step};
+use crate::gitops::plan::Step;
 use crate::runs::{Origin, RunId};
 
 /// Most runs that one revision starts; those of the newest commits.
@@ -40,11 +40,9 @@ pub(in crate::gitops) fn commit_triggers<'a>(
         .map(|o| (o.reference(), o))
         .collect();
     for step in steps {
-        match &step.act {
-            Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
-                objects.insert(step.object.clone(), object);
-            }
-            Act::Delete => _ = objects.remove(&step.object),
+        match step.object_after() {
+            Some(object) => _ = objects.insert(step.object.clone(), object),
+            None => _ = objects.remove(&step.object),
         }
     }
     let all = objects

@@ -11,9 +11,7 @@ use schema::violation::{Rule, Violation};
 /// A document that names an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Declaration<'a> {
-    /// The file.
     pub file: &'a Arc<str>,
-    /// The document.
     pub document: &'a Document,
     /// The object as it is live, of any source.
     pub live: Option<&'a Versioned<Object>>,

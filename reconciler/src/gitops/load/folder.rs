@@ -47,12 +47,7 @@ pub struct Folder {
 pub enum FolderError {
     /// Not there, or not to be opened.
     #[error("cannot open {path}: {source}")]
-    Open {
-        /// What was asked for.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
+    Open { path: String, source: io::Error },
     /// A file of another sort.
     #[error("{0} is not a manifest; manifests end with .yaml, .yml or .json")]
     NoManifest(String),
@@ -63,12 +58,7 @@ pub enum FolderError {
     #[error(
         "{path} leads through the symbolic link {link}, and links are not followed: name what it leads to"
     )]
-    Link {
-        /// What was asked for.
-        path: String,
-        /// The link.
-        link: String,
-    },
+    Link { path: String, link: String },
     /// More than `ENTRIES_MAX` entries.
     #[error("{0} holds more than {ENTRIES_MAX} files; name the folder of the manifests")]
     TooMany(String),

@@ -49,13 +49,9 @@ impl fmt::Display for Action {
 /// One object that changes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
-    /// How.
     pub action: Action,
-    /// Its kind.
     pub kind: Kind,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Where it is; where it was for one that goes.
     pub file: String,
@@ -65,7 +61,6 @@ pub struct Change {
     pub fields: Vec<Field>,
     /// What it does to what runs, one sentence each.
     pub effects: Vec<Effect>,
-    /// Why it changes.
     pub reason: String,
 }
 

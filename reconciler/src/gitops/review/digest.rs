@@ -13,7 +13,7 @@ use schema::snapshot::Table;
 
 use super::Action;
 use crate::gitops::load::spread::spread;
-use crate::gitops::plan::{Act, Step, StepReason, SyncPlan};
+use crate::gitops::plan::{Step, StepReason, SyncPlan};
 use crate::gitops::prune::{Hold, Prune};
 
 /// Digits of a hash that are shown; they are enough to name one.
@@ -25,10 +25,7 @@ pub fn plan_hash(plan: &SyncPlan, live: &Table<ObjectRef, Object>) -> String {
     // Hashing is most of what a review of many objects takes.
     let lines = spread(&steps, |step| {
         let before = live.get(&step.object).map(|live| content(&live.value));
-        let after = match &step.act {
-            Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(content(object)),
-            Act::Delete => None,
-        };
+        let after = step.object_after().map(|object| content(object));
         let [before, after] = [before, after].map(|hash| hash.unwrap_or_else(|| "-".to_owned()));
         let line = format!("{} {} {before} {after}", Action::of(&step.act), in_hash(&step.object));
         (step.object.clone(), line)

@@ -10,7 +10,7 @@ use schema::violation::{OwnedStep, Severity, Violation};
 use serde::Serialize;
 
 use super::diff::FILES;
-use super::plan::{Act, Situation, Step, StepReason, SyncPlan};
+use super::plan::{Situation, Step, StepReason, SyncPlan};
 use super::prune::Prune;
 use crate::plural::plural;
 use crate::simulate::placements::{ObjectChanges, Placement};
@@ -72,7 +72,6 @@ pub struct Review {
 /// The cases of one workflow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkflowTests {
-    /// The workflow.
     pub workflow: String,
     /// Where they are.
     pub file: String,
@@ -161,11 +160,9 @@ pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Revi
 fn object_changes(plan: &SyncPlan) -> ObjectChanges {
     let mut changes = ObjectChanges::default();
     for step in &plan.steps {
-        match &step.act {
-            Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
-                changes.put.push((**object).clone());
-            }
-            Act::Delete => changes.delete.push(step.object.clone()),
+        match step.object_after() {
+            Some(object) => changes.put.push((**object).clone()),
+            None => changes.delete.push(step.object.clone()),
         }
     }
     changes
@@ -178,9 +175,9 @@ fn change(
     endpoints: &mut BTreeMap<ObjectRef, Vec<Effect>>,
 ) -> Change {
     let ObjectRef { kind, namespace, name } = step.object.clone();
-    let place = match &step.act {
-        Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(&object.provenance),
-        Act::Delete => situation.live.get(&step.object).map(|live| &live.value.provenance),
+    let place = match step.object_after() {
+        Some(object) => Some(&object.provenance),
+        None => situation.live.get(&step.object).map(|live| &live.value.provenance),
     };
     let fields: Vec<Field> = match &step.why {
         StepReason::Changed(fields) => fields

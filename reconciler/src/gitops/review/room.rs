@@ -8,9 +8,7 @@ use schema::quantity::{Cpu, Memory};
 /// What one node has for pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// Its name.
     pub name: String,
-    /// Its labels.
     pub labels: StringMap,
     /// CPU for pods.
     pub cpu: Cpu,

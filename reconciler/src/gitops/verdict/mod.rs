@@ -16,11 +16,13 @@ use schema::object::short_commit;
 use schema::records::{EventType, Revision, Verdict};
 use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
-use schema::store::events::{EventDraft, EventRecorder};
+use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, Op, SharedStore};
 
-use super::{apply, bounds};
+use super::apply::record::record_about;
+use super::bounds;
+use crate::guarded_writes::guarded;
 
 pub mod plan;
 #[cfg(test)]
@@ -67,7 +69,7 @@ impl VerdictLoop {
     async fn write(&self, fence: Fence, key: Key, value: Vec<u8>, over: i64) -> Result<bool, LoopError> {
         let key = key.to_string();
         let guards = vec![Guard::ModRevision(key.clone(), over)];
-        let written = apply::guarded(&self.store, fence, guards, vec![Op::put(&key, value)]).await;
+        let written = guarded(&self.store, fence, guards, vec![Op::put(&key, value)]).await;
         let done = written.map_err(|error| LoopError::new("cannot write a verdict", error))?;
         Ok(done.is_some())
     }
@@ -81,14 +83,7 @@ impl VerdictLoop {
             Verdict::Bad { why } => (EventType::Warning, "Bad", format!("commit {commit}: {why}")),
             Verdict::Applied | Verdict::Degraded { .. } | Verdict::Superseded => return,
         };
-        self.events.record(EventDraft {
-            kind,
-            object_kind: "Source".to_owned(),
-            namespace: String::new(),
-            name: revision.source.clone(),
-            reason: reason.to_owned(),
-            message,
-        });
+        record_about(&self.events, &revision.source, kind, reason, message);
     }
 }
 

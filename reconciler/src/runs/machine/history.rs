@@ -50,13 +50,11 @@ pub struct HistoryEvent {
     pub id: u32,
     /// The event before it in its branch; 0 for the first.
     pub previous_event_id: u32,
-    /// When.
     pub timestamp: Timestamp,
     /// `TaskStateEntered` and so on.
     #[serde(rename = "type")]
     pub kind: Cow<'static, str>,
     /// The state that it is about; null for the run's own.
-    #[serde(default)]
     pub state: Option<String>,
     /// What more there is to say.
     #[serde(flatten)]

@@ -44,7 +44,6 @@ pub struct RunContext {
     pub workflow: String,
     /// The run's id, unique in its workflow.
     pub id: String,
-    /// What it is run with.
     pub input: Json,
     /// When it was begun.
     pub started_at: Timestamp,
@@ -57,36 +56,15 @@ pub enum Event {
     /// All branches that wait for nothing outside go on by one state.
     Continue,
     /// A call was answered.
-    Returned {
-        /// Which.
-        call: u64,
-        /// The answer.
-        output: Json,
-    },
-    /// A call failed.
-    Failed {
-        /// Which.
-        call: u64,
-        /// The error's name: the function's own, or one of the language's.
-        error: String,
-        /// The error in a sentence.
-        cause: String,
-    },
+    Returned { call: u64, output: Json },
+    /// A call failed. The error's name is the function's own, or one of the language's.
+    Failed { call: u64, error: String, cause: String },
     /// The function that was called is alive. Not journaled: that the timer of a heartbeat fired says that none came.
-    Beat {
-        /// Which call.
-        call: u64,
-    },
+    Beat { call: u64 },
     /// The time of a timer has come.
-    Due {
-        /// Which.
-        timer: u64,
-    },
+    Due { timer: u64 },
     /// By a person, or because the workflow was removed.
-    Cancelled {
-        /// Why.
-        cause: String,
-    },
+    Cancelled { cause: String },
 }
 
 /// How a run ended.
@@ -94,24 +72,13 @@ pub enum Event {
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Outcome {
     /// Well.
-    Succeeded {
-        /// Its result.
-        output: Json,
-    },
-    /// By an error that nothing caught, or in a Fail.
-    Failed {
-        /// The error's name; empty where a Fail names none.
-        error: String,
-        /// The error in a sentence.
-        cause: String,
-    },
+    Succeeded { output: Json },
+    /// By an error that nothing caught, or in a Fail; the error's name is empty where a Fail has none.
+    Failed { error: String, cause: String },
     /// By its time limit.
     TimedOut,
     /// By a person, or because its workflow was removed.
-    Aborted {
-        /// Why.
-        cause: String,
-    },
+    Aborted { cause: String },
 }
 
 /// A call of a function that the run waits for.
@@ -121,11 +88,9 @@ pub enum Outcome {
 pub struct Call {
     /// Unique in the run, one for each attempt.
     pub id: u64,
-    /// The state that calls.
     pub state: String,
     /// As the state has it: `name`, or `namespace/name`.
     pub function: String,
-    /// What it is called with.
     pub payload: Json,
     /// From 1.
     pub attempt: u32,

@@ -22,17 +22,13 @@ const WINDOW_SECONDS: f64 = 15.0;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Trace {
-    #[serde(default)]
     controller: Option<Controller>,
-    #[serde(default)]
     history: Option<History>,
     /// Pods at the beginning, for steps that do not say how many there are.
     pub(super) replicas: Option<u32>,
     /// Seconds from the start of a new pod until it is ready, for steps of load.
-    #[serde(default)]
     pub(super) ready_after_seconds: Option<f64>,
     /// What each pod requests, for steps of load.
-    #[serde(default)]
     pub(super) requests: Option<Amounts>,
     /// In order.
     pub(super) steps: Vec<Step>,
@@ -117,11 +113,8 @@ struct TracedPod {
     started_seconds_ago: Option<Option<f64>>,
     #[serde(default, deserialize_with = "present")]
     ready_since_seconds_ago: Option<Option<f64>>,
-    #[serde(default)]
     deletion: Option<bool>,
-    #[serde(default)]
     requests: Option<Amounts>,
-    #[serde(default)]
     usage: Option<Amounts>,
     usage_age_seconds: Option<f64>,
     usage_window_seconds: Option<f64>,

@@ -76,7 +76,6 @@ pub struct RunView {
     /// How long it took, or has been running.
     pub duration: String,
     pub age: String,
-    /// Why it began.
     pub origin: String,
     pub error: String,
     pub cause: String,

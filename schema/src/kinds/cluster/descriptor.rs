@@ -1,5 +1,6 @@
 //! What a Cluster is among the kinds.
 
+use super::super::pod::content_uses::used;
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
 use super::{CLUSTER_NAME, ClusterSpec, validate};
 use crate::files::{ContentRef, ContentUse};
@@ -60,22 +61,11 @@ impl ClusterSpec {
 }
 
 fn login(field: &[&'static str], secret: Option<&LocalReference>) -> Option<ContentUse> {
-    Some(ContentUse {
-        at: field_path(&[&["spec"], field, &["name"]].concat()),
-        what: ContentRef::Secret(secret?.name.clone()),
-        is_login: true,
-        is_optional: false,
-        keys: Vec::new(),
-    })
+    let at = field_path(&[&["spec"], field, &["name"]].concat());
+    Some(ContentUse { is_login: true, ..used(at, ContentRef::Secret(secret?.name.clone())) })
 }
 
 /// It is where every source has it, so no field names it; what is wrong with it is said of the object.
 fn identity() -> ContentUse {
-    ContentUse {
-        at: field_path(&["metadata", "name"]),
-        what: ContentRef::ClusterIdentity,
-        is_login: false,
-        is_optional: true,
-        keys: Vec::new(),
-    }
+    ContentUse { is_optional: true, ..used(field_path(&["metadata", "name"]), ContentRef::ClusterIdentity) }
 }

@@ -19,6 +19,7 @@ pub use pod_security::PodSecurity;
 use super::Kind;
 use super::job::SlurmLogin;
 use super::pod::{LocalReference, PodSpec, ResourceRequirements};
+use crate::codec::is_default;
 use crate::meta::{DEFAULT_NAMESPACE, ObjectRef};
 
 /// The name of the one object: two sources that both bring one then claim the same object.
@@ -56,7 +57,7 @@ pub struct ClusterSpec {
     /// What functions get that name nothing of their own.
     pub functions: FunctionDefaults,
     /// Where jobs run.
-    #[serde(skip_serializing_if = "Slurm::is_empty")]
+    #[serde(skip_serializing_if = "is_default")]
     pub slurm: Slurm,
 }
 
@@ -179,14 +180,8 @@ impl Default for NodePolicy {
 #[schemars(deny_unknown_fields)]
 pub struct Slurm {
     /// Login host and account of jobs that name none; each field that a job leaves out is this one's.
-    #[serde(skip_serializing_if = "SlurmLogin::is_empty")]
+    #[serde(skip_serializing_if = "is_default")]
     pub login: SlurmLogin,
-}
-
-impl Slurm {
-    fn is_empty(&self) -> bool {
-        self.login.is_empty()
-    }
 }
 
 impl Defaults {

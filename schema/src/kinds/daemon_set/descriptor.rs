@@ -1,15 +1,9 @@
 //! What a DaemonSet is among the kinds.
 
-use super::super::exclusive::{self, Exclusive, ExclusiveUse};
-use super::super::pod::content_uses::content_uses;
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, exclusive};
 use super::{DaemonSetSpec, defaults, dialect, validate};
-use crate::files::ContentUse;
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path, field_path};
-
-/// Where the pod stands in the manifest.
-const POD_AT: &[&str] = &["spec", "template", "spec"];
+use crate::violation::{Findings, Path};
 
 impl KindSpec for DaemonSetSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -32,9 +26,7 @@ impl KindSpec for DaemonSetSpec {
     };
 
     const LINKS: Links<Self> = Links {
-        exclusives: Self::exclusives,
-        files: Self::files,
-        further_places: Self::further_places,
+        exclusives: |set, metadata| exclusive::of_selector(&set.selector, metadata),
         pod: Self::pod,
         ..Links::NONE
     };
@@ -53,23 +45,8 @@ impl KindSpec for DaemonSetSpec {
 }
 
 impl DaemonSetSpec {
-    fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
-        let key = Exclusive::Selector(metadata.namespace.clone(), exclusive::selector(&self.selector));
-        let mut found = vec![ExclusiveUse::alone(key, field_path(&["spec", "selector"]))];
-        found.extend(exclusive::host_ports(&self.template.spec, POD_AT));
-        found
-    }
-
-    fn files(&self) -> Vec<ContentUse> {
-        content_uses(&self.template.spec, POD_AT)
-    }
-
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-        self.template.spec.host_ports(POD_AT).into_iter().map(|port| port.path).collect()
-    }
-
     fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
         let (spec, labels) = (&self.template.spec, &self.template.metadata.labels);
-        Some(PodOf { spec, at: POD_AT, labels, count: 1, is_per_node: true })
+        Some(PodOf { spec, at: &["spec", "template", "spec"], labels, count: 1, is_per_node: true })
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::DnsPath;
+use crate::codec::one;
 use crate::kinds::pod::PortReference;
 
 /// Most backends of a path.
@@ -48,10 +49,6 @@ pub struct Sticky {
     pub header: Option<String>,
     /// The value of this cookie.
     pub cookie: Option<String>,
-}
-
-pub(crate) fn one() -> u32 {
-    1
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]

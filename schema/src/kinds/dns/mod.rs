@@ -7,12 +7,10 @@ use serde_with::skip_serializing_none;
 pub(crate) mod backend;
 mod descriptor;
 mod dialect;
-mod status;
 mod validate;
 
 use super::pod::PortReference;
 pub use backend::{DnsBackend, Share, Sticky};
-pub use status::{DnsStatus, UnroutedPath};
 
 /// Which paths of which host lead where.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

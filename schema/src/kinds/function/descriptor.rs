@@ -1,10 +1,10 @@
 //! What a Function is among the kinds.
 
-use super::super::pod::content_uses::env_uses;
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
+use super::super::pod::content_uses::{env_uses, login_key, used};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime, dialect, validate};
-use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
-use crate::violation::{Findings, Path, field_path};
+use crate::files::{ContentRef, ContentUse, normal_path};
+use crate::violation::{Findings, Path, field_path, indexed};
 
 impl KindSpec for FunctionSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -29,7 +29,7 @@ impl KindSpec for FunctionSpec {
 
     fn fill_defaults(&mut self) {
         if let Some(source) = &mut self.source {
-            repo_path::normalize(source);
+            *source = normal_path(source);
         }
         if self.runtime != Some(Runtime::Dockerfile) && self.image.is_none() {
             self.handler.get_or_insert_with(|| DEFAULT_HANDLER.to_owned());
@@ -50,24 +50,13 @@ impl KindSpec for FunctionSpec {
 
 impl FunctionSpec {
     fn files(&self) -> Vec<ContentUse> {
-        let source = self.source.iter().map(|source| ContentUse {
-            at: field_path(&["spec", "source"]),
-            what: ContentRef::Path(normal_path(source)),
-            is_login: false,
-            is_optional: false,
-            keys: Vec::new(),
-        });
+        let folder = self.source.iter().map(|path| ContentRef::Path(normal_path(path)));
+        let source = folder.map(|folder| used(field_path(&["spec", "source"]), folder));
+        let env = env_uses(&self.env, |number| indexed(&["spec", "env"], number, &[]));
+        // Replicas run on when it changes: gateways alone read it.
         let token = self.auth.iter().map(|auth| {
-            let (at, key) = (["spec", "auth", "tokenFrom", "secretKeyRef"], &auth.token_from.secret_key_ref);
-            ContentUse {
-                at: field_path(&[&at[..], &["name"]].concat()),
-                what: ContentRef::Secret(key.name.clone()),
-                // Replicas run on when it changes: gateways alone read it.
-                is_login: true,
-                is_optional: false,
-                keys: vec![(field_path(&[&at[..], &["key"]].concat()), KeyUse::Text(key.key.clone()))],
-            }
+            login_key(&["spec", "auth", "tokenFrom", "secretKeyRef"], &auth.token_from.secret_key_ref)
         });
-        source.chain(env_uses(&self.env, &["spec", "env"])).chain(token).collect()
+        source.chain(env).chain(token).collect()
     }
 }

@@ -21,7 +21,7 @@ pub use auth::{FunctionAuth, TokenSource};
 pub use image::{IMAGE_PREFIX, RUNTIME_VERSION, built_image, image_hash, of_registry, registry_image};
 pub use pod::{FUNCTION_LABEL, PORT};
 pub use sandbox::Sandbox;
-pub use status::{FunctionStatus, ImageState};
+pub use status::ImageState;
 
 use super::cluster::FunctionDefaults;
 use super::pod::{EnvVar, ResourceRequirements};
@@ -45,7 +45,7 @@ pub const DEFAULT_HANDLER: &str = "main";
 /// What a function should be.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct FunctionSpec {
     /// Folder of the repository, from its root, with `main.py` or `func.py` (and maybe
@@ -60,34 +60,29 @@ pub struct FunctionSpec {
     /// `func.py`. Not with the runtime `dockerfile`.
     pub handler: Option<String>,
     /// Environment variables; a later one of the same name wins.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
     /// What one replica needs and may use. What it leaves out is the Cluster's
     /// `functions.resources`: limits of 500m CPU and 256Mi memory, and 50m and 64Mi set aside.
-    #[serde(default, skip_serializing_if = "ResourceRequirements::is_empty")]
+    #[serde(skip_serializing_if = "ResourceRequirements::is_empty")]
     pub resources: ResourceRequirements,
     /// Seconds that a call may run before it is ended and answered with 504, at most 600; by default
     /// the Cluster's `functions.timeoutSeconds`: 60.
     #[schemars(range(min = 1, max = 600))]
     pub timeout_seconds: Option<u32>,
     /// Seconds that a call may wait for a replica to start before it is answered with 503.
-    #[serde(default = "cold_start_timeout_seconds")]
     #[schemars(range(min = 1, max = 600))]
     pub cold_start_timeout_seconds: u32,
     /// Calls that one replica runs at once, at most 1000 (Knative's `containerConcurrency`).
-    #[serde(default = "concurrency")]
     #[schemars(range(min = 1, max = 1000))]
     pub concurrency: u32,
     /// Share of `concurrency` in use, in percent, from which replicas are added.
-    #[serde(default = "target_utilization_percentage")]
     #[schemars(range(min = 1, max = 100))]
     pub target_utilization_percentage: u32,
     /// Calls that may wait for a replica, at most 10000; more are answered with 503.
-    #[serde(default = "queue_length")]
     #[schemars(range(max = 10000))]
     pub queue_length: u32,
     /// Replicas that run also without calls.
-    #[serde(default)]
     #[schemars(range(max = 1000))]
     pub min_scale: u32,
     /// Most replicas, at most 1000; by default the Cluster's `functions.maxScale`: 10.
@@ -98,22 +93,19 @@ pub struct FunctionSpec {
     #[schemars(range(min = 1, max = 86400))]
     pub scale_to_zero_after_seconds: Option<u32>,
     /// Largest body of a call, at most 64Mi; a larger one is answered with 413.
-    #[serde(default = "body_limit")]
     pub request_body_limit: Memory,
     /// Largest answer, at most 64Mi; a larger one is replaced by 502.
-    #[serde(default = "body_limit")]
     pub response_body_limit: Memory,
     /// Anyone who reaches a node may call it; else only the pods and nodes of the cluster.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
     /// Callers that are neither pods nor nodes of the cluster may call it with `Authorization: Bearer TOKEN`. Not
     /// with `public`.
     pub auth: Option<FunctionAuth>,
     /// What a replica may do to its node; strict by default.
-    #[serde(default)]
     pub sandbox: Sandbox,
     /// What calls it by itself. Each call is a run of `function:NAME`, which `minik8s get runs` shows.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub triggers: Vec<Trigger>,
 }
 
@@ -125,26 +117,6 @@ pub enum Runtime {
     Python,
     /// The folder's `Dockerfile`; the container serves the HTTP contract on port 8080.
     Dockerfile,
-}
-
-fn cold_start_timeout_seconds() -> u32 {
-    DEFAULT_COLD_START_TIMEOUT_SECONDS
-}
-
-fn concurrency() -> u32 {
-    DEFAULT_CONCURRENCY
-}
-
-fn target_utilization_percentage() -> u32 {
-    DEFAULT_TARGET_UTILIZATION_PERCENTAGE
-}
-
-fn queue_length() -> u32 {
-    DEFAULT_QUEUE_LENGTH
-}
-
-fn body_limit() -> Memory {
-    DEFAULT_BODY_LIMIT
 }
 
 impl Default for FunctionSpec {

@@ -13,6 +13,7 @@ mod status;
 mod validate;
 
 use super::Kind;
+use crate::codec::one;
 use crate::meta::{ObjectMeta, ObjectRef};
 pub use behavior::{Behavior, PolicyType, ScalingPolicy, ScalingRules, SelectPolicy};
 pub use metric::{AverageValue, Metric, MetricTarget, MetricType, ResourceMetric, ResourceName, TargetType};
@@ -41,10 +42,6 @@ pub struct HorizontalPodAutoscalerSpec {
     /// How fast it goes up and down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
-}
-
-fn one() -> u32 {
-    1
 }
 
 /// What an autoscaler scales.

@@ -1,8 +1,9 @@
 //! What a Job is among the kinds.
 
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
+use super::super::pod::content_uses::{login_key, used};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
 use super::{JobSpec, SlurmLogin, dialect, validate};
-use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
+use crate::files::{ContentRef, ContentUse, normal_path};
 use crate::kinds::Kind;
 use crate::kinds::reference::{FieldAt, Reference};
 use crate::meta::ObjectMeta;
@@ -31,7 +32,7 @@ impl KindSpec for JobSpec {
 
     fn fill_defaults(&mut self) {
         if let Some(files) = &mut self.files {
-            repo_path::normalize(files);
+            *files = normal_path(files);
         }
         self.gpus_per_node = self.gpus_per_node.filter(|gpus| *gpus > 0);
         let default = if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" };
@@ -45,14 +46,9 @@ impl KindSpec for JobSpec {
 
 impl JobSpec {
     fn files(&self) -> Vec<ContentUse> {
-        let folder = self.files.iter().map(|folder| ContentUse {
-            at: field_path(&["spec", "files"]),
-            what: ContentRef::Path(normal_path(folder)),
-            is_login: false,
-            is_optional: false,
-            keys: Vec::new(),
-        });
-        folder.chain(self.login.content_uses(&["spec", "login"])).collect()
+        let folder = self.files.iter().map(|path| ContentRef::Path(normal_path(path)));
+        let files = folder.map(|folder| used(field_path(&["spec", "files"]), folder));
+        files.chain(self.login.content_uses(&["spec", "login"])).collect()
     }
 
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
@@ -69,13 +65,6 @@ impl JobSpec {
 impl SlurmLogin {
     /// The secrets that it names: what a submitted job does without, so a new key makes no new job.
     pub(in crate::kinds) fn content_uses(&self, at: &[&'static str]) -> Vec<ContentUse> {
-        let uses = self.secrets().map(|(field, secret)| ContentUse {
-            at: field_path(&[at, &[field, "name"]].concat()),
-            what: ContentRef::Secret(secret.name.clone()),
-            is_login: true,
-            is_optional: false,
-            keys: vec![(field_path(&[at, &[field, "key"]].concat()), KeyUse::Text(secret.key.clone()))],
-        });
-        uses.collect()
+        self.secrets().map(|(field, secret)| login_key(&[at, &[field]].concat(), secret)).collect()
     }
 }

@@ -63,11 +63,6 @@ pub struct JumpHost {
 }
 
 impl SlurmLogin {
-    /// Says nothing.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Whether both are the same user of the same cluster's login host.
     pub fn is_same_account(&self, other: &Self) -> bool {
         self.host == other.host && self.username == other.username

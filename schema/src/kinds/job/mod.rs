@@ -19,6 +19,7 @@ pub use login::{DEFAULT_SSH_PORT, JumpHost, SlurmLogin};
 pub use script::{Submission, output_pattern, script};
 pub use status::{FailureClass, JobPhase, JobStatus};
 
+use crate::codec::is_default;
 use crate::quantity::Memory;
 
 /// What to run.
@@ -29,7 +30,7 @@ use crate::quantity::Memory;
 pub struct JobSpec {
     /// Where it is submitted, and as whom; what is left out is that of the Cluster's
     /// `slurm.login`, whose credential goes with none but its own host and user.
-    #[serde(default, skip_serializing_if = "SlurmLogin::is_empty")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub login: SlurmLogin,
     /// Folder of the repository, from its root, that is uploaded; the job starts in it.
     pub files: Option<String>,
@@ -73,7 +74,7 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_options: Vec<String>,
     /// How often the job is submitted anew when its node failed or it was preempted.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     #[schemars(range(max = 5))]
     pub node_failure_retries: u32,
     /// How many seconds after the job's end its files are removed from the login host. What was fetched stays
@@ -139,8 +140,4 @@ impl DependencyType {
             DependencyType::AfterNotOk => ended != JobPhase::Succeeded,
         }
     }
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 mod descriptor;
 mod dialect;
 
-use super::Health;
 use super::pod::{PodSpec, TaintEffect, Toleration, TolerationOperator};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -76,17 +75,6 @@ impl fmt::Display for Taint {
     }
 }
 
-/// How a node is: what its record and its heartbeat say.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeStatus {
-    /// Its agent is alive and takes pods.
-    pub ready: bool,
-    /// Why not; empty when ready, and when no agent of the name has registered.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub why: String,
-}
-
 impl NodeSpec {
     /// A running pod must leave the node: a `NoExecute` taint that it does not tolerate, or not any longer, or a drain,
     /// which leaves pods alone that name the node. `elapsed_seconds`: see [`Taint::is_tolerated_by`].
@@ -95,32 +83,11 @@ impl NodeSpec {
         self.drain && pod.node_name.is_none()
             || taints.any(|taint| !taint.is_tolerated_by(&pod.tolerations, elapsed_seconds(taint)))
     }
-
-    /// How well the node is. A node that never registered is unknown, not broken: its manifest may
-    /// come before the machine.
-    pub fn health(&self, status: &NodeStatus) -> Health {
-        match status {
-            NodeStatus { ready: true, .. } => Health::Healthy,
-            NodeStatus { why, .. } if why.is_empty() => {
-                Health::Unknown { why: "no agent of this name has registered".to_owned() }
-            }
-            NodeStatus { why, .. } => Health::Degraded { why: why.clone() },
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_node_is_as_well_as_its_agent_says() {
-        let node = NodeSpec::default();
-        assert_eq!(node.health(&NodeStatus { ready: true, why: String::new() }), Health::Healthy);
-        let gone = NodeStatus { ready: false, why: "no heartbeat for 20 s".to_owned() };
-        assert_eq!(node.health(&gone), Health::Degraded { why: gone.why.clone() });
-        assert!(matches!(node.health(&NodeStatus::default()), Health::Unknown { .. }));
-    }
 
     #[test]
     fn a_toleration_matches_as_in_kubernetes() {

@@ -6,6 +6,7 @@ use serde_with::skip_serializing_none;
 
 use super::security::SecurityContext;
 use super::volume::VolumeMount;
+use crate::codec::{one, three};
 use crate::quantity::{Cpu, Memory};
 
 /// One container.
@@ -323,12 +324,6 @@ pub struct Probe {
     pub termination_grace_period_seconds: Option<u32>,
 }
 
-pub(super) fn one() -> u32 {
-    1
-}
-pub(super) fn three() -> u32 {
-    3
-}
 pub(super) fn ten() -> u32 {
     10
 }

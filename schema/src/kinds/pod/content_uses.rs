@@ -1,13 +1,12 @@
 //! Which fields of a pod name a file of the repository, a secret or an object's content. Pure.
 
-use super::keyed::{AllOf, Variable, VolumeOf};
-use super::{EnvVar, EnvVarSource, PodSpec};
+use super::keyed::{AllOf, VolumeOf};
+use super::{EnvVar, EnvVarSource, PodSpec, SecretKeyRef};
 use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
 use crate::violation::{OwnedStep, field_path, indexed};
 
 /// Every such field. The pod's spec stands below `above`.
 pub fn content_uses(pod: &PodSpec, above: &[&str]) -> Vec<ContentUse> {
-    let used = |at, what| ContentUse { at, what, is_login: false, is_optional: false, keys: Vec::new() };
     let mut found = Vec::new();
     for (index, volume) in pod.volumes.iter().enumerate() {
         // Made only where something is found: most fields of most pods name nothing.
@@ -25,25 +24,14 @@ pub fn content_uses(pod: &PodSpec, above: &[&str]) -> Vec<ContentUse> {
     for (list, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)] {
         for (index, container) in containers.iter().enumerate() {
             let container_at = || indexed(&[above, &[list]].concat(), index, &[]);
-            for (list, number, variable) in container.variables() {
-                let at = || [container_at(), indexed(&[list], number, &[])].concat();
-                match variable {
-                    Variable::One(one) => {
-                        let Some(value) = one.value_from.as_ref().and_then(EnvVarSource::keyed) else {
-                            continue;
-                        };
-                        let at = below(&at(), &value.at);
-                        let keys = vec![(below(&at, &["key"]), KeyUse::Text(value.key.to_owned()))];
-                        let used = used(below(&at, &["name"]), value.of);
-                        found.push(ContentUse { is_optional: value.is_optional, keys, ..used });
-                    }
-                    Variable::All(AllOf { of, prefix, is_optional, at: field }) => {
-                        let at = below(&at(), &[field, "name"]);
-                        let keys = vec![(at.clone(), KeyUse::Texts(prefix.to_owned()))];
-                        found.push(ContentUse { is_optional, keys, ..used(at, of) });
-                    }
-                }
+            let item = |list: &str, number| [container_at(), indexed(&[list], number, &[])].concat();
+            for (number, from) in container.env_from.iter().enumerate() {
+                let Some(AllOf { of, prefix, is_optional, at: field }) = from.all() else { continue };
+                let at = below(&item("envFrom", number), &[field, "name"]);
+                let keys = vec![(at.clone(), KeyUse::Texts(prefix.to_owned()))];
+                found.push(ContentUse { is_optional, keys, ..used(at, of) });
             }
+            found.extend(env_uses(&container.env, |number| item("env", number)));
         }
     }
     for (index, secret) in pod.image_pull_secrets.iter().enumerate() {
@@ -53,15 +41,30 @@ pub fn content_uses(pod: &PodSpec, above: &[&str]) -> Vec<ContentUse> {
     found
 }
 
-/// The fields of a list of variables at `above` that name a value.
-pub(in crate::kinds) fn env_uses(env: &[EnvVar], above: &[&str]) -> impl Iterator<Item = ContentUse> {
+/// The fields of a list of variables that name a value; variable `number` stands at `at(number)`.
+pub(in crate::kinds) fn env_uses(
+    env: &[EnvVar],
+    at: impl Fn(usize) -> Vec<OwnedStep>,
+) -> impl Iterator<Item = ContentUse> {
     env.iter().enumerate().filter_map(move |(number, one)| {
         let value = one.value_from.as_ref().and_then(EnvVarSource::keyed)?;
-        let at = below(&indexed(above, number, &[]), &value.at);
+        let at = below(&at(number), &value.at);
         let keys = vec![(below(&at, &["key"]), KeyUse::Text(value.key.to_owned()))];
-        let (at, is_optional) = (below(&at, &["name"]), value.is_optional);
-        Some(ContentUse { at, what: value.of, is_login: false, is_optional, keys })
+        let used = used(below(&at, &["name"]), value.of);
+        Some(ContentUse { is_optional: value.is_optional, keys, ..used })
     })
+}
+
+/// The key of a secret at the field `at`, for a login: what already runs does not need it.
+pub(in crate::kinds) fn login_key(at: &[&str], secret: &SecretKeyRef) -> ContentUse {
+    let keys = vec![(field_path(&[at, &["key"]].concat()), KeyUse::Text(secret.key.clone()))];
+    let used = used(field_path(&[at, &["name"]].concat()), ContentRef::Secret(secret.name.clone()));
+    ContentUse { is_login: true, keys, ..used }
+}
+
+/// The field `at` names this, which must be there.
+pub(in crate::kinds) fn used(at: Vec<OwnedStep>, what: ContentRef) -> ContentUse {
+    ContentUse { at, what, is_login: false, is_optional: false, keys: Vec::new() }
 }
 
 fn below(at: &[OwnedStep], fields: &[&str]) -> Vec<OwnedStep> {

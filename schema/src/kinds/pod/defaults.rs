@@ -1,9 +1,10 @@
 //! The effective spec: what Kubernetes' API server fills in, and one spelling for equal meanings, so
 //! that the hash changes only when the meaning does.
 
-use super::container::{one, ten, three};
+use super::container::ten;
 use super::{Container, HttpGetAction, HttpScheme, PodSpec, Probe};
 use super::{EmptyDirVolume, HostPathType, StorageMedium};
+use crate::codec::{one, three};
 
 impl PodSpec {
     /// Fills in the defaults that follow from other fields. Doing it twice changes nothing.

@@ -1,11 +1,9 @@
 //! What a Pod is among the kinds.
 
-use super::super::exclusive::{self, ExclusiveUse};
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
-use super::{PodSpec, content_uses};
-use crate::files::ContentUse;
+use super::PodSpec;
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path, field_path};
+use crate::violation::{Findings, Path, field_path};
 
 impl KindSpec for PodSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -23,9 +21,7 @@ impl KindSpec for PodSpec {
     };
 
     const LINKS: Links<Self> = Links {
-        exclusives: Self::exclusives,
-        files: Self::files,
-        further_places: Self::further_places,
+        further_places: |pod| pod.node_name.iter().map(|_| field_path(&["spec", "nodeName"])).collect(),
         pod: Self::pod,
         ..Links::NONE
     };
@@ -44,19 +40,6 @@ impl KindSpec for PodSpec {
 }
 
 impl PodSpec {
-    fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
-        exclusive::host_ports(self, &["spec"])
-    }
-
-    fn files(&self) -> Vec<ContentUse> {
-        content_uses::content_uses(self, &["spec"])
-    }
-
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-        let node = self.node_name.iter().map(|_| field_path(&["spec", "nodeName"]));
-        node.chain(self.host_ports(&["spec"]).into_iter().map(|port| port.path)).collect()
-    }
-
     fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
         Some(PodOf { spec: self, at: &["spec"], labels: &metadata.labels, count: 1, is_per_node: false })
     }

@@ -59,11 +59,10 @@ pub enum Variable<'a> {
 }
 
 impl Container {
-    /// Its variables, each with its list and its number in it. A later one of the same name wins.
-    pub fn variables(&self) -> impl Iterator<Item = (&'static str, usize, Variable<'_>)> {
-        let from = self.env_from.iter().enumerate();
-        let from = from.filter_map(|(index, from)| Some(("envFrom", index, Variable::All(from.all()?))));
-        from.chain(self.env.iter().enumerate().map(|(index, one)| ("env", index, Variable::One(one))))
+    /// Its variables. A later one of the same name wins.
+    pub fn variables(&self) -> impl Iterator<Item = Variable<'_>> {
+        let from = self.env_from.iter().filter_map(|from| from.all().map(Variable::All));
+        from.chain(self.env.iter().map(Variable::One))
     }
 }
 
@@ -72,7 +71,7 @@ impl EnvFromSource {
     pub(super) const FIELDS: &[&str] = &["configMapRef", "secretRef"];
 
     /// What it names.
-    fn all(&self) -> Option<AllOf<'_>> {
+    pub(super) fn all(&self) -> Option<AllOf<'_>> {
         self.all_named().next()
     }
 

@@ -1,15 +1,9 @@
 //! What a ReplicaSet is among the kinds.
 
-use super::super::exclusive::{self, Exclusive, ExclusiveUse};
-use super::super::pod::content_uses::content_uses;
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, exclusive};
 use super::{ReplicaSetSpec, defaults, dialect, validate};
-use crate::files::ContentUse;
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path, field_path};
-
-/// Where the pod stands in the manifest.
-const POD_AT: &[&str] = &["spec", "template", "spec"];
+use crate::violation::{Findings, Path, field_path};
 
 impl KindSpec for ReplicaSetSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -32,9 +26,8 @@ impl KindSpec for ReplicaSetSpec {
     };
 
     const LINKS: Links<Self> = Links {
-        exclusives: Self::exclusives,
-        files: Self::files,
-        further_places: Self::further_places,
+        exclusives: |set, metadata| exclusive::of_selector(&set.selector, metadata),
+        further_places: |_| vec![field_path(&["spec", "replicas"])],
         pod: Self::pod,
         ..Links::NONE
     };
@@ -53,26 +46,14 @@ impl KindSpec for ReplicaSetSpec {
 }
 
 impl ReplicaSetSpec {
-    fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
-        let key = Exclusive::Selector(metadata.namespace.clone(), exclusive::selector(&self.selector));
-        let mut found = vec![ExclusiveUse::alone(key, field_path(&["spec", "selector"]))];
-        if self.replicas > 0 {
-            found.extend(exclusive::host_ports(&self.template.spec, POD_AT));
-        }
-        found
-    }
-
-    fn files(&self) -> Vec<ContentUse> {
-        content_uses(&self.template.spec, POD_AT)
-    }
-
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-        let ports = self.template.spec.host_ports(POD_AT).into_iter().map(|port| port.path);
-        ports.chain([field_path(&["spec", "replicas"])]).collect()
-    }
-
     fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
         let (spec, labels) = (&self.template.spec, &self.template.metadata.labels);
-        Some(PodOf { spec, at: POD_AT, labels, count: self.replicas, is_per_node: false })
+        Some(PodOf {
+            spec,
+            at: &["spec", "template", "spec"],
+            labels,
+            count: self.replicas,
+            is_per_node: false,
+        })
     }
 }

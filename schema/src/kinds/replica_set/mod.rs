@@ -15,6 +15,7 @@ mod status;
 pub(super) mod validate;
 
 use super::pod::PodSpec;
+use crate::codec::one;
 pub use rollout::{IntOrPercent, RollingUpdate, Strategy, StrategyType};
 pub use selector::{LabelRequirement, LabelSelector, SelectorOperator};
 pub use status::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
@@ -49,10 +50,6 @@ pub struct ReplicaSetSpec {
 
 /// The default deadline of a `kind: Deployment`, in seconds, as in Kubernetes.
 pub(crate) const DEPLOYMENT_DEADLINE_SECONDS: u32 = 600;
-
-fn one() -> u32 {
-    1
-}
 
 /// What each pod of a workload is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -10,11 +10,9 @@ use serde_with::skip_serializing_none;
 mod defaults;
 mod descriptor;
 mod dialect;
-mod status;
 mod validate;
 
 use super::pod::{PortReference, Protocol};
-pub use status::{ServicePortStatus, ServiceStatus};
 
 /// The `clusterIP` of a service without address: its name leads to the pods themselves.
 pub const HEADLESS: &str = "None";
@@ -137,17 +135,6 @@ pub enum TrafficPolicy {
     Cluster,
     /// Those on the same node.
     Local,
-}
-
-impl ServiceType {
-    /// As it is written in a manifest.
-    pub fn word(self) -> &'static str {
-        match self {
-            ServiceType::ClusterIP => "ClusterIP",
-            ServiceType::NodePort => "NodePort",
-            ServiceType::ExternalName => "ExternalName",
-        }
-    }
 }
 
 impl ServiceSpec {

@@ -7,6 +7,8 @@ use jiff::tz::{Offset, TimeZone};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::codec::is_default;
+
 /// Times of the calendar.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -20,7 +22,7 @@ pub struct Schedule {
     pub time_zone: String,
     /// What becomes of times that passed while no reconciler ran; `run` when absent: one run stands for
     /// all of them.
-    #[serde(default, skip_serializing_if = "is_run")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub missed: Missed,
 }
 
@@ -30,11 +32,6 @@ fn utc() -> String {
 
 fn is_utc(zone: &str) -> bool {
     zone == "UTC"
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_run(missed: &Missed) -> bool {
-    *missed == Missed::Run
 }
 
 /// What becomes of times that passed while no reconciler ran.

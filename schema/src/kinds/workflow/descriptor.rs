@@ -1,8 +1,9 @@
 //! What a Workflow is among the kinds.
 
 use super::super::links::{FieldAt, Reference};
-use super::super::{Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
+use super::super::{Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
 use super::{WorkflowSpec, defaults, dialect, validate};
+use crate::files::normal_path;
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::{Findings, Path, field_path};
 
@@ -36,7 +37,7 @@ impl KindSpec for WorkflowSpec {
     fn fill_defaults(&mut self) {
         self.comment = None;
         if let Some(path) = &mut self.definition_path {
-            repo_path::normalize(path);
+            *path = normal_path(path);
         }
         defaults::states(&mut self.states);
     }

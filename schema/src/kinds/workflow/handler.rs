@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use super::path::{NullablePath, written};
+use crate::codec::{one, three};
 
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -65,14 +66,6 @@ pub struct Catcher {
     pub result_path: Option<NullablePath>,
 }
 
-fn one() -> u32 {
-    1
-}
-
 fn two() -> f64 {
     2.0
-}
-
-fn three() -> u32 {
-    3
 }

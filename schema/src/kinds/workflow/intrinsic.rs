@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::{Number, Value as Json};
 
-use super::path::{JsonPath, PathError};
+use super::path::{JsonPath, PathError, Reader};
 
 /// Longest expression, in bytes.
 const EXPRESSION_MAX_BYTES: usize = 10_000;
@@ -120,7 +120,7 @@ intrinsics! {
 /// The text is neither a path nor a valid call of a function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
-    /// It is meant as a path.
+    /// It is not a path, or a call with a mistake at the character that this says.
     #[error(transparent)]
     Path(#[from] PathError),
     /// `$name`, which the language's `Assign` gives a value.
@@ -149,14 +149,6 @@ pub enum ExpressionError {
         /// What it takes there.
         wanted: &'static str,
     },
-    /// Not an expression, from this character on, counted from 1.
-    #[error("expected {wanted} at character {at}")]
-    Syntax {
-        /// What could come there.
-        wanted: &'static str,
-        /// Where.
-        at: usize,
-    },
     /// Functions in functions.
     #[error("functions are nested more than {INTRINSIC_NESTING_MAX} deep")]
     TooDeep,
@@ -176,7 +168,7 @@ impl Expression {
         }
         let mut reader = Reader { text, rest: text };
         let call = reader.call(0)?;
-        if reader.rest.is_empty() { Ok(Self::Call(call)) } else { Err(reader.wrong("the end")) }
+        if reader.rest.is_empty() { Ok(Self::Call(call)) } else { Err(reader.wrong("the end").into()) }
     }
 }
 
@@ -190,31 +182,9 @@ pub fn unescaped(raw: &str) -> String {
     plain
 }
 
-struct Reader<'a> {
-    text: &'a str,
-    rest: &'a str,
-}
-
-impl<'a> Reader<'a> {
-    fn wrong(&self, wanted: &'static str) -> ExpressionError {
-        let before = &self.text[..self.text.len() - self.rest.len()];
-        ExpressionError::Syntax { wanted, at: before.chars().count() + 1 }
-    }
-
+impl Reader<'_> {
     fn space(&mut self) {
         self.rest = self.rest.trim_start();
-    }
-
-    fn eat(&mut self, char: char) -> bool {
-        let rest = self.rest.strip_prefix(char);
-        self.rest = rest.unwrap_or(self.rest);
-        rest.is_some()
-    }
-
-    fn take(&mut self, length: usize) -> &'a str {
-        let (word, rest) = self.rest.split_at(length);
-        self.rest = rest;
-        word
     }
 
     fn call(&mut self, depth: usize) -> Result<IntrinsicCall, ExpressionError> {
@@ -226,7 +196,7 @@ impl<'a> Reader<'a> {
         let known = Intrinsic::ALL.iter().find(|function| function.as_str() == name);
         let Some(function) = known.copied() else { return Err(ExpressionError::Unknown(name.to_owned())) };
         if !self.eat('(') {
-            return Err(self.wrong("`(`"));
+            return Err(self.wrong("`(`").into());
         }
         let mut arguments = Vec::new();
         self.space();
@@ -239,7 +209,7 @@ impl<'a> Reader<'a> {
                     break;
                 }
                 if !self.eat(',') {
-                    return Err(self.wrong("`,` or `)`"));
+                    return Err(self.wrong("`,` or `)`").into());
                 }
             }
         }
@@ -249,15 +219,15 @@ impl<'a> Reader<'a> {
 
     fn argument(&mut self, depth: usize) -> Result<Argument, ExpressionError> {
         match self.rest.chars().next() {
-            Some('\'') => self.quoted(),
+            Some('\'') => self.quoted_argument(),
             Some('$') => self.path(),
             Some('S') => self.call(depth + 1).map(Argument::Call),
-            Some(first) if first == '-' || first.is_ascii_digit() => self.number(),
+            Some(first) if first == '-' || first.is_ascii_digit() => self.number_argument(),
             _ => self.word(),
         }
     }
 
-    fn quoted(&mut self) -> Result<Argument, ExpressionError> {
+    fn quoted_argument(&mut self) -> Result<Argument, ExpressionError> {
         let body = &self.rest[1..];
         let mut is_escaped = false;
         for (at, char) in body.char_indices() {
@@ -271,7 +241,7 @@ impl<'a> Reader<'a> {
                 _ => {}
             }
         }
-        Err(self.wrong("the closing quote of this text"))
+        Err(self.wrong("the closing quote of this text").into())
     }
 
     /// A path ends at a comma, a closing parenthesis or a space outside of its brackets.
@@ -298,7 +268,7 @@ impl<'a> Reader<'a> {
         Ok(Argument::Path(JsonPath::parse(text)?))
     }
 
-    fn number(&mut self) -> Result<Argument, ExpressionError> {
+    fn number_argument(&mut self) -> Result<Argument, ExpressionError> {
         let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
         let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
         let number = self.rest[..end].parse::<Number>().map_err(|_| self.wrong("a number"))?;
@@ -314,7 +284,7 @@ impl<'a> Reader<'a> {
                 return Ok(Argument::Literal(value));
             }
         }
-        Err(self.wrong("a text in single quotes, a number, a path or a function"))
+        Err(self.wrong("a text in single quotes, a number, a path or a function").into())
     }
 }
 

@@ -40,7 +40,7 @@ pub use state::{
     ChoiceState, FailState, Machine, MachineRef, MapState, ParallelState, PassState, State, SucceedState,
     TaskState, WaitState,
 };
-pub use status::{RunPhase, RunSummary, WorkflowStatus};
+pub use status::{RunPhase, RunSummary};
 
 /// Most seconds, attempts and so on that a field takes: the language's own bound.
 pub const COUNT_MAX: u32 = 99_999_999;

@@ -106,21 +106,29 @@ impl JsonPath {
     }
 }
 
-struct Reader<'a> {
-    text: &'a str,
-    rest: &'a str,
+/// A text, and what of it is not read yet.
+pub(super) struct Reader<'a> {
+    pub(super) text: &'a str,
+    pub(super) rest: &'a str,
 }
 
 impl<'a> Reader<'a> {
-    fn wrong(&self, wanted: &'static str) -> PathError {
+    pub(super) fn wrong(&self, wanted: &'static str) -> PathError {
         let before = &self.text[..self.text.len() - self.rest.len()];
         PathError::Syntax { wanted, at: before.chars().count() + 1 }
     }
 
-    fn eat(&mut self, prefix: char) -> bool {
+    pub(super) fn eat(&mut self, prefix: char) -> bool {
         let rest = self.rest.strip_prefix(prefix);
         self.rest = rest.unwrap_or(self.rest);
         rest.is_some()
+    }
+
+    /// The next `length` bytes.
+    pub(super) fn take(&mut self, length: usize) -> &'a str {
+        let (word, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        word
     }
 
     fn segment(&mut self) -> Result<Segment, PathError> {
@@ -157,9 +165,7 @@ impl<'a> Reader<'a> {
 
     fn until(&mut self, is_end: impl Fn(char) -> bool) -> &'a str {
         let end = self.rest.find(is_end).unwrap_or(self.rest.len());
-        let (word, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        word
+        self.take(end)
     }
 
     fn quoted(&mut self, quote: char) -> Result<String, PathError> {

@@ -150,14 +150,14 @@ impl Walk<'_> {
 
     fn unknown_field(&mut self, record: &Record, entry: &Entry, at: &Path<'_>) {
         let path = at.field(&entry.key);
-        if let Some(field) = foreign::field(&record.name, &entry.key) {
+        if let Some(help) = foreign::field(&record.name, &entry.key) {
             // Kubernetes' own tools write `creationTimestamp: null`: nothing is lost without it.
             if entry.value.is_null() {
                 return;
             }
             let message = format!("{path}: a Kubernetes field that Minik8s does not support");
             let problem = Problem::new(entry.mark, &rules::UNSUPPORTED_FIELD, message);
-            return self.fault(&path, problem.help(field.help));
+            return self.fault(&path, problem.help(help));
         }
         if let Some(help) = states_language::unsupported(&record.name, &entry.key) {
             let message = format!("{path}: Minik8s does not have this part of the Amazon States Language");

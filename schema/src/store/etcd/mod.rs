@@ -118,26 +118,26 @@ impl EtcdStore {
         self.kv.clone().get(Key::Leader.to_string(), Some(probe)).await.map(drop)
     }
 
-    async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, RangeError> {
+    async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, StoreError> {
         let mut attempt = 1;
         loop {
             let request = self.kv.clone();
             let answer = timeout(REQUEST_TIMEOUT, { request }.get(key, Some(options.clone()))).await;
             match answer {
                 Ok(Ok(response)) => return Ok(response),
-                Ok(Err(error)) if is_compacted(&error) => return Err(RangeError::Compacted),
+                Ok(Err(error)) if is_compacted(&error) => return Err(StoreError::Compacted(0)),
                 Ok(Err(error)) if is_unavailable(&error) && attempt < READ_ATTEMPTS => {
                     attempt += 1;
                     sleep(RETRY_PAUSE).await;
                 }
-                Ok(Err(error)) => return Err(RangeError::Other(request_error("a read", &error))),
-                Err(_) => return Err(RangeError::Other(timed_out("a read"))),
+                Ok(Err(error)) => return Err(request_error("a read", &error)),
+                Err(_) => return Err(timed_out("a read")),
             }
         }
     }
 
     /// All pages, the later ones at the revision of the first.
-    async fn list_once(&self, prefix: &str) -> Result<Listing, RangeError> {
+    async fn list_once(&self, prefix: &str) -> Result<Listing, StoreError> {
         let end = prefix_end(prefix.as_bytes());
         let mut from = prefix.as_bytes().to_vec();
         let mut listing = Listing::default();
@@ -163,39 +163,22 @@ impl EtcdStore {
     }
 }
 
-/// Why a range request failed, as far as a list treats reasons differently.
-enum RangeError {
-    Compacted,
-    Other(StoreError),
-}
-
-impl RangeError {
-    fn into_store_error(self, revision: i64) -> StoreError {
-        match self {
-            RangeError::Compacted => StoreError::Compacted(revision),
-            RangeError::Other(error) => error,
-        }
-    }
-}
-
 #[async_trait]
 impl Store for EtcdStore {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
-        let mut response =
-            self.range(key.as_bytes(), GetOptions::new()).await.map_err(|error| error.into_store_error(0))?;
+        let mut response = self.range(key.as_bytes(), GetOptions::new()).await?;
         Ok(response.take_kvs().into_iter().next().map(key_value))
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
         for _ in 1..LIST_ATTEMPTS {
             match self.list_once(prefix).await {
-                Ok(listing) => return Ok(listing),
                 // The revision of the first page is gone: start again at a newer one.
-                Err(RangeError::Compacted) => {}
-                Err(RangeError::Other(error)) => return Err(error),
+                Err(StoreError::Compacted(_)) => {}
+                said => return said,
             }
         }
-        self.list_once(prefix).await.map_err(|error| error.into_store_error(0))
+        self.list_once(prefix).await
     }
 
     async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
@@ -208,8 +191,7 @@ impl Store for EtcdStore {
             .with_sort(SortTarget::Create, SortOrder::Descend)
             .with_limit(i64::from(limit))
             .with_max_create_revision(before.map_or(0, |before| before - 1));
-        let page = self.range(prefix.as_bytes(), options).await;
-        let mut page = page.map_err(|error| error.into_store_error(0))?;
+        let mut page = self.range(prefix.as_bytes(), options).await?;
         Ok(Newest { has_more: page.more(), items: page.take_kvs().into_iter().map(key_value).collect() })
     }
 

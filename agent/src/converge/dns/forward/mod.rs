@@ -49,13 +49,11 @@ const ROUNDS: usize = 2;
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ForwardError {
-    /// There is no upstream to ask.
     #[error("this node has no upstream name server; give one in dns.upstreams of the Cluster object")]
     NoUpstream,
     /// Too many questions are under way, of this client or of all.
     #[error("too many questions to upstream name servers are under way")]
     Busy,
-    /// No upstream answered.
     #[error("no upstream name server answered within {} s", DEADLINE.as_secs())]
     Timeout,
     /// The last upstream that said anything could not do it.

@@ -8,26 +8,29 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 
 /// What is known of each upstream.
 #[derive(Debug)]
-pub(super) struct UpstreamHealth {
-    silent_until: Vec<Option<Instant>>,
-    proven: Vec<bool>,
+pub(super) struct UpstreamHealth(Vec<Upstream>);
+
+#[derive(Debug, Clone, Default)]
+struct Upstream {
+    silent_until: Option<Instant>,
+    proven: bool,
 }
 
 impl UpstreamHealth {
     /// `count` upstreams that answer.
     pub(super) fn new(count: usize) -> Self {
-        Self { silent_until: vec![None; count], proven: vec![false; count] }
+        Self(vec![Upstream::default(); count])
     }
 
     /// Indices in the order in which they are asked; all of them, always. Whose time of silence is over is
     /// tried by one question; the others go on without it until it answers.
     pub(super) fn order(&mut self, now: Instant) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.silent_until.len()).collect();
+        let mut order: Vec<usize> = (0..self.0.len()).collect();
+        let silent_until = |index: &usize| self.0.get(*index)?.silent_until;
         // Stable: among equals the list decides.
-        order.sort_by_key(|index| {
-            self.silent_until.get(*index).copied().flatten().filter(|until| *until > now)
-        });
-        for until in self.silent_until.iter_mut().flatten().filter(|until| **until <= now) {
+        order.sort_by_key(|index| silent_until(index).filter(|until| *until > now));
+        let known = self.0.iter_mut().filter_map(|upstream| upstream.silent_until.as_mut());
+        for until in known.filter(|until| **until <= now) {
             *until = now + SILENT_FOR;
         }
         order
@@ -35,26 +38,22 @@ impl UpstreamHealth {
 
     /// It answered when it was asked last; of one that was never asked, or was silent, that is not known.
     pub(super) fn is_proven(&self, index: usize) -> bool {
-        self.proven.get(index).copied().unwrap_or_default()
+        self.0.get(index).is_some_and(|upstream| upstream.proven)
     }
 
     /// It answered, whatever it said.
     pub(super) fn answered(&mut self, index: usize) {
-        if let Some(until) = self.silent_until.get_mut(index) {
-            *until = None;
-        }
-        if let Some(proven) = self.proven.get_mut(index) {
-            *proven = true;
-        }
+        self.note(index, Upstream { silent_until: None, proven: true });
     }
 
     /// It did not answer in time.
     pub(super) fn silent(&mut self, index: usize, now: Instant) {
-        if let Some(until) = self.silent_until.get_mut(index) {
-            *until = Some(now + SILENT_FOR);
-        }
-        if let Some(proven) = self.proven.get_mut(index) {
-            *proven = false;
+        self.note(index, Upstream { silent_until: Some(now + SILENT_FOR), proven: false });
+    }
+
+    fn note(&mut self, index: usize, now: Upstream) {
+        if let Some(upstream) = self.0.get_mut(index) {
+            *upstream = now;
         }
     }
 }

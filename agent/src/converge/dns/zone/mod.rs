@@ -31,9 +31,7 @@ const ADDITIONALS_MAX: usize = 16;
 pub struct ZoneSettings {
     /// The zone, for example `cluster.local.`.
     pub domain: Name,
-    /// Addresses of services.
     pub service_cidr: Ipv4Net,
-    /// Addresses of pods.
     pub cluster_cidr: Ipv4Net,
 }
 
@@ -48,22 +46,12 @@ impl ZoneSettings {
 /// What is to be answered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer<'a> {
-    /// There are records.
-    Found {
-        /// The records asked for.
-        answers: Vec<&'a Record>,
-        /// Addresses of what they name.
-        additionals: Vec<&'a Record>,
-    },
+    /// There are records, and with them addresses of what they name.
+    Found { answers: Vec<&'a Record>, additionals: Vec<&'a Record> },
     /// There is one record, made for this question.
     Made(Box<Record>),
     /// The name is an alias: what was asked is to be asked of another.
-    Alias {
-        /// The CNAME.
-        record: &'a Record,
-        /// What it names.
-        target: LowerName,
-    },
+    Alias { record: &'a Record, target: LowerName },
     /// The name exists, without records of that type. The zone's SOA goes along.
     NoData(&'a Record),
     /// There is no such name. The zone's SOA goes along.

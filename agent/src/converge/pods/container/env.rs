@@ -13,9 +13,7 @@ use super::rendered::{KeyedValue, PlaceFields};
 /// What variables are made from.
 #[derive(Debug, Clone)]
 pub struct FieldContext<'a> {
-    /// The pod.
     pub pod: &'a PodInstance,
-    /// Where it is.
     pub place: &'a PlaceFields,
     /// The keys of secrets, as far as these are decrypted.
     pub secret_keys: &'a SecretKeys,
@@ -35,7 +33,7 @@ pub fn variables(
     room: &mut usize,
 ) -> Result<Variables, String> {
     let mut list = List::default();
-    for (_, _, variable) in spec.variables() {
+    for variable in spec.variables() {
         let one = match variable {
             Variable::All(all) => {
                 list.add_all(&all, context);

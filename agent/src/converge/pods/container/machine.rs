@@ -23,37 +23,17 @@ pub enum ContainerDecision {
     /// It runs and should.
     Runs,
     /// Make and start it: this attempt, at this crash level.
-    Make {
-        /// Number in its name and labels.
-        attempt: u32,
-        /// Crash level, for its label.
-        backoff: u32,
-    },
+    Make { attempt: u32, backoff: u32 },
     /// It runs and failed a probe: it is stopped, and started again by the policy.
     Unhealthy,
     /// It was made, not started: start it.
-    Start {
-        /// Docker's id.
-        id: String,
-        /// Its attempt.
-        attempt: u32,
-    },
-    /// It crashed and is started again at that time.
-    BackOff {
-        /// When.
-        until: Timestamp,
-        /// How long in all.
-        delay: SignedDuration,
-        /// How it ended, in a few words.
-        why: String,
-    },
+    Start { id: String, attempt: u32 },
+    /// It crashed and is started again at that time; `why` says in a few words how it ended.
+    BackOff { until: Timestamp, delay: SignedDuration, why: String },
     /// It is being removed by someone, or once more after that failed; look again.
     Removing,
-    /// It ended and stays so.
-    Ended {
-        /// With code 0.
-        success: bool,
-    },
+    /// It ended and stays so; a success with code 0.
+    Ended { success: bool },
 }
 
 /// Delay before a restart at crash level `level`: 0, 10, 20, 40, 80, 160, 300, 300, … seconds.

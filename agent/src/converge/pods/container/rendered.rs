@@ -12,9 +12,7 @@ use crate::worlds::docker::NewContainer;
 pub struct KeyedValue {
     /// What stands for it in variables, command and arguments.
     pub marker: String,
-    /// What has it.
     pub of: ContentRef,
-    /// Its key.
     pub key: String,
 }
 
@@ -27,7 +25,7 @@ impl KeyedValue {
 
 /// The secrets in the variables of a container, and with them maybe in its command: a key of one, or all.
 pub fn secrets_of(spec: &Container) -> Vec<(ContentRef, Option<String>)> {
-    let keyed = spec.variables().filter_map(|(_, _, variable)| match variable {
+    let keyed = spec.variables().filter_map(|variable| match variable {
         Variable::One(one) => {
             let value = one.value_from.as_ref().and_then(EnvVarSource::keyed)?;
             Some((value.of, Some(value.key.to_owned())))
@@ -40,11 +38,8 @@ pub fn secrets_of(spec: &Container) -> Vec<(ContentRef, Option<String>)> {
 /// What field references may name besides the pod itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceFields {
-    /// The pod's node.
     pub node: String,
-    /// The node's address.
     pub host_ip: String,
-    /// The pod's address.
     pub pod_ip: String,
 }
 
@@ -60,15 +55,12 @@ pub struct ContainerInputs {
 /// A container to be made, with what must be looked up or done first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
-    /// The container.
     pub new: NewContainer,
-    /// Paths within volumes.
     pub sub_paths: Vec<SubPath>,
     /// Its image's user must not be root.
     pub check_non_root: bool,
     /// Its image's user with this group.
     pub group_of_image_user: Option<i64>,
-    /// Its image is never fetched.
     pub never_pull: bool,
     /// Values that its variables take by key.
     pub values: Vec<KeyedValue>,

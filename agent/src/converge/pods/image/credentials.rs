@@ -49,7 +49,8 @@ pub async fn logins_of(
     secret: &str,
     image: &str,
 ) -> Result<Vec<RegistryLogin>, String> {
-    let plain = from.secret_bytes(files, namespace, secret).await.map_err(|error| error.to_string())?;
+    let opened = from.open_secret(files, namespace, secret).await;
+    let (_, plain) = opened.map_err(|error| error.to_string())?;
     let entries =
         parse(&plain).map_err(|error| format!("secret {secret} is not a registry login: {error}"))?;
     Ok(logins_for(image, &entries))

@@ -264,14 +264,7 @@ impl ProbeRunner {
 
     fn warn(&self, target: &ProbeTarget, reason: &str, message: String) {
         tracing::debug!(pod = %target.pod, container = target.container, reason, message, "probe");
-        self.events.record(EventDraft {
-            kind: EventType::Warning,
-            object_kind: Kind::Pod.to_string(),
-            namespace: target.pod.namespace.clone(),
-            name: target.pod.name.clone(),
-            reason: reason.to_owned(),
-            message,
-        });
+        self.events.record(EventDraft::of(EventType::Warning, Kind::Pod, &target.pod, reason, message));
     }
 }
 

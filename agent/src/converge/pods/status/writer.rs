@@ -58,11 +58,6 @@ impl Report for PodStatuses {
 
     async fn stored(&self, _: bool) -> Result<Option<Stored<NamespacedName, PodStatus>>, StoreError> {
         let snapshot = self.snapshot.current();
-        if !snapshot.synced {
-            return Ok(None);
-        }
-        let own = snapshot.pod_status.iter().filter(|((node, _), _)| *node == self.node);
-        let values = own.map(|((_, pod), stored)| (pod.clone(), Arc::clone(stored))).collect();
-        Ok(Some(Stored { revision: snapshot.revision, values }))
+        Ok(Stored::of_node(&snapshot, &snapshot.pod_status, &self.node))
     }
 }

@@ -10,22 +10,15 @@ use schema::kinds::pod::{HostPathType, KeyToPath};
 pub enum VolumePrep {
     /// A directory of the pod's own.
     EmptyDir {
-        /// Where.
         path: PathBuf,
         /// A tmpfs of this many bytes; half of the memory when 0.
         tmpfs_bytes: Option<u64>,
-        /// Group that owns it.
         group: Option<u32>,
         /// Nothing in its tmpfs can be executed.
         no_exec: bool,
     },
-    /// Something of the node's.
-    HostPath {
-        /// Where.
-        path: PathBuf,
-        /// What must be there, or is made.
-        kind: HostPathType,
-    },
+    /// Something of the node's: `kind` says what must be there, or is made.
+    HostPath { path: PathBuf, kind: HostPathType },
     /// Values as files.
     Keyed(KeyedPrep),
 }
@@ -33,9 +26,7 @@ pub enum VolumePrep {
 /// A volume whose files are the values of a secret or an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyedPrep {
-    /// Where.
     pub path: PathBuf,
-    /// What has the values.
     pub of: ContentRef,
     /// Which values, and where in the volume; all under their keys when empty.
     pub items: Vec<KeyToPath>,
@@ -52,7 +43,6 @@ pub struct KeyedPrep {
 /// A file of such a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyedFile {
-    /// Its value.
     pub value: Vec<u8>,
     /// Its mode, before the group may read it, too.
     pub mode: u32,
@@ -72,9 +62,7 @@ impl VolumePrep {
 /// link in the volume leads out of it, now or later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubPath {
-    /// The volume.
     pub root: PathBuf,
-    /// The path in it.
     pub path: String,
     /// Where it is mounted on the node.
     pub target: PathBuf,

@@ -11,7 +11,7 @@ use schema::snapshot::Table;
 use schema::violation::OwnedStep;
 
 use crate::gitops::diff::FILES;
-use crate::gitops::plan::{Act, Step};
+use crate::gitops::plan::Step;
 use crate::gitops::review::change::{Action, Field};
 use crate::gitops::review::room::Room;
 
@@ -36,14 +36,8 @@ impl<'a> PlannedObjects<'a> {
         running: &'a BTreeMap<ObjectRef, u32>,
         nodes: Option<&'a [Room]>,
     ) -> Self {
-        let changed = steps.iter().map(|step| {
-            let after = match &step.act {
-                Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(&**object),
-                Act::Delete => None,
-            };
-            (&step.object, after)
-        });
-        let changed = changed.collect();
+        let after = |step: &'a Step| step.object_after().map(|object| &**object);
+        let changed = steps.iter().map(|step| (&step.object, after(step))).collect();
         let planned = Self { live, changed, running, nodes, scaled: BTreeSet::new(), cluster: None };
         let (mut scaled, mut cluster) = (BTreeSet::new(), None);
         for (_, object) in planned.after() {

@@ -13,50 +13,19 @@ use crate::plural::plural;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Pods that were not there start.
-    Start {
-        /// How many.
-        pods: u32,
-        /// Their containers.
-        containers: Vec<String>,
-    },
-    /// Pods are stopped and started anew.
-    Restart {
-        /// How many.
-        pods: u32,
-        /// Their containers.
-        containers: Vec<String>,
-        /// Fields that cause it.
-        because: Vec<String>,
-    },
+    Start { pods: u32, containers: Vec<String> },
+    /// Pods are stopped and started anew because of these fields.
+    Restart { pods: u32, containers: Vec<String>, because: Vec<String> },
     /// Pods are stopped for good.
-    Stop {
-        /// How many.
-        pods: u32,
-        /// Their containers.
-        containers: Vec<String>,
-    },
-    /// One pod on each node that fits.
-    OnNodes {
-        /// What becomes of them.
-        act: NodesAct,
-        /// How many nodes; not known without a server.
-        nodes: Option<u32>,
-        /// Their containers.
-        containers: Vec<String>,
-        /// Fields that cause it.
-        because: Vec<String>,
-    },
+    Stop { pods: u32, containers: Vec<String> },
+    /// One pod on each node that fits, because of these fields; how many nodes is not known without a server.
+    OnNodes { act: NodesAct, nodes: Option<u32>, containers: Vec<String>, because: Vec<String> },
     /// Nothing that runs is touched.
     InPlace,
     /// Only where the object stands in the repository changes.
     Moved,
     /// More or fewer pods.
-    Replicas {
-        /// Before.
-        from: u32,
-        /// After.
-        to: u32,
-    },
+    Replicas { from: u32, to: u32 },
     /// A port answers that did not.
     PortOpens(Port),
     /// A port does not answer any more.
@@ -67,11 +36,8 @@ pub enum Effect {
     NameVanishes(String),
     /// Other pods are behind the service.
     Selects,
-    /// No pod is behind this service any more.
-    EndpointsLost {
-        /// `namespace/name`.
-        service: String,
-    },
+    /// No pod is behind this service, `namespace/name`, any more.
+    EndpointsLost { service: String },
     /// A line of the script that is submitted.
     Script(String),
     /// Anything that is said best as a sentence.
@@ -94,9 +60,7 @@ pub enum NodesAct {
 pub struct Port {
     /// Where it is: `host port`, `node port`, `service port`, `192.0.2.1 port`.
     pub place: Cow<'static, str>,
-    /// The number.
     pub number: u16,
-    /// Protocol.
     pub protocol: Protocol,
 }
 

@@ -28,7 +28,7 @@ const IN_CLEAR: &str =
     "a password or private key in clear: all who can read the repository have it, also after it is removed";
 
 /// Checks a container's variables.
-pub(super) fn validate(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
+pub(crate) fn validate(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
     let mut seen = BTreeSet::new();
     for (index, variable) in env.iter().enumerate() {
         let here = at.index(index);

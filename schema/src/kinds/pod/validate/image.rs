@@ -1,7 +1,7 @@
 //! Image references: `[registry[:port]/]path[:tag][@digest]`, the grammar of the distribution project.
 
 /// Says what is wrong with an image reference.
-pub(super) fn check(image: &str) -> Result<(), String> {
+pub(crate) fn check(image: &str) -> Result<(), String> {
     let invalid = |why: &str| Err(format!("Invalid value: `{image}`: {why}"));
     if image.is_empty() {
         return Err("Required value: the image is empty".to_owned());

@@ -12,8 +12,12 @@ mod security;
 mod shared;
 mod volume;
 
-use super::{EnvVar, PodSpec, ResourceRequirements};
+use super::PodSpec;
 use crate::violation::{Findings, Path};
+
+pub(crate) use {
+    env::validate as check_env, image::check as check_image, resources::validate as check_resources,
+};
 
 impl PodSpec {
     /// Checks a spec as it is written, before [`PodSpec::fill_defaults`], at the path `at`.
@@ -24,19 +28,4 @@ impl PodSpec {
         security::validate(self, at, findings);
         scheduling::validate(self, at, findings);
     }
-}
-
-/// Checks the environment of something that becomes a container.
-pub(crate) fn check_env(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
-    env::validate(env, at, findings);
-}
-
-/// Checks the requests and limits of something that becomes a container.
-pub(crate) fn check_resources(resources: &ResourceRequirements, at: &Path<'_>, findings: &mut Findings) {
-    resources::validate(resources, at, findings);
-}
-
-/// Says what is wrong with an image reference.
-pub(crate) fn check_image(image: &str) -> Result<(), String> {
-    image::check(image)
 }

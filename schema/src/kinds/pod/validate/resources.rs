@@ -8,7 +8,7 @@ use crate::violation::{Findings, Path, rules};
 const MEMORY_LIMIT_MIN: Memory = Memory { bytes: 6 * 1024 * 1024 };
 
 /// Checks a container's resources.
-pub(super) fn validate(resources: &ResourceRequirements, at: &Path<'_>, findings: &mut Findings) {
+pub(crate) fn validate(resources: &ResourceRequirements, at: &Path<'_>, findings: &mut Findings) {
     let (requests, limits) = (&resources.requests, &resources.limits);
     let request_path = at.field("requests");
     if let (Some(request), Some(limit)) = (requests.cpu, limits.cpu)

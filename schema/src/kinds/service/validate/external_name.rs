@@ -17,7 +17,7 @@ pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Finding
     let name = spec.external_name.as_deref().unwrap_or_default();
     if spec.kind != ServiceType::ExternalName {
         if !name.is_empty() {
-            let message = format!("Forbidden: may not be used when `type` is '{}'", spec.kind.word());
+            let message = format!("Forbidden: may not be used when `type` is '{:?}'", spec.kind);
             let finding = findings.add(&rules::EXTERNAL_NAME, &here, message);
             finding.on_key().help("set `type: ExternalName`, or remove it");
         }

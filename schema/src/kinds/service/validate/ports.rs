@@ -90,7 +90,7 @@ fn node_port(
     let Some(node_port @ 1..) = port.node_port else { return };
     let here = at.field("nodePort");
     if spec.kind != ServiceType::NodePort {
-        let message = format!("Forbidden: may not be used when `type` is '{}'", spec.kind.word());
+        let message = format!("Forbidden: may not be used when `type` is '{:?}'", spec.kind);
         findings.add(&rules::NODE_PORT, &here, message).on_key().help("set `type: NodePort`, or remove it");
     } else if !NODE_PORTS.contains(&node_port) {
         let message = format!(
