@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use crate::desired::KnownFrom;
 
 mod disk;
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -44,13 +45,13 @@ pub struct Catalog {
     #[serde(skip)]
     pub known_from: KnownFrom,
     /// Every service, with its endpoints. Revisions are 0 from the disk.
-    #[serde(with = "disk::rows")]
+    #[serde(with = "rows")]
     pub services: Table<NamespacedName, ServiceRecord>,
     /// Every host and its paths.
-    #[serde(with = "disk::rows")]
+    #[serde(with = "rows")]
     pub routes: Table<NamespacedName, RouteRecord>,
     /// Every function, with its replicas.
-    #[serde(default, with = "disk::rows")]
+    #[serde(default, with = "rows")]
     pub functions: Table<NamespacedName, FunctionRecord>,
     /// The settings of the cluster, as etcd has them or had them last.
     #[serde(default)]
