@@ -18,8 +18,7 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
     let (page, effects): (_, fn(&Case<'_>) -> Vec<Effect>) = match kind {
         Kind::Cluster => (KindPage::Object, other::cluster),
         Kind::Node => (KindPage::Node, other::node),
-        // What its users do says all.
-        Kind::ConfigMap => (KindPage::Object, |_| Vec::new()),
+        Kind::ConfigMap => (KindPage::Object, other::config_map),
         Kind::Function => (KindPage::Function, other::function),
         Kind::Service => (KindPage::Service, service::service),
         Kind::Pod => (KindPage::Pod, workload::pod),

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use schema::files::{BlobRef, Files};
+use schema::files::{BlobRef, Files, parse_object_path};
 use schema::kinds::Resource;
 use schema::meta::ObjectMeta;
 use schema::violation::{OwnedStep, Path};
@@ -34,9 +34,14 @@ pub struct FieldChange {
 const SHOWN_CHARS_MAX: usize = 60;
 
 impl FieldChange {
-    /// `spec.containers[0].image`.
+    /// `spec.containers[0].image`; of content of another object that is used, `ConfigMap/default/settings`.
     pub fn path(&self) -> String {
-        dotted(&self.steps)
+        match self.steps.as_slice() {
+            [OwnedStep::Field(first), OwnedStep::Field(path)] if first == FILES => {
+                parse_object_path(path).map_or_else(|| dotted(&self.steps), |(_, object)| object.to_string())
+            }
+            steps => dotted(steps),
+        }
     }
 }
 
@@ -249,6 +254,16 @@ mod tests {
                 "spec.containers[0].env[2].value: \"1\" -> \"2\""
             ]
         );
+    }
+
+    #[test]
+    fn content_of_a_config_map_is_shown_by_its_name() {
+        let path = |of: &str| {
+            let steps = [FILES, of].map(|step| OwnedStep::Field(step.to_owned())).into();
+            FieldChange { steps, from: None, to: None, hidden: false }.path()
+        };
+        assert_eq!(path("maps.yaml//ConfigMap/default/conf"), "ConfigMap/default/conf");
+        assert_eq!(path("conf/app.ini"), "files['conf/app.ini']");
     }
 
     #[test]

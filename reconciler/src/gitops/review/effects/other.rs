@@ -1,4 +1,4 @@
-//! Functions, workflows, jobs, nodes, the cluster's settings.
+//! ConfigMaps, functions, workflows, jobs, nodes, the cluster's settings.
 
 use schema::files::normal_path;
 use schema::kinds::Resource;
@@ -16,6 +16,15 @@ const SCRIPT_LINES_MAX: usize = 60;
 
 fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
     lines.into_iter().map(|line| Effect::Says(line.to_owned())).collect()
+}
+
+/// The changes of those that use it say more.
+pub(crate) fn config_map(case: &Case<'_>) -> Vec<Effect> {
+    if case.action == Action::Update && case.fields.iter().any(|field| field.path.starts_with("spec.content"))
+    {
+        return says(["pods that use it are replaced: see their own lines"]);
+    }
+    Vec::new()
 }
 
 pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
