@@ -72,7 +72,7 @@ impl ServiceRecord {
         of_version(hash, record.map(|record| record.hash.as_str()), health)
     }
 
-    /// Whichever version it is of.
+    /// As `health`, without a look at the version.
     fn health_by(&self, spec: &ServiceSpec) -> Health {
         let progressing = |why: String| Health::Progressing { why };
         if spec.has_cluster_ip() && self.cluster_ip.is_none() {

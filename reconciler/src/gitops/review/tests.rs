@@ -344,7 +344,7 @@ fn labels_are_changed_in_place() {
     let shown = effects(&pod("a", "i:1"), &labelled);
     assert_eq!(shown, "update Pod default/a\n  changed in place, nothing restarts\n");
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: x}\n";
-    assert!(effects(map, &map.replace("a: x", "a: y")).contains("pods that use it are replaced"));
+    assert!(effects(map, &map.replace("a: x", "a: y")).contains("each object that uses it is replaced"));
 }
 
 #[test]

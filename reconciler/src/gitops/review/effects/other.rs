@@ -18,11 +18,11 @@ fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
     lines.into_iter().map(|line| Effect::Says(line.to_owned())).collect()
 }
 
-/// The changes of those that use it say more.
+/// The reviews of the objects that use it say more.
 pub(crate) fn config_map(case: &Case<'_>) -> Vec<Effect> {
     if case.action == Action::Update && case.fields.iter().any(|field| field.path.starts_with("spec.content"))
     {
-        return says(["pods that use it are replaced: see their own lines"]);
+        return says(["each object that uses it is replaced: see its own lines"]);
     }
     Vec::new()
 }
