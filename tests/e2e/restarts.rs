@@ -142,8 +142,8 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
         }
         first_restarts(cluster, &rows)?;
 
-        // The first restart comes at once, the second one 10 s after the second crash, the third one 20 s after the
-        // third: the agent dies in this last wait, and with it all that it kept in memory.
+        // The first restart comes at once, the second 10 s after the second crash, the third 20 s after the third
+        // crash. The agent dies during this last wait, and with it all that it kept in memory.
         open("crash")?;
         let crashed = eventually("it crashed three times", secs(60), || {
             let starts = starts_of(cluster, "crashing")?;

@@ -47,7 +47,7 @@ fn two_hundred_queued_jobs_are_one_question_and_hostile_values_do_nothing() -> R
         let hold = "  runCommands: [\"true\"]\n  extraOptions: [--hold]\n";
         let jobs: Vec<Change> = (0..JOBS).map(|job| site.manifest(&format!("held{job}"), hold)).collect();
         site.cluster.push(&jobs, "Two hundred jobs")?;
-        eventually("all of them are queued", secs(600), || {
+        eventually("all of them are queued", secs(240), || {
             let queued = site.slurm.slurm("squeue", &["-h", "-o", "%j"])?.lines().count();
             ensure!(queued == JOBS, "{queued}");
             site.report(&format!("held{}", JOBS - 1)).map(drop)
