@@ -1,32 +1,48 @@
-//! Which node sees to a job.
+//! Which node sees to a job, and what nodes report of it.
 
-use super::Snapshot;
+use super::{Snapshot, Table, Versioned};
 use crate::meta::NamespacedName;
-use crate::records::JobOrder;
+use crate::records::{JobOrder, JobReport};
 
 impl Snapshot {
     /// The orders for a job, each with its node. There are two while it moves.
-    pub fn jobs_of<'a>(&'a self, job: &'a NamespacedName) -> impl Iterator<Item = (&'a str, &'a JobOrder)> {
-        let nodes = self.job_nodes();
-        nodes.into_iter().filter_map(move |node| {
-            let (key, order) = self.jobs.get_key_value(&(node.to_owned(), job.clone()))?;
-            Some((key.0.as_str(), &order.value))
-        })
+    pub fn jobs_of<'a>(
+        &'a self,
+        job: &'a NamespacedName,
+    ) -> impl Iterator<Item = (&'a str, &'a Versioned<JobOrder>)> {
+        of_nodes(&self.jobs, job)
     }
 
     /// The order for a job, with its node.
     pub fn job_of<'a>(&'a self, job: &'a NamespacedName) -> Option<(&'a str, &'a JobOrder)> {
-        self.jobs_of(job).next()
+        self.jobs_of(job).next().map(|(node, order)| (node, &order.value))
     }
 
-    /// The nodes that have orders, once each.
-    fn job_nodes(&self) -> Vec<&str> {
-        let mut nodes: Vec<&str> = Vec::new();
-        for (node, _) in self.jobs.keys() {
-            if nodes.last() != Some(&node.as_str()) {
-                nodes.push(node);
-            }
-        }
-        nodes
+    /// What nodes report of a job, each named.
+    pub fn job_reports_of<'a>(
+        &'a self,
+        job: &'a NamespacedName,
+    ) -> impl Iterator<Item = (&'a str, &'a JobReport)> {
+        of_nodes(&self.job_reports, job).map(|(node, report)| (node, &report.value))
     }
+}
+
+/// What the table has under this name of each node. Goes from node to node, not through all that they have: every job
+/// is asked for at every look.
+fn of_nodes<'a, V>(
+    table: &'a Table<(String, NamespacedName), V>,
+    name: &'a NamespacedName,
+) -> impl Iterator<Item = (&'a str, &'a Versioned<V>)> {
+    let begin_of = |node: String| (node, NamespacedName::new("", ""));
+    let mut next = begin_of(String::new());
+    let nodes = std::iter::from_fn(move || {
+        let ((node, _), _) = table.range::<_, (String, NamespacedName)>(&next..).next()?;
+        // The least text above it.
+        next = begin_of(format!("{node}\0"));
+        Some(node)
+    });
+    nodes.filter_map(|node| {
+        let (key, found) = table.get_key_value(&(node.clone(), name.clone()))?;
+        Some((key.0.as_str(), &**found))
+    })
 }

@@ -3,9 +3,10 @@
 use super::*;
 use crate::keys::prefix;
 use crate::kinds::Kind;
+use crate::kinds::job::JobSpec;
 use crate::kinds::pod::PodSpec;
 use crate::meta::StringMap;
-use crate::records::OwnerRef;
+use crate::records::{JobDependencyState, OwnerRef};
 
 fn binding(node: &str, pod: &NamespacedName) -> Binding {
     let instance = PodInstance {
@@ -214,4 +215,29 @@ fn a_node_is_as_well_as_its_agent() {
     assert_eq!(health::health(&snapshot, &node).to_string(), "Degraded");
     snapshot.put(&Key::Heartbeat("n1".into()), &json!({"since": "1970-01-01T00:00:00Z"}), 2);
     assert_eq!(health::health(&snapshot, &node).to_string(), "Healthy");
+}
+
+#[test]
+fn a_job_is_found_at_each_node_that_has_it() {
+    let order = JobOrder {
+        uid: "u".into(),
+        hash: "h".into(),
+        spec: JobSpec::default(),
+        files: crate::files::Files::new(),
+        created_at: jiff::Timestamp::UNIX_EPOCH,
+        dependency: JobDependencyState::None,
+        reached: false,
+        former: Vec::new(),
+        deleting: false,
+    };
+    let mut snapshot = Snapshot::default();
+    let name = |name: &str| NamespacedName::new("default", name);
+    for (node, job) in
+        [("n", "b"), ("n", "d"), ("n-1", "a"), ("n-1", "b"), ("n1", "c"), ("n2", "b"), ("n2", "z")]
+    {
+        snapshot.put(&Key::Job(node.into(), name(job)), &order, 1);
+    }
+    let nodes = |job| snapshot.jobs_of(&name(job)).map(|(node, _)| node.to_owned()).collect::<Vec<_>>();
+    assert_eq!((nodes("b"), nodes("z")), (vec!["n".into(), "n-1".into(), "n2".into()], vec!["n2".into()]));
+    assert_eq!((nodes("e"), Snapshot::default().jobs_of(&name("b")).count()), (vec![], 0));
 }

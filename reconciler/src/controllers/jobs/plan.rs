@@ -34,7 +34,8 @@ pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) 
     // An object that can't be read may be that of an order.
     let is_job = |key: &String| key.starts_with(&format!("{}{}/", prefix::OBJECTS, Kind::Job));
     let blind = snapshot.malformed.keys().any(is_job);
-    let mut planner = Planner { snapshot, last_known, cluster: &cluster, now, loads: loads(snapshot) };
+    let (loads, reports_due) = (loads(snapshot), reports_due(snapshot, &cluster, now));
+    let mut planner = Planner { snapshot, last_known, cluster: &cluster, now, loads, reports_due };
     let mut wanted = BTreeSet::new();
     for object in snapshot.objects.values().map(|object| &object.value) {
         let Resource::Job(spec) = &object.resource else { continue };
@@ -63,41 +64,48 @@ fn loads(snapshot: &Snapshot) -> BTreeMap<String, usize> {
     chosen.into_iter().map(|node| (node.clone(), has(node))).collect()
 }
 
+/// Until when nodes may still report what they hold; none once they had the time to. A job that is older than the first
+/// node shows that etcd was lost: then nodes get as long to come back as silent ones get, and a minute at least.
+fn reports_due(snapshot: &Snapshot, cluster: &ClusterSpec, now: Timestamp) -> Option<Timestamp> {
+    let first = snapshot.nodes.values().map(|node| node.value.registered_at).min()?.min(now);
+    let is_older = |report: &JobReport| report.created_at.is_some_and(|created_at| created_at < first);
+    let was_lost = snapshot.job_reports.values().any(|report| is_older(&report.value));
+    let patience = SignedDuration::from_secs(cluster.nodes.evict_after_seconds.into());
+    let wait = if was_lost { patience.max(REPORTS_DUE_AFTER_LOSS) } else { REPORTS_DUE };
+    first.checked_add(wait).ok().filter(|until| *until > now)
+}
+
 struct Planner<'a> {
     snapshot: &'a Snapshot,
     last_known: &'a LastKnown,
     cluster: &'a ClusterSpec,
     now: Timestamp,
     loads: BTreeMap<String, usize>,
+    reports_due: Option<Timestamp>,
 }
 
 impl Planner<'_> {
     fn place(&mut self, object: &Object, spec: &JobSpec, id: &NamespacedName, out: &mut Writes) {
-        let snapshot = self.snapshot;
-        let there: Vec<(&String, &Versioned<JobOrder>)> = snapshot
-            .jobs
-            .iter()
-            .filter(|((_, of), _)| of == id)
-            .map(|((node, _), order)| (node, &**order))
-            .collect();
-        let stays = there.iter().find(|(node, _)| self.may_stay(node, id)).map(|(node, _)| (*node).clone());
-        let former = there.first().map(|(node, order)| ((*node).clone(), order.value.clone()));
+        let there: Vec<(&str, &Versioned<JobOrder>)> = self.snapshot.jobs_of(id).collect();
+        let stays =
+            there.iter().find(|(node, _)| self.may_stay(node, id)).map(|(node, _)| (*node).to_owned());
+        let former = there.first().map(|(node, order)| ((*node).to_owned(), order.value.clone()));
         let former =
             former.or_else(|| self.last_known.job(id).map(|(node, order)| (node.to_owned(), order.clone())));
         let former = former.or_else(|| self.held(object, spec, id));
-        if let Some(until) = self.reports_due().filter(|_| former.is_none()) {
+        if let Some(until) = self.reports_due.filter(|_| former.is_none()) {
             return out.again_by(until);
         }
         let mut order = self.order(object, spec, id, former.as_ref().map(|(_, order)| order));
         let node = match stays.or_else(|| self.after_loss(&there, former.as_ref())) {
             Some(node) => node,
             None => {
-                let away: BTreeSet<&String> = there.iter().map(|(node, _)| *node).collect();
+                let away: BTreeSet<&str> = there.iter().map(|(node, _)| *node).collect();
                 match self.least_loaded(&away) {
                     Some(node) => node,
                     // Better the node that can't reach the host now than none.
                     None => match there.first() {
-                        Some((node, _)) => (*node).clone(),
+                        Some((node, _)) => (*node).to_owned(),
                         None => return out.note(self.nobody(object)),
                     },
                 }
@@ -107,7 +115,7 @@ impl Planner<'_> {
             order.reached = self.may_have_reached(id, &former);
         }
         let key = Key::Job(node.clone(), id.clone());
-        let current = there.iter().find(|(at, _)| **at == node).map(|(_, order)| *order);
+        let current = there.iter().find(|(at, _)| *at == node).map(|(_, order)| *order);
         let assigned = Reason::JobAssigned { node: node.clone() };
         match current {
             Some(current) if current.value == order => {}
@@ -117,8 +125,8 @@ impl Planner<'_> {
             None => _ = out.put(key, &order, Expect::Absent, assigned),
         }
         // A node that has it no longer leaves it alone: nothing is cancelled.
-        for (other, order) in there.iter().filter(|(at, _)| **at != node) {
-            let key = Key::Job((*other).clone(), id.clone());
+        for (other, order) in there.iter().filter(|(at, _)| *at != node) {
+            let key = Key::Job((*other).to_owned(), id.clone());
             out.delete(key, order.mod_revision, Reason::JobMoved { to: node.clone() });
         }
     }
@@ -137,8 +145,11 @@ impl Planner<'_> {
             }
             let reached = self.may_have_reached(id, &order.value);
             let deleting = JobOrder { deleting: true, reached, ..order.value.clone() };
-            let other =
-                if self.may_stay(node, id) { None } else { self.least_loaded(&BTreeSet::from([node])) };
+            let other = if self.may_stay(node, id) {
+                None
+            } else {
+                self.least_loaded(&BTreeSet::from([node.as_str()]))
+            };
             if let Some(other) = other {
                 let to = Key::Job(other.clone(), id.clone());
                 out.delete(key, order.mod_revision, Reason::JobMoved { to: other.clone() });
@@ -168,15 +179,15 @@ impl Planner<'_> {
     /// The node that had the job before etcd was lost.
     fn after_loss(
         &self,
-        there: &[(&String, &Versioned<JobOrder>)],
+        there: &[(&str, &Versioned<JobOrder>)],
         former: Option<&(String, JobOrder)>,
     ) -> Option<String> {
         let (node, _) = former.filter(|_| there.is_empty())?;
         (!self.snapshot.is_gone(node)).then(|| node.clone())
     }
 
-    fn least_loaded(&mut self, not: &BTreeSet<&String>) -> Option<String> {
-        let fit = self.loads.iter_mut().filter(|(node, _)| !not.contains(node));
+    fn least_loaded(&mut self, not: &BTreeSet<&str>) -> Option<String> {
+        let fit = self.loads.iter_mut().filter(|(node, _)| !not.contains(node.as_str()));
         let (node, load) = fit.min_by_key(|(name, load)| (**load, (*name).clone()))?;
         *load += 1;
         Some(node.clone())
@@ -231,13 +242,12 @@ impl Planner<'_> {
 
     /// What a node says that it has of a job without an order: neither etcd nor the reconciler's disk knows of it.
     fn held(&self, object: &Object, spec: &JobSpec, id: &NamespacedName) -> Option<(String, JobOrder)> {
-        let of_job = self.snapshot.job_reports.iter().filter(|((_, of), _)| of == id);
-        let alive = of_job.filter(|(_, report)| report.value.status.phase != JobPhase::Deleting);
-        let ((node, _), report) = alive.max_by_key(|(_, report)| {
-            let JobReport { hash, status, since, .. } = &report.value;
+        let of_job = self.snapshot.job_reports_of(id);
+        let alive = of_job.filter(|(_, report)| report.status.phase != JobPhase::Deleting);
+        let (node, report) = alive.max_by_key(|(_, report)| {
+            let JobReport { hash, status, since, .. } = report;
             (*hash == object.hash, status.slurm_id.is_some(), *since)
         })?;
-        let report = &report.value;
         let order = JobOrder {
             uid: report.uid.clone(),
             hash: report.hash.clone(),
@@ -249,18 +259,7 @@ impl Planner<'_> {
             former: Vec::new(),
             deleting: false,
         };
-        Some((node.clone(), order))
-    }
-
-    /// Until when nodes may still report what they hold; none once they had the time to. A job that is older than the first
-    /// node shows that etcd was lost: then nodes get as long to come back as silent ones get, and a minute at least.
-    fn reports_due(&self) -> Option<Timestamp> {
-        let first = self.snapshot.nodes.values().map(|node| node.value.registered_at).min()?.min(self.now);
-        let is_older = |report: &JobReport| report.created_at.is_some_and(|created_at| created_at < first);
-        let was_lost = self.snapshot.job_reports.values().any(|report| is_older(&report.value));
-        let patience = SignedDuration::from_secs(self.cluster.nodes.evict_after_seconds.into());
-        let wait = if was_lost { patience.max(REPORTS_DUE_AFTER_LOSS) } else { REPORTS_DUE };
-        first.checked_add(wait).ok().filter(|until| *until > self.now)
+        Some((node.to_owned(), order))
     }
 
     /// What is to be removed first: until a node reports the job itself, which it begins only then.
@@ -274,9 +273,8 @@ impl Planner<'_> {
     }
 
     /// What nodes report of one incarnation of a job.
-    fn reports(&self, id: &NamespacedName, uid: &str) -> impl Iterator<Item = &JobReport> {
-        let of_job = self.snapshot.job_reports.iter().filter(move |((_, of), _)| of == id);
-        of_job.map(|(_, report)| &report.value).filter(move |report| report.uid == uid)
+    fn reports<'b>(&'b self, id: &'b NamespacedName, uid: &'b str) -> impl Iterator<Item = &'b JobReport> {
+        self.snapshot.job_reports_of(id).map(|(_, report)| report).filter(move |report| report.uid == uid)
     }
 
     /// Something of it may be on a login host; assumed where no node has reported.
