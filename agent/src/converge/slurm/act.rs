@@ -8,7 +8,7 @@ use bytes::Bytes;
 use jiff::{Timestamp, ToSpan as _};
 use schema::codec::hex;
 use schema::control::lock;
-use schema::kinds::job::{Submission, script};
+use schema::kinds::job::{SlurmLogin, Submission, script};
 use schema::records::JobDependencyState;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
@@ -18,7 +18,7 @@ use super::book::JobBook;
 use super::commands::{self, EXIT_NO_FOLDER, EXIT_SLURM, Place};
 use super::machine::{Event, JobRecord, Step};
 use super::parse::Facts;
-use super::plan::{Finding, login_hash};
+use super::plan::Finding;
 use crate::files::PodFiles;
 use crate::worlds::ssh::{Credential, LoginHost, RemoteCommand, RemoteOutput, Ssh, SshError};
 
@@ -40,9 +40,9 @@ pub(super) struct Worker {
     pub(super) files: Arc<PodFiles>,
     pub(super) book: JobBook,
     /// By login, which host of its pool answered last.
-    pub(super) answering: Arc<Mutex<BTreeMap<String, usize>>>,
+    pub(super) answering: Arc<Mutex<BTreeMap<SlurmLogin, usize>>>,
     /// What was seen of pools, by login and folder.
-    pub(super) pools: Arc<Mutex<BTreeMap<(String, String), SeenPool>>>,
+    pub(super) pools: Arc<Mutex<BTreeMap<(SlurmLogin, String), SeenPool>>>,
     /// Held by uploads and downloads, whose content is in memory.
     pub(super) transfers: Arc<Semaphore>,
 }
@@ -99,7 +99,7 @@ impl Worker {
     }
 
     /// Remembers nothing of logins that no job has.
-    pub(super) fn forget_other_logins(&self, logins: &BTreeSet<String>) {
+    pub(super) fn forget_other_logins(&self, logins: &BTreeSet<&SlurmLogin>) {
         lock(&self.answering).retain(|login, _| logins.contains(login));
         lock(&self.pools).retain(|(login, _), _| logins.contains(login));
     }
@@ -127,9 +127,9 @@ impl Worker {
         (timeout, stdout_max): (Duration, u64),
     ) -> Result<RemoteOutput, Failed> {
         let mut host = self.host(record).await?;
-        let login = login_hash(&record.order.spec.login);
+        let login = &record.order.spec.login;
         let hosts: Vec<String> = host.login.hosts().cloned().collect();
-        let first = lock(&self.answering).get(&login).copied().unwrap_or_default();
+        let first = lock(&self.answering).get(login).copied().unwrap_or_default();
         let mut refusals = Vec::new();
         for index in (0..hosts.len()).map(|offset| (first + offset) % hosts.len()) {
             host.login.host = hosts.get(index).cloned();
@@ -137,7 +137,7 @@ impl Worker {
             match self.ssh.run(&host, RemoteCommand { text, stdin, timeout, stdout_max }).await {
                 Err(SshError::Unreachable(why)) => refusals.push((index, why)),
                 done => {
-                    lock(&self.answering).insert(login, index);
+                    lock(&self.answering).insert(login.clone(), index);
                     return Ok(done?);
                 }
             }

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, lock};
 use schema::keys::Key;
+use schema::kinds::job::SlurmLogin;
 use schema::meta::NamespacedName;
 use schema::records::JobReport;
 use schema::store::StoreError;
@@ -43,7 +44,7 @@ pub use files::{JobFiles, Piece};
 
 use act::Worker;
 use machine::{Event, JobRecord};
-use plan::{Change, Finding, Observed, Reported, Slot, SlurmPlan, login_hash};
+use plan::{Change, Finding, Observed, Reported, Slot, SlurmPlan};
 
 use crate::files::PodFiles;
 use crate::worlds::ssh::Ssh;
@@ -75,7 +76,7 @@ pub struct SlurmLoop {
     book: JobBook,
     records: BTreeMap<NamespacedName, JobRecord>,
     busy: BTreeSet<Slot>,
-    polled_at: BTreeMap<String, Timestamp>,
+    polled_at: BTreeMap<SlurmLogin, Timestamp>,
     unordered_since: BTreeMap<NamespacedName, Timestamp>,
     found: Arc<Mutex<Vec<Done>>>,
     /// End with the loop.
@@ -151,7 +152,7 @@ impl SlurmLoop {
 
     /// Keeps what the jobs of now need, and no more: answers of their logins, and secrets on the disk.
     fn hold_logins(&mut self) {
-        let logins = self.records.values().map(|record| login_hash(&record.order.spec.login)).collect();
+        let logins = self.records.values().map(|record| &record.order.spec.login).collect();
         self.polled_at.retain(|login, _| BTreeSet::contains(&logins, login));
         self.worker.forget_other_logins(&logins);
         self.deps.files.hold_for_jobs(book::login_secrets(self.records.values()));
@@ -218,7 +219,7 @@ impl Loop for SlurmLoop {
         for (login, ids) in plan.polls {
             let records: Vec<JobRecord> = ids.iter().filter_map(|id| self.records.get(id).cloned()).collect();
             let worker = self.worker.clone();
-            self.begin(Slot::Poll(login), async move { worker.poll(&records).await });
+            self.begin(Slot::Poll(Box::new(login)), async move { worker.poll(&records).await });
         }
         next
     }

@@ -16,7 +16,7 @@ impl SlurmLoop {
         for done in std::mem::take(&mut *lock(&self.found)) {
             self.busy.remove(&done.slot);
             if let Slot::Poll(login) = done.slot {
-                self.polled_at.insert(login, now);
+                self.polled_at.insert(*login, now);
             }
             findings.extend(done.findings);
         }

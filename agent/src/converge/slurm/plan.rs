@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use schema::codec::content_hash;
 use schema::control::Plan;
 use schema::kinds::Kind;
 use schema::kinds::job::{JobPhase, SlurmLogin};
@@ -29,8 +28,7 @@ pub type Reported = BTreeMap<NamespacedName, Arc<JobReport>>;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Slot {
     Job(NamespacedName),
-    /// A poll of a login host, by the hash of its login.
-    Poll(String),
+    Poll(Box<SlurmLogin>),
 }
 
 /// What a step found of a job.
@@ -56,7 +54,7 @@ pub struct Observed {
     pub is_whole: bool,
     pub busy: BTreeSet<Slot>,
     /// When each login host was last asked.
-    pub polled_at: BTreeMap<String, Timestamp>,
+    pub polled_at: BTreeMap<SlurmLogin, Timestamp>,
 }
 
 /// A record that is to be written, and the events of how it came about.
@@ -72,7 +70,7 @@ pub struct SlurmPlan {
     pub changes: BTreeMap<NamespacedName, Change>,
     pub steps: Vec<(NamespacedName, Step)>,
     /// By login, the jobs that are asked for.
-    pub polls: BTreeMap<String, Vec<NamespacedName>>,
+    pub polls: BTreeMap<SlurmLogin, Vec<NamespacedName>>,
     /// Records that are no longer this node's.
     pub forget: Vec<NamespacedName>,
     pub reported: Reported,
@@ -89,17 +87,12 @@ impl Plan for SlurmPlan {
     }
 }
 
-/// What names a login.
-pub fn login_hash(login: &SlurmLogin) -> String {
-    content_hash(login)
-}
-
 pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
     let changes = changes(observed, now);
     let mut records: BTreeMap<&NamespacedName, &JobRecord> = observed.records.iter().collect();
     records.extend(changes.iter().map(|(id, change)| (id, &change.record)));
     let mut plan = SlurmPlan::default();
-    let mut polled: BTreeMap<String, Vec<&JobRecord>> = BTreeMap::new();
+    let mut polled: BTreeMap<&SlurmLogin, Vec<&JobRecord>> = BTreeMap::new();
     let mut under_way = under_way(observed);
     for (id, record) in records {
         let is_busy = observed.busy.contains(&Slot::Job(id.clone()));
@@ -118,12 +111,12 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
         }
         plan.reported.insert(id.clone(), Arc::new(record.report()));
         if record.is_polled() {
-            polled.entry(login_hash(&record.order.spec.login)).or_default().push(record);
+            polled.entry(&record.order.spec.login).or_default().push(record);
         }
         match record.step(now) {
             Some(step) if !is_busy => {
                 let all: usize = under_way.values().sum();
-                let of_login = under_way.entry(login_hash(&record.order.spec.login)).or_default();
+                let of_login = under_way.entry(Some(&record.order.spec.login)).or_default();
                 if *of_login < LOGIN_STEPS_MAX && all < STEPS_MAX {
                     *of_login += 1;
                     plan.steps.push((id.clone(), step));
@@ -139,13 +132,13 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
         }
     }
     for (login, records) in polled {
-        let last = observed.polled_at.get(&login).copied().unwrap_or(Timestamp::MIN);
+        let last = observed.polled_at.get(login).copied().unwrap_or(Timestamp::MIN);
         let due = records.iter().map(|record| next_poll(record, last)).min().unwrap_or(now);
-        if due > now || observed.busy.contains(&Slot::Poll(login.clone())) {
+        if due > now || observed.busy.contains(&Slot::Poll(Box::new(login.clone()))) {
             plan.again_at = plan.again_at.into_iter().chain([due]).filter(|at| *at > now).min();
         } else {
             // One question for all, also for those that would have had time.
-            plan.polls.insert(login, records.iter().map(|record| record.id.clone()).collect());
+            plan.polls.insert(login.clone(), records.iter().map(|record| record.id.clone()).collect());
         }
     }
     SlurmPlan { changes, ..plan }
@@ -215,12 +208,12 @@ fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
 }
 
 /// Steps that are under way, by login.
-fn under_way(observed: &Observed) -> BTreeMap<String, usize> {
+fn under_way(observed: &Observed) -> BTreeMap<Option<&SlurmLogin>, usize> {
     let mut steps = BTreeMap::new();
     for slot in &observed.busy {
         let Slot::Job(id) = slot else { continue };
-        let login = observed.records.get(id).map(|record| login_hash(&record.order.spec.login));
-        *steps.entry(login.unwrap_or_default()).or_default() += 1;
+        let login = observed.records.get(id).map(|record| &record.order.spec.login);
+        *steps.entry(login).or_default() += 1;
     }
     steps
 }

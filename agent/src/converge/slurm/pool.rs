@@ -8,7 +8,6 @@ use schema::control::lock;
 use super::act::{ASK_MAX, Failed, SeenPool, Trust, Worker};
 use super::commands;
 use super::machine::JobRecord;
-use super::plan::login_hash;
 use crate::worlds::ssh::{LoginHost, RemoteCommand, RemoteOutput, SshError};
 
 /// A pool of which a host did not answer is looked at again after so long.
@@ -22,7 +21,7 @@ impl Worker {
         if spec.login.login_pool.is_empty() {
             return Ok(true);
         }
-        let (login, now) = (login_hash(&spec.login), Timestamp::now());
+        let (login, now) = (&spec.login, Timestamp::now());
         let pool = (login.clone(), spec.work_dir.clone().unwrap_or_default());
         let seen = lock(&self.pools).get(&pool).copied().filter(|_| trust == Trust::WhatWasSeen);
         if let Some(seen) = seen.filter(|seen| seen.is_whole || now.duration_since(seen.at) < AGAIN) {
@@ -30,7 +29,7 @@ impl Worker {
         }
         let host = self.host(record).await?;
         let marker = format!(".minik8s-{}", &content_hash(&(&record.order.uid, now))[..16]);
-        let first = lock(&self.answering).get(&login).copied().unwrap_or_default();
+        let first = lock(&self.answering).get(login).copied().unwrap_or_default();
         let hosts: Vec<&String> = spec.login.hosts().collect();
         let mut writer = None;
         let (mut is_whole, mut blind) = (true, Vec::new());

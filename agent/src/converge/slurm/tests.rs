@@ -24,7 +24,7 @@ use super::act::Worker;
 use super::book::JobBook;
 use super::machine::{Event, JobRecord, State, Step};
 use super::parse::{Ended, Facts};
-use super::plan::{Finding, Observed, Slot, login_hash, plan};
+use super::plan::{Finding, Observed, Slot, plan};
 use super::{SlurmDeps, SlurmLoop, UNWRITTEN_RETRY};
 use crate::files::{Keys, PodFiles};
 use crate::worlds::blobs::BlobSource;
@@ -388,7 +388,7 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
         })
         .collect();
     let orders = records.iter().map(|(id, record)| (id.clone(), record.order.clone())).collect();
-    let login = login_hash(&order("x").spec.login);
+    let login = order("x").spec.login;
     let mut observed = Observed { orders, records, is_whole: true, ..Observed::default() };
     let first = plan(&observed, at(1));
     assert_eq!((first.polls.len(), first.polls[&login].len(), first.steps.len()), (1, 200, 0));
@@ -398,7 +398,7 @@ fn all_jobs_of_a_login_host_are_asked_for_at_once_and_less_often_while_nothing_c
         assert_eq!(plan(&observed, at(last + wait - 1)).again_at, Some(at(last + wait)));
         assert_eq!(plan(&observed, at(last + wait)).polls.len(), 1, "{last}");
     }
-    observed.busy.insert(Slot::Poll(login));
+    observed.busy.insert(Slot::Poll(Box::new(login)));
     assert!(plan(&observed, at(9000)).polls.is_empty());
     // No order, and etcd is whole: another node's, or over. Else nothing is known.
     observed.orders.clear();

@@ -16,7 +16,7 @@ pub const DEFAULT_SSH_PORT: u16 = 22;
 /// A login host of a Slurm cluster. Keys and passwords are named, never written: they lie age-encrypted
 /// in the repository.
 #[skip_serializing_none]
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct SlurmLogin {
@@ -46,7 +46,7 @@ pub struct SlurmLogin {
 
 /// A host between the node and the login host.
 #[skip_serializing_none]
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct JumpHost {
