@@ -457,7 +457,9 @@ fn locate(repository: &Repository, after: Read, review: &mut Review) {
         budget = budget.checked_sub(text.len())?;
         Some((Arc::clone(file), text))
     });
-    let texts: Vec<(Arc<str>, Vec<u8>)> = texts.collect();
-    layouts.extend(spread(&texts, |(file, text)| (Arc::clone(file), Layout::read(file, text))));
+    layouts.extend(spread(missing.len(), texts, |(file, text)| {
+        let layout = Layout::read(&file, &text);
+        (file, layout)
+    }));
     review.locate(|file, line, field| Some(layouts.get(file)?.find(line, field)?.0));
 }

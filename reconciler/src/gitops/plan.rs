@@ -260,7 +260,8 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     }
     let checked = check::finish(&documents, scene);
     let mut plan = SyncPlan::default();
-    let steps = spread(&checked.wanted, |(object, declared)| put(situation, object, declared));
+    let wanted = &checked.wanted;
+    let steps = spread(wanted.len(), wanted.iter(), |(object, declared)| put(situation, object, declared));
     plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
     plan.steps = steps.into_iter().flatten().collect();
     plan_removals(situation, removals, &mut plan);

@@ -175,29 +175,32 @@ type Parsed = (Arc<str>, Arc<ManifestFile>);
 /// A file and its bytes; none when it is too large.
 pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 
-/// Reads the next files, as many as keep the memory for parsing bounded, and parses them.
+/// Reads the next files, as many as keep the memory for parsing bounded, and parses each as soon as it is read.
 fn read_batch(
     repository: &Repository,
     files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,
     mut room: Option<&mut Room>,
 ) -> Result<Vec<Parsed>, ReadError> {
-    let (mut bytes, mut blobs) = (0, Vec::new());
-    while bytes < BATCH_MIN_BYTES
-        && let Some((path, id)) = files.next()
-    {
-        let blob = git::blob(repository, id)?;
+    let (mut bytes, mut failed) = (0, None);
+    let expected = files.len();
+    let feed = std::iter::from_fn(|| {
+        let (path, id) = if bytes < BATCH_MIN_BYTES { files.next()? } else { return None };
+        let blob = git::blob(repository, id).map_err(|error| failed = Some(error)).ok()?;
         let size = blob.as_ref().map_or(0, Vec::len);
         bytes += size;
         let keeps = room.as_deref_mut().is_some_and(|room| room.take(size));
-        blobs.push(((path, blob), keeps));
-    }
-    let read = spread(&blobs, |(blob, keeps): &(Blob, bool)| match blob {
-        (path, Some(bytes)) if *keeps => {
+        Some(((path, blob), keeps))
+    });
+    let read = spread(expected, feed, |(blob, keeps): (Blob, bool)| match &blob {
+        (path, Some(bytes)) if keeps => {
             let (loaded, layout) = load_file_with_layout(path, bytes);
             ((Arc::clone(path), Arc::new(loaded)), Some(layout))
         }
         blob => (parse_one(blob), None),
     });
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
     let keep = |(file, layout): (Parsed, Option<Layout>)| {
         if let (Some(room), Some(layout)) = (room.as_deref_mut(), layout) {
             room.layouts.insert(Arc::clone(&file.0), layout);
@@ -209,7 +212,7 @@ fn read_batch(
 
 /// Parses on all cores when that pays.
 pub(super) fn parse_all(files: &[Blob]) -> Vec<Parsed> {
-    spread(files, parse_one)
+    spread(files.len(), files.iter(), parse_one)
 }
 
 fn parse_one((path, bytes): &Blob) -> Parsed {

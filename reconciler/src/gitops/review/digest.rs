@@ -21,9 +21,9 @@ const SHOWN_DIGITS: usize = 16;
 
 /// SHA-256 of what a plan made against `live` does, in 64 hex digits.
 pub fn plan_hash(plan: &SyncPlan, live: &Table<ObjectRef, Object>) -> String {
-    let steps: Vec<&Step> = plan.steps.iter().filter(|step| !is_move(step)).collect();
+    let steps = plan.steps.iter().filter(|step| !is_move(step));
     // Hashing is most of what a review of many objects takes.
-    let lines = spread(&steps, |step| {
+    let lines = spread(plan.steps.len(), steps, |step: &Step| {
         let before = live.get(&step.object).map(|live| content(&live.value));
         let after = step.object_after().map(|object| content(object));
         let [before, after] = [before, after].map(|hash| hash.unwrap_or_else(|| "-".to_owned()));
