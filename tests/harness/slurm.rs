@@ -74,7 +74,7 @@ impl Slurm {
             ensure!(found.is_ok(), "there is no {program}; install it (Debian: 'apt-get install {package}')");
         }
         let dir = dir.join("slurm");
-        for folder in ["", "munge", "db", "state", "spool", "log", "jobs", "bin", "calls"] {
+        for folder in ["", "munge", "db", "state", "spool", "log", "home", "jobs", "bin", "calls"] {
             fs::create_dir_all(dir.join(folder))?;
         }
         let [ssh, database, accounts, controller, node] = [0, 1, 2, 3, 4].map(|offset| port + offset);
@@ -333,7 +333,8 @@ impl Slurm {
         Ok(())
     }
 
-    /// What the login host has: programs that note their calls, keys, and what its sshd reads.
+    /// What the login host has: programs that note their calls, keys, and what its sshd reads. The user's home is an empty
+    /// one: a shell runs its start files before each command, and those of this machine may take longer than Slurm.
     fn write_login_host(&self, ssh: u16) -> Result<()> {
         let dir = self.dir.display();
         for program in ["sbatch", "sacct"] {
@@ -355,7 +356,7 @@ impl Slurm {
         let settings = format!(
             "Port {ssh}\nHostKey {dir}/host_key\nAuthorizedKeysFile {dir}/authorized_keys\n\
              PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n\
-             SetEnv SLURM_CONF={dir}/slurm.conf PATH={dir}/bin:/usr/local/bin:/usr/bin:/bin\nPrintMotd no\n"
+             SetEnv SLURM_CONF={dir}/slurm.conf HOME={dir}/home PATH={dir}/bin:/usr/local/bin:/usr/bin:/bin\nPrintMotd no\n"
         );
         Ok(fs::write(self.dir.join("sshd_config"), settings)?)
     }
