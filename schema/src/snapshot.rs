@@ -27,6 +27,7 @@ mod jobs;
 mod nodes;
 
 pub use bound::BoundPod;
+pub use jobs::of_nodes;
 pub use nodes::elapsed_seconds;
 
 /// A decoded value with the revisions that guards refer to.

@@ -204,7 +204,7 @@ pub fn outcome(command: &mut Command, within: Duration) -> Result<Outcome> {
     Ok(Outcome { code, stdout, stderr })
 }
 
-/// Ends as soon as the child does: benches time what they run from without.
+/// Returns as soon as the child ends: benches time commands from outside.
 fn wait(child: &mut Child, within: Duration) -> Result<ExitStatus> {
     let end = pidfd_open(rustix::process::Pid::from_child(child), PidfdFlags::empty())?;
     let ended = poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&Timespec::try_from(within)?))?;

@@ -333,8 +333,8 @@ impl Slurm {
         Ok(())
     }
 
-    /// What the login host has: programs that note their calls, keys, and what its sshd reads. The user's home is an empty
-    /// one: a shell runs its start files before each command, and those of this machine may take longer than Slurm.
+    /// What the login host has: programs that note their calls, keys, and what its sshd reads. `HOME` is an empty folder:
+    /// a shell runs its startup files before each command, and those of this machine may take longer than Slurm.
     fn write_login_host(&self, ssh: u16) -> Result<()> {
         let dir = self.dir.display();
         for program in ["sbatch", "sacct"] {

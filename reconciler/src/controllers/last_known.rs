@@ -16,7 +16,7 @@ use schema::records::{
     AutoscalerRecord, JobOrder, PodInstance, Rollout, ScaleRecord, SourceStatus, Template, TriggerRecord,
     WorkflowRecord,
 };
-use schema::snapshot::{Change, Snapshot, Table};
+use schema::snapshot::{Change, Snapshot, Table, of_nodes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -218,9 +218,8 @@ impl LastKnown {
     }
 
     /// The node that saw to a job, and its order.
-    pub fn job(&self, id: &NamespacedName) -> Option<(&str, &JobOrder)> {
-        let found = self.jobs.iter().find(|((_, job), _)| job == id);
-        found.map(|((node, _), order)| (node.as_str(), &order.value))
+    pub fn job<'a>(&'a self, id: &'a NamespacedName) -> Option<(&'a str, &'a JobOrder)> {
+        of_nodes(&self.jobs, id).next().map(|(node, order)| (node, &order.value))
     }
 
     /// What a trigger of an object did.

@@ -18,7 +18,7 @@ impl Snapshot {
         self.jobs_of(job).next().map(|(node, order)| (node, &order.value))
     }
 
-    /// What nodes report of a job, each named.
+    /// What nodes report of a job, each with its node.
     pub fn job_reports_of<'a>(
         &'a self,
         job: &'a NamespacedName,
@@ -27,9 +27,9 @@ impl Snapshot {
     }
 }
 
-/// What the table has under this name of each node. Goes from node to node, not through all that they have: every job
-/// is asked for at every look.
-fn of_nodes<'a, V>(
+/// What a table has under this name at each node. Goes from node to node and not through all entries: controllers ask
+/// this for every job at each pass.
+pub fn of_nodes<'a, V>(
     table: &'a Table<(String, NamespacedName), V>,
     name: &'a NamespacedName,
 ) -> impl Iterator<Item = (&'a str, &'a Versioned<V>)> {
@@ -37,7 +37,7 @@ fn of_nodes<'a, V>(
     let mut next = begin_of(String::new());
     let nodes = std::iter::from_fn(move || {
         let ((node, _), _) = table.range::<_, (String, NamespacedName)>(&next..).next()?;
-        // The least text above it.
+        // The smallest string greater than `node`.
         next = begin_of(format!("{node}\0"));
         Some(node)
     });

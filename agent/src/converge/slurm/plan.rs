@@ -28,6 +28,7 @@ pub type Reported = BTreeMap<NamespacedName, Arc<JobReport>>;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Slot {
     Job(NamespacedName),
+    /// A poll of a login host.
     Poll(Box<SlurmLogin>),
 }
 
@@ -207,7 +208,7 @@ fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
     Some(EventDraft::of(kind, Kind::Job, &now.id, reason, message))
 }
 
-/// Steps that are under way, by login.
+/// Steps that are under way, by login; none for jobs without a record.
 fn under_way(observed: &Observed) -> BTreeMap<Option<&SlurmLogin>, usize> {
     let mut steps = BTreeMap::new();
     for slot in &observed.busy {

@@ -22,12 +22,10 @@ use super::definitions::with_definitions;
 use super::files::{self, OnDisk, SourceFolder};
 use crate::git::content::ContentError;
 use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, PassedOver};
-use crate::gitops::load::{self, Manifests};
+use crate::gitops::load::{self, BATCH_MIN_BYTES, Manifests};
 
 /// More files and folders than this are a disk, not a repository of manifests.
 const ENTRIES_MAX: usize = 1_000_000;
-/// Files are parsed as soon as so much of them is in memory.
-const BATCH_BYTES_MIN: usize = 16 * 1024 * 1024;
 
 /// The manifests of a folder.
 #[derive(Debug, Default)]
@@ -388,7 +386,7 @@ fn parse(files: Vec<String>, root: &Path) -> (Manifests, Vec<Violation>) {
                 violations.push(Violation::of(&rules::UNREADABLE, path, (0, 0), message));
             }
         }
-        if batch_bytes >= BATCH_BYTES_MIN {
+        if batch_bytes >= BATCH_MIN_BYTES {
             manifests.extend(load::parse_all(&batch));
             batch.clear();
             batch_bytes = 0;

@@ -22,7 +22,7 @@ pub mod truncated;
 use crate::git::{self, ReadError};
 use spread::spread;
 
-/// Files are parsed as soon as so much of them is in memory: 10,000 pods are half of it, and a
+/// A batch of files ends once so much of them was read, which bounds their memory: 10,000 pods are half of it, and a
 /// repository may hold gigabytes of JSON that is no manifest.
 const BATCH_MIN_BYTES: usize = 16 * 1024 * 1024;
 
@@ -175,7 +175,7 @@ type Parsed = (Arc<str>, Arc<ManifestFile>);
 /// A file and its bytes; none when it is too large.
 pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 
-/// Reads the next files, as many as keep the memory for parsing bounded, and parses each as soon as it is read.
+/// Reads the next batch of files, which are parsed while it reads on.
 fn read_batch(
     repository: &Repository,
     files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,
@@ -246,6 +246,20 @@ mod tests {
         assert_eq!((manifests.len(), count), (13, 13));
         assert_eq!(manifests["huge.yaml"].violations[0].rule, "file-too-large");
         assert_eq!(manifests["data0.yaml"].violations[0].rule, "too-large");
+    }
+
+    // Seen red with the failure dropped.
+    #[test]
+    fn a_file_that_cannot_be_read_fails_all_and_is_not_taken_for_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::init_bare(dir.path()).unwrap();
+        let blob = repository.blob(b"# nothing").unwrap();
+        let mut now: OrdMap<Arc<str>, Oid> =
+            (0..300).map(|number| (Arc::from(format!("{number:03}.yaml")), blob)).collect();
+        assert_eq!(update(&repository, &OrdMap::new(), &now, &Manifests::new()).unwrap().1, 300);
+        now.insert(Arc::from("150.yaml"), Oid::from_bytes(&[7; 20]).unwrap());
+        let read = update(&repository, &OrdMap::new(), &now, &Manifests::new());
+        assert!(matches!(read, Err(ReadError::Git(_))), "{read:?}");
     }
 
     #[test]
