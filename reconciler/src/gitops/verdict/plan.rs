@@ -3,6 +3,7 @@
 //! Reads revisions, statuses of sources, objects and what nodes report; decides verdicts. A verdict
 //! that is final stays: a commit that once failed its deadline is bad, also after a restart.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -12,7 +13,7 @@ use schema::object::Object;
 use schema::records::{
     ChangeCounts, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict,
 };
-use schema::snapshot::health::{deadline_seconds, health, progressed_at, trouble, unsteady};
+use schema::snapshot::health::{deadline_seconds, health, progressed_at, unsteady};
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::wake::{Released, Woken, released};
@@ -107,7 +108,9 @@ fn judge(
 ) -> Option<Verdict> {
     let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
     let released_at = status.and_then(|status| status.released_at);
-    let (mut troubles, is_open) = troubles(snapshot, revision, objects, released_at, now);
+    // Once each: a commit may have 10,000 objects, and is judged at each change of one of them.
+    let objects: Vec<Judged<'_>> = objects.iter().map(|object| Judged::of(snapshot, object)).collect();
+    let (mut troubles, is_open) = troubles(snapshot, revision, &objects, released_at, now);
     // Only what the newest commit wants waits. What waits for one that waits itself has no deadline yet.
     let waiting = || status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
     troubles.extend(waiting().filter_map(|waiting| {
@@ -124,7 +127,8 @@ fn judge(
         return Some(Verdict::Bad { why: why_bad(&failed, &revision.verdict) });
     }
     // What is called ready as soon as it runs may end a moment later, and a verdict is final.
-    let steady_at = objects.iter().filter_map(|object| unsteady(snapshot, object, now)).map(|u| u.steady_at);
+    let steady = objects.iter().filter(|judged| judged.trouble.is_none());
+    let steady_at = steady.filter_map(|judged| unsteady(snapshot, judged.object, now)).map(|u| u.steady_at);
     let next = troubles.iter().map(Trouble::ends_at).chain(steady_at).min();
     if next.is_none() && !is_open && waiting().next().is_none() {
         let ChangeCounts { create, update, replace, moved, .. } = revision.counts;
@@ -146,31 +150,47 @@ fn judge(
 fn troubles(
     snapshot: &Snapshot,
     revision: &Revision,
-    objects: &[&Object],
+    objects: &[Judged<'_>],
     released_at: Option<Timestamp>,
     now: Timestamp,
 ) -> (Vec<Trouble>, bool) {
-    let is_silent = |object: &Object| {
-        let is_awaited = object.kind().descriptor().fails_commits;
-        is_awaited && matches!(health(snapshot, object), Health::Unknown { .. })
-    };
-    let is_open = objects.iter().any(|object| is_silent(object));
+    let is_open = objects.iter().any(|judged| judged.is_silent);
     // What has no pods of its own, such as a service, gets on as the commit's pods do.
-    let newest_progress = objects.iter().filter_map(|object| progressed_at(snapshot, object, now)).max();
+    let newest_progress =
+        LazyCell::new(|| objects.iter().filter_map(|it| progressed_at(snapshot, it.object, now)).max());
     let mut troubles = Vec::new();
-    for object in objects {
-        let Some(why) = trouble(snapshot, object) else { continue };
+    for Judged { object, trouble, is_silent } in objects {
+        let Some(why) = trouble.clone() else { continue };
         let has_pods = object.resource.pod(&object.metadata).is_some();
-        if is_open && (!has_pods || is_silent(object)) {
+        if is_open && (!has_pods || *is_silent) {
             continue;
         }
-        let progress = if has_pods { progressed_at(snapshot, object, now) } else { newest_progress };
+        let progress = if has_pods { progressed_at(snapshot, object, now) } else { *newest_progress };
         let released_at = released_at.filter(|_| !object.metadata.depends_on.is_empty());
         let began_at = progress.into_iter().chain(released_at).fold(revision.applied_at, Timestamp::max);
         let within = SignedDuration::from_secs(deadline_seconds(snapshot, object).into());
         troubles.push(Trouble { object: object.reference(), why, began_at, within });
     }
     (troubles, is_open)
+}
+
+/// An object that a commit changed, and how it is.
+struct Judged<'a> {
+    object: &'a Object,
+    /// What keeps it from being healthy, if it fails commits.
+    trouble: Option<String>,
+    /// Its node does not answer.
+    is_silent: bool,
+}
+
+impl<'a> Judged<'a> {
+    fn of(snapshot: &Snapshot, object: &'a Object) -> Self {
+        let is_awaited = object.kind().descriptor().fails_commits;
+        let health = is_awaited.then(|| health(snapshot, object));
+        let is_silent = matches!(health, Some(Health::Unknown { .. }));
+        let trouble = health.and_then(|health| health.why().map(str::to_owned));
+        Self { object, trouble, is_silent }
+    }
 }
 
 /// An object that is not healthy yet.
