@@ -208,7 +208,7 @@ fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
     Some(EventDraft::of(kind, Kind::Job, &now.id, reason, message))
 }
 
-/// Steps that are under way, by login; none for jobs without a record.
+/// Steps that are under way, by login; `None` for jobs without a record.
 fn under_way(observed: &Observed) -> BTreeMap<Option<&SlurmLogin>, usize> {
     let mut steps = BTreeMap::new();
     for slot in &observed.busy {

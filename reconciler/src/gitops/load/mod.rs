@@ -175,7 +175,7 @@ type Parsed = (Arc<str>, Arc<ManifestFile>);
 /// A file and its bytes; none when it is too large.
 pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 
-/// Reads the next batch of files, which are parsed while it reads on.
+/// Reads the next batch of files; other threads parse what was read meanwhile.
 fn read_batch(
     repository: &Repository,
     files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,

@@ -108,7 +108,7 @@ fn judge(
 ) -> Option<Verdict> {
     let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
     let released_at = status.and_then(|status| status.released_at);
-    // Once each: a commit may have 10,000 objects, and is judged at each change of one of them.
+    // Once each: a commit may have 10,000 objects, and an undecided one is judged at every change of the snapshot.
     let objects: Vec<Judged<'_>> = objects.iter().map(|object| Judged::of(snapshot, object)).collect();
     let (mut troubles, is_open) = troubles(snapshot, revision, &objects, released_at, now);
     // Only what the newest commit wants waits. What waits for one that waits itself has no deadline yet.
