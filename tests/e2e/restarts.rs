@@ -152,6 +152,15 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
             Ok(third)
         })?;
         cluster.node_mut().agent.kill()?;
+        cluster.start_agent()?;
+        let back = Timestamp::now().duration_since(ended(&crashed)?);
+        ensure!(
+            back < SignedDuration::from_secs(18),
+            "the agent was back only after {back:?}: nothing to see"
+        );
+        backs_off(cluster, &crashed)?;
+
+        cluster.node_mut().agent.kill()?;
         open("dead")?;
         eventually("they ended without an agent", secs(10), || {
             let running =
@@ -165,12 +174,6 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
             Ok(())
         })?;
         cluster.start_agent()?;
-        let back = Timestamp::now().duration_since(ended(&crashed)?);
-        ensure!(
-            back < SignedDuration::from_secs(18),
-            "the agent was back only after {back:?}: nothing to see"
-        );
-        backs_off(cluster, &crashed)?;
         for row in rows.iter().filter(|row| !row.agent) {
             eventually(&format!("{row:?}"), secs(45), || became(cluster, row))?;
         }

@@ -106,11 +106,15 @@ impl GitSsh {
         }
         run("ssh-keygen", &["-q", "-H", "-f", text(&self.known_hosts("hashed"))?])?;
         let dir = self.dir.display();
+        // Empty: sshd's shell runs the start files of its home before each command, and those of this machine may
+        // wait for each other.
+        fs::create_dir_all(self.dir.join("home"))?;
         let settings = format!(
             "ListenAddress 127.0.0.1\nPort {}\nHostKey {dir}/host_ed25519\nHostKey {dir}/host_rsa\n\
              AuthorizedKeysFile {dir}/authorized_keys\nPidFile none\nUsePAM no\nStrictModes no\n\
              PasswordAuthentication no\nKbdInteractiveAuthentication no\nPubkeyAuthentication yes\n\
-             AllowTcpForwarding no\nX11Forwarding no\nPrintMotd no\nMaxStartups 200\n",
+             AllowTcpForwarding no\nX11Forwarding no\nPrintMotd no\nMaxStartups 200\n\
+             SetEnv HOME={dir}/home\n",
             self.port
         );
         fs::write(self.dir.join("sshd_config"), settings)?;
