@@ -75,7 +75,11 @@ fn node(snapshot: &Snapshot, name: &str) -> Health {
 
 /// Seconds without progress after which an object that is not healthy has failed.
 pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
-    let default = snapshot.cluster().defaults.progress_deadline_seconds;
+    deadline_or(object, snapshot.cluster().defaults.progress_deadline_seconds)
+}
+
+/// The same, with the cluster's default at hand.
+pub fn deadline_or(object: &Object, default: u32) -> u32 {
     // A ReplicaSet or DaemonSet of Kubernetes has no deadline: the default one must leave it time to become ready.
     let or_default = |written: Option<u32>, min_ready: u32| {
         written.unwrap_or(if min_ready < default { default } else { min_ready.saturating_add(default) })

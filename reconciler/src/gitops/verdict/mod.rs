@@ -2,7 +2,7 @@
 //! and a nudge for a source whose objects may stop waiting.
 //!
 //! Reads the snapshot, decides in `plan.rs`, writes `revisions/` and the statuses of sources that have
-//! no loop of their own. Nudged by every change of the snapshot; a change of nothing costs no write.
+//! no loop of their own. Nudged by changes of the snapshot; a change of nothing costs no write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

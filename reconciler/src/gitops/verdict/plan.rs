@@ -13,7 +13,7 @@ use schema::object::Object;
 use schema::records::{
     ChangeCounts, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict,
 };
-use schema::snapshot::health::{deadline_seconds, health, progressed_at, unsteady};
+use schema::snapshot::health::{deadline_or, deadline_seconds, health, progressed_at, unsteady};
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::wake::{Released, Woken, released};
@@ -108,12 +108,9 @@ fn judge(
 ) -> Option<Verdict> {
     let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
     let released_at = status.and_then(|status| status.released_at);
-    // Once each: a commit may have 10,000 objects, and an undecided one is judged at every change of the snapshot.
-    let objects: Vec<Judged<'_>> = objects.iter().map(|object| Judged::of(snapshot, object)).collect();
-    let (mut troubles, is_open) = troubles(snapshot, revision, &objects, released_at, now);
     // Only what the newest commit wants waits. What waits for one that waits itself has no deadline yet.
     let waiting = || status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
-    troubles.extend(waiting().filter_map(|waiting| {
+    let waits = waiting().filter_map(|waiting| {
         let within = patience(snapshot, &waiting.on);
         Some(Trouble {
             object: waiting.object.clone(),
@@ -121,7 +118,23 @@ fn judge(
             began_at: gate::deadline(snapshot, waiting, now)?,
             within,
         })
-    }));
+    });
+    let waits: Vec<Trouble> = waits.collect();
+    let first = waits.iter().map(Trouble::ends_at).chain(first_deadline(snapshot, revision, objects)).min();
+    // A commit may have 10,000 objects. Before the first deadline, one unhealthy object is enough to leave it open.
+    let is_early = first > Some(now);
+    let mut judged = Vec::with_capacity(if is_early { 0 } else { objects.len() });
+    for object in objects {
+        let object = Judged::of(snapshot, object);
+        if is_early && object.trouble.is_some() {
+            *again_at = again_at.iter().copied().chain(first).min();
+            return None;
+        }
+        judged.push(object);
+    }
+    let objects = judged;
+    let (mut troubles, is_open) = troubles(snapshot, revision, &objects, released_at, now);
+    troubles.extend(waits);
     let failed: Vec<&Trouble> = troubles.iter().filter(|trouble| trouble.ends_at() <= now).collect();
     if !failed.is_empty() {
         return Some(Verdict::Bad { why: why_bad(&failed, &revision.verdict) });
@@ -143,6 +156,14 @@ fn judge(
     }
     *again_at = again_at.iter().copied().chain(next).min();
     None
+}
+
+/// The earliest moment at which an object of the revision may have failed: its deadline if it made no progress since
+/// it was applied.
+fn first_deadline(snapshot: &Snapshot, revision: &Revision, objects: &[&Object]) -> Option<Timestamp> {
+    let default = snapshot.cluster().defaults.progress_deadline_seconds;
+    let within = objects.iter().map(|object| deadline_or(object, default)).min()?;
+    revision.applied_at.checked_add(SignedDuration::from_secs(within.into())).ok()
 }
 
 /// What keeps the objects of a revision from being healthy, and whether the verdict is open besides: a node that

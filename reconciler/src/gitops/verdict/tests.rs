@@ -32,6 +32,24 @@ async fn a_commit_is_good_once_all_that_it_changed_is_healthy() {
     assert_eq!(verdicts(&decided(&mut cluster, 300).await), [(1, Verdict::Good)]);
 }
 
+// Seen red with the latest of the deadlines for the first: still open after 5 s.
+#[tokio::test]
+async fn a_commit_is_looked_at_again_when_the_first_of_its_objects_may_have_failed() {
+    let set = "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: web}\nspec:\n  progressDeadlineSeconds: 5\n  \
+        selector: {matchLabels: {app: web}}\n  template:\n    metadata: {labels: {app: web}}\n    \
+        spec: {containers: [{name: main, image: i}]}\n";
+    let files = [("a.yaml".to_owned(), pod("a", "one")), ("web.yaml".to_owned(), set.to_owned())];
+    let repo = Repo::new(files.into());
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let applied = cluster.revisions().await[0].applied_at;
+    let early = decided(&mut cluster, 4).await;
+    assert_eq!((verdicts(&early), early.again_at), (vec![], Some(applied + SignedDuration::from_secs(5))));
+    let late = verdicts(&decided(&mut cluster, 5).await);
+    let why = "ReplicaSet/default/web: not healthy within 5 s: its pods are not made yet".to_owned();
+    assert_eq!(late, [(1, Verdict::Bad { why })]);
+}
+
 // Seen red without the look at `unsteady`: good at once.
 #[tokio::test]
 async fn a_pod_that_only_began_to_run_makes_no_commit_good() {
