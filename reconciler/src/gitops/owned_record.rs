@@ -54,14 +54,14 @@ struct Record {
     base: Option<String>,
 }
 
-/// The same as it is written: of 10,000 objects no name is copied.
+/// The same as it is written: of 10,000 objects no name is copied, and what comes in order costs one pass.
 #[skip_serializing_none]
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Written<'a> {
-    owned: BTreeMap<&'a str, BTreeSet<&'a ObjectRef>>,
-    lost: BTreeMap<&'a str, BTreeSet<&'a ObjectRef>>,
-    protected: BTreeSet<&'a ObjectRef>,
+    owned: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
+    lost: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
+    protected: Vec<&'a ObjectRef>,
     held_of: Option<u64>,
     base: Option<&'a str>,
 }
@@ -158,17 +158,20 @@ impl OwnedRecord {
             Act::Update(_) | Act::Replace(_) | Act::Delete => None,
         });
         for (object, value) in live.chain(created) {
-            record.owned.entry(&value.provenance.commit).or_default().insert(object);
+            record.owned.entry(&value.provenance.commit).or_default().push(object);
             if is_protected(&value.metadata) {
-                record.protected.insert(object);
+                record.protected.push(object);
             }
         }
         for (object, kept) in &self.lost {
-            record.lost.entry(&kept.commit).or_default().insert(object);
+            record.lost.entry(&kept.commit).or_default().push(object);
             if kept.is_protected {
-                record.protected.insert(object);
+                record.protected.push(object);
             }
         }
+        let lists = record.owned.values_mut().chain([&mut record.protected]);
+        // Only what is created is not in its place yet.
+        lists.for_each(|objects| objects.sort());
         record
     }
 }
