@@ -121,7 +121,8 @@ impl Note {
             NoteKind::NotScaled { .. } => String::new(),
             other => other.to_string(),
         };
-        format!("{}/{}/{} {} {detail}", self.object_kind, self.namespace, self.name, self.word())
+        // Made for up to 10,000 notes at each plan, and `format!` is slower.
+        [self.object_kind, "/", &self.namespace, "/", &self.name, " ", self.word(), " ", &detail].concat()
     }
 }
 

@@ -160,7 +160,7 @@ struct Held(BTreeMap<String, (Instant, bool)>);
 impl Held {
     /// The notes to report now, each once as long as it is so, and how long until the next.
     fn due<'n>(&mut self, notes: &'n [Note], now: Instant) -> (Vec<&'n Note>, Option<Duration>) {
-        let (mut held, mut due, mut next) = (BTreeMap::new(), Vec::new(), None);
+        let (mut held, mut due, mut next) = (Vec::with_capacity(notes.len()), Vec::new(), None);
         for note in notes {
             let identity = note.identity();
             let (since, is_reported) = self.0.get(&identity).copied().unwrap_or((now, false));
@@ -170,9 +170,9 @@ impl Held {
                 (false, true) => due.push(note),
                 (false, false) => next = Some(next.map_or(left, |next: Duration| next.min(left))),
             }
-            held.insert(identity, (since, is_reported || left.is_zero()));
+            held.push((identity, (since, is_reported || left.is_zero())));
         }
-        self.0 = held;
+        self.0 = held.into_iter().collect();
         (due, next)
     }
 }

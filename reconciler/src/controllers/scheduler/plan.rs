@@ -33,6 +33,7 @@ const NEWS: SignedDuration = SignedDuration::from_secs(3);
 
 /// A pod that needs a node, and its binding so far: of the version before it, or of itself if it must leave.
 struct Waiting<'a> {
+    id: &'a NamespacedName,
     pod: &'a PodInstance,
     before: Option<BoundPod<'a>>,
     leave: Option<Leave>,
@@ -45,7 +46,7 @@ struct Planner<'a> {
     unreadable: BTreeMap<NamespacedName, String>,
     /// Needs that fit nowhere, so that a thousand equal pods are counted once.
     unfit: BTreeMap<Needs<'a>, Arc<Unfit>>,
-    /// The node that reports a pod which is bound nowhere.
+    /// The node that reports a pod which is not bound to it.
     reported: HashMap<&'a NamespacedName, &'a str>,
     /// Nodes from which a pod was moved in its turn.
     had_turn: BTreeSet<&'a str>,
@@ -166,19 +167,24 @@ fn strays(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &NamespacedName)> 
     reported.map(|((node, pod), _)| (node.as_str(), pod))
 }
 
-/// Which of the pods without a binding run on which node, by what nodes report of this very version; of several nodes
-/// the last by name.
+/// Which pods run on a node that they are not bound to, by what it reports of this very version; of several nodes the
+/// last by name. Empty if all of `waiting` are bound: nobody asks then.
 fn reported<'a>(snapshot: &'a Snapshot, waiting: &[Waiting<'a>]) -> HashMap<&'a NamespacedName, &'a str> {
-    let unbound = waiting.iter().filter(|waiting| waiting.before.is_none()).map(|waiting| waiting.pod);
-    let unbound: HashMap<_, _> = unbound.map(|pod| ((&*pod.namespace, &*pod.name), &*pod.uid)).collect();
-    if unbound.is_empty() {
+    if waiting.iter().all(|waiting| waiting.before.is_some()) {
         return HashMap::new();
     }
+    // Both are in order of node and pod.
+    let mut bound = snapshot.bindings.keys().peekable();
+    let unbound = snapshot.pod_status.iter().filter(|(place, _)| {
+        while bound.next_if(|bound| bound < place).is_some() {}
+        bound.peek() != Some(place)
+    });
     let runs = |pod: &NamespacedName, status: &PodStatus| {
-        unbound.get(&(&*pod.namespace, &*pod.name)) == Some(&&*status.uid) && !status.has_ended()
+        let wanted = snapshot.pods.get(pod).map(|pod| &pod.value.uid);
+        !status.has_ended() && wanted == Some(&status.uid)
     };
-    let all = snapshot.pod_status.iter().filter(|((_, pod), status)| runs(pod, &status.value));
-    all.map(|((node, pod), _)| (pod, node.as_str())).collect()
+    let of_pods = unbound.filter(|((_, pod), status)| runs(pod, &status.value));
+    of_pods.map(|((node, pod), _)| (pod, node.as_str())).collect()
 }
 
 fn unreadable_pods(snapshot: &Snapshot) -> BTreeMap<NamespacedName, String> {
@@ -216,14 +222,15 @@ impl<'a> Planner<'a> {
                 Some(kept) if kept.binding.value.pod.uid == pod.value.uid => {
                     match must_leave(snapshot, kept.place, kept.binding) {
                         Some(leave) if bindings.len() == 1 => {
-                            waiting.push(Waiting { pod: &pod.value, before: Some(kept), leave: Some(leave) });
+                            let pod = &pod.value;
+                            waiting.push(Waiting { id, pod, before: Some(kept), leave: Some(leave) });
                         }
                         _ => self.update_metadata(kept, &pod.value),
                     }
                 }
                 // One thing at a time: the pod may want the very place that is taken from it now.
                 _ if bindings.len() > 1 => {}
-                before => waiting.push(Waiting { pod: &pod.value, before, leave: None }),
+                before => waiting.push(Waiting { id, pod: &pod.value, before, leave: None }),
             }
         }
         for orphans in groups {
@@ -295,7 +302,7 @@ impl<'a> Planner<'a> {
     }
 
     fn replace_on_same_node(&mut self, waiting: &Waiting<'a>) -> bool {
-        let Waiting { pod, before: Some(before), leave: None } = *waiting else { return false };
+        let Waiting { pod, before: Some(before), leave: None, .. } = *waiting else { return false };
         let Some(node) = self.cluster.find(&before.place.0) else { return false };
         let (pod_needs, old) = (PodNeeds::of(pod), taken(&before));
         old.iter().for_each(|old| self.cluster.release(node, old));
@@ -360,9 +367,8 @@ impl<'a> Planner<'a> {
     /// The pod ran on a node that has not come back since etcd was lost, or may have: it would run twice elsewhere.
     fn waits_for_node(&mut self, waiting: &Waiting<'a>) -> bool {
         let Some(until) = self.waits_until.filter(|_| waiting.before.is_none()) else { return false };
-        let pod = waiting.pod.reference();
-        let last = self.last_known.node_of(&pod, &waiting.pod.uid);
-        let node = last.or_else(|| self.reported.get(&pod).copied());
+        let last = self.last_known.node_of(waiting.id, &waiting.pod.uid);
+        let node = last.or_else(|| self.reported.get(waiting.id).copied());
         let waits = match node {
             // It gets its range a moment after it registered.
             Some(node) => !self.snapshot.node_is_ready(node) || !self.snapshot.subnets.contains_key(node),
@@ -372,7 +378,7 @@ impl<'a> Planner<'a> {
             return false;
         }
         let kind = NoteKind::WaitsForNode { node: node.map(str::to_owned) };
-        self.out.note(Note::about_pod(&pod.namespace, &pod.name, kind));
+        self.out.note(Note::about_pod(&waiting.id.namespace, &waiting.id.name, kind));
         self.out.again_by(until);
         true
     }
@@ -382,16 +388,15 @@ impl<'a> Planner<'a> {
         if waiting.before.is_some() {
             return None;
         }
-        let pod = waiting.pod.reference();
-        let reported = self.reported.get(&pod).copied();
-        let node = reported.or_else(|| self.last_known.node_of(&pod, &waiting.pod.uid))?;
+        let reported = self.reported.get(waiting.id).copied();
+        let node = reported.or_else(|| self.last_known.node_of(waiting.id, &waiting.pod.uid))?;
         self.cluster.find(node).filter(|&node| self.cluster.unfit_on(node, &pod_needs.needs).is_none())
     }
 
     fn bind(&mut self, waiting: &Waiting<'a>, node: usize, pod_needs: &PodNeeds<'a>, choice: String) {
         let name = self.cluster.name(node).to_owned();
         let value = Binding { node: name.clone(), pod: waiting.pod.clone(), reason: choice.clone() };
-        let place = (name.clone(), waiting.pod.reference());
+        let place = (name.clone(), waiting.id.clone());
         let reason = match waiting.before {
             None => Reason::Bound { node: name, choice },
             Some(before) => self.moved(before, name, &pod_needs.needs),

@@ -9,32 +9,34 @@ use schema::kinds::pod::PodSpec;
 use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance};
-use schema::snapshot::Snapshot;
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::unreadable::Unreadable;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
-/// The pod of a Pod object: one of the same name, which owns itself.
+/// The pod of a Pod object: one of the same name, which owns itself. `present`: the pod that has the name now.
 pub(super) fn bare_pod(
     snapshot: &Snapshot,
     unreadable: &Unreadable,
-    object: &Object,
-    spec: &Arc<PodSpec>,
+    (object, spec): (&Object, &Arc<PodSpec>),
+    present: Option<(&NamespacedName, &Arc<Versioned<PodInstance>>)>,
     out: &mut Writes,
 ) {
-    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
-    if unreadable.pods.contains(&id) {
-        return;
-    }
-    let commit = object.provenance.commit.clone();
-    let new = || instance(object, snapshot.cluster().defaults.of_pod(spec), &id);
-    let Some(present) = snapshot.pods.get(&id) else {
-        let wanted = new();
-        out.put(Key::Pod(id), &wanted, Expect::Absent, Reason::PodWanted { commit });
+    let commit = || object.provenance.commit.clone();
+    let new = |id| instance(object, snapshot.cluster().defaults.of_pod(spec), id);
+    let Some((id, present)) = present else {
+        let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+        if !unreadable.pods.contains(&id) {
+            let wanted = new(&id);
+            out.put(Key::Pod(id), &wanted, Expect::Absent, Reason::PodWanted { commit: commit() });
+        }
         return;
     };
+    if unreadable.pods.contains(id) {
+        return;
+    }
     let pod = &present.value;
     if !pod.is_bare() {
         let owner = format!("{}/{}", pod.owner.kind, pod.owner.name);
@@ -45,10 +47,10 @@ pub(super) fn bare_pod(
         return;
     }
     let (wanted, reason) = match pod.hash == object.hash {
-        true => (instance(object, Arc::clone(&pod.spec), &id), Reason::PodUpdated { commit }),
-        false => (new(), Reason::PodReplaced { commit }),
+        true => (instance(object, Arc::clone(&pod.spec), id), Reason::PodUpdated { commit: commit() }),
+        false => (new(id), Reason::PodReplaced { commit: commit() }),
     };
-    out.put(Key::Pod(id), &wanted, Expect::ModRevision(present.mod_revision), reason);
+    out.put(Key::Pod(id.clone()), &wanted, Expect::ModRevision(present.mod_revision), reason);
 }
 
 /// The pod is what the object asks for. Compares in place: hashing a uid for each of 30,000

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use schema::keys::Key;
 use schema::kinds::{Kind, Resource};
-use schema::meta::ObjectRef;
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
 
@@ -40,29 +40,34 @@ pub fn plan(
     let kept = snapshot.scales.keys().chain(snapshot.rollouts.keys()).cloned();
     let kept = kept.chain(pods.all().map(|(owner, _)| owner));
     let mut copied: BTreeSet<ObjectRef> = kept.filter(|of| of.kind == Kind::Pod).collect();
-    for object in snapshot.objects.values() {
+    // Pods and Pod objects are both in order of namespace and name, and a key names what its value does.
+    let mut by_name = snapshot.pods.iter().peekable();
+    for (reference, object) in &snapshot.objects {
         let object = &object.value;
         match &object.resource {
-            Resource::Pod(spec) => bare_pod(snapshot, &unreadable, object, spec, &mut out),
+            Resource::Pod(spec) => {
+                let name = name_of(reference);
+                while by_name.next_if(|(pod, _)| name_of_pod(pod) < name).is_some() {}
+                let present = by_name.peek().filter(|(pod, _)| name_of_pod(pod) == name).copied();
+                bare_pod(snapshot, &unreadable, (object, spec), present, &mut out);
+            }
             Resource::ReplicaSet(_) | Resource::Function(_) => {
-                let reference = object.reference();
-                if unreadable.workloads.contains(&reference) {
+                if unreadable.workloads.contains(reference) {
                     continue;
                 }
-                let scale = scale(snapshot, last_known, &reference);
+                let scale = scale(snapshot, last_known, reference);
                 // A function has none before its first image is built.
                 let Some(workload) = Workload::of_scaled(snapshot, last_known, object, scale) else {
                     continue;
                 };
-                let pods = pods.pods(&reference);
+                let pods = pods.pods(reference);
                 Planned { snapshot, last_known, workload, pods, names: &names, now, clock }.plan(&mut out);
             }
             Resource::DaemonSet(spec) => {
-                let reference = object.reference();
-                if unreadable.workloads.contains(&reference) {
+                if unreadable.workloads.contains(reference) {
                     continue;
                 }
-                let pods = pods.pods(&reference);
+                let pods = pods.pods(reference);
                 Daemons { snapshot, last_known, object, spec, pods, names: &names, now, clock }
                     .plan(&mut out);
             }
@@ -117,6 +122,14 @@ fn scales(object: &Object, workload: &ObjectRef) -> bool {
     }
 }
 
+fn name_of_pod(pod: &NamespacedName) -> (&str, &str) {
+    (&pod.namespace, &pod.name)
+}
+
+fn name_of(object: &ObjectRef) -> (&str, &str) {
+    (&object.namespace, &object.name)
+}
+
 /// Removes pods and records whose object is gone.
 fn remove_orphans(snapshot: &Snapshot, pods: &ByOwner<'_>, unreadable: &Unreadable, out: &mut Writes) {
     let is_gone =
@@ -126,8 +139,15 @@ fn remove_orphans(snapshot: &Snapshot, pods: &ByOwner<'_>, unreadable: &Unreadab
             out.delete(Key::Pod(pod.pod().reference()), pod.record.mod_revision, Reason::OwnerGone);
         }
     }
+    // Thousands as a rule, in the order of their objects: walked side by side, none is looked up.
+    let of_pods = |object: &&ObjectRef| object.kind == Kind::Pod;
+    let mut objects = snapshot.objects.keys().filter(of_pods).peekable();
     for (id, pod) in snapshot.pods.iter().filter(|(_, pod)| pod.value.is_bare()) {
-        let (namespace, name) = (id.namespace.clone(), pod.value.owner.name.clone());
+        while objects.next_if(|object| name_of(object) < name_of_pod(id)).is_some() {}
+        if objects.peek().is_some_and(|object| name_of(object) == name_of_pod(id)) {
+            continue;
+        }
+        let (namespace, name) = (id.namespace.clone(), id.name.clone());
         if is_gone(&ObjectRef { kind: Kind::Pod, namespace, name }) {
             out.delete(Key::Pod(id.clone()), pod.mod_revision, Reason::OwnerGone);
         }

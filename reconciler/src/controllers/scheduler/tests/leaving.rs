@@ -154,6 +154,21 @@ fn after_etcd_was_lost_a_pod_is_bound_to_the_node_that_runs_it() {
     assert_eq!(bound(&applied(builder)).len(), 2);
 }
 
+// Seen red with a walk of the bindings that never moves on, and with the first node for the last.
+#[test]
+fn what_nodes_run_without_a_binding_is_found_among_what_is_bound() {
+    let mut builder = SnapshotBuilder::new().nodes(3);
+    for (node, name) in [("n1", "a"), ("n1", "c"), ("n2", "b"), ("n3", "z")] {
+        builder = with(builder, node, &instance(name, spec(1, 1)));
+    }
+    for (nodes, name) in [(&["n1"][..], "aa"), (&["n2"], "d"), (&["n1", "n3"], "e")] {
+        let pod = instance(name, spec(1, 1));
+        builder = nodes.iter().fold(builder.pod(&pod), |b, node| b.status(node, &pod, PodPhase::Running));
+    }
+    let bound = bound(&applied(builder));
+    assert_eq!(bound, ["n1/a", "n1/aa", "n1/c", "n2/b", "n2/d", "n3/e", "n3/z"]);
+}
+
 // Seen red without `waits_for_node`: bound to n1 at once.
 #[test]
 fn after_etcd_was_lost_a_pod_waits_for_the_node_that_ran_it() {

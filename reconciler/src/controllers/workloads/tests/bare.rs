@@ -1,5 +1,7 @@
 //! Tables for the workloads plan.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use schema::keys::Key;
 use schema::kinds::cluster::{CLUSTER_NAME, ClusterSpec};
@@ -11,7 +13,7 @@ use schema::snapshot::Snapshot;
 
 use super::super::plan::plan;
 use crate::controllers::LastKnown;
-use crate::controllers::testing::{SnapshotBuilder, instance, object, object_key, pod_ref, spec};
+use crate::controllers::testing::{SnapshotBuilder, instance, object, object_key, pod_ref, replica, spec};
 
 fn planned(snapshot: &Snapshot) -> String {
     plan(snapshot, &LastKnown::default(), None, Timestamp::UNIX_EPOCH).to_string()
@@ -40,6 +42,35 @@ fn an_unchanged_object_costs_no_write_even_if_its_file_moved() {
     moved.generation = 7;
     let builder = SnapshotBuilder::new().object(&moved).pod(&instance("web", spec(100, 64)));
     assert_eq!(planned(&builder.snapshot), "");
+}
+
+// Seen red with a walk of the pods, and one of the objects, that never moves on.
+#[test]
+fn pods_find_their_objects_among_those_of_others() {
+    let own = || spec(100, 64);
+    let mut builder = SnapshotBuilder::new();
+    for kept in ["b", "d", "f"] {
+        builder = builder.object(&object(kept, own())).pod(&instance(kept, own()));
+    }
+    for new in ["a", "e"] {
+        builder = builder.object(&object(new, own()));
+    }
+    for gone in ["aa", "c", "z"] {
+        builder = builder.pod(&instance(gone, own()));
+    }
+    let builder = builder.object(&object("ee", own())).pod(&replica("set", "ee", own()));
+    let plan = planned(&builder.snapshot);
+    let writes: Vec<&str> = plan.lines().map(|line| line.split(" if ").next().unwrap()).collect();
+    let deleted = ["aa", "c", "ee", "z"].map(|name| format!("delete pods/default/{name}"));
+    let put = ["a", "e"].map(|name| format!("put pods/default/{name}"));
+    let notes = writes.iter().filter(|write| write.starts_with("note Pod/default/ee NameTaken")).count();
+    let written: Vec<&str> = writes.iter().copied().filter(|write| !write.starts_with("note")).collect();
+    assert_eq!(notes, 1, "{plan}");
+    assert_eq!(
+        BTreeSet::from_iter(written),
+        deleted.iter().chain(&put).map(String::as_str).collect(),
+        "{plan}"
+    );
 }
 
 #[test]
