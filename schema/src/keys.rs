@@ -25,7 +25,8 @@ pub const RUNS_ROOT: &str = "/minik8s-runs/";
 /// ```
 ///
 /// A `<placeholder>` is one part of the key; a `NamespacedName` takes two and an `ObjectRef` three. Keys in
-/// `unwatched` are in no snapshot. `Figures` change all the time, and no plan is made anew for them.
+/// `unwatched` are in no snapshot. A change of `Plans` wakes every controller, one of `ByName` only the loops whose row
+/// names the table.
 macro_rules! key_table {
     ($make:ident) => {
         $make! {
@@ -113,7 +114,7 @@ macro_rules! key_table {
                     Agent, "jobs, CLI", Own; job_reports: JobReport, Plans;
                 Demand(node: String), DEMAND, "/minik8s/demand/<node>"
                     => "calls of functions through the node's gateway",
-                    Agent, "functions", Own; demand: NodeDemand, Figures;
+                    Agent, "functions", Own; demand: NodeDemand, ByName;
                 Workflow(workflow: NamespacedName), WORKFLOWS, "/minik8s/workflows/<ns>/<workflow>"
                     => "the run of the last push, and how many runs there are",
                     Controller("workflows"), "gitops, CLI", Nothing; workflows: WorkflowRecord, Plans;
@@ -132,16 +133,16 @@ macro_rules! key_table {
                 PodStatus(node: String, pod: NamespacedName), STATUS, "/minik8s/status/<node>/pods/<ns>/<name>"
                     => "what the pod is", Agent, "controllers, CLI", Own; pod_status: PodStatus, Plans;
                 Usage(node: String), USAGE, "/minik8s/usage/<node>"
-                    => "CPU and memory in use", Agent, "hpa, CLI", Own; usage: NodeUsage, Figures;
+                    => "CPU and memory in use", Agent, "hpa, CLI", Own; usage: NodeUsage, ByName;
                 Rules(node: String), RULES, "/minik8s/rules/<node>"
                     => "revision of services/ that is programmed",
-                    Agent, "agents (drain), CLI", All; rules: RulesStatus, Figures;
+                    Agent, "agents (drain), CLI", All; rules: RulesStatus, ByName;
                 Request(id: String), REQUESTS, "/minik8s/requests/<id>"
                     => "a webhook's delivery or a `minik8s sync`, on a lease of 24 h",
-                    Receiver, "the leader's gitops", Nothing; requests: SyncRequest, Plans;
+                    Receiver, "the leader's gitops", Nothing; requests: SyncRequest, ByName;
                 Answer(id: String), ANSWERS, "/minik8s/answers/<id>"
                     => "what came of a request, on a lease of 24 h",
-                    Leader, "CLI, the reconciler that took the request", Nothing; answers: RequestAnswer, Plans;
+                    Leader, "CLI, the reconciler that took the request", Nothing; answers: RequestAnswer, ByName;
             }
         }
     };

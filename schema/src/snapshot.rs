@@ -1,6 +1,6 @@
 //! The snapshot: an immutable copy of etcd, decoded. Controllers and views read nothing else.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
@@ -75,24 +75,24 @@ macro_rules! define_snapshot {
                 }
             }
 
-            /// A plan made of `other` holds for this snapshot too: they differ in nothing but what changes all
-            /// the time and decides nothing by itself (figures, events). May say no although they are equal.
+            /// A plan made of `other` holds for this snapshot too: they differ in nothing but tables
+            /// of few readers, which watch them by name (usage, requests). May say no although they are equal.
             pub fn plans_as(&self, other: &Self) -> bool {
                 use Planned::*;
                 self.synced == other.synced
                     && self.malformed == other.malformed
-                    $(&& ($planned == Figures || self.$table.ptr_eq(&other.$table)))*
+                    $(&& ($planned == ByName || self.$table.ptr_eq(&other.$table)))*
             }
         }
     };
 }
 key_table!(define_snapshot);
 
-/// Whether plans are made from a table.
+/// Whom a change of a table wakes.
 #[derive(PartialEq)]
 enum Planned {
     Plans,
-    Figures,
+    ByName,
 }
 
 /// On which nodes each pod is bound: [`Snapshot::bindings`] the other way round.
@@ -190,9 +190,10 @@ impl Snapshot {
 
     /// The settings of the cluster: those of the Cluster object, else the defaults.
     pub fn cluster(&self) -> Arc<ClusterSpec> {
+        static DEFAULTS: LazyLock<Arc<ClusterSpec>> = LazyLock::new(Arc::default);
         match self.cluster_object().map(|object| &object.value.resource) {
             Some(Resource::Cluster(spec)) => Arc::clone(spec),
-            _ => Arc::default(),
+            _ => Arc::clone(&DEFAULTS),
         }
     }
 

@@ -11,7 +11,7 @@ use schema::store::reflector::SnapshotReader;
 const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 /// Least time between two times that the snapshot wakes a controller.
 pub(super) const WAKE_GAP: Duration = Duration::from_millis(10);
-/// The same for verdicts, which are for people: each look is at every object of a commit.
+/// The same for verdicts, which are for people: a look may be at every object of a commit.
 pub(super) const VERDICTS_GAP: Duration = Duration::from_millis(250);
 /// The same for the autoscaler: a thousand nodes write what they use every 15 s.
 const USAGE_GAP: Duration = Duration::from_secs(1);
@@ -28,7 +28,8 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
     })
 }
 
-/// A controller: changes of the snapshot and the lead wake it, but not usage, which each node writes every 15 s.
+/// A controller: changes of the snapshot and the lead wake it, but not usage, which each node writes every 15 s,
+/// nor requests to look at a repository.
 pub(super) fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader, gap: Duration) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), gap, is_news)

@@ -143,10 +143,10 @@ fn measure_30_000_bindings() {
     println!("{} clones: {:?}", clones.len(), started.elapsed());
 }
 
-/// Seen red with `usage` among the tables that `plans_as` compares.
+/// Seen red with each of the three among the tables that `plans_as` compares.
 #[test]
-fn usage_and_revisions_change_no_plan_and_everything_else_does() {
-    use crate::records::NodeUsage;
+fn usage_and_requests_change_no_plan_and_everything_else_does() {
+    use crate::records::{NodeUsage, RequestAnswer, SyncRequest};
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     let pod = NamespacedName::new("default", "web");
     snapshot.put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &pod), 1);
@@ -163,6 +163,12 @@ fn usage_and_revisions_change_no_plan_and_everything_else_does() {
     snapshot.put(&Key::Usage("n1".into()), &usage, 2);
     assert_eq!(snapshot.usage["n1"].value, usage);
     assert!(snapshot.plans_as(&before));
+    let text = r#"{"id":"d1","provider":"github","event":"push","source":"main","receivedAt":"2026-01-02T03:04:05Z","peer":"192.0.2.1","by":"r0","outcome":{"state":"accepted"}}"#;
+    let request: SyncRequest = serde_json::from_str(text).unwrap();
+    snapshot.put(&Key::Request("d1".into()), &request, 2);
+    assert!(snapshot.plans_as(&before) && snapshot.requests.contains_key("d1"));
+    snapshot.put(&Key::Answer("d1".into()), &RequestAnswer { request_revision: 2, at, commit: None }, 2);
+    assert!(snapshot.plans_as(&before) && snapshot.answers.contains_key("d1"));
     snapshot.put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &pod), 3);
     assert!(!snapshot.plans_as(&before));
 }
