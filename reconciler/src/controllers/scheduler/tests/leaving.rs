@@ -154,7 +154,7 @@ fn after_etcd_was_lost_a_pod_is_bound_to_the_node_that_runs_it() {
     assert_eq!(bound(&applied(builder)).len(), 2);
 }
 
-// Seen red with a walk of the bindings that never moves on, and with the first node for the last.
+// Seen red with the first node for the last.
 #[test]
 fn what_nodes_run_without_a_binding_is_found_among_what_is_bound() {
     let mut builder = SnapshotBuilder::new().nodes(3);

@@ -44,7 +44,7 @@ fn an_unchanged_object_costs_no_write_even_if_its_file_moved() {
     assert_eq!(planned(&builder.snapshot), "");
 }
 
-// Seen red with a walk of the pods, and one of the objects, that never moves on.
+// Seen red with a walk of the pods that never moves on.
 #[test]
 fn pods_find_their_objects_among_those_of_others() {
     let own = || spec(100, 64);
