@@ -118,6 +118,8 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
             // A build has a bound of its own, and may wait for others.
             match image {
                 Some(ImageState::Waiting | ImageState::Building { .. }) => Some(now),
+                // Built only now, perhaps long after the commit: its rollout begins within moments.
+                Some(ImageState::Ready) if rollout_of(snapshot, object).is_none() => Some(now),
                 _ => rollout_of(snapshot, object).map(|rollout| rollout.progressed_at),
             }
         }
