@@ -21,7 +21,7 @@ pub const RUNS_ROOT: &str = "/minik8s-runs/";
 ///
 /// ```text
 /// Variant(field: type, …), NAME_OF_ITS_PREFIX, "pattern" => "what it holds",
-///     only writer, "main reader", what agents read; table of the snapshot: record, is it planned from
+///     only writer, "main reader", what agents read; table of the snapshot: record, whom a change wakes
 /// ```
 ///
 /// A `<placeholder>` is one part of the key; a `NamespacedName` takes two and an `ObjectRef` three. Keys in

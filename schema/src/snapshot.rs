@@ -75,8 +75,8 @@ macro_rules! define_snapshot {
                 }
             }
 
-            /// A plan made of `other` holds for this snapshot too: they differ in nothing but tables
-            /// of few readers, which watch them by name (usage, requests). May say no although they are equal.
+            /// A plan made of `other` holds for this snapshot too: they differ only in tables whose
+            /// few readers watch them by name (usage, requests). May say no although they are equal.
             pub fn plans_as(&self, other: &Self) -> bool {
                 use Planned::*;
                 self.synced == other.synced

@@ -106,7 +106,7 @@ impl GitSsh {
         }
         run("ssh-keygen", &["-q", "-H", "-f", text(&self.known_hosts("hashed"))?])?;
         let dir = self.dir.display();
-        // Empty: sshd's shell runs the start files of its home before each command, and those of this machine may
+        // Empty: sshd's shell runs the startup files in the home folder before each command, and those of this machine may
         // wait for each other.
         fs::create_dir_all(self.dir.join("home"))?;
         let settings = format!(

@@ -168,7 +168,7 @@ fn strays(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &NamespacedName)> 
 }
 
 /// Which pods run on a node that they are not bound to, by what it reports of this very version; of several nodes the
-/// last by name. Empty if all of `waiting` are bound: nobody asks then.
+/// last by name. Empty if all of `waiting` are bound, as it is not needed then.
 fn reported<'a>(snapshot: &'a Snapshot, waiting: &[Waiting<'a>]) -> HashMap<&'a NamespacedName, &'a str> {
     if waiting.iter().all(|waiting| waiting.before.is_some()) {
         return HashMap::new();
