@@ -83,10 +83,8 @@ impl Worker {
                 biased;
                 done = &mut joined.pull => return done,
                 _ = shows.tick() => {
-                    let progress = match joined.progress.borrow().as_ref() {
-                        Some(progress) => progress.to_string(),
-                        None => format!("waits for one of {PULLS} pulls to end"),
-                    };
+                    let progress = joined.progress.borrow().clone();
+                    let progress = progress.unwrap_or_else(|| format!("waits for one of {PULLS} pulls to end"));
                     shown += 1;
                     if shown.is_multiple_of(EVENT_EVERY) {
                         let message = format!("Pulling image {image:?}: {progress}");

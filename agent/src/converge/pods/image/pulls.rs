@@ -46,13 +46,14 @@ pub struct Pulls {
 
 struct Running {
     pull: WeakShared<PullFuture>,
-    progress: watch::Receiver<Option<PullProgress>>,
+    progress: watch::Receiver<Option<String>>,
 }
 
 /// One waiter's hold of a pull.
 pub(crate) struct Joined {
     pub(crate) pull: Shared<PullFuture>,
-    pub(crate) progress: watch::Receiver<Option<PullProgress>>,
+    /// How far it is, as a part of a sentence; none before its turn.
+    pub(crate) progress: watch::Receiver<Option<String>>,
 }
 
 impl Pulls {
@@ -81,7 +82,7 @@ impl Pulls {
     async fn fetch(
         self,
         (image, logins): PullKey,
-        shown: watch::Sender<Option<PullProgress>>,
+        shown: watch::Sender<Option<String>>,
     ) -> Result<Pulled, DockerError> {
         // Fair: first come, first served. The semaphore is never closed.
         let _turn = self.turns.acquire().await;
@@ -104,18 +105,19 @@ impl Pulls {
         &self,
         image: &str,
         logins: &[RegistryLogin],
-        shown: watch::Sender<Option<PullProgress>>,
+        shown: watch::Sender<Option<String>>,
     ) -> Result<ImageFacts, DockerError> {
         if image_hash(image).is_some() {
+            shown.send_replace(Some("it comes from the cluster's registry or from another node".to_owned()));
             self.peers.bring(image).await?;
             return Ok(self.docker.image(image).await?.unwrap_or_default());
         }
         let (progress, mut news) = watch::channel(PullProgress::default());
-        shown.send_replace(Some(PullProgress::default()));
+        shown.send_replace(Some(PullProgress::default().to_string()));
         let pulling = self.try_logins(image, logins, &progress);
         let showing = async {
             while news.changed().await.is_ok() {
-                shown.send_replace(Some(news.borrow_and_update().clone()));
+                shown.send_replace(Some(news.borrow_and_update().to_string()));
             }
             std::future::pending::<()>().await;
         };
@@ -197,6 +199,16 @@ mod tests {
         }
     }
 
+    /// Its nodes take long to answer.
+    struct SlowPeers;
+
+    #[async_trait::async_trait]
+    impl ImageSource for SlowPeers {
+        async fn bring(&self, _: &str) -> Result<(), DockerError> {
+            std::future::pending().await
+        }
+    }
+
     fn login(user: &str) -> RegistryLogin {
         RegistryLogin { server: "h".into(), username: user.into(), ..RegistryLogin::default() }
     }
@@ -250,6 +262,20 @@ mod tests {
         }
         let order: Vec<String> = rig.docker.engine().pulls_begun.iter().map(|(i, _)| i.clone()).collect();
         assert_eq!(order, images, "first come, first served");
+    }
+
+    // Seen red without progress for images of functions: it "waits for one of 3 pulls to end".
+    #[tokio::test]
+    async fn a_function_image_on_its_way_waits_for_no_other_pull() {
+        let mut rig = rig(&[], false);
+        rig.pulls.peers = Arc::new(SlowPeers);
+        let images = (0..=PULLS).map(|n| format!("minik8s.local/function:{n:032}"));
+        let joined: Vec<Joined> = images.map(|image| rig.pulls.join(&image, Vec::new())).collect();
+        let waiters: Vec<_> = joined.iter().map(|joined| tokio::spawn(joined.pull.clone())).collect();
+        rig.settle().await;
+        let begun: Vec<bool> = joined.iter().map(|joined| joined.progress.borrow().is_some()).collect();
+        assert_eq!(begun, [true, true, true, false]);
+        waiters.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
     #[tokio::test]
