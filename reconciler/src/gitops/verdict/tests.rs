@@ -4,11 +4,13 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::Kind;
 use schema::kinds::job::JobPhase;
 use schema::kinds::pod::PodPhase;
-use schema::records::{SourceErrorKind, SourceState, Verdict};
+use schema::meta::NamespacedName;
+use schema::records::{FunctionRecord, SourceErrorKind, SourceState, Verdict};
 use schema::snapshot::{Snapshot, health};
 
 use super::plan::{Verdicts, plan};
 use crate::gitops::tests::kit::{Cluster, JOB, Repo, pod, pods};
+use crate::view::testing::stored;
 
 async fn decided(cluster: &mut Cluster, after: i64) -> Verdicts {
     let applied = cluster.revisions().await.last().map_or(Timestamp::UNIX_EPOCH, |r| r.applied_at);
@@ -128,6 +130,42 @@ async fn a_commit_is_not_bad_while_its_job_gets_on() {
     assert_eq!(verdicts(&decided(&mut cluster, 620).await), [(1, bad)]);
     cluster.report_job("sum", JobPhase::Queued, applied + second * 610).await;
     assert_eq!(verdicts(&decided(&mut cluster, 611).await), [(1, Verdict::Good)]);
+}
+
+// Seen red with the time counted from the push, once the image is there: bad at 120 s, its rollout not even begun.
+#[tokio::test]
+async fn a_commit_is_not_bad_between_a_functions_image_and_its_first_rollout() {
+    let function =
+        "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: hello}\nspec: {source: code}\n";
+    let mut repo = Repo::new(pods(["a"]));
+    repo.set("hello.yaml", function).set("code/main.py", "def main(params):\n    return {}\n");
+    repo.commit("And a function");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Running, true).await;
+    let applied = cluster.revisions().await[0].applied_at;
+    let mut snapshot = cluster.reflect().await.clone();
+    let object = snapshot.objects.values().find(|object| object.value.kind() == Kind::Function);
+    let object = object.expect("there is a function").value.clone();
+    let judged = |snapshot: &Snapshot, after: i64| {
+        let now = applied + SignedDuration::from_secs(after);
+        verdicts(&plan(snapshot, &["main".to_owned()].into(), now))
+    };
+    let image = serde_json::json!({"reference": "minik8s.local/function:0", "id": "sha256:0", "state": {"state": "ready"}});
+    let record = FunctionRecord {
+        hash: object.hash.clone(),
+        images: vec![serde_json::from_value(image).unwrap()],
+        ..FunctionRecord::default()
+    };
+    snapshot.functions.insert(NamespacedName::new("default", "hello"), stored(record));
+    assert_eq!(judged(&snapshot, 500), []);
+    // Its rollout has the deadline from its own beginning.
+    let began = applied + SignedDuration::from_secs(500);
+    let rollout = serde_json::json!({"objectHash": object.hash, "commit": "", "wanted": "new", "startedAt": began,
+        "progressedAt": began, "best": {"updated": 0, "available": 0, "old": 0}, "status": {"observedGeneration": object.generation, "desiredReplicas": 1}});
+    snapshot.rollouts.insert(object.reference(), stored(serde_json::from_value(rollout).unwrap()));
+    assert_eq!(judged(&snapshot, 619), []);
+    assert!(matches!(judged(&snapshot, 620)[..], [(1, Verdict::Bad { .. })]));
 }
 
 // Seen red without `is_open`: bad at 120 s, for the pods and for the service.
