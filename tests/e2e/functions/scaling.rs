@@ -177,8 +177,7 @@ fn change(cluster: &Cluster) -> Result<()> {
         }
         Ok(())
     })?;
-    let soon = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec:\n  defaults: {progressDeadlineSeconds: 10}\n";
-    cluster.push(&[Change::write("cluster.yaml", soon)], "Verdicts come soon")?;
+    cluster.push(&[progress_deadline(10)], "Verdicts come soon")?;
     for (changes, said) in broken_pushes(&second) {
         cluster.push(&changes, "Broken work")?;
         eventually(&format!("{said} is said of the function and in the verdict"), secs(120), || {
@@ -197,6 +196,14 @@ fn change(cluster: &Cluster) -> Result<()> {
     })
 }
 
+fn progress_deadline(seconds: u32) -> Change {
+    let defaults = format!("{{progressDeadlineSeconds: {seconds}}}");
+    let text = format!(
+        "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {{name: cluster}}\nspec: {{defaults: {defaults}}}\n"
+    );
+    Change::write("cluster.yaml", text)
+}
+
 /// What can be wrong with a push, and what is said of it: code that can't be parsed, a package that is nowhere, a module that
 /// is missing at the start, a step of a Dockerfile that fails.
 fn broken_pushes(good: &str) -> [(Vec<Change>, &'static str); 4] {
@@ -213,14 +220,19 @@ fn broken_pushes(good: &str) -> [(Vec<Change>, &'static str); 4] {
             "No matching distribution found for nowhere-to-be-found",
         ),
         (
-            vec![Change::remove("code/work/requirements.txt"), file("main.py", &at_start)],
+            // Its image has to reach another node before anything can start.
+            vec![
+                Change::remove("code/work/requirements.txt"),
+                file("main.py", &at_start),
+                progress_deadline(40),
+            ],
             "No module named 'not_there'",
         ),
         (
-            vec![file(
-                "Dockerfile",
-                &format!("FROM {}\nRUN echo it breaks here && exit 7\n", harness::IMAGE),
-            )],
+            vec![
+                file("Dockerfile", &format!("FROM {}\nRUN echo it breaks here && exit 7\n", harness::IMAGE)),
+                progress_deadline(10),
+            ],
             "it breaks here",
         ),
     ]
