@@ -7,6 +7,7 @@
 //! were seen red with `end.code == 0` alone in `succeeded` there, and with a `kills` that knows no startup probe.
 
 use std::fs;
+use std::time::Instant;
 
 use harness::{
     Change, Cluster, ClusterOptions, ContainerView, Context, IMAGE, Result, ensure, eventually, secs,
@@ -127,14 +128,14 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
         let rows: Vec<Row> = TABLE.into_iter().flatten().collect();
         let [crashing, _] = row("Always", By::Itself, 1, true, PodPhase::Running);
         let table = |pods: Vec<String>| pods.join("---\n").replace("GATES", &gates.to_string_lossy());
-        let of = |agent: bool| {
+        let half = |agent: bool| {
             let rows = rows.iter().filter(move |row| row.agent == agent);
             rows.map(|row| pod(&row.name(), row.gate(), row)).collect::<Vec<_>>()
         };
-        let mut alive = of(true);
+        let mut alive = half(true);
         alive.push(pod("crashing", "crash", &crashing));
-        cluster.push(&[Change::write("alive.yaml", table(alive))], "The table's half with an agent")?;
-        run(cluster, rows.len() / 2 + 1)?;
+        cluster.push(&[Change::write("alive.yaml", table(alive))], "Pods that end while the agent lives")?;
+        all_run(cluster, rows.len() / 2 + 1)?;
 
         open("alive")?;
         for row in rows.iter().filter(|row| row.agent) {
@@ -142,8 +143,8 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
         }
         first_restarts(cluster, &rows)?;
         let again = rows.iter().filter(|row| row.agent && row.again).count();
-        cluster.push(&[Change::write("dead.yaml", table(of(false)))], "The half without")?;
-        run(cluster, again + 1 + rows.len() / 2)?;
+        cluster.push(&[Change::write("dead.yaml", table(half(false)))], "Pods that end without an agent")?;
+        all_run(cluster, again + 1 + rows.len() / 2)?;
 
         // The first restart comes at once, the second 10 s after the second crash, the third 20 s after the third
         // crash. The agent dies during this last wait, and with it all that it kept in memory.
@@ -186,14 +187,14 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
 }
 
 /// Waits until this many pods run, each with one container and its pause container.
-fn run(cluster: &Cluster, pods: usize) -> Result<()> {
-    let began = std::time::Instant::now();
+fn all_run(cluster: &Cluster, pods: usize) -> Result<()> {
+    let began = Instant::now();
     eventually(&format!("{pods} pods run"), secs(60), || {
         let running = cluster.containers()?.iter().filter(|c| c.running).count();
         ensure!(running == 2 * pods, "{running} containers run");
         Ok(())
     })?;
-    println!("restarts: {pods} pods ran after {:?}", began.elapsed());
+    println!("restarts: {pods} pods were running after {:?}", began.elapsed());
     Ok(())
 }
 

@@ -113,14 +113,17 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
     };
     match &object.resource {
         Resource::Function(_) => {
-            let function = snapshot.functions.get(&named(object));
-            let image = function.and_then(|found| found.value.image()).map(|image| &image.state);
-            // A build has a bound of its own, and may wait for others.
-            match image {
+            let record = snapshot.functions.get(&named(object)).map(|found| &found.value);
+            let record = record.filter(|record| record.hash == object.hash);
+            match record.and_then(|record| record.image()).map(|image| &image.state) {
+                // A build has a bound of its own, and may wait for others.
                 Some(ImageState::Waiting | ImageState::Building { .. }) => Some(now),
-                // Built only now, perhaps long after the commit: its rollout begins within moments.
-                Some(ImageState::Ready) if rollout_of(snapshot, object).is_none() => Some(now),
-                _ => rollout_of(snapshot, object).map(|rollout| rollout.progressed_at),
+                // The image may have come long after the commit, and its rollout begins only now.
+                _ => {
+                    let rollout = rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
+                    let ready = record.and_then(|record| record.ready_at).filter(|at| *at <= now);
+                    rollout.into_iter().chain(ready).max()
+                }
             }
         }
         Resource::Workflow(_) => {

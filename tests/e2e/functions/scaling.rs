@@ -177,8 +177,8 @@ fn change(cluster: &Cluster) -> Result<()> {
         }
         Ok(())
     })?;
-    cluster.push(&[progress_deadline(10)], "Verdicts come soon")?;
-    for (changes, said) in broken_pushes(&second) {
+    for (mut changes, deadline, said) in broken_pushes(&second) {
+        changes.push(progress_deadline(deadline));
         cluster.push(&changes, "Broken work")?;
         eventually(&format!("{said} is said of the function and in the verdict"), secs(120), || {
             let function = cluster.cli(&["describe", "function/work"])?.ok()?;
@@ -204,35 +204,34 @@ fn progress_deadline(seconds: u32) -> Change {
     Change::write("cluster.yaml", text)
 }
 
-/// What can be wrong with a push, and what is said of it: code that can't be parsed, a package that is nowhere, a module that
-/// is missing at the start, a step of a Dockerfile that fails.
-fn broken_pushes(good: &str) -> [(Vec<Change>, &'static str); 4] {
+/// What can be wrong with a push, the seconds after which its verdict may come, and what is said of it: code that can't be
+/// parsed, a package that is nowhere, a module that is missing at the start, a step of a Dockerfile that fails.
+fn broken_pushes(good: &str) -> [(Vec<Change>, u32, &'static str); 4] {
     let file = |name: &str, text: &str| code("work", name, text);
     let at_start = format!("import not_there\n{good}");
     [
-        (vec![file("main.py", "def main(params:\n    return {}\n")], "SyntaxError"),
+        (vec![file("main.py", "def main(params:\n    return {}\n")], 10, "SyntaxError"),
         (
             vec![
                 file("main.py", good),
                 file("requirements.txt", "nowhere-to-be-found==1\n"),
                 file("wheels/README", "None.\n"),
             ],
+            10,
             "No matching distribution found for nowhere-to-be-found",
         ),
         (
-            // Its image has to reach another node before anything can start.
-            vec![
-                Change::remove("code/work/requirements.txt"),
-                file("main.py", &at_start),
-                progress_deadline(40),
-            ],
+            vec![Change::remove("code/work/requirements.txt"), file("main.py", &at_start)],
+            // It can crash only when its image has reached another node.
+            60,
             "No module named 'not_there'",
         ),
         (
-            vec![
-                file("Dockerfile", &format!("FROM {}\nRUN echo it breaks here && exit 7\n", harness::IMAGE)),
-                progress_deadline(10),
-            ],
+            vec![file(
+                "Dockerfile",
+                &format!("FROM {}\nRUN echo it breaks here && exit 7\n", harness::IMAGE),
+            )],
+            10,
             "it breaks here",
         ),
     ]

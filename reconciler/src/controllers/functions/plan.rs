@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::{Key, prefix};
-use schema::kinds::function::FunctionSpec;
+use schema::kinds::function::{FunctionSpec, ImageState};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
@@ -117,6 +117,7 @@ impl Planned<'_> {
         let decided = scaled.decide(self.now);
         let record = FunctionRecord {
             hash: self.object.hash.clone(),
+            ready_at: self.ready_at(&images, before.map(|before| &before.value)),
             images,
             wanted: decided.replicas,
             replicas,
@@ -138,6 +139,16 @@ impl Planned<'_> {
         if let Some(at) = decided.again_at {
             out.again_by(at);
         }
+    }
+
+    /// Since when the image that replicas are to run is there.
+    fn ready_at(&self, images: &[FunctionImage], before: Option<&FunctionRecord>) -> Option<Timestamp> {
+        let image = images.first().filter(|image| image.state == ImageState::Ready)?;
+        let known = before.filter(|before| {
+            let former = before.image();
+            former.is_some_and(|it| it.reference == image.reference && it.state == ImageState::Ready)
+        });
+        known.and_then(|before| before.ready_at).or(Some(self.now))
     }
 
     /// When there last was a call, as far as the record is to say.

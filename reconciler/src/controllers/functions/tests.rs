@@ -103,7 +103,8 @@ fn one_node_builds_and_what_is_built_is_ordered_no_more() {
     let first = plan(&builder.snapshot, at(0));
     assert_eq!(orders(&first), [("n1".to_owned(), true)], "{first}");
     let record: FunctionRecord = written(&first, &record_key(&object)).unwrap();
-    assert_eq!(record.images[0].state, ImageState::Building { node: "n1".to_owned() });
+    let building = ImageState::Building { node: "n1".to_owned() };
+    assert_eq!((&record.images[0].state, record.ready_at), (&building, None));
     let builder = builder.after(&first);
     assert!(orders(&plan(&builder.snapshot, at(1))).is_empty());
     let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
@@ -114,6 +115,7 @@ fn one_node_builds_and_what_is_built_is_ordered_no_more() {
         (record.images[0].state.clone(), record.images[0].nodes.clone()),
         (ImageState::Ready, vec!["n1".to_owned()])
     );
+    assert_eq!(record.ready_at, Some(at(2)));
     assert!(plan(&builder.after(&built).snapshot, at(3)).writes.is_empty());
 }
 

@@ -1,16 +1,18 @@
 //! Verdicts over time.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::Kind;
+use schema::kinds::function::ImageState;
 use schema::kinds::job::JobPhase;
 use schema::kinds::pod::PodPhase;
 use schema::meta::NamespacedName;
-use schema::records::{FunctionRecord, SourceErrorKind, SourceState, Verdict};
-use schema::snapshot::{Snapshot, health};
+use schema::records::{FunctionImage, FunctionRecord, SourceErrorKind, SourceState, Verdict};
+use schema::snapshot::{Snapshot, Versioned, health};
 
 use super::plan::{Verdicts, plan};
 use crate::gitops::tests::kit::{Cluster, JOB, Repo, pod, pods};
-use crate::view::testing::stored;
 
 async fn decided(cluster: &mut Cluster, after: i64) -> Verdicts {
     let applied = cluster.revisions().await.last().map_or(Timestamp::UNIX_EPOCH, |r| r.applied_at);
@@ -69,7 +71,7 @@ async fn a_pod_that_only_began_to_run_makes_no_commit_good() {
             "state": {"running": {"startedAt": started_at}}});
         let mut status = (*status).clone();
         status.value.container_statuses = vec![serde_json::from_value(container).unwrap()];
-        snapshot.pod_status.insert(place.clone(), std::sync::Arc::new(status));
+        snapshot.pod_status.insert(place.clone(), Arc::new(status));
         let reported = plan(&snapshot, &["main".to_owned()].into(), now);
         (reported.decided.len(), reported.again_at.map(|at| at.duration_since(now).as_secs()))
     };
@@ -134,7 +136,7 @@ async fn a_commit_is_not_bad_while_its_job_gets_on() {
 
 // Seen red with the time counted from the push, once the image is there: bad at 120 s, its rollout not even begun.
 #[tokio::test]
-async fn a_commit_is_not_bad_between_a_functions_image_and_its_first_rollout() {
+async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
     let function =
         "apiVersion: minik8s.io/v1\nkind: Function\nmetadata: {name: hello}\nspec: {source: code}\n";
     let mut repo = Repo::new(pods(["a"]));
@@ -147,25 +149,35 @@ async fn a_commit_is_not_bad_between_a_functions_image_and_its_first_rollout() {
     let mut snapshot = cluster.reflect().await.clone();
     let object = snapshot.objects.values().find(|object| object.value.kind() == Kind::Function);
     let object = object.expect("there is a function").value.clone();
-    let judged = |snapshot: &Snapshot, after: i64| {
-        let now = applied + SignedDuration::from_secs(after);
-        verdicts(&plan(snapshot, &["main".to_owned()].into(), now))
+    let after = |seconds: i64| applied + SignedDuration::from_secs(seconds);
+    let judged = |snapshot: &Snapshot, seconds: i64| {
+        verdicts(&plan(snapshot, &["main".to_owned()].into(), after(seconds)))
     };
-    let image = serde_json::json!({"reference": "minik8s.local/function:0", "id": "sha256:0", "state": {"state": "ready"}});
-    let record = FunctionRecord {
-        hash: object.hash.clone(),
-        images: vec![serde_json::from_value(image).unwrap()],
-        ..FunctionRecord::default()
+    let bad = |why: &str| {
+        let why = format!("Function/default/hello: not healthy within 120 s: {why}");
+        vec![(1, Verdict::Bad { why })]
     };
-    snapshot.functions.insert(NamespacedName::new("default", "hello"), stored(record));
-    assert_eq!(judged(&snapshot, 500), []);
-    // Its rollout has the deadline from its own beginning.
-    let began = applied + SignedDuration::from_secs(500);
-    let rollout = serde_json::json!({"objectHash": object.hash, "commit": "", "wanted": "new", "startedAt": began,
-        "progressedAt": began, "best": {"updated": 0, "available": 0, "old": 0}, "status": {"observedGeneration": object.generation, "desiredReplicas": 1}});
-    snapshot.rollouts.insert(object.reference(), stored(serde_json::from_value(rollout).unwrap()));
-    assert_eq!(judged(&snapshot, 619), []);
-    assert!(matches!(judged(&snapshot, 620)[..], [(1, Verdict::Bad { .. })]));
+    let mut record = |hash: &str, state: ImageState, ready_at: Option<i64>| {
+        let reference = "minik8s.local/function:0".to_owned();
+        let image = FunctionImage { reference, id: None, state, nodes: Vec::new(), registry: None };
+        let record = FunctionRecord {
+            hash: hash.to_owned(),
+            images: vec![image],
+            ready_at: ready_at.map(after),
+            ..FunctionRecord::default()
+        };
+        let stored = Versioned { value: record, create_revision: 1, mod_revision: 1 };
+        snapshot.functions.insert(NamespacedName::new("default", "hello"), Arc::new(stored));
+        snapshot.clone()
+    };
+    let building = ImageState::Building { node: "n1".to_owned() };
+    assert_eq!(judged(&record(&object.hash, building.clone(), None), 500), []);
+    let built = record(&object.hash, ImageState::Ready, Some(500));
+    assert_eq!(judged(&built, 619), []);
+    assert_eq!(judged(&built, 620), bad("its first replica is not made yet"));
+    // Seen red without the look at the hash: open for as long as the former version is built.
+    let former = record("former", building, None);
+    assert_eq!(judged(&former, 120), bad("the functions controller has not taken this version in yet"));
 }
 
 // Seen red without `is_open`: bad at 120 s, for the pods and for the service.
@@ -242,7 +254,7 @@ async fn the_deadline_counts_from_the_last_progress_and_is_the_clusters() {
             "restartCount": restarts, "state": {"running": {"startedAt": at(100)}}});
         let mut status = (*status).clone();
         status.value.container_statuses = vec![serde_json::from_value(container).unwrap()];
-        snapshot.pod_status.insert(place.clone(), std::sync::Arc::new(status));
+        snapshot.pod_status.insert(place.clone(), Arc::new(status));
         !plan(&snapshot, &["main".to_owned()].into(), at(now)).decided.is_empty()
     };
     assert_eq!([is_bad(0, 219), is_bad(0, 220)], [false, true]);
@@ -321,7 +333,7 @@ async fn what_waits_for_one_that_waits_itself_has_no_deadline_yet() {
         let why = why.to_owned();
         status.value.waiting =
             vec![schema::records::Waiting { object: reference("d"), on: reference("c"), why, since }];
-        snapshot.sources.insert("main".to_owned(), std::sync::Arc::new(status.clone()));
+        snapshot.sources.insert("main".to_owned(), Arc::new(status.clone()));
         verdicts(&plan(&snapshot, &["main".to_owned()].into(), applied + SignedDuration::from_secs(600)))
     };
     assert_eq!(decided("it waits itself", Some(applied)), []);
@@ -344,7 +356,7 @@ async fn a_service_gets_on_as_the_pods_of_its_commit_do() {
     let at = |after: i64| applied + SignedDuration::from_secs(after);
     let mut status = (*status).clone();
     status.value.start_time = Some(at(100));
-    snapshot.pod_status.insert(place, std::sync::Arc::new(status));
+    snapshot.pod_status.insert(place, Arc::new(status));
     let is_bad = |now: i64| !plan(&snapshot, &["main".to_owned()].into(), at(now)).decided.is_empty();
     assert_eq!([is_bad(219), is_bad(220)], [false, true]);
 }

@@ -52,7 +52,7 @@ struct Running {
 /// One waiter's hold of a pull.
 pub(crate) struct Joined {
     pub(crate) pull: Shared<PullFuture>,
-    /// How far it is, as a part of a sentence; none before its turn.
+    /// How far it is, worded to follow a colon; none before its turn.
     pub(crate) progress: watch::Receiver<Option<String>>,
 }
 
@@ -108,7 +108,7 @@ impl Pulls {
         shown: watch::Sender<Option<String>>,
     ) -> Result<ImageFacts, DockerError> {
         if image_hash(image).is_some() {
-            shown.send_replace(Some("it comes from the cluster's registry or from another node".to_owned()));
+            shown.send_replace(Some("coming from the cluster's registry or another node".to_owned()));
             self.peers.bring(image).await?;
             return Ok(self.docker.image(image).await?.unwrap_or_default());
         }
@@ -199,11 +199,11 @@ mod tests {
         }
     }
 
-    /// Its nodes take long to answer.
-    struct SlowPeers;
+    /// Nodes that never answer.
+    struct SilentPeers;
 
     #[async_trait::async_trait]
-    impl ImageSource for SlowPeers {
+    impl ImageSource for SilentPeers {
         async fn bring(&self, _: &str) -> Result<(), DockerError> {
             std::future::pending().await
         }
@@ -264,11 +264,11 @@ mod tests {
         assert_eq!(order, images, "first come, first served");
     }
 
-    // Seen red without progress for images of functions: it "waits for one of 3 pulls to end".
+    // Seen red without progress for images of functions: all of them wait "for one of 3 pulls to end".
     #[tokio::test]
-    async fn a_function_image_on_its_way_waits_for_no_other_pull() {
+    async fn a_function_image_that_has_its_turn_is_on_its_way_and_waits_no_more() {
         let mut rig = rig(&[], false);
-        rig.pulls.peers = Arc::new(SlowPeers);
+        rig.pulls.peers = Arc::new(SilentPeers);
         let images = (0..=PULLS).map(|n| format!("minik8s.local/function:{n:032}"));
         let joined: Vec<Joined> = images.map(|image| rig.pulls.join(&image, Vec::new())).collect();
         let waiters: Vec<_> = joined.iter().map(|joined| tokio::spawn(joined.pull.clone())).collect();
