@@ -369,7 +369,7 @@ fn contract() -> String {
          Values are JSON, 64\nKiB at most. Every key has exactly one writer, and every write is a \
          transaction guarded by the key's revision; those\nof the reconciler also by the create revision of \
          `leader`. Not guarded are `heartbeats/`, `events/` and `requests/`. A\nreconciler that is asked \
-         again counts that at the former request, whoever took it, and deletes the oldest ones where\nthere \
+         again counts that at the former request, which another may have taken, and deletes the oldest ones where\nthere \
          are too many. Only the leader writes the heads, journals, payloads and definitions of runs, under \
          its fence: to\ncompact a journal or to delete a run it compares no other revision. Any reconciler \
          may ask for a run, if neither the\nrun nor a request for it is there; the leader deletes the \

@@ -22,9 +22,8 @@ pub struct FunctionRecord {
     pub hash: String,
     /// Its images: that of the object as it is first, then those of versions that still run.
     pub images: Vec<FunctionImage>,
-    /// Since when the first of them is there; none before it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ready_at: Option<Timestamp>,
+    /// When the first of them became ready; none while it is not.
+    pub image_ready_at: Option<Timestamp>,
     /// Replicas that there are to be.
     pub wanted: u32,
     /// Replicas that take calls, sorted by pod.

@@ -15,7 +15,8 @@ use crate::kinds::{Health, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
 use crate::records::{
-    ClusterSettings, JobReport, PodInstance, Rollout, RouteRecord, ServiceRecord, WorkflowRecord,
+    ClusterSettings, FunctionRecord, JobReport, PodInstance, Rollout, RouteRecord, ServiceRecord,
+    WorkflowRecord,
 };
 
 /// The health of a live object.
@@ -113,15 +114,15 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
     };
     match &object.resource {
         Resource::Function(_) => {
-            let record = snapshot.functions.get(&named(object)).map(|found| &found.value);
-            let record = record.filter(|record| record.hash == object.hash);
+            let record = function_record(snapshot, object);
             match record.and_then(|record| record.image()).map(|image| &image.state) {
                 // A build has a bound of its own, and may wait for others.
                 Some(ImageState::Waiting | ImageState::Building { .. }) => Some(now),
-                // The image may have come long after the commit, and its rollout begins only now.
+                // The image may have come long after the commit, and its rollout begins only then.
                 _ => {
                     let rollout = rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
-                    let ready = record.and_then(|record| record.ready_at).filter(|at| *at <= now);
+                    // A time to come is of a leader whose clock was wrong.
+                    let ready = record.and_then(|record| record.image_ready_at).map(|at| at.min(now));
                     rollout.into_iter().chain(ready).max()
                 }
             }
@@ -253,8 +254,7 @@ fn job_report<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<(String, &'
 
 /// How well a function is: its image first, then its rollout.
 fn function(snapshot: &Snapshot, object: &Object) -> Health {
-    let record = snapshot.functions.get(&named(object)).map(|found| &found.value);
-    let Some(record) = record.filter(|record| record.hash == object.hash) else {
+    let Some(record) = function_record(snapshot, object) else {
         return Health::Progressing {
             why: "the functions controller has not taken this version in yet".to_owned(),
         };
@@ -274,6 +274,12 @@ fn function(snapshot: &Snapshot, object: &Object) -> Health {
         },
         Some(_) => health,
     }
+}
+
+/// The record of a function, once it speaks of the object as it is.
+fn function_record<'a>(snapshot: &'a Snapshot, object: &Object) -> Option<&'a FunctionRecord> {
+    let record = &snapshot.functions.get(&named(object))?.value;
+    (record.hash == object.hash).then_some(record)
 }
 
 /// A function whose image can be had, or which has run before, has its pods; any has its record.

@@ -204,7 +204,7 @@ fn progress_deadline(seconds: u32) -> Change {
     Change::write("cluster.yaml", text)
 }
 
-/// What can be wrong with a push, the seconds after which its verdict may come, and what is said of it: code that can't be
+/// What can be wrong with a push, its progress deadline in seconds, and what is said of it: code that can't be
 /// parsed, a package that is nowhere, a module that is missing at the start, a step of a Dockerfile that fails.
 fn broken_pushes(good: &str) -> [(Vec<Change>, u32, &'static str); 4] {
     let file = |name: &str, text: &str| code("work", name, text);
@@ -222,7 +222,7 @@ fn broken_pushes(good: &str) -> [(Vec<Change>, u32, &'static str); 4] {
         ),
         (
             vec![Change::remove("code/work/requirements.txt"), file("main.py", &at_start)],
-            // It can crash only when its image has reached another node.
+            // It can crash only once its image has reached another node.
             60,
             "No module named 'not_there'",
         ),

@@ -121,7 +121,7 @@ impl fmt::Display for DecisionReason {
             DecisionReason::Containers => f.write_str("containers are to be started"),
             DecisionReason::PauseGone => f.write_str("its pause container is gone"),
             DecisionReason::PauseEndedEarly => f.write_str(
-                "its pause container ended within seconds of its start and is made anew in a moment; see docker logs and the node's memory if it stays so",
+                "its pause container ended within seconds of its start and is made again in a moment; see docker logs and the node's memory if it stays so",
             ),
             DecisionReason::LinkOff => f.write_str("its link is checked and repaired"),
             DecisionReason::Unhealthy => f.write_str("containers that failed a probe are being stopped"),

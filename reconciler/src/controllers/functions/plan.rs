@@ -117,7 +117,7 @@ impl Planned<'_> {
         let decided = scaled.decide(self.now);
         let record = FunctionRecord {
             hash: self.object.hash.clone(),
-            ready_at: self.ready_at(&images, before.map(|before| &before.value)),
+            image_ready_at: self.image_ready_at(&images, before.map(|before| &before.value)),
             images,
             wanted: decided.replicas,
             replicas,
@@ -141,14 +141,13 @@ impl Planned<'_> {
         }
     }
 
-    /// Since when the image that replicas are to run is there.
-    fn ready_at(&self, images: &[FunctionImage], before: Option<&FunctionRecord>) -> Option<Timestamp> {
+    /// When the image that new replicas run became ready.
+    fn image_ready_at(&self, images: &[FunctionImage], before: Option<&FunctionRecord>) -> Option<Timestamp> {
         let image = images.first().filter(|image| image.state == ImageState::Ready)?;
-        let known = before.filter(|before| {
-            let former = before.image();
-            former.is_some_and(|it| it.reference == image.reference && it.state == ImageState::Ready)
-        });
-        known.and_then(|before| before.ready_at).or(Some(self.now))
+        let known =
+            before.filter(|before| before.image().is_some_and(|former| former.reference == image.reference));
+        // A time to come is of a leader whose clock was wrong.
+        known.and_then(|before| before.image_ready_at).map_or(Some(self.now), |at| Some(at.min(self.now)))
     }
 
     /// When there last was a call, as far as the record is to say.

@@ -104,7 +104,7 @@ fn one_node_builds_and_what_is_built_is_ordered_no_more() {
     assert_eq!(orders(&first), [("n1".to_owned(), true)], "{first}");
     let record: FunctionRecord = written(&first, &record_key(&object)).unwrap();
     let building = ImageState::Building { node: "n1".to_owned() };
-    assert_eq!((&record.images[0].state, record.ready_at), (&building, None));
+    assert_eq!((&record.images[0].state, record.image_ready_at), (&building, None));
     let builder = builder.after(&first);
     assert!(orders(&plan(&builder.snapshot, at(1))).is_empty());
     let builder = builder.put(&Key::NodeImage("n1".to_owned(), hash(&object)), &ready(&object));
@@ -115,8 +115,22 @@ fn one_node_builds_and_what_is_built_is_ordered_no_more() {
         (record.images[0].state.clone(), record.images[0].nodes.clone()),
         (ImageState::Ready, vec!["n1".to_owned()])
     );
-    assert_eq!(record.ready_at, Some(at(2)));
-    assert!(plan(&builder.after(&built).snapshot, at(3)).writes.is_empty());
+    assert_eq!(record.image_ready_at, Some(at(2)));
+    let builder = builder.after(&built);
+    assert!(plan(&builder.snapshot, at(3)).writes.is_empty());
+    // A time to come, of a leader whose clock was wrong, is corrected; an image that is lost and built again has a new time.
+    let ahead = FunctionRecord { image_ready_at: Some(at(900)), ..record };
+    let builder = builder.put(&record_key(&object), &ahead);
+    let ready_at =
+        |plan: &Writes| written(plan, &record_key(&object)).map(|it: FunctionRecord| it.image_ready_at);
+    let corrected = plan(&builder.snapshot, at(4));
+    assert_eq!(ready_at(&corrected), Some(Some(at(4))));
+    let node_image = Key::NodeImage("n1".to_owned(), hash(&object));
+    let lost = builder.after(&corrected).delete(&node_image);
+    let again = plan(&lost.snapshot, at(5));
+    assert_eq!(ready_at(&again), Some(None));
+    let rebuilt = plan(&lost.after(&again).put(&node_image, &ready(&object)).snapshot, at(6));
+    assert_eq!(ready_at(&rebuilt), Some(Some(at(6))));
 }
 
 // Seen red with an order that names no base.

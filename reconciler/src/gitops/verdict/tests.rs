@@ -163,7 +163,7 @@ async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
         let record = FunctionRecord {
             hash: hash.to_owned(),
             images: vec![image],
-            ready_at: ready_at.map(after),
+            image_ready_at: ready_at.map(after),
             ..FunctionRecord::default()
         };
         let stored = Versioned { value: record, create_revision: 1, mod_revision: 1 };
@@ -175,7 +175,18 @@ async fn a_commit_with_a_function_has_its_time_from_when_the_image_is_there() {
     let built = record(&object.hash, ImageState::Ready, Some(500));
     assert_eq!(judged(&built, 619), []);
     assert_eq!(judged(&built, 620), bad("its first replica is not made yet"));
-    // Seen red without the look at the hash: open for as long as the former version is built.
+    assert_eq!(judged(&record(&object.hash, ImageState::Ready, Some(501)), 500), []);
+    // A rollout that gets on has its time from then.
+    let mut rolled = record(&object.hash, ImageState::Ready, Some(500));
+    let rollout = serde_json::json!({"objectHash": object.hash, "commit": "", "wanted": "new", "startedAt": after(510),
+        "progressedAt": after(510), "best": {"updated": 0, "available": 0, "old": 0},
+        "status": {"observedGeneration": object.generation, "desiredReplicas": 1}});
+    let rollout =
+        Versioned { value: serde_json::from_value(rollout).unwrap(), create_revision: 1, mod_revision: 1 };
+    rolled.rollouts.insert(object.reference(), Arc::new(rollout));
+    assert_eq!(judged(&rolled, 629), []);
+    assert!(matches!(judged(&rolled, 630)[..], [(1, Verdict::Bad { .. })]));
+    // Seen red without the look at the hash: open for as long as the former version is being built.
     let former = record("former", building, None);
     assert_eq!(judged(&former, 120), bad("the functions controller has not taken this version in yet"));
 }

@@ -266,7 +266,7 @@ mod tests {
 
     // Seen red without progress for images of functions: all of them wait "for one of 3 pulls to end".
     #[tokio::test]
-    async fn a_function_image_that_has_its_turn_is_on_its_way_and_waits_no_more() {
+    async fn a_function_image_that_has_its_turn_no_longer_waits() {
         let mut rig = rig(&[], false);
         rig.pulls.peers = Arc::new(SilentPeers);
         let images = (0..=PULLS).map(|n| format!("minik8s.local/function:{n:032}"));

@@ -44,7 +44,7 @@ pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
             }
             (Some(_), Some(_)) => says(["the function's replicas are replaced, its image stays"]),
             _ if is_built_anew(case, before.zip(after)) => {
-                says(["the function is built anew, then its replicas are replaced"])
+                says(["the function is built again, then its replicas are replaced"])
             }
             _ => says(["the function's replicas are replaced, its image stays"]),
         },
