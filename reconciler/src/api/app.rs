@@ -1,6 +1,6 @@
 //! What every handler reads.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use schema::control::LoopRuns;
 use schema::store::SharedStore;
@@ -29,7 +29,8 @@ pub struct ApiDeps {
 
 pub(super) struct Shared {
     pub(super) deps: ApiDeps,
-    pub(super) nodes: reqwest::Client,
+    /// Asks nodes for logs.
+    pub(super) nodes: LazyLock<reqwest::Client>,
     pub(super) log_streams: Arc<Semaphore>,
     pub(super) blob_streams: Arc<Semaphore>,
     /// Simulations of changes; each takes a core as long as it lasts.

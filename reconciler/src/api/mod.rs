@@ -3,7 +3,7 @@
 //! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
 //! nothing but the sync request of `POST /v1/sync`, and what asks for a run. Every error is `{"error", "help"}`.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -60,7 +60,7 @@ pub fn router(deps: ApiDeps) -> Router {
     let calls = calls::router(calls);
     let shared = Shared {
         deps,
-        nodes: logs::client(),
+        nodes: LazyLock::new(logs::client),
         log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
         blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
         simulations: Arc::new(Semaphore::new(1)),

@@ -1,5 +1,6 @@
 //! Calls a function for a run, through the gateway of any node, until there is an answer.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use reqwest::{Response, StatusCode, header};
@@ -34,7 +35,8 @@ const ERROR_MAX_CHARS: usize = 256;
 
 /// Calls functions.
 pub(super) struct Caller {
-    http: reqwest::Client,
+    /// Made at the first call: for each client OpenSSL reads all CAs of the machine, which would hold up the start.
+    http: LazyLock<reqwest::Client>,
     snapshot: SnapshotReader,
     /// Until then a gateway may refuse this reconciler because it does not know yet that it leads.
     known_at: Instant,
@@ -66,8 +68,11 @@ enum Attempt {
 impl Caller {
     /// A caller that gateways know as the leader's in this time.
     pub(super) fn new(snapshot: SnapshotReader, unknown_for: Duration) -> Self {
-        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
-        Self { http: http.unwrap_or_default(), snapshot, known_at: Instant::now() + unknown_for }
+        let http: LazyLock<reqwest::Client> = LazyLock::new(|| {
+            let built = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
+            built.unwrap_or_default()
+        });
+        Self { http, snapshot, known_at: Instant::now() + unknown_for }
     }
 
     /// Makes the call until it is answered. Who waits bounds the time, by dropping it. Its id goes to `beats` for as long
