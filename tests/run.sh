@@ -112,11 +112,25 @@ lint() {
 	! grep -qE '^(warning|error)' "$log"
 }
 
-documents() { RUSTDOCFLAGS="-D warnings" cargo doc "${all[@]}" --no-deps --document-private-items --quiet; }
+# The lints of rustdoc, without the pages, which take most of the time. The option wants RUSTC_BOOTSTRAP, and only
+# rustdoc gets it: cargo would build everything anew for it.
+documents() {
+	printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$scratch/rustdoc" && chmod +x "$scratch/rustdoc" &&
+		RUSTDOC=$scratch/rustdoc RUSTDOCFLAGS="-D warnings -Z unstable-options --check" \
+			cargo doc "${all[@]}" --no-deps --document-private-items --quiet
+}
 
-# All test programs but the end-to-end one, one at a time: some have bounds in real time. Doc comments hold no code to run.
+# All test programs but the end-to-end one, in two rows: those within the crates, which compute, beside those that wait
+# for Docker and etcd. Doc comments hold no code to run.
 unit() {
-	build test "${all[@]}" --no-fail-fast --quiet --lib --bins --test '[!e]*' --test 'e[!2]*'
+	local status=0 waits
+	# A shell lets its background jobs ignore an interrupt.
+	(trap - INT && build test "${all[@]}" --no-fail-fast --quiet --test '[!e]*' --test 'e[!2]*') >"$scratch/waits.log" 2>&1 &
+	waits=$!
+	build test "${all[@]}" --no-fail-fast --quiet --lib --bins || status=$?
+	wait "$waits" || status=$?
+	cat "$scratch/waits.log"
+	return "$status"
 }
 
 # A node of the quickstart's kind runs while the tests do: neither may disturb the other.
@@ -161,7 +175,8 @@ ensure_docker "$scratch/dockerd.pid" "$scratch/dockerd.log"
 
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 # A build from nothing is quicker, and takes half the disk, without what the next one could reuse.
-[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
+# Nobody looks at line numbers there: no backtrace is printed.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 # The same selection everywhere, so that no dependency is built twice with other features.
 all=(--locked --workspace --all-features)
 stage format cargo fmt --all --check
