@@ -112,12 +112,25 @@ lint() {
 	! grep -qE '^(warning|error)' "$log"
 }
 
-# The lints of rustdoc, without the pages, which take most of the time. The option wants RUSTC_BOOTSTRAP, and only
-# rustdoc gets it: cargo would build everything anew for it.
+# The lints of rustdoc on our libraries, with what the build made. `cargo doc` would check all dependencies once more, and
+# render pages. For doc tests, of which there are none, cargo calls rustdoc with all it needs; the wrapper has it lint
+# instead.
 documents() {
-	printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$scratch/rustdoc" && chmod +x "$scratch/rustdoc" &&
-		RUSTDOC=$scratch/rustdoc RUSTDOCFLAGS="-D warnings -Z unstable-options --check" \
-			cargo doc "${all[@]}" --no-deps --document-private-items --quiet
+	cat >"$scratch/rustdoc" <<-'END'
+		#!/bin/bash
+		args=()
+		while [ $# -gt 0 ]; do
+			case $1 in
+			--test) ;;
+			--test-run-directory) shift ;;
+			*) args+=("$1") ;;
+			esac
+			shift
+		done
+		RUSTC_BOOTSTRAP=1 exec rustdoc "${args[@]}" --check --document-private-items -Z unstable-options -D warnings
+	END
+	chmod +x "$scratch/rustdoc"
+	RUSTDOC=$scratch/rustdoc build test "${all[@]}" --doc --quiet
 }
 
 # All test programs but the end-to-end one, in two rows: those within the crates, which compute, beside those that wait
@@ -149,8 +162,8 @@ run_beside() {
 }
 
 # The end-to-end tests hold a cluster each, and wait much of the time, for leases and grace periods: four at once leave two
-# cores idle for a tenth of it, so five go. They go by name, and the longest have names that come early: a_long, autoscales, functions,
-# jobs.
+# cores idle for a tenth of it, so five go. They go by name, and the longest have names that come early: a_long,
+# autoscales, functions, jobs.
 end_to_end() {
 	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=5
 }
