@@ -6,14 +6,6 @@ use anyhow::{Result, bail};
 
 /// Between two looks at a condition: short beside anything that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Between two looks at one that takes long to come true.
-const LOOK_EVERY_AT_MOST: Duration = Duration::from_millis(400);
-
-/// The pause before the next look after a wait of this length: a sixteenth of it, so that looking leaves the machine to
-/// what is waited for.
-fn pause(waited: Duration) -> Duration {
-    (waited / 16).clamp(LOOK_EVERY, LOOK_EVERY_AT_MOST)
-}
 
 /// A time in seconds.
 pub fn secs(seconds: u64) -> Duration {
@@ -29,11 +21,10 @@ pub fn eventually<T>(what: &str, within: Duration, mut look: impl FnMut() -> Res
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
-        let waited = start.elapsed();
-        if waited >= within {
+        if start.elapsed() >= within {
             bail!("not within {within:?}: {what}; last seen: {seen:#}");
         }
-        std::thread::sleep(pause(waited));
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -53,13 +44,6 @@ pub fn holds(what: &str, during: Duration, mut look: impl FnMut() -> Result<()>)
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_wait_looks_less_often() {
-        for (waited, expected) in [(0, 50), (800, 50), (1_600, 100), (6_400, 400), (60_000, 400)] {
-            assert_eq!(pause(Duration::from_millis(waited)), Duration::from_millis(expected), "{waited} ms");
-        }
-    }
 
     #[test]
     fn a_wait_ends_with_the_last_observation() {
