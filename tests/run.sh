@@ -162,10 +162,10 @@ run_beside() {
 }
 
 # The end-to-end tests hold a cluster each, and wait much of the time, for leases and grace periods: four at once leave two
-# cores idle for a tenth of it, so five go. They go by name, and the longest have names that come early: a_long,
-# autoscales, functions, jobs.
+# cores idle for a tenth of it. They go by name, and the longest have names that come early: a_long, autoscales, functions,
+# jobs.
 end_to_end() {
-	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=5
+	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=4
 }
 
 # What the node beside the tests is like after them; and a call of its function, which is asleep when they end.
