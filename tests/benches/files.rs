@@ -2,20 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
 use harness::manifests::sleeper;
 use harness::{Change, Cluster, ClusterOptions, Context, RepoAccess, Result, ensure, eventually, secs};
-use schema::keys::{Key, prefix};
+use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
-use schema::store::etcd::{Access, EtcdStore};
-use schema::store::{Store, WatchEvent};
-use tokio::runtime::Runtime;
 
 use crate::Scale;
 use crate::figures::{Row, Series, Table, ms};
 use crate::idle::{cpu_time, resident_mib};
 use crate::pods::sync;
+use crate::written::NextWrite;
 
 /// Polls that are watched for what they cost.
 const POLLS: usize = 40;
@@ -82,25 +79,9 @@ fn until_written(
     announce: impl FnOnce() -> Result<Instant>,
 ) -> Result<Duration> {
     let object = ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: pod.into() };
-    let wanted = Key::Object(object).to_string();
-    let runtime = Runtime::new()?;
-    let endpoint = cluster.etcd.endpoint().to_owned();
-    let store = runtime.block_on(EtcdStore::connect(&Access::anonymous(&[endpoint]), secs(5)))?;
-    let from = cluster.etcd.revision()? + 1;
-    let mut changes = runtime.block_on(store.watch(prefix::OBJECTS, from))?;
+    let write = NextWrite::of(cluster, &Key::Object(object))?;
     let start = announce()?;
-    runtime.block_on(async {
-        let seen = tokio::time::timeout(secs(30), async {
-            while let Some(batch) = changes.next().await {
-                let is_it = |event: &WatchEvent| matches!(event, WatchEvent::Put(put) if put.key == wanted);
-                if batch?.events.iter().any(is_it) {
-                    return Ok(start.elapsed());
-                }
-            }
-            Err(harness::Error::msg("the watch ended"))
-        });
-        seen.await.context("not written within 30 s")?
-    })
+    Ok(write.seen()?.duration_since(start))
 }
 
 /// Changes one file after the other, and measures each from when `announce` announced it.

@@ -21,6 +21,7 @@ mod rules;
 mod runs;
 mod swarm;
 mod workloads;
+mod written;
 
 use harness::Result;
 

@@ -5,9 +5,6 @@
 //! chain is looked at that is written last.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use harness::{Change, Cluster, ClusterOptions, Context, NetWorld, Result, Where, ensure, eventually};
@@ -18,6 +15,7 @@ use schema::meta::NamespacedName;
 use crate::Scale;
 use crate::figures::{Row, Series, Table, ms, ratio};
 use crate::pods::sync;
+use crate::written::NextWrite;
 
 /// Endpoints of each service.
 const ENDPOINTS: usize = 10;
@@ -130,14 +128,14 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
         let chain = chain_of(net, number)?;
         let before = net.run("iptables", &["-w", "-t", "nat", "-S", &chain])?;
         cluster.repo.push(&[service(number, version)], "Move one")?;
-        let stored =
-            next_write(cluster, &Key::Service(NamespacedName::new("default", format!("s{number}"))))?;
+        let key = Key::Service(NamespacedName::new("default", format!("s{number}")));
+        let write = NextWrite::of(cluster, &key)?;
         let begun = Instant::now();
         sync(cluster)?;
         let done = wait_chain(net, &chain, |rules| !rules.is_empty() && rules != before)?;
-        let stored = stored.seen.recv_timeout(PROGRAMMED_MAX).context("etcdctl saw no write")?;
         ours.add(done.duration_since(begun));
-        of_record.add(done.saturating_duration_since(stored));
+        let of_the_record = done.checked_duration_since(write.seen()?);
+        of_record.add(of_the_record.context("the rules moved before etcd sent the record")?);
         let mark = format!("--to-destination {}:80", address(number, 0, version));
         let rules = net.run("iptables-save", &["-t", "nat"])?;
         ensure!(rules.contains(&mark), "no rule of {mark}");
@@ -161,35 +159,6 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
         }
     }
     Ok(())
-}
-
-/// An `etcdctl` that waits for a write.
-struct Watch {
-    etcdctl: Child,
-    seen: Receiver<Instant>,
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.etcdctl.kill();
-        let _ = self.etcdctl.wait();
-    }
-}
-
-/// When etcd sends the key's next write to its watchers, agents among them.
-fn next_write(cluster: &Cluster, key: &Key) -> Result<Watch> {
-    let since = (cluster.etcd.revision()? + 1).to_string();
-    let words = ["--endpoints", cluster.etcd.endpoint(), "watch", &key.to_string(), "--rev", &since];
-    let mut etcdctl = Command::new("etcdctl");
-    let mut etcdctl = etcdctl.args(words).env("ETCDCTL_API", "3").stdout(Stdio::piped()).spawn()?;
-    let lines = BufReader::new(etcdctl.stdout.take().context("no output to read")?).lines();
-    let (send, seen) = mpsc::channel();
-    std::thread::spawn(move || {
-        // There is no listener any more if the run has failed.
-        let put = lines.map_while(|line| line.ok()).find(|line| line == "PUT");
-        put.map(|_| send.send(Instant::now()))
-    });
-    Ok(Watch { etcdctl, seen })
 }
 
 /// The chain that chooses an endpoint of a service.

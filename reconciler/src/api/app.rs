@@ -29,7 +29,7 @@ pub struct ApiDeps {
 
 pub(super) struct Shared {
     pub(super) deps: ApiDeps,
-    /// Asks nodes for logs.
+    /// Asks nodes for logs; made at the first request, as making it reads all CAs of the machine.
     pub(super) nodes: LazyLock<reqwest::Client>,
     pub(super) log_streams: Arc<Semaphore>,
     pub(super) blob_streams: Arc<Semaphore>,

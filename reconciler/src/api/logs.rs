@@ -41,7 +41,7 @@ pub(super) struct WantedLog {
 
 pub(super) fn client() -> reqwest::Client {
     let built = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).no_proxy().build();
-    // Only TLS or a resolver of the system can fail to load, and neither is built in.
+    // Only TLS or a resolver of the system can fail to load, and neither is used.
     built.unwrap_or_default()
 }
 
