@@ -49,7 +49,7 @@ bench:
 fmt:
     cargo fmt --all
 
-# What CI refuses.
+# What CI refuses, and docs that can't be rendered.
 lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --all-features -- -D warnings

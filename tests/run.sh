@@ -23,7 +23,7 @@ beside=$scratch/beside
 # Ends what this script started, whatever way it ends.
 finish() {
 	# What an interrupted run did not show.
-	[ ! -f "$scratch/waits.log" ] || tail -n 40 "$scratch/waits.log"
+	[ ! -f "$scratch/waits.log" ] || cat "$scratch/waits.log"
 	if [ -d "$beside" ]; then
 		say "ending the node that ran beside the tests"
 		"$(target_dir)/debug/minik8s" down --state-dir "$beside/state" >/dev/null || say "it did not end cleanly"
@@ -114,9 +114,10 @@ lint() {
 	! grep -qE '^(warning|error)' "$log"
 }
 
-# The lints of rustdoc on our four libraries, with what the build made: `cargo doc` would check all dependencies again,
-# and render pages. For doc tests, of which there are none, cargo calls rustdoc with all it needs; the wrapper has it lint
-# instead. Its option `--check` wants RUSTC_BOOTSTRAP, for which cargo itself would build everything anew.
+# The lints of rustdoc on our four libraries, reusing the build's artifacts: `cargo doc` would check all dependencies
+# again, and render pages (`just lint` does, and lints the two main.rs, too). There are no doc tests, but for them cargo
+# calls rustdoc with all it needs, whatever a Cargo.toml says of `doctest`; the wrapper has it lint instead. `--check`
+# needs RUSTC_BOOTSTRAP; set for cargo itself, it would rebuild everything.
 documents() {
 	cat >"$scratch/rustdoc" <<-'END'
 		#!/bin/bash
@@ -135,9 +136,9 @@ documents() {
 	RUSTDOC=$scratch/rustdoc build test "${all[@]}" --no-fail-fast --doc --quiet
 }
 
-# All test programs but the end-to-end one, in two rows: those within the crates, which compute, beside those that wait
-# for Docker and etcd. The election (all that `e[!2]*` is) goes alone, because half a second matters to it. Doc comments
-# hold no code to run.
+# All test programs but the end-to-end one, in two parallel runs: those within the crates, most of which compute, beside
+# those that wait for Docker and etcd. The election (all that `e[!2]*` is) runs alone: it asserts a bound with half a
+# second to spare. Doc comments hold no code to run.
 unit() {
 	local status=0 waits
 	(build test "${all[@]}" --no-fail-fast --quiet --test '[!e]*') >"$scratch/waits.log" 2>&1 &

@@ -134,8 +134,8 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
         sync(cluster)?;
         let done = wait_chain(net, &chain, |rules| !rules.is_empty() && rules != before)?;
         ours.add(done.duration_since(begun));
-        let of_the_record = done.checked_duration_since(write.seen()?);
-        of_record.add(of_the_record.context("the rules moved before etcd sent the record")?);
+        let since_record = done.checked_duration_since(write.seen()?);
+        of_record.add(since_record.context("the rules moved before etcd sent the record")?);
         let mark = format!("--to-destination {}:80", address(number, 0, version));
         let rules = net.run("iptables-save", &["-t", "nat"])?;
         ensure!(rules.contains(&mark), "no rule of {mark}");

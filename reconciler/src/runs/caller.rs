@@ -68,11 +68,11 @@ enum Attempt {
 impl Caller {
     /// A caller that gateways know as the leader's in this time.
     pub(super) fn new(snapshot: SnapshotReader, unknown_for: Duration) -> Self {
-        let http: LazyLock<reqwest::Client> = LazyLock::new(|| {
+        let http = || {
             let built = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
             built.unwrap_or_default()
-        });
-        Self { http, snapshot, known_at: Instant::now() + unknown_for }
+        };
+        Self { http: LazyLock::new(http), snapshot, known_at: Instant::now() + unknown_for }
     }
 
     /// Makes the call until it is answered. Who waits bounds the time, by dropping it. Its id goes to `beats` for as long
