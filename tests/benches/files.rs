@@ -1,6 +1,6 @@
 //! A repository of many files: the first sync, a poll that finds nothing new, one changed file.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use harness::manifests::sleeper;
 use harness::{Change, Cluster, ClusterOptions, Context, RepoAccess, Result, ensure, eventually, secs};
@@ -71,20 +71,8 @@ fn first_and_changed(scale: Scale, table: &mut Table) -> Result<()> {
     })
 }
 
-/// Announces a change to the reconciler by `announce`, which gives when it began; how long after it the pod's
-/// object was written.
-fn until_written(
-    cluster: &Cluster,
-    pod: &str,
-    announce: impl FnOnce() -> Result<Instant>,
-) -> Result<Duration> {
-    let object = ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: pod.into() };
-    let write = NextWrite::of(cluster, &Key::Object(object))?;
-    let start = announce()?;
-    Ok(write.seen()?.duration_since(start))
-}
-
-/// Changes one file after the other, and measures each from when `announce` announced it.
+/// Changes one file after the other, announces each to the reconciler by `announce`, which gives when it began, and
+/// measures from then until the pod's object is written.
 pub(crate) fn changed_files(
     cluster: &Cluster,
     scale: Scale,
@@ -96,7 +84,10 @@ pub(crate) fn changed_files(
     for index in 0..scale.changes {
         let changed = sleeper(&format!("pod-{index}")).replace("100000", &format!("{}", 200_000 + index));
         let commit = cluster.repo.push(&[Change::write(file(index), changed)], "Change one file")?;
-        series.add(until_written(cluster, &format!("pod-{index}"), || announce(index, &commit))?);
+        let pod = ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: format!("pod-{index}") };
+        let write = NextWrite::of(cluster, &Key::Object(pod))?;
+        let start = announce(index, &commit)?;
+        series.add(write.seen()?.duration_since(start));
     }
     let what = format!("one changed file of {}, {how} → etcd, n={}", scale.files, series.count());
     for (percent, budget) in [(50, ""), (95, "≤ 100 ms")] {
