@@ -6,6 +6,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::manifest::nearest::{nearest, suggestion};
+
 macro_rules! define_kind {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
         /// Every kind of the design. Orders as objects are applied; removals go in reverse.
@@ -42,6 +44,15 @@ impl Kind {
     /// The kind that a manifest means by `word`, if it is one.
     pub fn of_word(word: &str) -> Option<Self> {
         if word == DEPLOYMENT { Some(Kind::ReplicaSet) } else { word.parse().ok() }
+    }
+
+    /// What to write in place of `word`, which is none.
+    pub(crate) fn suggestion(word: &str) -> String {
+        // No kind of its own to list.
+        nearest(word, [DEPLOYMENT]).map_or_else(
+            || suggestion(word, Kind::ALL.iter().map(|kind| kind.as_str())),
+            |near| format!("did you mean `{near}`?"),
+        )
     }
 }
 

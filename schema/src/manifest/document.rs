@@ -120,8 +120,7 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
         Ok(kind) => Some(kind),
         Err(_) => {
             let message = format!("unknown kind `{text}`");
-            let help = foreign::kind(text)
-                .map_or_else(|| suggestion(text, Kind::ALL.iter().map(|kind| kind.as_str())), str::to_owned);
+            let help = foreign::kind(text).map_or_else(|| Kind::suggestion(text), str::to_owned);
             problems.push(Problem::new(mark, &rules::UNKNOWN_KIND, message).help(help));
             None
         }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::super::Kind;
 use super::super::names::{is_dns_label, is_name, is_subdomain_name};
-use crate::manifest::nearest::suggestion;
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef};
 use crate::violation::{Findings, Path, rules};
 
@@ -55,9 +54,7 @@ pub(super) fn validate(kind: Kind, metadata: &ObjectMeta, at: &Path<'_>, finding
         match parse_reference(text, &metadata.namespace) {
             Err(why) => {
                 let help = match &why {
-                    ReferenceError::Kind(word) => {
-                        suggestion(word, Kind::ALL.iter().map(|kind| kind.as_str()))
-                    }
+                    ReferenceError::Kind(word) => Kind::suggestion(word),
                     _ => "for example `ReplicaSet/database`".to_owned(),
                 };
                 let message = format!("Invalid value: `{text}`: {why}");

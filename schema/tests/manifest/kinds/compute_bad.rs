@@ -218,6 +218,7 @@ fn metadata() -> Vec<Case> {
         ("depends-on", depends("  - §Pod/a/b/c")),
         ("depends-on", depends("  - §Replicaset/db")),
         ("depends-on", depends("  - §StatefulSet/db")),
+        ("depends-on", depends("  - §Deploymnet/db")),
         ("depends-on", depends("  - §Pod/A_B/c")),
         ("depends-on", depends("  - §Pod/a b")),
         ("depends-on", depends("  - §Function/web")),
