@@ -1,40 +1,40 @@
-//! The pause image goes when no container of any instance uses it any more, and with it the images that were made for
-//! functions, unless another instance says that it needs them. An instance that needs them again makes them again. Other
-//! names of the same images are their owners'.
+//! The pause image goes with this instance, and so do the images that were made for functions and those that they are
+//! built on, unless another instance says that it needs them. An instance that needs one again makes it again. Further
+//! names of these images belong to whoever gave them.
+//!
+//! While another instance runs pods here, this one only gives up its claims on images, and what it called them for its
+//! registry; the other agent removes what nobody claims.
+
+use schema::kinds::function::of_registry;
 
 use super::removed::Removed;
-use crate::converge::builds::plan::{base_removal_of, of_bases, of_functions, removal_of};
-use crate::worlds::docker::{Docker, DockerError};
+use crate::converge::builds::plan::{Removal, base_removal_of, is_claim, of_bases, of_functions, removal_of};
+use crate::worlds::docker::{Docker, DockerError, StoredImage};
 use crate::worlds::pause::IMAGE_REPOSITORY;
 
-fn is_ours(tag: &str) -> bool {
+fn is_pause(tag: &str) -> bool {
     tag.rsplit_once(':').is_some_and(|(name, _)| name == IMAGE_REPOSITORY)
 }
 
 pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Removed) {
-    let images = match docker.images().await {
-        Ok(images) => images,
-        Err(error) => return removed.failures.push(format!("image {IMAGE_REPOSITORY}: {error}")),
+    let listed = async { Ok::<_, DockerError>((docker.images().await?, docker.images_in_use().await?)) };
+    let (images, in_use) = match listed.await {
+        Ok(listed) => listed,
+        Err(error) => return removed.failures.push(format!("images: {error}")),
     };
-    let tags: Vec<String> = images.iter().flat_map(|image| image.tags.clone()).collect();
-    for tag in tags.iter().filter(|tag| is_ours(tag)) {
-        match docker.remove_image(tag).await {
-            // Another instance runs pods here.
-            Err(DockerError::ImageInUse { .. }) => return,
-            result => removed.note(format!("image {tag}"), result.map(|()| true)),
-        }
-    }
-    let bases = of_bases(&images);
-    let built = of_functions(images);
-    let mut names = Vec::new();
-    for removal in built.iter().filter_map(|(hash, image)| removal_of(instance, hash, image)) {
-        names.extend(removal.names);
+    let (used, unused): (Vec<&StoredImage>, Vec<_>) = images
+        .iter()
+        .filter(|image| image.tags.iter().any(|tag| is_pause(tag)))
+        .partition(|image| in_use.contains(&image.id));
+    let others_run_pods = !used.is_empty();
+    let mut names: Vec<String> =
+        unused.iter().flat_map(|image| &image.tags).filter(|tag| is_pause(tag)).cloned().collect();
+    for removal in removals(instance, images, others_run_pods) {
         // A reset reaches neither the login nor the functions that may need it at other nodes.
         let stays = |(repository, digest)| format!("image {repository}@{digest} stays in the registry");
         removed.remarks.extend(removal.pushed.into_iter().map(stays));
+        names.extend(removal.names);
     }
-    let bases = bases.iter().filter_map(|(name, image)| base_removal_of(instance, name, image));
-    names.extend(bases.flat_map(|removal| removal.names));
     for tag in names {
         match docker.remove_image(&tag).await {
             Err(DockerError::ImageInUse { .. }) => {}
@@ -43,9 +43,27 @@ pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Re
     }
 }
 
+/// Which names of functions' images and of their bases go.
+fn removals(instance: &str, images: Vec<StoredImage>, others_run_pods: bool) -> Vec<Removal> {
+    let bases = of_bases(&images);
+    let bases = bases.iter().filter_map(|(name, image)| base_removal_of(instance, name, image));
+    let built = of_functions(images);
+    let built = built.iter().filter_map(|(hash, image)| removal_of(instance, hash, image));
+    let mut all: Vec<Removal> = built.chain(bases).collect();
+    if others_run_pods {
+        // A name for the registry goes, too: who removes an image by it removes it from the registry.
+        let goes = |name: &String| is_claim(name) || of_registry(name).is_some();
+        all.iter_mut().for_each(|removal| removal.names.retain(goes));
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
-    use super::is_ours;
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::worlds::docker::{FakeDocker, ImageFacts, NewContainer};
 
     // Seen red with every name that is listed taken for ours.
     #[test]
@@ -57,7 +75,51 @@ mod tests {
             ("minik8s/pause-copy:1", false),
             ("<none>:<none>", false),
         ] {
-            assert_eq!(is_ours(tag), ours, "{tag}");
+            assert_eq!(is_pause(tag), ours, "{tag}");
         }
+    }
+
+    // Seen red with the claims left while another instance runs pods, and with the registry's name left.
+    #[tokio::test]
+    async fn while_another_instance_runs_pods_only_claims_and_names_for_the_registry_go() {
+        let (hash, shared) = ("0".repeat(32), "1".repeat(32));
+        let pause = "minik8s/pause:0123456789ab".to_owned();
+        let claims = |hash: &str| ["mk8s", "two"].map(|by| format!("minik8s.local/instance-{by}:{hash}"));
+        let named = |hash: &str| format!("minik8s.local/function:{hash}");
+        let base = "minik8s.local/python:0123456789ab".to_owned();
+        let pushed = format!("r.lan:5000/team/function:{hash}");
+        let engine = || {
+            let docker = FakeDocker::default();
+            let digest = |name: &str| format!("r.lan:5000/team/function@sha256:{name}");
+            for (id, tags) in [
+                ("p", vec![pause.clone(), "kept/pause:mine".to_owned()]),
+                ("f", vec![named(&hash), claims(&hash)[0].clone(), pushed.clone()]),
+                ("s", [vec![named(&shared)], claims(&shared).to_vec()].concat()),
+                ("b", vec![base.clone(), claims("python-0123456789ab")[0].clone()]),
+            ] {
+                let facts =
+                    ImageFacts { id: id.to_owned(), repo_digests: vec![digest(id)], ..ImageFacts::default() };
+                docker.engine().images.extend(tags.into_iter().map(|tag| (tag, facts.clone())));
+            }
+            docker
+        };
+        let left = |docker: &FakeDocker| docker.engine().images.keys().cloned().collect::<BTreeSet<_>>();
+        let others =
+            BTreeSet::from(["kept/pause:mine".to_owned(), named(&shared), claims(&shared)[1].clone()]);
+        let said = ["image r.lan:5000/team/function@sha256:f stays in the registry"];
+
+        let (docker, mut removed) = (engine(), Removed::default());
+        remove(&docker, "mk8s", &mut removed).await;
+        assert_eq!(left(&docker), others);
+        assert_eq!((removed.remarks, removed.failures), (said.map(str::to_owned).to_vec(), vec![]));
+
+        let (docker, mut removed) = (engine(), Removed::default());
+        let of_another =
+            NewContainer { name: "theirs".into(), image: pause.clone(), ..NewContainer::default() };
+        docker.create(&of_another).await.unwrap();
+        remove(&docker, "mk8s", &mut removed).await;
+        let stays = BTreeSet::from([pause.clone(), named(&hash), base.clone()]);
+        assert_eq!(left(&docker), &others | &stays);
+        assert_eq!((removed.remarks, removed.failures), (said.map(str::to_owned).to_vec(), vec![]));
     }
 }

@@ -125,7 +125,7 @@ pub fn of_bases(images: &[StoredImage]) -> BTreeMap<String, StoredImage> {
 pub fn base_removal_of(instance: &str, name: &str, image: &StoredImage) -> Option<Removal> {
     let own = claim_of_base(instance, name)?;
     let mut names: Vec<String> = image.tags.iter().filter(|tag| **tag == own).cloned().collect();
-    if !image.tags.iter().any(|tag| tag.starts_with(CLAIM_PREFIX) && *tag != own) {
+    if !image.tags.iter().any(|tag| is_claim(tag) && *tag != own) {
         names.extend(image.tags.iter().filter(|tag| tag.starts_with(BASE_PREFIX)).cloned());
     }
     (!names.is_empty()).then(|| Removal { hash: name.to_owned(), pushed: Vec::new(), names })
@@ -135,6 +135,11 @@ pub fn base_removal_of(instance: &str, name: &str, image: &StoredImage) -> Optio
 fn claim_of_base(instance: &str, name: &str) -> Option<String> {
     let (_, kind) = name.split_once('/')?;
     Some(claim(instance, &kind.replace(':', "-")))
+}
+
+/// Whether this name of an image is a claim of an instance.
+pub fn is_claim(name: &str) -> bool {
+    name.starts_with(CLAIM_PREFIX)
 }
 
 /// What instances call an image that they need.
@@ -295,7 +300,7 @@ pub fn removal_of(instance: &str, hash: &str, image: &StoredImage) -> Option<Rem
 /// Names that others gave it are theirs.
 fn removal(hash: &str, image: &StoredImage, own: &str) -> Option<Removal> {
     let mut names: Vec<String> = image.tags.iter().filter(|tag| *tag == own).cloned().collect();
-    let is_claimed = |tag: &String| tag.starts_with(CLAIM_PREFIX) && tag != own;
+    let is_claimed = |tag: &String| is_claim(tag) && tag != own;
     let mut pushed = Vec::new();
     if !image.tags.iter().any(is_claimed) {
         for tag in &image.tags {

@@ -450,13 +450,19 @@ impl Docker for FakeDocker {
 
     async fn images(&self) -> Result<Vec<StoredImage>, DockerError> {
         self.read(|engine| {
-            let row = |(tag, facts): (&String, &ImageFacts)| StoredImage {
-                id: facts.id.clone(),
-                tags: vec![tag.clone()],
-                digests: facts.repo_digests.clone(),
-                size_bytes: facts.size_bytes,
-            };
-            Ok(engine.images.iter().map(row).collect())
+            let mut rows: Vec<StoredImage> = Vec::new();
+            for (tag, facts) in &engine.images {
+                match rows.iter_mut().find(|row| !row.id.is_empty() && row.id == facts.id) {
+                    Some(row) => row.tags.push(tag.clone()),
+                    None => rows.push(StoredImage {
+                        id: facts.id.clone(),
+                        tags: vec![tag.clone()],
+                        digests: facts.repo_digests.clone(),
+                        size_bytes: facts.size_bytes,
+                    }),
+                }
+            }
+            Ok(rows)
         })
         .await
     }
