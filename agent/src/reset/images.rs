@@ -1,9 +1,9 @@
 //! The pause image goes with this instance, and so do the images that were made for functions and those that they are
-//! built on, unless another instance says that it needs them. An instance that needs one again makes it again. Further
-//! names of these images belong to whoever gave them.
+//! built on, unless another instance says that it needs them. An instance that needs one again makes it again. Other
+//! names of these images stay.
 //!
 //! While another instance runs pods here, this one only gives up its claims on images, and what it called them for its
-//! registry; the other agent removes what nobody claims.
+//! registry; the other agent removes images without a claim.
 
 use schema::kinds::function::of_registry;
 
@@ -43,7 +43,7 @@ pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Re
     }
 }
 
-/// Which names of functions' images and of their bases go.
+/// The names of function images and of their bases to remove.
 fn removals(instance: &str, images: Vec<StoredImage>, others_run_pods: bool) -> Vec<Removal> {
     let bases = of_bases(&images);
     let bases = bases.iter().filter_map(|(name, image)| base_removal_of(instance, name, image));
@@ -51,7 +51,7 @@ fn removals(instance: &str, images: Vec<StoredImage>, others_run_pods: bool) -> 
     let built = built.iter().filter_map(|(hash, image)| removal_of(instance, hash, image));
     let mut all: Vec<Removal> = built.chain(bases).collect();
     if others_run_pods {
-        // A name for the registry goes, too: who removes an image by it removes it from the registry.
+        // With a name for the registry, the other agent would delete the image in the registry, too.
         let goes = |name: &String| is_claim(name) || of_registry(name).is_some();
         all.iter_mut().for_each(|removal| removal.names.retain(goes));
     }

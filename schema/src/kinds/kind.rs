@@ -46,9 +46,9 @@ impl Kind {
         if word == DEPLOYMENT { Some(Kind::ReplicaSet) } else { word.parse().ok() }
     }
 
-    /// What to write in place of `word`, which is none.
+    /// What to write in place of `word`, which is not a kind.
     pub(crate) fn suggestion(word: &str) -> String {
-        // No kind of its own to list.
+        // Read as a ReplicaSet, so it is not among the kinds.
         nearest(word, [DEPLOYMENT]).map_or_else(
             || suggestion(word, Kind::ALL.iter().map(|kind| kind.as_str())),
             |near| format!("did you mean `{near}`?"),
