@@ -31,7 +31,7 @@ use crate::converge::names;
 use crate::converge::slurm::{JobFiles, Piece};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 
-/// What the API reads.
+/// State shared by the API's handlers.
 #[derive(Clone)]
 pub struct Api {
     pub docker: Arc<dyn Docker>,
@@ -41,7 +41,9 @@ pub struct Api {
     pub jobs: JobFiles,
 }
 
-/// `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log`, `GET /v1/jobs/<ns>/<name>/output?stderr=&from=`, `GET /v1/jobs/<ns>/<name>/results/<digest>` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
+/// Routes: `GET /v1/healthz`, `GET /v1/loops`, `GET /v1/images/<hash>`, `GET /v1/builds/<hash>/log`, `GET
+/// /v1/jobs/<ns>/<name>/output?stderr=&from=`, `GET /v1/jobs/<ns>/<name>/results/<digest>` and `GET
+/// /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
 pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/healthz", get(healthz))
@@ -54,7 +56,7 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// Serves it until `shutdown`. Streams that are followed end with the process, not the other way.
+/// Serves the API until `shutdown`, without waiting for followed streams to end.
 pub async fn serve(listener: TcpListener, api: Api, shutdown: CancellationToken) -> std::io::Result<()> {
     let serving = axum::serve(listener, router(api)).into_future();
     // Cancel-safe: all requests are reads.
@@ -69,7 +71,7 @@ async fn loops(State(api): State<Api>) -> Response {
     axum::Json(json!({"items": api.loops.statuses()})).into_response()
 }
 
-/// An image of a function, for a node that lacks it.
+/// Streams a function's image to a node that lacks it.
 async fn image(State(api): State<Api>, Path(hash): Path<String>) -> Result<Response, Refusal> {
     let reference = format!("{IMAGE_PREFIX}{hash}");
     let known = if image_hash(&reference).is_some() { api.docker.image(&reference).await? } else { None };
@@ -81,7 +83,7 @@ async fn image(State(api): State<Api>, Path(hash): Path<String>) -> Result<Respo
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], Body::from_stream(pieces)).into_response())
 }
 
-/// What the build of an image said.
+/// Returns the log of an image build.
 async fn build_log(State(api): State<Api>, Path(hash): Path<String>) -> Result<Response, Refusal> {
     let is_hash = image_hash(&format!("{IMAGE_PREFIX}{hash}")).is_some();
     let read = if is_hash { std::fs::read(log_path(&api.state_dir, &hash)).ok() } else { None };
@@ -92,15 +94,15 @@ async fn build_log(State(api): State<Api>, Path(hash): Path<String>) -> Result<R
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], log).into_response())
 }
 
-/// Which output of a job.
+/// Query parameters of a job's output.
 #[derive(Debug, Default, Deserialize)]
 struct OutputQuery {
     stderr: Option<String>,
-    /// The first byte that is wanted.
+    /// Offset of the first byte to return.
     from: Option<u64>,
 }
 
-/// What a Slurm job wrote, or has written so far.
+/// Returns the output of a Slurm job, complete or so far.
 async fn job_output(
     State(api): State<Api>,
     Path((namespace, name)): Path<(String, String)>,
@@ -114,7 +116,7 @@ async fn job_output(
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response())
 }
 
-/// A piece of what a job wrote, as it is read.
+/// Opens a piece of a job's output as a stream.
 async fn opened(piece: Piece) -> std::io::Result<BoxStream<'static, std::io::Result<Bytes>>> {
     match piece {
         Piece::Bytes(bytes) => Ok(futures::stream::iter([Ok(Bytes::from(bytes))]).boxed()),
@@ -126,7 +128,7 @@ async fn opened(piece: Piece) -> std::io::Result<BoxStream<'static, std::io::Res
     }
 }
 
-/// A file that a Slurm job left.
+/// Returns a result file of a Slurm job.
 async fn job_result(
     State(api): State<Api>,
     Path((namespace, name, digest)): Path<(String, String, String)>,
@@ -144,7 +146,7 @@ async fn job_result(
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
 }
 
-/// Which part of a log.
+/// Query parameters of a container's log.
 #[derive(Debug, Default, Deserialize)]
 struct LogQuery {
     follow: Option<String>,
@@ -154,7 +156,7 @@ struct LogQuery {
     timestamps: Option<String>,
 }
 
-/// A refusal: status, what, and what to do.
+/// An error response: status, error and help.
 #[derive(Debug)]
 struct Refusal(StatusCode, String, String);
 
@@ -220,12 +222,12 @@ fn flag(name: &str, text: Option<&str>) -> Result<bool, Refusal> {
     }
 }
 
-/// Which start of a container.
+/// The run of a container whose log is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
     Newest,
     Former,
-    /// The newest that has ended: of a container that waits to be started again.
+    /// The newest run that has exited, for a container that waits to be restarted.
     Ended,
 }
 
@@ -236,7 +238,7 @@ fn which(previous: Option<&str>) -> Result<Which, Refusal> {
     }
 }
 
-/// The id of that start of a container.
+/// Finds the ID of the container of that run.
 fn find(
     rows: &[ListedContainer],
     namespace: &str,
@@ -259,12 +261,12 @@ fn find(
     }
     let mut by_uid: BTreeMap<String, Vec<&ListedContainer>> = BTreeMap::new();
     for row in of_pod.iter().filter(|row| label(row, names::CONTAINER) == container) {
-        // A made container that was never started has no log yet.
+        // A container that was created but never started has no log yet.
         if row.state != EngineState::Created || which == Which::Newest {
             by_uid.entry(label(row, names::UID)).or_default().push(row);
         }
     }
-    // While one pod replaces another of that name, the newer one is meant.
+    // While a pod replaces another of the same name, take the newer one.
     let newest = by_uid.into_values().max_by_key(|starts| starts.iter().map(|row| row.created_at).max());
     let Some(mut starts) = newest else {
         let there: BTreeSet<String> =
@@ -349,7 +351,7 @@ mod tests {
         let rows = api.docker.list("mk8s").await.unwrap();
         let web = rows.iter().find(|row| row.name == "web-4").unwrap();
         api.docker.stop(&web.id, std::time::Duration::ZERO).await.unwrap();
-        // The next start is made and does not run yet.
+        // The next attempt is created but not running yet.
         let mut labels = web.labels.clone();
         labels.insert(names::ATTEMPT.to_owned(), "5".to_owned());
         let new = NewContainer { name: "web-5".into(), image: "i".into(), labels, ..NewContainer::default() };

@@ -1,4 +1,4 @@
-//! The command line as typed. `config.rs` checks it.
+//! Command-line arguments as typed. `config.rs` validates them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -7,64 +7,64 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::converge::pods::facts::DEFAULT_PIDS;
 
-/// Where Minik8s keeps its files.
+/// Default directory for the files of Minik8s.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
-/// Where Docker listens.
+/// Default Docker socket.
 pub const DEFAULT_DOCKER: &str = "unix:///var/run/docker.sock";
-/// Where the agent's read-only API listens.
+/// Default address of the agent's read-only API.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7071";
-/// Where functions are called by default.
+/// Default address at which functions are called.
 pub const DEFAULT_FUNCTIONS_LISTEN: &str = "0.0.0.0:8081";
-/// Where the private etcd listens.
+/// Default address of the private etcd.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
-/// Where a machine says how names are looked up.
+/// Default resolver configuration of a machine.
 pub const DEFAULT_RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Name of the only Minik8s on a machine.
+/// Default instance name, for a machine with a single Minik8s.
 pub const DEFAULT_INSTANCE: &str = "mk8s";
 
-/// Runs the pods that a Minik8s cluster gives to this machine.
+/// Runs the pods that a Minik8s cluster assigns to this machine.
 #[derive(Debug, Parser)]
 #[command(name = "minik8s-agent", version, max_term_width = 100)]
 pub struct Arguments {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
-    /// How to log.
+    /// Logging flags.
     #[command(flatten)]
     pub log: LogArguments,
 }
 
-/// What the agent can do.
+/// Subcommands of the agent.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run as this machine's agent until stopped; pods outlive it
     Run(RunArguments),
-    /// Answer names and hosts once the agent that started this ends; `run` starts it
+    /// Serve DNS and hosts after the agent that started this process ends; started by `run`
     #[command(hide = true)]
     Standby(RunArguments),
     /// Check that this machine can run an agent; exit code 1 if it can't
     Doctor(DoctorArguments),
     /// Build the base images of Python functions from this machine's Debian packages, if they are missing
     PythonBase(PythonBaseArguments),
-    /// Remove all that the agent made on this machine: containers, links, rules, files
+    /// Remove everything that the agent made on this machine: containers, links, rules, files
     Reset(ResetArguments),
 }
 
 /// Flags of `python-base`.
 #[derive(Debug, Clone, Args)]
 pub struct PythonBaseArguments {
-    /// What belongs to one Minik8s on this machine.
+    /// Flags that identify a Minik8s instance on this machine.
     #[command(flatten)]
     pub machine: MachineArguments,
 }
 
-/// What belongs to one Minik8s on this machine.
+/// Flags that identify a Minik8s instance on this machine.
 #[derive(Debug, Clone, Args)]
 pub struct MachineArguments {
     /// Directory for the agent's files
     #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = DEFAULT_STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Keeps several Minik8s on one machine apart: a letter and at most five letters or digits
+    /// Name that separates several Minik8s on one machine: a letter and at most five letters or digits
     #[arg(long, env = "MINIK8S_INSTANCE", value_name = "NAME", default_value = DEFAULT_INSTANCE)]
     pub instance: String,
     /// Docker's socket
@@ -72,10 +72,10 @@ pub struct MachineArguments {
     pub docker: String,
 }
 
-/// As whom etcd is asked.
+/// Credentials for etcd.
 #[derive(Debug, Clone, Args)]
 pub struct EtcdLoginArguments {
-    /// User at etcd, where its authentication is on
+    /// etcd user, if etcd has authentication enabled
     #[arg(long, env = "MINIK8S_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
     pub etcd_user: Option<String>,
     /// File with that user's password
@@ -100,10 +100,10 @@ pub struct RunArguments {
     /// Address at which functions are called
     #[arg(long, env = "MINIK8S_FUNCTIONS_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_FUNCTIONS_LISTEN)]
     pub functions_listen: SocketAddr,
-    /// Address under which other nodes reach this one; by default that of the default route
+    /// Address at which other nodes reach this one; by default that of the default route
     #[arg(long, env = "MINIK8S_NODE_IP", value_name = "ADDR")]
     pub node_ip: Option<IpAddr>,
-    /// Number of the VXLAN network between nodes, the same on all of them
+    /// VXLAN network identifier (VNI) between nodes, the same on all of them
     #[arg(long, env = "MINIK8S_VXLAN_VNI", value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=0x00ff_ffff))]
     pub vxlan_vni: u32,
@@ -115,60 +115,59 @@ pub struct RunArguments {
     #[arg(long, env = "MINIK8S_POD_PIDS_LIMIT", value_name = "N", default_value_t = DEFAULT_PIDS)]
     #[arg(allow_negative_numbers = true)]
     pub pod_pids_limit: i64,
-    /// Largest file of a container's log, before the next one is begun
+    /// Size at which a container's log file is rotated
     #[arg(long, env = "MINIK8S_CONTAINER_LOG_MAX_SIZE", value_name = "QUANTITY", default_value = "10Mi")]
     pub container_log_max_size: String,
-    /// Most files of a container's log
+    /// Maximum number of files of a container's log
     #[arg(long, env = "MINIK8S_CONTAINER_LOG_MAX_FILES", value_name = "N", default_value_t = 5)]
     pub container_log_max_files: u32,
-    /// Disk usage (%) of Docker above which unused images that Minik8s pulled are removed; 100 disables it
+    /// Disk usage (%) of Docker above which unused images pulled by Minik8s are removed; 100 disables removal
     #[arg(long, env = "MINIK8S_IMAGE_GC_HIGH", value_name = "PERCENT", default_value_t = 85)]
     pub image_gc_high: u8,
     /// Disk usage (%) at which that removal stops
     #[arg(long, env = "MINIK8S_IMAGE_GC_LOW", value_name = "PERCENT", default_value_t = 80)]
     pub image_gc_low: u8,
-    /// Seconds after which an image that was built for a function goes once no function needs it, in the cluster's
-    /// registry too
+    /// Seconds to keep an image built for a function once no function needs it, in the cluster's registry too
     #[arg(long, env = "MINIK8S_FUNCTION_IMAGE_KEEP", value_name = "SECONDS", default_value_t = 600)]
     pub function_image_keep_seconds: u32,
-    /// Longest time for the build of a function's image
+    /// Maximum time to build a function's image
     #[arg(long, env = "MINIK8S_BUILD_TIMEOUT", value_name = "SECONDS", default_value_t = 900)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub build_timeout_seconds: u32,
-    /// Memory of a step of a build
+    /// Memory limit of a build step
     #[arg(long, env = "MINIK8S_BUILD_MEMORY", value_name = "QUANTITY", default_value = "1Gi")]
     pub build_memory: String,
-    /// A build is stopped once Docker's disk has filled by this much since it began
+    /// Growth of the usage of Docker's disk at which a build is stopped
     #[arg(long, env = "MINIK8S_BUILD_DISK", value_name = "QUANTITY", default_value = "8Gi")]
     pub build_disk: String,
-    /// The reconcilers' APIs, to fetch files from; by default the one that etcd says leads
+    /// Reconciler APIs to fetch files from; by default the leader recorded in etcd
     #[arg(long, env = "MINIK8S_RECONCILER", value_name = "URL", value_delimiter = ',')]
     pub reconciler: Vec<String>,
-    /// This node's age identity, which decrypts secrets; made if it is not there
+    /// This node's age identity, which decrypts secrets; created if missing
     /// [default: agent/age-identity.txt in the state directory]
     #[arg(long, env = "MINIK8S_AGE_IDENTITY", value_name = "FILE")]
     pub age_identity: Option<PathBuf>,
-    /// Flags about names.
+    /// DNS flags.
     #[command(flatten)]
     pub dns: DnsArguments,
     #[command(flatten)]
     pub machine: MachineArguments,
 }
 
-/// Flags about names.
+/// DNS flags.
 #[derive(Debug, Clone, Args)]
 pub struct DnsArguments {
     /// The cluster's DNS zone, the same on all nodes; by default the Cluster object's, else cluster.local
     #[arg(long, env = "MINIK8S_CLUSTER_DOMAIN", value_name = "NAME")]
     pub cluster_domain: Option<String>,
-    /// Name servers to ask for all other names; by default the Cluster object's, else those of --resolv-conf
+    /// Name servers for all other names; by default the Cluster object's, else those of --resolv-conf
     #[arg(long, env = "MINIK8S_DNS_UPSTREAM", value_name = "ADDR[:PORT]", value_delimiter = ',')]
     pub dns_upstream: Vec<String>,
-    /// Let this machine's own resolver know the cluster's names, too: by systemd-resolved where it runs,
-    /// else in --resolv-conf, which is restored without this flag and by reset
+    /// Let this machine itself resolve the cluster's names: through systemd-resolved if it runs, else through
+    /// --resolv-conf, which is restored by reset and by running without this flag
     #[arg(long, env = "MINIK8S_NODE_DNS")]
     pub node_dns: bool,
-    /// This machine's resolver settings
+    /// This machine's resolver configuration
     #[arg(long, env = "MINIK8S_RESOLV_CONF", value_name = "FILE", default_value = DEFAULT_RESOLV_CONF)]
     pub resolv_conf: PathBuf,
 }
@@ -184,7 +183,7 @@ pub struct DoctorArguments {
     /// Range of service addresses to check for conflicts
     #[arg(long, env = "MINIK8S_SERVICE_CIDR", value_name = "CIDR", default_value = "10.96.0.0/16")]
     pub service_cidr: ipnet::Ipv4Net,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,
 }
@@ -192,8 +191,8 @@ pub struct DoctorArguments {
 /// Flags of `reset`.
 #[derive(Debug, Clone, Args)]
 pub struct ResetArguments {
-    /// This node leaves for good: remove what etcd at these addresses has of it, so that its pods start on other
-    /// nodes. Without it, that stays for when the node comes back
+    /// Remove this node from the etcd at these addresses for good, so that its pods start on other nodes. Without
+    /// this flag, its state stays in etcd for when the node comes back
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub leave: Vec<String>,
     #[command(flatten)]
@@ -205,22 +204,22 @@ pub struct ResetArguments {
     pub machine: MachineArguments,
 }
 
-/// How a command prints.
+/// Format of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// Lines for people.
+    /// Lines of text.
     Text,
-    /// One JSON document.
+    /// A single JSON document.
     Json,
 }
 
-/// Flags about logs.
+/// Logging flags.
 #[derive(Debug, Clone, Args)]
 pub struct LogArguments {
-    /// How logs are written
+    /// Log format
     #[arg(long, global = true, env = "MINIK8S_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub log_format: OutputFormat,
-    /// What is logged: error, warn, info, debug, trace, or a filter as in RUST_LOG
+    /// Log level: error, warn, info, debug, trace, or a filter as in RUST_LOG
     #[arg(long, global = true, env = "MINIK8S_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! What this node knows of the rest of the cluster: services, routes, functions, settings, the other nodes. From etcd when
+//! The node's view of the rest of the cluster: services, routes, functions, settings, other nodes. From etcd once
 //! it has been listed, else from the node's own disk.
 //!
-//! Reads the snapshot and `<state>/agent/catalog.json`; publishes what holds. While an etcd is not
-//! complete again nothing leaves the catalog for being absent, and a node that is gone from a complete
-//! one stays for a while: its agent may be about to register again.
+//! Reads the snapshot and `<state>/agent/catalog.json`; publishes the catalog. Until a lost etcd is complete again,
+//! nothing leaves the catalog for being absent, and a node missing from a complete etcd stays for a grace period:
+//! its agent may be about to register again.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,22 +29,22 @@ mod tests;
 
 pub use disk::CatalogDisk;
 
-/// How long a node that etcd does not list any more is still sent packets: twice what an agent takes to
-/// register with an etcd that was lost, and some.
+/// Time for which a node no longer listed in etcd is still sent packets: twice what an agent takes to register with
+/// an etcd that was lost, plus a margin.
 pub const PEER_GRACE: SignedDuration = SignedDuration::from_secs(60);
 
-/// How often it is looked whether an absent peer's time is over.
+/// Interval at which absent peers are checked for expiry.
 pub const PEER_CHECK: Duration = Duration::from_secs(5);
-/// Between two writes of the file: endpoints may change many times a second.
+/// Minimum interval between two writes of the file: endpoints may change many times a second.
 pub const SPACING: Duration = Duration::from_secs(1);
 
-/// What is known of the cluster, and the form of the file. Clones in constant time but for the peers.
+/// Known state of the cluster; also the format of the file. Clones in constant time except for the peers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Catalog {
-    /// Where it is known from; of [`KnownFrom::Unknown`] nothing follows.
+    /// Origin of the data; with [`KnownFrom::Unknown`] nothing may be inferred.
     #[serde(skip)]
     pub known_from: KnownFrom,
-    /// Every service, with its endpoints. Revisions are 0 from the disk.
+    /// Every service, with its endpoints. Revisions are 0 when loaded from disk.
     #[serde(with = "rows")]
     pub services: Table<NamespacedName, ServiceRecord>,
     /// Every host and its paths.
@@ -53,16 +53,16 @@ pub struct Catalog {
     /// Every function, with its replicas.
     #[serde(default, with = "rows")]
     pub functions: Table<NamespacedName, FunctionRecord>,
-    /// The settings of the cluster, as etcd has them or had them last.
+    /// Settings of the cluster, as last read from etcd.
     #[serde(default)]
     pub settings: ClusterSettings,
-    /// The other nodes of which both a range and a tunnel are known.
+    /// Other nodes with a known range and tunnel.
     pub peers: BTreeMap<String, Peer>,
-    /// This node's own address, as etcd has it or had it last. Files of older agents have none.
+    /// This node's own address, as last read from etcd. Missing in the files of older agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_address: Option<Ipv4Addr>,
-    /// Newest revision of the services in here; 0 from the disk. Not etcd's: what else happens says
-    /// nothing of how far the services are.
+    /// Newest revision of the services in this catalog; 0 from disk. Not etcd's own: unrelated writes say nothing
+    /// about how current the services are.
     #[serde(skip)]
     pub revision: i64,
 }
@@ -70,18 +70,18 @@ pub struct Catalog {
 /// Another node, as far as packets for its pods need it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// The range of its pods.
+    /// Pod range.
     pub cidr: Ipv4Net,
-    /// The end of its tunnel.
+    /// Tunnel endpoint.
     pub vtep: Vtep,
-    /// Its address for everything else.
+    /// Address for everything but the tunnel.
     pub address: Option<Ipv4Addr>,
-    /// Since when etcd does not list it any more.
+    /// Time since which etcd no longer lists the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent_since: Option<Timestamp>,
 }
 
-/// Keeps [`Catalog`] between runs. Pure.
+/// Maintains the [`Catalog`] from one snapshot to the next. Pure.
 #[derive(Debug)]
 pub struct CatalogStore {
     node: String,
@@ -90,17 +90,16 @@ pub struct CatalogStore {
 }
 
 impl CatalogStore {
-    /// A store that begins with what the disk had.
+    /// Creates a store that starts from the catalog loaded from disk.
     pub fn new(node: &str, loaded: Option<Catalog>) -> Self {
         Self { node: node.to_owned(), current: loaded.unwrap_or_default(), taken: None }
     }
 
-    /// What holds now.
     pub fn current(&self) -> &Catalog {
         &self.current
     }
 
-    /// Takes a listed snapshot in; true if something changed.
+    /// Accepts a listed snapshot; true if the catalog changed.
     pub fn take(&mut self, snapshot: &Snapshot, now: Timestamp) -> bool {
         let same = |taken: &Snapshot| {
             taken.services.ptr_eq(&snapshot.services)
@@ -149,7 +148,7 @@ impl CatalogStore {
             functions =
                 not_emptied(&self.current.functions, &functions, |function| function.replicas.is_empty());
         }
-        // What is the same keeps the revision that it had before, so etcd's own are asked, too.
+        // Unchanged records keep their former revision, so etcd's own revisions count too.
         let known = snapshot.services.values().chain(services.values());
         let revision = known.map(|found| found.mod_revision).max().unwrap_or_default();
         let settings = snapshot.settings.get(&()).map_or(&self.current.settings, |found| &found.value);
@@ -174,7 +173,7 @@ impl CatalogStore {
             peers.insert(name.clone(), Peer { cidr, vtep, address, absent_since: None });
         }
         for (name, former) in &self.current.peers {
-            // Who has its range now has its packets, too.
+            // The packets belong to whichever node has the range now.
             if peers.contains_key(name) || peers.values().any(|peer| peer.cidr == former.cidr) {
                 continue;
             }
@@ -194,8 +193,8 @@ fn first_v4(node: &NodeRecord) -> Option<Ipv4Addr> {
     })
 }
 
-/// A record that an etcd on its way to being complete again has without endpoints or replicas stands as it was: the
-/// pods behind it are not bound again yet, or their nodes have not reported them.
+/// Keeps the former value of a record that an incomplete etcd lists without endpoints or replicas: its pods are not
+/// bound again yet, or their nodes have not reported them.
 fn not_emptied<V: Clone>(
     former: &Table<NamespacedName, V>,
     now: &Table<NamespacedName, V>,
@@ -211,7 +210,7 @@ fn not_emptied<V: Clone>(
     next
 }
 
-/// What etcd has now, and what it had before and `stays` though it is absent.
+/// Merges etcd's table with the former entries that are absent from it but for which `stays` holds.
 fn kept<V: Clone + PartialEq>(
     former: &Table<NamespacedName, V>,
     now: &Table<NamespacedName, V>,
@@ -223,7 +222,7 @@ fn kept<V: Clone + PartialEq>(
             next.insert(id.clone(), Arc::clone(value));
         }
     }
-    // What was kept has come back, or nothing changed at all: who compares by identity sees no change.
+    // Kept entries have come back, or nothing changed: comparison by identity must find no change.
     let unchanged = next.len() == former.len()
         && next.iter().all(|(id, value)| {
             former.get(id).is_some_and(|there| Arc::ptr_eq(there, value) || there.value == value.value)
@@ -231,7 +230,7 @@ fn kept<V: Clone + PartialEq>(
     if unchanged { former.clone() } else { next }
 }
 
-/// A step that publishes the catalog of the newest snapshot if it is another one.
+/// Creates a step that publishes the catalog of the newest snapshot if it changed.
 pub fn publish(
     mut store: CatalogStore,
     snapshot: SnapshotReader,
@@ -244,15 +243,15 @@ pub fn publish(
     }
 }
 
-/// A step that keeps the newest catalog on disk; also at the end, for the process that answers in the agent's
-/// place.
+/// Creates a step that saves the newest catalog to disk, also at shutdown, for the process that answers in the
+/// agent's place.
 ///
-/// It comes after what nodes act on: an agent that dies within [`SPACING`] and comes back without etcd
-/// knows the endpoints and the valid identity as of a second ago, as every node does whose etcd is away.
+/// Saving comes after publishing: an agent that dies within [`SPACING`] and comes back without etcd knows the
+/// endpoints and the valid identity as of a second ago, like every node that is cut off from etcd.
 pub fn keep(disk: CatalogDisk, catalogs: watch::Receiver<Arc<Catalog>>) -> impl Fn() + Send + Sync {
     move || {
         let newest = Arc::clone(&catalogs.borrow());
-        // Another one is there already, or nothing is known.
+        // The disk already has it, or nothing is known.
         if newest.known_from != KnownFrom::Etcd {
             return;
         }

@@ -1,4 +1,4 @@
-//! What the agent runs with: flags checked, defaults filled in. Looks at nothing but the host's name.
+//! Settings of the agent: validated flags with defaults filled in. Reads nothing but the hostname.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -20,16 +20,16 @@ use crate::worlds::docker::LogLimits;
 /// File of the node's age identity in the agent's own directory.
 pub(crate) const AGE_IDENTITY: &str = "age-identity.txt";
 
-/// Longest instance name: it is part of link and chain names, which the kernel bounds.
+/// Longest instance name: link and chain names contain it, and the kernel limits their length.
 const INSTANCE_MAX: usize = 6;
 
-/// Longest node name, as of a DNS subdomain.
+/// Longest node name: the limit of a DNS subdomain.
 const NODE_MAX: usize = 253;
 
-/// What belongs to one Minik8s on this machine.
+/// Settings of a Minik8s instance on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineConfig {
-    /// Directory with `agent/`; absolute.
+    /// Absolute path of the directory that holds `agent/`.
     pub state_dir: PathBuf,
     pub instance: String,
     pub docker: String,
@@ -42,7 +42,7 @@ impl MachineConfig {
     }
 }
 
-/// What `run` runs with.
+/// Settings of `run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub machine: MachineConfig,
@@ -54,7 +54,7 @@ pub struct Config {
     pub vxlan: Vxlan,
     pub container_limits: ContainerLimits,
     pub image_gc: Thresholds,
-    /// How long images of functions stay that no function needs.
+    /// Time to keep function images that no function needs.
     pub function_images_kept: SignedDuration,
     pub build_limits: BuildLimits,
     pub reconciler: Vec<String>,
@@ -62,15 +62,15 @@ pub struct Config {
     pub dns: DnsSettings,
 }
 
-/// The node that leaves.
+/// A node that leaves the cluster, and the etcd to remove it from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaving {
-    /// etcd, and a user who may delete what it has of the node.
+    /// etcd, with a user that may delete the node's keys.
     pub etcd: Access,
     pub node: String,
 }
 
-/// A flag that can't be.
+/// An invalid flag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {value}: {why}")]
 pub struct ConfigError {
@@ -84,7 +84,7 @@ fn wrong<T>(flag: &'static str, value: impl Into<String>, why: impl Into<String>
 }
 
 impl MachineArguments {
-    /// Checks the flags.
+    /// Validates the flags.
     pub fn check(&self) -> Result<MachineConfig, ConfigError> {
         let instance = self.instance.clone();
         let starts_right = instance.starts_with(|c: char| c.is_ascii_lowercase());
@@ -114,7 +114,7 @@ impl EtcdLoginArguments {
 }
 
 impl RunArguments {
-    /// Checks the flags.
+    /// Validates the flags.
     pub fn check(&self) -> Result<Config, ConfigError> {
         let etcd: Vec<String> = self.etcd.iter().map(|url| url.trim().to_owned()).collect();
         if let Some(bad) = etcd.iter().find(|url| !url.starts_with("http://") && !url.starts_with("https://"))
@@ -147,7 +147,7 @@ impl RunArguments {
 }
 
 impl ResetArguments {
-    /// What is reset, and which node leaves, if one does.
+    /// Validates the flags; returns the instance to reset and the node that leaves, if any.
     pub fn check(&self) -> Result<(MachineConfig, Option<Leaving>), ConfigError> {
         let machine = self.machine.check()?;
         if self.leave.is_empty() {
@@ -158,7 +158,7 @@ impl ResetArguments {
     }
 }
 
-/// Longest name of a zone: names of services, ports and hosts stand before it.
+/// Longest zone name: the names of services, ports and hosts are prepended to it.
 const DOMAIN_MAX: usize = 100;
 
 fn domain(given: &str) -> Result<Name, ConfigError> {
@@ -195,10 +195,10 @@ impl DnsArguments {
     }
 }
 
-/// Smallest log file: less than one line of Docker's (16 KiB) would be no log.
+/// Smallest log file. A line of Docker's log may take 16 KiB; a file that can't hold one would be no log.
 const LOG_MIN_BYTES: u64 = 64 << 10;
 
-/// Least and most memory of a step of a build: its parameter has 32 bits.
+/// Minimum and maximum memory of a build step: Docker's parameter has 32 bits.
 const BUILD_MEMORY: (u64, u64) = (16 << 20, i32::MAX as u64);
 
 impl RunArguments {
@@ -256,7 +256,7 @@ impl RunArguments {
 fn node_name(given: Option<&str>) -> Result<String, ConfigError> {
     let name = match given {
         Some(name) => name.to_owned(),
-        // A host name may be written in capitals; a node is known by small letters.
+        // Hostnames may contain capitals; node names are lower-case.
         None => match nix::unistd::gethostname() {
             Ok(name) => name.to_string_lossy().to_ascii_lowercase(),
             Err(error) => {

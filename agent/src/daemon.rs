@@ -1,4 +1,4 @@
-//! `minik8s-agent run`: the wiring, as a table of loops with what they read and what wakes them.
+//! `minik8s-agent run`: a table of the agent's loops, with their inputs and wake-ups.
 //!
 //! Nothing is taken down at the end: pods, links and rules outlive the agent.
 
@@ -38,7 +38,7 @@ use crate::node_address::NodeAddress;
 use crate::packet_rules::wake;
 use crate::standby::{self, Handover};
 
-/// How often it is looked whether the cluster's identity is here; the settings wake the loop.
+/// Interval at which the loaded cluster identity is checked; settings changes wake the loop.
 const IDENTITY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -69,14 +69,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The table.
+/// Builds the table of loops.
 fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let Ground { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } = ground;
     let (node, agent_dir) = (config.node.clone(), config.machine.agent_dir());
     let mut runtime = Runtime::new();
     let token = runtime.token();
 
-    // What is known: the node's address and range, the cluster.
+    // Inputs: the node's address and range, the cluster.
     let (addresses, address) = NodeAddress::channel(node_ip);
     let etcd = Arc::clone(&store);
     let at_change = Row::when_woken().wake_on(address.changes()).first_at_change();
@@ -88,7 +88,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let subnet = follow_subnet(&mut runtime, &node, subnet, &snapshot);
     let catalog = follow_catalog(&mut runtime, &agent_dir, &node, &files, &snapshot);
 
-    // What is reported of the node beside its pods.
+    // Reports about the node besides its pods.
     let rules = written_to(&mut runtime, "rules status", Key::Rules(node.clone()), &store);
     let records = written_to(&mut runtime, "usage record", Key::Usage(node), &store);
 
@@ -152,7 +152,7 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     Ok(runtime)
 }
 
-/// What the agent reads of etcd.
+/// Prefixes of etcd that the agent reads.
 fn prefixes(node: &str) -> Vec<String> {
     vec![
         prefix::bindings_of(node),

@@ -1,7 +1,7 @@
-//! What this node should run: from etcd when it has been listed, else from the node's own disk.
+//! Desired state of this node: from etcd once it has been listed, else from the node's own disk.
 //!
-//! Reads the snapshot and `<state>/agent/desired`; decides which of the two speaks; writes each binding
-//! to disk before anyone acts on it. A file or key that can't be read keeps its pod, it never removes it.
+//! Reads the snapshot and `<state>/agent/desired`; decides which of the two applies; writes each binding to disk
+//! before anyone acts on it. An unreadable file or key keeps its pod; it never removes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,36 +20,36 @@ mod disk;
 
 pub use disk::{DesiredDisk, DiskError, known_subnet};
 
-/// How long a fresh agent waits for etcd's first list before it acts from disk.
+/// Time that a fresh agent waits for etcd's first list before it acts from disk.
 pub const ETCD_GRACE: Duration = Duration::from_secs(2);
 
-/// Where what should run is known from.
+/// Origin of the desired state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KnownFrom {
     /// etcd, listed in full.
     Etcd,
-    /// The node's own disk, of a time when etcd had been listed in full.
+    /// The node's own disk, written when etcd had been listed in full.
     Disk,
     /// Not known yet: nothing may be planned.
     #[default]
     Unknown,
 }
 
-/// What this node should run.
+/// Desired state of this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Desired {
     pub known_from: KnownFrom,
     pub subnet: Option<Subnet>,
     pub pods: BTreeMap<NamespacedName, Binding>,
-    /// Pods given to this node whose binding can't be read: what runs of them stays as it is.
+    /// Pods bound to this node whose binding can't be read: their containers stay as they are.
     pub unreadable: BTreeMap<NamespacedName, String>,
-    /// etcd has said, now or once before what the disk holds, that it is complete.
+    /// True if etcd is settled for this node, or was before the state on disk was written.
     pub settled: bool,
 }
 
 impl Desired {
-    /// What is not in here is not wanted. Before, an etcd that was lost may not be filled from Git
-    /// again yet, and nothing is taken down for being absent.
+    /// True if absent pods are unwanted. Before, a lost etcd may not have been refilled from Git yet, and nothing
+    /// is taken down for being absent.
     pub fn is_settled(&self) -> bool {
         self.known_from != KnownFrom::Unknown && self.settled
     }
@@ -62,24 +62,24 @@ pub struct DesiredStore {
     disk: DesiredDisk,
     current: Desired,
     taken: Option<Snapshot>,
-    /// The snapshot that the disk did not take: `current` stands until it does.
+    /// A snapshot that could not be written to disk: `current` stays in force until it is.
     unsaved: Option<Snapshot>,
 }
 
 impl DesiredStore {
-    /// Loads what the disk has under `<state_dir>/agent`.
+    /// Loads the state below `<state_dir>/agent`.
     pub fn open(state_dir: &Path, node: &str) -> Result<Self, DiskError> {
         let (disk, current) = DesiredDisk::open(&state_dir.join("agent"))?;
         Ok(Self { node: node.to_owned(), disk, current, taken: None, unsaved: None })
     }
 
-    /// What holds now.
+    /// The desired state in force.
     pub fn current(&self) -> &Desired {
         &self.current
     }
 
-    /// Takes a listed snapshot in, disk first. On a disk error the former state stands, so that a
-    /// full disk keeps what runs running and only delays changes.
+    /// Accepts a listed snapshot, disk first. On a disk error the former state stays in force: a full disk keeps
+    /// pods running and only delays changes.
     pub fn take(&mut self, snapshot: &Snapshot) -> Result<(), DiskError> {
         if self.is_taken(snapshot) {
             return Ok(());
@@ -95,7 +95,8 @@ impl DesiredStore {
         Ok(())
     }
 
-    /// What a run with this snapshot is to plan on; it is to [`take`](Self::take) the snapshot before it acts.
+    /// Returns the state that a run with this snapshot plans on. The run must [`take`](Self::take) the snapshot
+    /// before it acts.
     pub fn read(&self, snapshot: &Snapshot) -> Desired {
         match self.is_taken(snapshot) || self.is_unsaved(snapshot) {
             true => self.current.clone(),
@@ -103,12 +104,12 @@ impl DesiredStore {
         }
     }
 
-    /// What holds now follows from this snapshot, or nothing follows from it.
+    /// True if the state in force reflects this snapshot, or the snapshot is not synced.
     pub fn is_taken(&self, snapshot: &Snapshot) -> bool {
         !snapshot.synced || self.taken.as_ref().is_some_and(|taken| says_the_same(taken, snapshot))
     }
 
-    /// The disk has not taken this snapshot so far.
+    /// True if this snapshot could not be written to disk yet.
     pub fn is_unsaved(&self, snapshot: &Snapshot) -> bool {
         self.unsaved.as_ref().is_some_and(|unsaved| says_the_same(unsaved, snapshot))
     }
@@ -117,7 +118,7 @@ impl DesiredStore {
         let settled = snapshot.settled.contains_key(&self.node);
         let mut next = Desired { known_from: KnownFrom::Etcd, settled, ..Desired::default() };
         next.subnet = snapshot.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
-            // An unreadable or missing subnet never takes the addresses of what runs away.
+            // An unreadable or missing subnet never takes addresses away from running pods.
             self.current.subnet.clone()
         });
         let first = (self.node.clone(), NamespacedName::new("", ""));
@@ -147,7 +148,7 @@ impl DesiredStore {
         next
     }
 
-    /// A binding that was readable before goes on in that form.
+    /// Keeps the last readable version of bindings that can no longer be read.
     fn keep_last_readable(&self, next: &mut Desired) {
         let known: BTreeSet<NamespacedName> =
             next.unreadable.keys().filter(|pod| self.current.pods.contains_key(*pod)).cloned().collect();
@@ -160,8 +161,8 @@ impl DesiredStore {
     }
 }
 
-/// Not by the revision: the watch of one prefix may be behind another's, and what comes late does not raise
-/// the newest revision any more.
+/// Compares content, not revisions: the watch of one prefix may lag behind another's, and late changes no longer
+/// raise the newest revision.
 fn says_the_same(one: &Snapshot, other: &Snapshot) -> bool {
     one.bindings.ptr_eq(&other.bindings)
         && one.settled.ptr_eq(&other.settled)
@@ -169,7 +170,8 @@ fn says_the_same(one: &Snapshot, other: &Snapshot) -> bool {
         && one.malformed.ptr_eq(&other.malformed)
 }
 
-/// A step that publishes this node's range of pod addresses. One that is gone from etcd stays: the pods have it.
+/// Returns a step that publishes this node's range of pod addresses. A range deleted from etcd stays: the pods use
+/// it.
 pub fn publish_subnet(
     node: String,
     snapshot: SnapshotReader,

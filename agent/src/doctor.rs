@@ -1,7 +1,7 @@
-//! `minik8s-agent doctor`: can this machine run an agent? One line per check, with what to do.
+//! `minik8s-agent doctor`: checks that this machine can run an agent. One line per check, with a remedy.
 //!
-//! Reads the machine, Docker, etcd and the kernel; changes nothing (kernel features are tried in a
-//! network namespace that vanishes with the check). What is judged is decided in `judge.rs`.
+//! Reads the machine, Docker, etcd and the kernel; changes nothing (kernel features are tried in a temporary
+//! network namespace). `judge.rs` evaluates the findings.
 
 use crate::args::OutputFormat;
 use crate::config::Config;
@@ -19,7 +19,7 @@ mod tests;
 
 pub use check::{Check, Level, Ranges};
 
-/// Checks and prints; true if no check failed.
+/// Runs and prints the checks; true if none failed.
 pub async fn run(config: &Config, ranges: Ranges, output: OutputFormat) -> anyhow::Result<bool> {
     let seen = probe::look(config, ranges).await;
     let checks = judge::judge(config, ranges, &seen);

@@ -1,4 +1,4 @@
-//! The agent: converges one node's containers, network and rules to what etcd, or its own disk, says.
+//! The agent: converges a node's containers, network and rules to the state that etcd, or its own disk, holds.
 
 pub mod api;
 pub mod args;

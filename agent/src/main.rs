@@ -12,7 +12,7 @@ use agent::{daemon, doctor, reset, standby};
 use clap::Parser as _;
 use schema::control::{error_chain, logging};
 
-/// A flag that can't be: as clap's own.
+/// Exit code for an invalid flag, the same as clap's.
 const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes the images and prints their names.
+/// Builds the base images and prints their names.
 async fn python_base(docker: &str, scratch: &Path) -> anyhow::Result<()> {
     let docker = RealDocker::connect(docker).await?;
     let made = bases(&docker, None, scratch, &|said| eprint!("{said}")).await;
@@ -58,7 +58,7 @@ async fn python_base(docker: &str, scratch: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line on standard error, whatever the error says.
+/// Prints the error as a single line on standard error.
 fn fail(code: u8, error: impl std::fmt::Display) -> ExitCode {
     let line =
         error.to_string().lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");

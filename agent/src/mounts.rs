@@ -1,4 +1,4 @@
-//! The kernel's table of mounts, as far as it is about directories of ours.
+//! Mounts at or below our directories, from the kernel's mount table.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, umount2};
 
-/// Mount points at or below `dir`, in the order in which they were mounted: a mount comes after what
-/// it lies on.
+/// Mount points at or below `dir`, in mount order: a mount comes after the one it lies on.
 pub(crate) fn at_or_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     Ok(points_at_or_below(&std::fs::read("/proc/self/mountinfo")?, &dir))
@@ -22,7 +21,7 @@ pub(crate) fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(points)
 }
 
-/// Takes one mount away, also while it is in use; never follows a link that took its place.
+/// Detaches a mount, even while it is in use; never follows a link that took its place.
 pub(crate) fn detach(point: &Path) -> nix::Result<()> {
     umount2(point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
 }
@@ -35,7 +34,7 @@ fn points_at_or_below(mountinfo: &[u8], dir: &Path) -> Vec<PathBuf> {
     points.filter(|point| point.starts_with(dir)).collect()
 }
 
-/// The kernel writes blank, tab, newline and backslash as three octal digits.
+/// Decodes the kernel's escapes: blank, tab, newline and backslash as three octal digits.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut at = 0;

@@ -1,18 +1,18 @@
-//! The node's address: what the address loop settled, for all that publish it.
+//! The node's address, decided by the address loop, for everything that publishes it.
 //!
-//! One place decides it, so the end of the tunnel, pods on the node's network and the agent's API move
-//! together, and none of them with a route that flaps. It reads nothing and changes nothing by itself.
+//! A single decision makes the end of the tunnel, pods on the node's network and the agent's API move together, and
+//! none of them with a flapping route. No I/O.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tokio::sync::watch;
 
-/// The address as it is now. Clones are of the same node.
+/// The current address; clones share it.
 #[derive(Debug, Clone)]
 pub struct NodeAddress(watch::Receiver<Option<IpAddr>>);
 
 impl NodeAddress {
-    /// The address that `first` says until the sender says another; none: the node has none so far.
+    /// Creates an address that starts as `first`, and its sender; `None` while the node has no address.
     pub fn channel(first: Option<IpAddr>) -> (watch::Sender<Option<IpAddr>>, Self) {
         let (sender, receiver) = watch::channel(first);
         (sender, Self(receiver))
@@ -28,7 +28,7 @@ impl NodeAddress {
         self.known().unwrap_or(Ipv4Addr::LOCALHOST.into())
     }
 
-    /// The address where only IPv4 will do.
+    /// The address or loopback, if it is IPv4.
     pub fn v4(&self) -> Option<Ipv4Addr> {
         match self.or_loopback() {
             IpAddr::V4(address) => Some(address),
@@ -36,14 +36,14 @@ impl NodeAddress {
         }
     }
 
-    /// To wait for changes on.
+    /// Receiver that is notified of changes.
     pub fn changes(&self) -> watch::Receiver<Option<IpAddr>> {
         self.0.clone()
     }
 }
 
-/// Where the reconciler finds the agent. An API that listens everywhere is found at the node's address, one
-/// that was given an address only there.
+/// URL at which the reconciler reaches the agent: at the node's address if the API listens on every address, else
+/// at the address it listens on.
 pub fn api_url(listen: SocketAddr, node: IpAddr) -> String {
     let mut address = listen;
     if address.ip().is_unspecified() {

@@ -1,4 +1,4 @@
-//! `minik8s-agent reset`: removes all that an instance made on this machine.
+//! `minik8s-agent reset`: removes everything that an instance made on this machine.
 //!
 //! Finds containers by label, links by alias, rules by chain name, mounts and files by path, without etcd or its
 //! own state. Order: containers, the builds' network, links, tunnel, bridge, rules, mounts, files, pause image.
@@ -38,17 +38,17 @@ mod tests;
 
 pub(crate) use removed::Removed;
 
-/// Longest time for containers to end by themselves.
+/// Longest grace period of a container.
 const GRACE_MAX: Duration = Duration::from_secs(5);
 
-/// Longest time that Docker may take to finish a removal that is under way, and how often to ask.
+/// Longest wait for Docker to finish a removal in progress; polled every `LOOK_AGAIN`.
 const GONE_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How long etcd may take to answer.
+/// Longest wait for etcd to answer.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Containers stopped and removed at once.
+/// Number of containers stopped and removed concurrently.
 const REMOVALS: usize = 16;
 
 /// Removes everything and prints what it removed.
@@ -56,13 +56,13 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     if !nix::unistd::geteuid().is_root() {
         bail!("reset removes links, rules and mounts and must run as root; start it with sudo");
     }
-    // Before anything is taken away: a wrong address is an error while nothing is done yet.
+    // Connect before anything is removed, so that a wrong address fails early.
     let store = match leaving {
         Some(leaving) => Some(EtcdStore::connect(&leaving.etcd, ETCD_PATIENCE).await?),
         None => None,
     };
     let lock = lock(machine)?;
-    // Its agent may have another state directory. The lock's file goes with it.
+    // The instance's agent may have another state directory. Dropping the lock removes its file.
     let instance = instance_lock::take(Path::new(RUN_DIR), machine)?;
     let netlink = RealNetlink::open(&machine.instance)?;
     let docker = RealDocker::connect(&machine.docker).await;
@@ -74,7 +74,7 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
             let result = docker.remove_network(&network).await;
             removed.note(format!("network {network}"), result);
         }
-        // The rest can go all the same, and a machine without Docker must be cleanable.
+        // Remove the rest all the same: a machine without Docker must be cleanable.
         Err(error) => removed.failures.push(format!("containers: {error}")),
     }
     removed.note(
@@ -86,7 +86,7 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
         ssh::end_all(Path::new(RUN_DIR), &machine.agent_dir()),
     );
     remove_network(machine, &netlink, &RealIptables::new(), &mut removed).await;
-    // Before the directory goes, in which the former file lies.
+    // Before the directory that holds the saved file is removed.
     match MachineFiles::undo(&machine.agent_dir(), &machine.instance) {
         Ok(Some(path)) => removed.done(format!("the cluster's name server from {path}")),
         Ok(None) => {}
@@ -123,8 +123,8 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     }
 }
 
-/// The state directory's lock, so that no agent makes anew what is being removed; none if there is
-/// no such directory.
+/// Takes the state directory's lock, so that no agent recreates what is being removed; `None` if there is no such
+/// directory.
 fn lock(machine: &MachineConfig) -> anyhow::Result<Option<StateLock>> {
     let dir = machine.agent_dir();
     match dir.try_exists().with_context(|| format!("cannot look at {}", dir.display()))? {
@@ -133,7 +133,7 @@ fn lock(machine: &MachineConfig) -> anyhow::Result<Option<StateLock>> {
     }
 }
 
-/// Containers of the pods first, then those that hold their namespaces.
+/// Removes the containers of pods first, then those that hold their namespaces.
 pub(crate) async fn remove_containers(machine: &MachineConfig, docker: &dyn Docker, removed: &mut Removed) {
     let listed = match docker.list(&machine.instance).await {
         Ok(listed) => listed,
@@ -175,8 +175,8 @@ async fn remove_container(docker: &dyn Docker, container: &ListedContainer) -> R
     }
 }
 
-/// Waits for Docker, which removes the container already, as an agent that ended in the middle of it may have asked: its
-/// mounts and its link can go only then.
+/// Waits for a removal that Docker has already begun, for example for an agent that ended in the middle of it:
+/// mounts and link can go only then.
 async fn until_gone(docker: &dyn Docker, id: &str) -> Result<(), DockerError> {
     let deadline = Instant::now() + GONE_MAX;
     loop {
@@ -189,7 +189,7 @@ async fn until_gone(docker: &dyn Docker, id: &str) -> Result<(), DockerError> {
     }
 }
 
-/// Links, bridge, rules.
+/// Removes links, tunnel, bridge and rules.
 pub(crate) async fn remove_network(
     machine: &MachineConfig,
     netlink: &(impl Netlink + Tunnels),
@@ -221,7 +221,7 @@ async fn remove_rules(
     services: &ServiceNames,
     iptables: &RealIptables,
 ) -> anyhow::Result<BTreeSet<ChainRef>> {
-    // Jumps may stand in any chain, also in one that somebody else made.
+    // Jumps may be in any chain, even in one that somebody else made.
     let saved = saved_rules(&iptables.save().await?, |_| true);
     let is_ours = |chain: &&ChainRef| names.chains().contains(chain) || services.is_ours(chain);
     let ours: BTreeSet<ChainRef> = saved.keys().filter(is_ours).cloned().collect();

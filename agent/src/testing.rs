@@ -1,17 +1,17 @@
-//! For tests on the real kernel: network namespaces that go away with the test, panic or not.
+//! Support for tests on the real kernel: network namespaces that are removed with the test, panic or not.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A network namespace of the test's own, with `lo` up; removed when dropped.
+/// A test's own network namespace, with `lo` up; removed when dropped.
 pub(crate) struct TestNamespace {
-    /// Its name, as `ip netns` knows it.
+    /// Name in `ip netns`.
     pub(crate) name: String,
     children: Vec<Child>,
 }
 
 impl TestNamespace {
-    /// A fresh namespace. Panics without root: these tests prove nothing on a fake.
+    /// Creates a namespace. Panics without root: these tests prove nothing on a fake.
     pub(crate) fn new() -> Self {
         assert!(nix::unistd::geteuid().is_root(), "this test makes network namespaces and must run as root");
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -23,13 +23,13 @@ impl TestNamespace {
         namespace
     }
 
-    /// The file that stands for it.
+    /// File of the namespace.
     pub(crate) fn path(&self) -> std::path::PathBuf {
         format!("/var/run/netns/{}", self.name).into()
     }
 
-    /// Runs a program inside and gives its standard output; panics if it fails. Not its errors: `ip link` complains
-    /// there of namespaces that other tests remove at the same time, and succeeds.
+    /// Runs a program inside and returns its standard output; panics if it fails. Standard error is ignored: `ip
+    /// link` complains there about namespaces that other tests remove at the same time, and succeeds.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.output(program, arguments);
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -37,7 +37,7 @@ impl TestNamespace {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs a program inside: whether it succeeded, and all it said.
+    /// Runs a program inside; returns its success, and its output with standard error.
     pub(crate) fn try_run(&self, program: &str, arguments: &[&str]) -> (bool, String) {
         let output = self.output(program, arguments);
         let text = [output.stdout, output.stderr].concat();
@@ -49,8 +49,8 @@ impl TestNamespace {
         Command::new("nsenter").arg(net).arg(program).args(arguments).output().unwrap()
     }
 
-    /// A process in a network namespace of its own, as a pause container is: its id. It inherits
-    /// nothing but the namespace, and ends with the test.
+    /// Starts a process in its own network namespace, like a pause container, and returns its id. The process
+    /// inherits nothing but the namespace, and ends with the test.
     pub(crate) fn pod(&mut self) -> i32 {
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo ready; exec sleep 300"])
@@ -67,7 +67,7 @@ impl TestNamespace {
 }
 
 impl TestNamespace {
-    /// A process in this namespace itself: its id.
+    /// Starts a process in this namespace and returns its id.
     pub(crate) fn process(&mut self) -> i32 {
         let net = format!("--net={}", self.path().display());
         let child = Command::new("nsenter").args([net.as_str(), "sleep", "300"]).spawn().unwrap();

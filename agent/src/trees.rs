@@ -1,7 +1,7 @@
 //! Removes folders as deep and wide as the disk allows, with five descriptors and constant memory.
 //!
-//! Folders that are not empty are moved up to the uppermost one, so nothing is ever more than two levels down. No
-//! symbolic link is followed and no mount entered.
+//! Non-empty folders are moved up to the top one, so nothing is ever more than two levels down. No symbolic link is
+//! followed and no mount entered.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -14,10 +14,10 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// How often a folder is looked through: again only when something came into it meanwhile.
+/// Maximum number of passes over a folder: a further one is needed only if something was added meanwhile.
 const PASSES: usize = 8;
 
-/// A folder could not be removed.
+/// A folder that could not be removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remove {path}: {source}", path = .path.display())]
 pub(crate) struct TreeError {
@@ -30,14 +30,14 @@ impl TreeError {
         Self { path, source: source.into() }
     }
 
-    /// Something is mounted there.
+    /// True if something is mounted there.
     pub(crate) fn is_mount(&self) -> bool {
         matches!(self.source.raw_os_error().map(Errno::from_raw), Some(Errno::EXDEV | Errno::EBUSY))
     }
 }
 
-/// Whether this kernel opens paths that can't lead elsewhere, without which no folder of a pod is removed
-/// and no `subPath` mounted.
+/// Checks that the kernel has `openat2`, which opens paths that can't lead elsewhere; without it no folder of a pod
+/// is removed and no `subPath` mounted.
 pub(crate) fn require_openat2() -> Result<(), OldKernel> {
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
     match openat2(nix::fcntl::AT_FDCWD, "/", how) {
@@ -46,12 +46,12 @@ pub(crate) fn require_openat2() -> Result<(), OldKernel> {
     }
 }
 
-/// The kernel is too old.
+/// Error of a kernel without `openat2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this kernel has no openat2; boot Linux 5.6 or later, such as Debian 11's 5.10")]
 pub(crate) struct OldKernel;
 
-/// Removes `name` of the folder `parent` with all that is in it; what is not there is fine.
+/// Removes `name` in the folder `parent` with everything in it; no error if it is missing.
 pub(crate) fn remove(parent: &Path, name: &str) -> Result<(), TreeError> {
     let path = parent.join(name);
     let failed = |e: Errno| TreeError::new(path.clone(), e);
@@ -67,18 +67,18 @@ pub(crate) fn remove(parent: &Path, name: &str) -> Result<(), TreeError> {
     Err(failed(Errno::ENOTEMPTY))
 }
 
-/// Empties a folder, which may itself be a mount or behind a link, and leaves it there.
+/// Empties a folder, which may itself be a mount or behind a link, but keeps it.
 pub(crate) fn clear(path: &Path) -> Result<(), TreeError> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let folder = open(path, flags, Mode::empty()).map_err(|e| TreeError::new(path.to_owned(), e))?;
     Heap { folder, path, moved: 0 }.clear()
 }
 
-/// The uppermost folder, to which all others are moved.
+/// The top folder, to which all others are moved.
 struct Heap<'a> {
     folder: OwnedFd,
     path: &'a Path,
-    /// How many folders were moved up; they are numbered.
+    /// Number of folders moved up, which gives each its name.
     moved: u64,
 }
 
@@ -91,7 +91,7 @@ impl Heap<'_> {
                 self.take_apart(&entry)?;
             }
         }
-        // Each of them may bring more.
+        // Each of these may add more.
         let mut done = 0;
         while done < self.moved {
             self.take_apart(&name_of(done))?;
@@ -129,7 +129,7 @@ impl Heap<'_> {
             let number = self.moved;
             self.moved += 1;
             match renameat(from, name, &self.folder, name_of(number).as_os_str()) {
-                // Left by a removal that was cut off: it goes, too, when its number comes.
+                // Left by an interrupted removal; removed too when its number comes.
                 Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => {}
                 Err(Errno::ENOENT) => return Ok(()),
                 other => return other,
@@ -138,17 +138,16 @@ impl Heap<'_> {
     }
 }
 
-/// No volume's name begins with a dot.
+/// Name of a folder that was moved up. No volume's name begins with a dot.
 fn name_of(number: u64) -> OsString {
     OsString::from(format!(".removing-{number}"))
 }
 
-/// Whether nothing is left of that name: a file, a link or an empty folder is removed. A folder with
-/// something in it stays.
+/// Removes a file, a link or an empty folder; true if nothing of that name is left. A non-empty folder stays.
 fn is_gone(folder: &OwnedFd, name: &OsStr) -> nix::Result<bool> {
     let refused = match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(true),
-        // POSIX' word for a folder is the second one.
+        // Linux returns EISDIR for a folder, POSIX specifies EPERM.
         Err(refused @ (Errno::EISDIR | Errno::EPERM)) => refused,
         Err(other) => return Err(other),
     };
@@ -160,7 +159,7 @@ fn is_gone(folder: &OwnedFd, name: &OsStr) -> nix::Result<bool> {
     }
 }
 
-/// Opens a folder of a folder; none if it is gone.
+/// Opens a subfolder; `None` if it is gone.
 fn open_folder(parent: &OwnedFd, name: &OsStr) -> nix::Result<Option<OwnedFd>> {
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
@@ -172,7 +171,7 @@ fn open_folder(parent: &OwnedFd, name: &OsStr) -> nix::Result<Option<OwnedFd>> {
     }
 }
 
-/// The names in a folder, as they are read: never all of them at once.
+/// Iterates over the names in a folder as they are read, never holding all of them.
 fn entries(
     folder: &OwnedFd,
     at: &Path,
@@ -189,7 +188,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Folders in folders, each with a file, as no path could name them.
+    /// Creates nested folders, each with a file, deeper than any path could name.
     pub(crate) fn nest(root: &Path, levels: usize) {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut folder = open(root, flags, Mode::empty()).unwrap();
@@ -200,13 +199,13 @@ pub(crate) mod tests {
         }
     }
 
-    // Seen red with one call for each level: the stack of the test's thread ended, and the tests with it.
+    // Seen red with one call for each level: the test thread's stack overflowed, which ended the tests.
     #[test]
     fn twenty_thousand_folders_in_each_other_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("pod/volumes/data")).unwrap();
         nest(&dir.path().join("pod/volumes/data"), 20_000);
-        // What a removal that was cut off has left behind.
+        // Leftovers of an interrupted removal.
         fs::create_dir_all(dir.path().join("pod/.removing-1/left")).unwrap();
         fs::write(dir.path().join("pod/.removing-3"), "left").unwrap();
         remove(dir.path(), "pod").unwrap();

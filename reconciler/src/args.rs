@@ -40,38 +40,37 @@ pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 /// Runs a fleet of Docker hosts from a Git repository.
 ///
-/// What runs is what the repository says: push to change it. The commands below start the
-/// daemons or look at the cluster; none changes what should run.
+/// The repository defines what runs: push to change it. The commands below start the
+/// daemons or inspect the cluster; none of them changes the desired state.
 #[derive(Debug, Parser)]
 #[command(name = "minik8s", version, styles = Styles::plain(), disable_help_subcommand = true)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run all of it on this machine: etcd, reconciler and agent
+    /// Run everything on this machine: etcd, the reconciler and the agent
     #[command(after_help = "Example: minik8s up --repo /srv/git/cluster.git")]
     Up(Box<UpArgs>),
     /// Run the reconciler
     #[command(after_help = "Example: minik8s serve --repo https://git.example.org/cluster.git --branch main")]
     Serve(Box<ServeArgs>),
-    /// Remove everything that `up` made on this machine
+    /// Remove everything that `up` created on this machine
     #[command(after_help = "Example: minik8s down")]
     Down(DownArgs),
-    /// What a revision would change: the plan that a reviewer reads
+    /// Show what a revision would change, as a plan for reviewers
     #[command(after_help = "Examples: minik8s plan --base origin/main --head HEAD\n          \
                             minik8s plan --head HEAD --server http://127.0.0.1:7070\n\n\
                             Exit code: 0 nothing changes, 2 something does, 1 error.")]
     Plan(PlanArgs),
-    /// For CI: reads a forge's list of comments (JSON) and prints the id of the account's newest plan,
-    /// if it is there
+    /// For CI: read a forge's list of comments (JSON) and print the id of the account's newest plan,
+    /// if any
     #[command(hide = true, after_help = "Example: minik8s find-comment --by ada < comments.json")]
     FindComment(FindCommentArgs),
-    /// The cluster on one page
+    /// Show the cluster on one page
     #[command(after_help = "Example: minik8s status")]
     Status(StatusArgs),
     /// List pods, nodes, objects of any kind, sources, revisions, requests or events
@@ -80,24 +79,24 @@ pub enum Command {
                             minik8s get functions,workflows\n          minik8s get nodes -w"
     )]
     Get(GetArgs),
-    /// One pod, node or object in full, with why it is as it is
+    /// Show one pod, node or object in full, with the reasons for its state
     #[command(
         after_help = "Examples: minik8s describe pod/web\n          minik8s describe run/order/ID\n          \
                             minik8s describe trigger nightly\n          minik8s describe workflow order -o mermaid"
     )]
     Describe(DescribeArgs),
-    /// The commits that were applied, the newest first
+    /// List the applied commits, newest first
     #[command(after_help = "Example: minik8s history --limit 5")]
     History(HistoryArgs),
-    /// What happened in the last hour
+    /// List the events of the last hour
     #[command(after_help = "Example: minik8s events -A -w")]
     Events(EventsArgs),
-    /// What a container wrote
+    /// Print the logs of a container
     #[command(after_help = "Examples: minik8s logs -f --tail 20 pod/web -c app\n          \
                             minik8s logs --previous --since 10m --timestamps web\n          \
                             minik8s logs run/order/ID")]
     Logs(LogsArgs),
-    /// What pods or nodes use, beside what they asked for, and the calls of functions
+    /// Show the usage of pods or nodes next to their requests, or the calls of functions
     #[command(
         after_help = "Examples: minik8s top pods -A --sort-by cpu\n          minik8s top pods --containers\n          \
                             minik8s top nodes\n          minik8s top functions\n\n\
@@ -105,13 +104,13 @@ pub enum Command {
                             CPU% and MEM% are shares of the node. -o wide shows what emptyDir volumes hold."
     )]
     Top(TopArgs),
-    /// Wait until a commit is applied, or all that it wants is running
+    /// Wait until a commit is applied, or until everything in it is running
     #[command(
         after_help = "Example: git push && minik8s wait --for healthy --commit $(git rev-parse HEAD)\n\n\
                             Exit code: 0 reached, 1 failed or timed out."
     )]
     Wait(WaitArgs),
-    /// Look at the repository now instead of at the next poll
+    /// Fetch the repository now instead of at the next poll
     #[command(after_help = "Example: minik8s sync --wait")]
     Sync(SyncArgs),
     /// Call a function
@@ -126,14 +125,14 @@ pub enum Command {
                             It changes nothing that should be: the workflow stays as the repository has it.\n\
                             Exit code: 0 asked for, or with --wait succeeded; 1 it did not succeed; 2 wrong usage.")]
     Run(RunArgs),
-    /// List or write the files that a Slurm job left
+    /// List or download the result files of a Slurm job
     #[command(
         after_help = "Examples: minik8s results job/matrix\n          minik8s results matrix -n shop -d out\n\n\
                             What the job wrote to standard output and error is among them; \
                             'minik8s logs job/NAME' prints that, also while the job runs."
     )]
     Results(ResultsArgs),
-    /// Check manifests as a push of them would be checked
+    /// Check manifests the way a push would
     #[command(
         after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n          \
                             minik8s validate apps/web.yaml jobs\n          \
@@ -142,25 +141,25 @@ pub enum Command {
                             Exit code: 0 no errors, 1 errors (with --strict also warnings), 2 PATH can't be read."
     )]
     Validate(ValidateArgs),
-    /// Make and keep the encrypted secrets of a repository, offline
+    /// Create and maintain the encrypted secrets of a repository, offline
     #[command(
         after_help = "Examples: minik8s secrets init --node node-1=age1…\n          minik8s secrets seal db --from db.env"
     )]
     Secrets(SecretsArgs),
-    /// What a controller would have done with a recorded load, or a run of a workflow with mocks; offline
+    /// Replay a recorded load through a controller, or run a workflow with mocks; offline
     #[command(
         after_help = "Examples: minik8s simulate hpa apps/web-hpa.yaml --trace monday.json\n          \
                             minik8s simulate function functions/hello.yaml --trace monday.json\n          \
                             minik8s simulate workflow workflows/order.yaml --input '{\"id\": 7}' --mocks mocks.json"
     )]
     Simulate(SimulateArgs),
-    /// The JSON Schema of a kind's manifest, for editors
+    /// Print the JSON Schema of a kind's manifest, for editors
     #[command(
         after_help = "Examples: minik8s schema pod > pod.json\n          minik8s schema > manifest.json\n          \
                             minik8s schema --list"
     )]
     Schema(SchemaArgs),
-    /// What a kind or a field is, and the fields in it
+    /// Document a kind or a field, and the fields in it
     #[command(
         after_help = "Examples: minik8s explain pod.spec.containers\n          minik8s explain hpa --recursive"
     )]
@@ -172,10 +171,10 @@ pub enum Command {
         after_help = "Example, which only says so: minik8s apply"
     )]
     Apply(ByHandArgs),
-    /// Versions of this program and of the reconciler
+    /// Print the versions of this program and of the reconciler
     #[command(after_help = "Example: minik8s version")]
     Version(VersionArgs),
-    /// Completions for a shell
+    /// Print completions for a shell
     #[command(after_help = "Example: minik8s completion bash > /etc/bash_completion.d/minik8s")]
     Completion(CompletionArgs),
 }
@@ -192,13 +191,13 @@ pub struct NamespaceArgs {
     /// The namespace
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
-    /// All namespaces
+    /// Include all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
 }
 
 impl NamespaceArgs {
-    /// The one namespace, or none for all.
+    /// The selected namespace, or `None` for all.
     pub fn selected(&self) -> Option<&str> {
         (!self.all_namespaces).then_some(self.namespace.as_str())
     }
@@ -219,7 +218,7 @@ pub enum Format {
 
 #[derive(Debug, Clone, Copy, Args)]
 pub struct OutputArgs {
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Format,
 }
@@ -256,23 +255,23 @@ pub struct PlanArgs {
     /// Plan as a strict source does: one file that can't be applied blocks the whole commit
     #[arg(long)]
     pub strict: bool,
-    /// Against what this reconciler has applied now, instead of a base
+    /// Compare with the state that this reconciler has applied, instead of a base
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
-    /// The head takes the place of what is there, as after a push by force; else it is merged into it
+    /// Replace the current state with the head, as a force push does, instead of merging
     #[arg(long)]
     pub in_place: bool,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: PlanFormat,
 }
 
 #[derive(Debug, Args)]
 pub struct FindCommentArgs {
-    /// The account whose newest comment is looked for
+    /// Account whose newest comment to find
     #[arg(long, value_name = "LOGIN", required_unless_present = "whoami")]
     pub by: Option<String>,
-    /// Print the account in the forge's answer instead
+    /// Print the account in the forge's response instead
     #[arg(long, conflicts_with = "by")]
     pub whoami: bool,
 }
@@ -289,13 +288,13 @@ pub struct StatusArgs {
 pub struct GetArgs {
     #[arg(value_name = "KIND", help = ResourceKind::help())]
     pub resources: Resources,
-    /// Only those of these names
+    /// Only objects with these names
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
-    /// Only those with these labels: app=web,tier!=back,env in (a,b),new,!old
+    /// Only objects with these labels: app=web,tier!=back,env in (a,b),new,!old
     #[arg(short = 'l', long, value_name = "LABELS")]
     pub selector: Option<Selector>,
-    /// Leave the header of the table out
+    /// Omit the table header
     #[arg(long)]
     pub no_headers: bool,
     /// Print again whenever something changes
@@ -311,7 +310,7 @@ pub struct GetArgs {
 
 #[derive(Debug, Args)]
 pub struct DescribeArgs {
-    /// KIND/NAME, or KIND followed by NAME; any kind that 'get' knows and that Git can have, node or revision
+    /// KIND/NAME, or KIND followed by NAME: an object of any kind, a run, a trigger or a revision
     #[arg(value_name = "KIND[/NAME]")]
     pub resource: Resource,
     /// The name, if not given with the kind
@@ -320,7 +319,7 @@ pub struct DescribeArgs {
     /// The namespace
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: PageFormat,
     #[command(flatten)]
@@ -331,16 +330,16 @@ pub struct DescribeArgs {
 pub enum PageFormat {
     /// A page.
     Text,
-    /// Of a workflow: its states as a flowchart for Markdown
+    /// The states of a workflow, as a flowchart for Markdown
     Mermaid,
 }
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// Only of this source
+    /// Only commits of this source
     #[arg(long, value_name = "SOURCE")]
     pub source: Option<String>,
-    /// At most this many
+    /// Maximum number of commits
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     #[command(flatten)]
@@ -351,10 +350,10 @@ pub struct HistoryArgs {
 
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// Go on printing new ones
+    /// Keep printing new events
     #[arg(short, long)]
     pub watch: bool,
-    /// Only of this object: KIND/NAME or NAME
+    /// Only events of this object: KIND/NAME or NAME
     #[arg(long = "for", value_name = "OBJECT")]
     pub object: Option<String>,
     #[command(flatten)]
@@ -371,34 +370,34 @@ pub struct LogsArgs {
     /// a run
     #[arg(value_name = "POD", required_unless_present = "selector", conflicts_with = "selector")]
     pub pod: Option<String>,
-    /// All pods with these labels, each line with its pod: key=value,…
+    /// Logs of every pod with these labels, each line with its pod: key=value,…
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Option<Selector>,
     /// The container; not needed when there is only one
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
-    /// What the newest build of a function's image said
+    /// Print the log of the newest build of a function's image
     #[arg(long)]
     pub build: bool,
-    /// What a job wrote to standard error, if that has a file of its own
+    /// Print a job's standard error, if it has its own file
     #[arg(long)]
     pub stderr: bool,
-    /// Only what the call with this activation id wrote
+    /// Only output of the call with this activation id
     #[arg(long, value_name = "ID")]
     pub activation: Option<String>,
-    /// Go on printing what it writes
+    /// Keep printing new output
     #[arg(short, long)]
     pub follow: bool,
-    /// Begin with this many of the last lines
+    /// Start with this many of the last lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u64>,
-    /// Begin with what is not older: an age (90s, 10m, 1h30m) or a time (2030-01-31T12:00:00Z)
+    /// Only output newer than an age (90s, 10m, 1h30m) or a time (2030-01-31T12:00:00Z)
     #[arg(long, value_name = "TIME")]
     pub since: Option<Since>,
-    /// Begin each line with when it was written
+    /// Prefix each line with the time it was written
     #[arg(long)]
     pub timestamps: bool,
-    /// What it wrote before its last restart
+    /// Print the output before the last restart
     #[arg(short, long)]
     pub previous: bool,
     /// The namespace
@@ -410,22 +409,22 @@ pub struct LogsArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Goal {
-    /// The commit is applied whole: no file quarantined, no removal held.
+    /// The commit is fully applied: no file quarantined, no prune held.
     Synced,
-    /// And all that it wants is running and ready: pods without a readinessProbe for 1 s, after a restart for
-    /// 10 s; services with an endpoint, programmed on every node; hosts whose paths lead somewhere.
+    /// Synced, and everything in the commit is running and ready: pods without a readinessProbe for 1 s, after a
+    /// restart for 10 s; services with an endpoint, programmed on every node; hosts whose paths have a backend.
     Healthy,
 }
 
 #[derive(Debug, Args)]
 pub struct WaitArgs {
-    /// What to wait for
+    /// Condition to wait for
     #[arg(long = "for", value_name = "GOAL")]
     pub goal: Goal,
-    /// The commit, 7 digits at least; by default the newest that the reconciler has seen
+    /// Commit id, at least 7 digits; by default the newest one known to the reconciler
     #[arg(long, value_name = "SHA")]
     pub commit: Option<String>,
-    /// How long at most: 500ms, 60s, 5m
+    /// Maximum time to wait: 500ms, 60s, 5m
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     #[command(flatten)]
@@ -434,13 +433,13 @@ pub struct WaitArgs {
 
 #[derive(Debug, Args)]
 pub struct SyncArgs {
-    /// Only this source; by default all of the reconciler that is asked
+    /// Only this source; by default every source of the reconciler
     #[arg(value_name = "SOURCE")]
     pub source: Option<String>,
-    /// Wait until it is done, and print the commit that is applied then
+    /// Wait for the sync to finish, then print the applied commit
     #[arg(long)]
     pub wait: bool,
-    /// How long at most: 500ms, 60s, 5m
+    /// Maximum time to wait: 500ms, 60s, 5m
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     #[command(flatten)]
@@ -449,14 +448,14 @@ pub struct SyncArgs {
 
 #[derive(Debug, Args)]
 pub struct ByHandArgs {
-    /// Whatever was written
+    /// Arguments of the rejected command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub words: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub struct VersionArgs {
-    /// Only of this program; asks no server
+    /// Print only the version of this program, without contacting the reconciler
     #[arg(long)]
     pub client: bool,
     #[command(flatten)]
@@ -470,7 +469,8 @@ pub struct CompletionArgs {
     pub shell: Shell,
 }
 
-/// Help and version end with code 0. Wrong usage ends with 2, but `plan` with 1: its 2 means that something changes.
+/// Parses the command line. On failure returns the exit code: 0 for help and version, 2 for wrong usage, but 1 for
+/// `plan`, whose 2 means that something changes.
 pub fn parse<I, T>(arguments: I) -> Result<Cli, ExitCode>
 where
     I: IntoIterator<Item = T>,
@@ -494,7 +494,7 @@ where
     })
 }
 
-/// Moves flags in front of the subcommand behind it, where clap looks for them: `minik8s -n shop get pods`.
+/// Moves flags that precede the subcommand behind it, where clap expects them: `minik8s -n shop get pods`.
 fn flags_last<I, T>(arguments: I) -> Vec<OsString>
 where
     I: IntoIterator<Item = T>,
@@ -514,13 +514,13 @@ where
         };
     }
     if at > 1 && at < arguments.len() {
-        // The subcommand goes in front of the flags that stood before it.
+        // Move the subcommand in front of the flags that preceded it.
         arguments[1..=at].rotate_right(1);
     }
     arguments
 }
 
-/// `minik8s help get` means `--help`. A subcommand of clap's would stand in every list of subcommands.
+/// Turns `minik8s help get` into `minik8s get --help`. clap's own `help` would appear in every list of subcommands.
 fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_some_and(|word| word == "help") {
         arguments.remove(1);
@@ -530,7 +530,7 @@ fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-/// `minik8s simulate FILE` is `minik8s simulate workflow FILE`: only a workflow needs no trace.
+/// Turns `minik8s simulate FILE` into `minik8s simulate workflow FILE`, because only workflows need no trace.
 fn simulate_workflow(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let word = |at: usize| arguments.get(at).and_then(|word| word.to_str());
     let is_file = |word: &str| !word.starts_with('-') && word.contains(['.', '/']);
@@ -562,7 +562,7 @@ fn one_line(message: &str, command: &str) -> String {
     if line.contains("; ") { line } else { format!("{line}; see '{command} --help'") }
 }
 
-/// `minik8s wait` when `wait` was meant, else `minik8s`.
+/// Command name for messages: `minik8s wait` if the first argument is that subcommand, else `minik8s`.
 fn command_of(arguments: &[OsString]) -> String {
     let first = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     let known =

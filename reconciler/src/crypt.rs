@@ -1,4 +1,4 @@
-//! Encryption and decryption with age, of small texts in memory.
+//! Encryption and decryption of small texts in memory with age.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use schema::control::DiskRecord;
 use schema::files::{LIMITS, has_bounded_header, is_sops};
 use schema::plaintext::sops::Sealed;
 
-/// Encrypts to all of these, as text.
+/// Encrypts to all recipients, armored as text.
 pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>> {
     let recipients = to.iter().map(|recipient| recipient as &dyn age::Recipient);
     let encryptor = age::Encryptor::with_recipients(recipients).context("there is nobody to encrypt to")?;
@@ -27,7 +27,7 @@ pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>>
     Ok(ciphertext)
 }
 
-/// The plaintext; none if it is encrypted to others.
+/// Decrypts; `None` if the text is encrypted to others.
 pub(crate) fn decrypt(ciphertext: &[u8], with: &[Identity]) -> anyhow::Result<Option<Vec<u8>>> {
     let binary = without_armour(ciphertext)?;
     let decryptor = age::Decryptor::new_buffered(binary.as_slice())?;
@@ -42,14 +42,14 @@ pub(crate) fn decrypt(ciphertext: &[u8], with: &[Identity]) -> anyhow::Result<Op
     }
 }
 
-/// The whole file without its armour. An error says what is damaged, as far as that shows without an identity.
+/// Removes the armor of a whole file. The error names the damage, as far as it shows without an identity.
 pub(crate) fn without_armour(ciphertext: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut binary = Vec::new();
     ArmoredReader::new(ciphertext).take(LIMITS.secret_bytes).read_to_end(&mut binary)?;
     if has_bounded_header(&binary) { Ok(binary) } else { bail!("its header has no end") }
 }
 
-/// The plaintext of a secret's file, which may be one of SOPS; none if it is encrypted to others.
+/// Decrypts the file of a secret, which may be a SOPS file; `None` if it is encrypted to others.
 pub(crate) fn open_secret(path: &Path, file: &[u8], with: &[Identity]) -> anyhow::Result<Option<Vec<u8>>> {
     if !is_sops(&path.to_string_lossy()) {
         return decrypt(file, with);
@@ -63,7 +63,7 @@ pub(crate) fn open_secret(path: &Path, file: &[u8], with: &[Identity]) -> anyhow
     Ok(None)
 }
 
-/// To how many recipients a file is encrypted; who they are it does not say.
+/// Number of recipients of a file, which does not reveal their identities.
 pub(crate) fn recipients_of(ciphertext: &[u8]) -> anyhow::Result<usize> {
     let binary = without_armour(ciphertext)?;
     let lines = binary.split(|byte| *byte == b'\n').take_while(|line| !line.starts_with(b"---"));
@@ -75,7 +75,7 @@ pub(crate) fn recipients_of(ciphertext: &[u8]) -> anyhow::Result<usize> {
     Ok(lines.filter(is_recipient).count())
 }
 
-/// The identities in a file as `age-keygen` writes it.
+/// Parses a file of identities, as written by `age-keygen`.
 pub(crate) fn identities(text: &str, path: &Path) -> anyhow::Result<Vec<Identity>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let identities: Result<Vec<Identity>, _> = lines.map(str::parse).collect();
@@ -85,7 +85,7 @@ pub(crate) fn identities(text: &str, path: &Path) -> anyhow::Result<Vec<Identity
     }
 }
 
-/// Makes an identity in a file of its own unless it is there; its recipient either way.
+/// Creates an identity file unless it exists; returns its recipient either way.
 pub(crate) fn ensure_identity(path: &Path, what: &str) -> anyhow::Result<String> {
     if !path.exists() {
         let made = written(&[Identity::generate()], what);
@@ -96,7 +96,7 @@ pub(crate) fn ensure_identity(path: &Path, what: &str) -> anyhow::Result<String>
     Ok(identities(&text, path)?[0].to_public().to_string())
 }
 
-/// As `age-keygen` writes them.
+/// Formats identities as `age-keygen` does.
 pub(crate) fn written(identities: &[Identity], what: &str) -> String {
     let mut text = format!("# {what}\n");
     for identity in identities {
@@ -106,7 +106,7 @@ pub(crate) fn written(identities: &[Identity], what: &str) -> String {
     text
 }
 
-/// `age1…`.
+/// Parses a recipient, `age1…`.
 pub(crate) fn recipient(text: &str) -> anyhow::Result<Recipient> {
     let parsed = text.trim().parse::<Recipient>();
     parsed.map_err(|_| anyhow::anyhow!("{text:?} is not an age recipient; it begins with age1"))

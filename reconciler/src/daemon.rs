@@ -1,5 +1,5 @@
-//! What `minik8s serve` runs, as a table: who reads what, what wakes it, how it ends. Every task is
-//! critical: the end of one ends the process.
+//! `minik8s serve`: a table of its tasks, with their inputs, wake-ups and shutdown. Every task is critical: the end
+//! of one ends the process.
 
 mod advertise;
 mod keep;
@@ -43,12 +43,13 @@ use crate::runs::{Waiting, WorkflowsDeps, WorkflowsLoop};
 use crate::webhooks::calls::{self, CallState};
 use crate::webhooks::{self, AnswersLoop, Hooks, Intake, SourceTarget};
 
-/// How often content on disk that nothing refers to is looked for. What goes has an hour.
+/// Interval at which unreferenced content is searched for on disk; it stays for an hour.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
-/// How long agents may take to learn of another leader: they look this often, for a few seconds.
+/// Longest time for agents to learn of a new leader: they look the leader up this often, for a few seconds.
 const LEADER_UNKNOWN_MAX: Duration = election::LOOKED_UP_EVERY.saturating_add(Duration::from_secs(15));
-/// The API's connections: twice as many as followed logs, each of which takes one and another to a node. An idle one ends
-/// later than clients keep theirs, which is 90 s for reqwest, so that none meets its end with a request.
+/// Limits of the API's connections: twice as many as followed logs, each of which takes one and another to a node.
+/// An idle connection lives longer than clients keep theirs, which is 90 s for reqwest, so that no request meets a
+/// closing one.
 const API_BOUNDS: Bounds = Bounds {
     connections: 512,
     of_address: 128,
@@ -59,10 +60,10 @@ const API_BOUNDS: Bounds = Bounds {
     drain: Duration::from_secs(2),
 };
 
-/// Runs the reconciler until `shutdown`, then ends what is under way and gives up the lead.
+/// Runs the reconciler until `shutdown`, then finishes work in progress and gives up the lead.
 pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
     logging::init(config.log.log_level.as_deref(), config.log.log_format == LogFormat::Json)?;
-    // Boxed: it is large, and lives only as long as the start.
+    // Boxed: the future is large, and lives only during startup.
     let Some(started) = shutdown.run_until_cancelled(Box::pin(start(config))).await else { return Ok(()) };
     let runtime = started?;
     let asked = stream::once(shutdown.cancelled_owned().map(|()| "shutdown").boxed());
@@ -82,7 +83,7 @@ fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
     runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
 }
 
-/// Runs of workflows: what is asked for and each run that ends wakes their loop, too.
+/// Drives the loop of workflow runs, which requests for runs and ending runs also wake.
 fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> Waiting {
     let (store, waiting) = (Arc::clone(&deps.store), Waiting::default());
     let follows = waiting.clone();
@@ -99,7 +100,7 @@ fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> Waiting {
     waiting
 }
 
-/// Takes webhooks; gives what counts them.
+/// Serves webhooks; returns their counters.
 fn serve_hooks(
     runtime: &mut Runtime,
     listener: TcpListener,
@@ -112,7 +113,7 @@ fn serve_hooks(
     counts
 }
 
-/// Events, written until the end.
+/// Starts the event writer, which runs until shutdown.
 fn write_events(runtime: &mut Runtime, store: &SharedStore) -> EventRecorder {
     let (events, writing) =
         EventRecorder::writing(Arc::clone(store), RECONCILER, "reconciler", runtime.token());
@@ -125,7 +126,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let mut runtime = Runtime::new();
     let token = runtime.token();
 
-    // One watch on all of etcd: a loop that waits for its own write relies on the snapshot's revision.
+    // A single watch on all of etcd: a loop that waits for its own write relies on the snapshot's revision.
     let fence = lead::stand(&mut runtime, &store, advertise::standing(&config), state_dir).await;
     let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
     runtime.task("reflector", reflecting);

@@ -1,8 +1,7 @@
 //! Writes of the leader: many in one transaction, and a few transactions at a time.
 //!
-//! Every transaction carries the leader's fence. One that meets a conflict is tried in halves, so
-//! that one key that moved on holds up no other. [`caught_up`] keeps a loop from planning on a snapshot
-//! that is older than what it wrote.
+//! Every transaction carries the leader's fence. A conflicting one is retried in halves, so that a key that moved
+//! on holds up no other. [`caught_up`] keeps a loop from planning on a snapshot older than its own writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,20 +18,20 @@ use schema::store::{
 };
 use tokio::time::timeout;
 
-/// Transactions under way at once. Measured on etcd: 16 do 10,000 values in 0.12 s; 8 leave it headroom.
+/// Number of concurrent transactions. Measured on etcd: 16 write 10,000 values in 0.12 s; 8 leave it headroom.
 pub(crate) const PARALLEL: usize = 8;
-/// Longest wait within one run for the snapshot to hold the loop's own writes. Seen: a few milliseconds; a
+/// Longest wait within a run for the snapshot to contain the loop's own writes. Measured: a few milliseconds; a
 /// reflector that lists again after an outage takes longer, and the next run waits on.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// Guards of a transaction besides the fence.
+/// Maximum number of guards in a transaction besides the fence.
 const GUARDS_MAX: usize = TXN_OPS_MAX - 1;
-/// A transaction is closed before it grows beyond: half of what etcd takes.
+/// Maximum size of a transaction: half of etcd's limit.
 const BYTES_MAX: usize = TXN_MAX_BYTES / 2;
 
-/// Writes that happen together or not at all, each with what must hold for its key.
+/// Writes that are committed together or not at all, each with the guard of its key.
 pub(crate) type WriteGroup = Vec<(Guard, Op)>;
 
-/// Keys travel in the guard and in the operation.
+/// Size of a group. Keys count twice, for the guard and the operation.
 fn size_bytes(group: &WriteGroup) -> usize {
     let size = |(_, op): &(Guard, Op)| match op {
         Op::Put { key, value, .. } => 2 * key.len() + value.len(),
@@ -41,29 +40,29 @@ fn size_bytes(group: &WriteGroup) -> usize {
     group.iter().map(size).sum()
 }
 
-/// What became of groups, by their numbers.
+/// Outcome of writing groups, by their indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// Those that are done, ascending.
+    /// Committed groups, ascending.
     pub(crate) done: Vec<usize>,
-    /// Those with a key that was not as its guard says, ascending.
+    /// Groups with a key that did not match its guard, ascending.
     pub(crate) conflicts: Vec<usize>,
-    /// Newest revision of a write that is done; 0 when none is.
+    /// Newest revision of a committed write; 0 if there is none.
     pub(crate) revision: i64,
-    /// Why the others were not tried, or their outcome is not known.
+    /// Reason why the other groups were not tried, or why their outcome is unknown.
     pub(crate) stopped: Option<Stopped>,
 }
 
-/// Why nothing more was written.
+/// Reason for not writing any further.
 #[derive(Debug)]
 pub(crate) enum Stopped {
     /// Another reconciler leads.
     FenceLost,
-    /// The outcome of a write is not known, or after a conflict the store could not say who leads.
+    /// The outcome of a write is unknown, or after a conflict the store could not tell who leads.
     Store(StoreError),
 }
 
-/// Does what can be done of `groups` under `fence`, with at most `parallel` transactions at a time.
+/// Writes as many `groups` as possible under `fence`, in at most `parallel` concurrent transactions.
 pub(crate) async fn write(
     store: &dyn Store,
     fence: Fence,
@@ -93,7 +92,7 @@ impl Written {
     }
 }
 
-/// Groups one after the other, with the number of the first.
+/// Consecutive groups, with the index of the first.
 type Batch<'g> = (usize, &'g [WriteGroup]);
 
 /// Cuts the groups into transactions of at most [`GUARDS_MAX`] writes and [`BYTES_MAX`] bytes.
@@ -114,7 +113,7 @@ fn pack(groups: &[WriteGroup]) -> Vec<Batch<'_>> {
     batches
 }
 
-/// One batch, in halves where it meets a conflict: at most 2n − 1 transactions.
+/// Writes a batch, split in halves at each conflict: at most 2n − 1 transactions.
 async fn write_batch(store: &dyn Store, fence: Fence, batch: Batch<'_>, stop: &AtomicBool) -> Written {
     let mut out = Written::default();
     let mut todo = vec![batch];
@@ -159,8 +158,8 @@ async fn transact(store: &dyn Store, fence: Fence, groups: &[WriteGroup]) -> Res
     store.txn(std::iter::once(fence.guard()).chain(guards).collect(), ops).await
 }
 
-/// One transaction under the fence. `None`: it was not done, because something changed meanwhile
-/// or another one leads.
+/// Runs a transaction under the fence. `None` if it was not committed, because something changed meanwhile or
+/// another reconciler leads.
 pub(crate) async fn guarded(
     store: &SharedStore,
     fence: Fence,
@@ -174,9 +173,9 @@ pub(crate) async fn guarded(
     }
 }
 
-/// The snapshot, once it holds all up to `floor`, which the caller wrote: on an older one it would decide the same
-/// thing twice. A floor above all that etcd has is that of another etcd, which was lost with everything in it: there
-/// is nothing to wait for, and it becomes 0.
+/// Waits until the snapshot contains everything up to `floor`, the caller's last write: on an older one the caller
+/// would make the same decision twice. A floor above etcd's newest revision belongs to another etcd, which was lost
+/// with everything in it: there is nothing to wait for, and the floor is reset to 0.
 pub(crate) async fn caught_up(
     store: &dyn Store,
     snapshot: &mut SnapshotReader,
@@ -196,14 +195,14 @@ pub(crate) async fn caught_up(
         return Ok(reached);
     }
     let is_listed = snapshot.current().synced;
-    // Etcd may be away, too: the next run asks again.
+    // etcd may be unavailable, too: the next run asks again.
     if newest_revision(store).await.is_ok_and(|newest| newest < *floor) {
         *floor = 0;
     }
     Err(if is_listed { "the last writes are not seen yet" } else { "etcd is not listed yet" }.to_owned())
 }
 
-/// A guard on a key as it is now, readable or not.
+/// Guard on the current version of a key, readable or not.
 pub(crate) async fn guard_of_present(store: &SharedStore, key: &str) -> Result<Guard, StoreError> {
     let found = store.get(key).await?;
     Ok(found.map_or_else(
@@ -212,10 +211,10 @@ pub(crate) async fn guard_of_present(store: &SharedStore, key: &str) -> Result<G
     ))
 }
 
-/// This fence still is the leader's.
+/// True if this fence still is the leader's.
 ///
 /// # Errors
-/// The store does not answer.
+/// If the store does not answer.
 pub(crate) async fn fence_holds(store: &dyn Store, fence: Fence) -> Result<bool, StoreError> {
     let leader = store.get(&Key::Leader.to_string()).await?;
     Ok(leader.is_some_and(|leader| leader.create_revision == fence.create_revision))
@@ -244,7 +243,7 @@ mod tests {
         (Guard::Absent(name.to_owned()), Op::put(name, "new"))
     }
 
-    // Seen red with numbers that begin anew in the right half.
+    // Seen red with indexes that restart in the right half.
     #[tokio::test]
     async fn a_key_that_moved_on_holds_up_its_own_group_alone() {
         let (store, fence) = led().await;
@@ -264,7 +263,7 @@ mod tests {
         assert_eq!(&store.get("/k07").await.unwrap().unwrap().value[..], b"{}");
     }
 
-    // Seen red without the look at the leader: all of them count as conflicts.
+    // Seen red without the check of the leader: all of them count as conflicts.
     #[tokio::test]
     async fn a_reconciler_that_leads_no_longer_writes_nothing() {
         let (store, fence) = led().await;

@@ -1,19 +1,19 @@
-//! What the reconciler adds to a kind: one row each. Pure.
+//! The reconciler's additions to each kind. Pure.
 
 use schema::kinds::Kind;
 
 use crate::gitops::review::effects::{Case, Effect, daemon_set, other, service, workload};
 use crate::view::KindPage;
 
-/// One row.
+/// The reconciler's additions to a kind.
 pub(crate) struct Descriptor {
     /// The columns of `get` and the page of `describe`.
     pub(crate) page: KindPage,
-    /// What a change of an object does to what runs.
+    /// Computes the effects of a change of an object on running workloads.
     pub(crate) effects: fn(&Case<'_>) -> Vec<Effect>,
 }
 
-/// The row of a kind.
+/// Returns the additions to `kind`.
 pub(crate) fn of(kind: Kind) -> Descriptor {
     let (page, effects): (_, fn(&Case<'_>) -> Vec<Effect>) = match kind {
         Kind::Cluster => (KindPage::Object, other::cluster),
@@ -22,7 +22,7 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
         Kind::Function => (KindPage::Function, other::function),
         Kind::Service => (KindPage::Service, service::service),
         Kind::Pod => (KindPage::Pod, workload::pod),
-        // An object with what is reported of its pods.
+        // An object with the status of its pods.
         Kind::ReplicaSet => (KindPage::Workload, workload::replica_set),
         Kind::DaemonSet => (KindPage::Workload, daemon_set::daemon_set),
         Kind::HorizontalPodAutoscaler => (KindPage::Autoscaler, workload::autoscaler),

@@ -1,4 +1,4 @@
-//! A listener for HTTP/1.1 with bounds: how many connections there are, how long each may send nothing, how long it lasts.
+//! HTTP/1.1 listener with limits on the number of connections, their idle time and their lifetime.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,30 +17,30 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries to accept when the system has no descriptors left.
+/// Pause before accepting again when the system has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What bounds the connections of a listener.
+/// Limits on the connections of a listener.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Connections at once; more wait to be accepted.
+    /// Concurrent connections; more wait to be accepted.
     pub(crate) connections: usize,
-    /// Connections of one address at once, so that no client alone shuts the others out; more are closed. The machine
-    /// itself has no such bound.
+    /// Concurrent connections per address, so that no single client shuts the others out; more are closed. Loopback
+    /// is exempt.
     pub(crate) of_address: usize,
-    /// Largest head of a request, and largest piece of a body.
+    /// Largest head of a request, and largest chunk of a body.
     pub(crate) head_bytes: usize,
-    /// Longest wait for the head of a request, also of one after another: an idle connection ends then.
+    /// Longest wait for the head of a request, including that for a further one: an idle connection is closed then.
     pub(crate) head_wait: Duration,
-    /// A connection may have several requests, unless half of the connections are taken.
+    /// Set if connections may be kept alive, unless half of the connections are taken.
     pub(crate) keeps_alive: bool,
-    /// Longest connection, if there is one.
+    /// Longest lifetime of a connection, if limited.
     pub(crate) lasts: Option<Duration>,
-    /// How long requests under way may take at the end; then their connections are cut.
+    /// Time for requests in progress at shutdown; then their connections are cut.
     pub(crate) drain: Duration,
 }
 
-/// Serves the router that is made for each peer until shutdown, and requests under way a little longer.
+/// Serves until shutdown, with a router per peer, and gives requests in progress a little longer.
 pub(crate) async fn serve(
     listener: TcpListener,
     bounds: Bounds,
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
         let accepted = tokio::select! {
             // Cancel-safe: a cancelled token stays so.
             () = shutdown.cancelled() => break,
-            // Cancel-safe: a permit or a connection that was not taken is there for the next.
+            // Cancel-safe: a permit or connection that was not taken stays for the next iteration.
             accepted = async {
                 let permit = Arc::clone(&room).acquire_owned().await;
                 (permit, listener.accept().await)
@@ -66,7 +66,7 @@ pub(crate) async fn serve(
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        // IPv4 clients of a listener for both come as `::ffff:192.0.2.1`.
+        // IPv4 clients of a dual-stack listener appear as `::ffff:192.0.2.1`.
         let peer = peer.ip().to_canonical();
         let Some(place) = Place::of(&held, peer, bounds.of_address) else {
             tracing::debug!(%peer, most = bounds.of_address, "an address has its share of connections already");
@@ -88,17 +88,17 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// How many connections each address has.
+/// Number of connections per address.
 type Held = Mutex<HashMap<IpAddr, usize>>;
 
-/// A connection's place among those of its address.
+/// Slot of a connection among those of its address.
 struct Place {
     held: Arc<Held>,
     address: IpAddr,
 }
 
 impl Place {
-    /// None if the address has its share already.
+    /// Takes a slot; `None` if the address has no more.
     fn of(held: &Arc<Held>, address: IpAddr, most: usize) -> Option<Self> {
         let mut all = lock(held);
         let count = all.entry(address).or_default();
@@ -124,7 +124,7 @@ impl Drop for Place {
 }
 
 async fn connection(stream: TcpStream, router: Router, bounds: Bounds, shutdown: &CancellationToken) {
-    // A small answer that is to leave at once.
+    // Send small responses without delay.
     let _ = stream.set_nodelay(true);
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -134,7 +134,7 @@ async fn connection(stream: TcpStream, router: Router, bounds: Bounds, shutdown:
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut served = pin!(served);
     let ended = tokio::select! {
-        // Neither is dropped before its end.
+        // Neither branch drops the connection before its end.
         ended = served.as_mut() => ended,
         () = shutdown.cancelled() => {
             served.as_mut().graceful_shutdown();
@@ -190,7 +190,7 @@ mod tests {
         stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     }
 
-    /// What comes until there is the whole answer.
+    /// Reads until the response is complete.
     async fn answer(stream: &mut TcpStream) -> String {
         let mut said = String::new();
         while !said.ends_with("well") {
@@ -208,7 +208,7 @@ mod tests {
         let mut all = Vec::new();
         for _ in 0..BOUNDS.connections {
             let mut stream = serving.connect().await;
-            // From half of the room on, an answer is the last one.
+            // Once half of the connections are taken, a response is the last of its connection.
             if all.len() < BOUNDS.connections / 2 {
                 ask(&mut stream).await;
                 assert!(!answer(&mut stream).await.contains("connection: close"), "{}", all.len());
@@ -248,7 +248,7 @@ mod tests {
         assert!(own.iter().all(Option::is_some));
     }
 
-    /// The wait for a head does not cut an answer that takes its time, such as `logs -f`.
+    /// The wait for a head does not cut off a slow response such as `logs -f`.
     #[tokio::test]
     async fn an_answer_may_take_longer_than_a_head() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

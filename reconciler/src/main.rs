@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// The reconciler's work is waiting and short bursts; more threads would only cost memory.
+/// Number of worker threads: the reconciler mostly waits, or works in short bursts; more would only cost memory.
 const WORKER_THREADS: usize = 2;
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
-//! The lock on a reconciler's state directory, and the leader lease recorded in it.
+//! Lock on a reconciler's state directory, and the leader lease recorded in it.
 //!
-//! A reconciler that was killed leaves its lease in etcd. The next holder of the lock knows that this process is dead
-//! and revokes the lease, instead of waiting for its end.
+//! A killed reconciler leaves its lease in etcd. The next holder of the lock knows that this process is dead and
+//! revokes the lease, instead of waiting until it expires.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 const LOCK_FILE: &str = "lock";
 const LEASE_FILE: &str = "lease";
-/// Longest that ending the former lease may hold up the start; it ends by itself later.
+/// Longest delay of the start for revoking the former lease, which otherwise expires later.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Held for as long as the process lives.
+/// A held lock, for the lifetime of the process.
 #[derive(Debug)]
 pub struct StateDirLock {
     _lock: FileLock,
@@ -25,7 +25,7 @@ pub struct StateDirLock {
 }
 
 impl StateDirLock {
-    /// Takes the directory, which must exist.
+    /// Locks the directory, which must exist.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK_FILE);
         match lock_file(&path).with_context(|| format!("cannot open {}", path.display()))? {
@@ -39,15 +39,15 @@ impl StateDirLock {
         }
     }
 
-    /// A reconciler has had the directory before.
+    /// True if a reconciler has used the directory before.
     pub fn was_taken(dir: &Path) -> bool {
         dir.join(LOCK_FILE).exists()
     }
 
-    /// Revokes the lease of the former process. `false`: etcd did not confirm it, so that process may still lead.
+    /// Revokes the former process's lease. `false` if etcd did not confirm it, so that process may still lead.
     pub async fn end_former_lease(&self, store: &dyn Store) -> bool {
         let Some(former) = self.lease.read().ok().flatten().map(LeaseId) else { return true };
-        // A lease that is over already is no error, and neither is an etcd that knows nothing of it.
+        // Neither an expired lease nor an etcd that does not know it is an error.
         let ended = timeout(RELEASE_TIMEOUT, store.lease_revoke(former)).await;
         tracing::debug!(?former, ?ended, "revoked the previous process's lease");
         let is_over = matches!(ended, Ok(Ok(()) | Err(StoreError::LeaseLost(_))));
@@ -63,7 +63,7 @@ impl StateDirLock {
             if let Some(lease) = fence.lease()
                 && let Err(error) = self.record(lease)
             {
-                // Only costs the next start a wait.
+                // A lost record only costs the next start a wait.
                 tracing::warn!(path = %self.lease.path().display(), %error, "cannot record the leader's lease");
             }
             fence.changed().await;
@@ -103,7 +103,7 @@ mod tests {
 
         let state_dir = StateDirLock::take(dir.path()).unwrap();
         let began = tokio::time::Instant::now();
-        // Seen red when the note of the lease goes at the first try.
+        // Seen red if the record of the lease is removed at the first try.
         store.refuse_everything(true);
         assert!(!state_dir.end_former_lease(&store).await);
         store.refuse_everything(false);

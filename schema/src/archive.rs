@@ -1,8 +1,8 @@
-//! The archive in which a file or folder of a repository travels: the same content is the same bytes.
+//! Deterministic archive of a file or folder of a repository: equal content gives equal bytes.
 //!
-//! A tar of regular files and symbolic links, sorted by path, mode 0644 or 0755, no times, owned by
-//! root. Its SHA-256 is the digest of the content, on the reconciler that makes it as on the node that
-//! checks what it unpacked.
+//! A tar of regular files and symbolic links, sorted by path, mode 0644 or 0755, no times, owned by root. Its
+//! SHA-256 is the digest of the content, both on the reconciler that creates the archive and on the node that
+//! verifies what it unpacked.
 
 use std::io::{self, Read, Write};
 
@@ -11,22 +11,21 @@ use tar::{Builder, EntryType, Header};
 
 use crate::codec::hex;
 
-/// How much one mounted file or folder may hold.
+/// Size limits of a mounted file or folder.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of all files.
+    /// Total bytes of all files.
     pub bytes: u64,
-    /// Files and links.
+    /// Number of files and links.
     pub entries: usize,
-    /// Bytes of a secret's ciphertext: as Kubernetes bounds a secret.
+    /// Bytes of a secret's ciphertext: Kubernetes' limit for secrets.
     pub secret_bytes: u64,
 }
 
-/// The bounds of every repository volume. Configuration is small; what is larger belongs in an image
-/// or on a disk.
+/// Limits of every repository volume. Configuration is small; larger content belongs in an image or on a disk.
 pub const LIMITS: Limits = Limits { bytes: 64 * 1024 * 1024, entries: 10_000, secret_bytes: 1024 * 1024 };
 
-/// Content can't be in an archive.
+/// Error from building an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// More bytes than [`LIMITS`] allows.
@@ -35,13 +34,13 @@ pub enum ArchiveError {
     /// More files than [`LIMITS`] allows.
     #[error("it holds more than {} files", LIMITS.entries)]
     TooMany,
-    /// A name that can't be one, or one out of order.
+    /// An invalid name, or a name out of order.
     #[error("{0:?} can't be the name of a file")]
     Name(String),
-    /// A symbolic link that leads out.
+    /// A symbolic link that leads out of the folder.
     #[error("the symbolic link {path} leads out of the folder")]
     Link {
-        /// Where it is.
+        /// Path of the link.
         path: String,
     },
     /// Reading the content or writing the archive failed.
@@ -49,7 +48,7 @@ pub enum ArchiveError {
     Io(#[from] io::Error),
 }
 
-/// An archive being made.
+/// An archive under construction.
 pub struct Archive<W: Write> {
     builder: Builder<Hashing<W>>,
     bytes: u64,
@@ -60,22 +59,22 @@ pub struct Archive<W: Write> {
 /// A finished archive.
 #[derive(Debug)]
 pub struct Made<W> {
-    /// Where it was written to.
+    /// The writer that received the archive.
     pub writer: W,
     /// SHA-256, 64 hex digits.
     pub digest: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
 impl<W: Write> Archive<W> {
-    /// An empty one.
+    /// Creates an empty archive.
     pub fn new(writer: W) -> Self {
         let hashing = Hashing { writer, hash: Sha256::new(), size: 0 };
         Self { builder: Builder::new(hashing), bytes: 0, entries: 0, last: String::new() }
     }
 
-    /// Adds a file of `size` bytes. Paths come in the order of their bytes.
+    /// Adds a file of `size` bytes. Paths must be added in byte order.
     pub fn file(
         &mut self,
         path: &str,
@@ -104,7 +103,7 @@ impl<W: Write> Archive<W> {
         Ok(self.builder.append_link(&mut header, path, target)?)
     }
 
-    /// Ends it.
+    /// Finishes the archive.
     pub fn finish(self) -> Result<Made<W>, ArchiveError> {
         let Hashing { writer, hash, size } = self.builder.into_inner()?;
         Ok(Made { writer, digest: hex(&hash.finalize()), size })
@@ -134,9 +133,9 @@ fn header(kind: EntryType, mode: u32) -> Header {
     header
 }
 
-/// A symbolic link at `path` of a folder leads to something in that folder, whatever else is in it:
-/// it first goes up, at most to the folder, and then only down. So a way through several such links
-/// stays inside, too.
+/// True if a symbolic link at `path` of a folder stays in that folder, whatever else the folder holds: the target
+/// first goes up, at most to the folder, and then only down. So a path through several such links stays inside,
+/// too.
 pub fn link_stays(path: &str, target: &str) -> bool {
     let mut depth = path.split('/').count() - 1;
     let mut goes_down = false;
@@ -187,7 +186,7 @@ mod tests {
         archive.finish().unwrap()
     }
 
-    /// Pods go by these digests: another encoding would roll every pod with files at an upgrade.
+    /// Pods depend on these digests: another encoding would roll every pod with files at an upgrade.
     #[test]
     fn the_bytes_of_an_archive_never_change() {
         let long = format!("{}/app.conf", "deep".repeat(40));
@@ -240,7 +239,7 @@ mod tests {
             ("a/b", "../../c"),
             ("a", "/etc/passwd"),
             ("a", ""),
-            // Through another link `..` may lead elsewhere than it reads.
+            // After another link `..` may lead elsewhere than it reads.
             ("a/b/c", "d/../../e"),
         ] {
             assert!(!link_stays(path, target), "{path} -> {target}");

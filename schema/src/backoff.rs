@@ -1,8 +1,8 @@
-//! Waiting times after failures: doubling, bounded, jittered. Pure: randomness is an argument.
+//! Waits after failures: doubling, bounded, jittered. Pure: randomness is an argument.
 
 use std::time::Duration;
 
-/// Counts failures in a row and says how long to wait after each.
+/// Counts consecutive failures and computes the wait after each.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     min: Duration,
@@ -11,13 +11,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits about `min` after the first failure and never longer than `max`.
+    /// Creates a backoff that waits about `min` after the first failure and never longer than `max`.
     pub fn new(min: Duration, max: Duration) -> Self {
         Self { min, max: max.max(min), failures: 0 }
     }
 
-    /// The wait after one more failure. `random` lies in `0.0..1.0` and takes away up to half, so
-    /// that many who failed together do not come back together.
+    /// Records a failure and returns the wait after it. `random` is in `0.0..1.0` and shortens the wait by up to
+    /// half, so that clients that failed together do not retry together.
     pub fn after_failure(&mut self, random: f64) -> Duration {
         // 2^20 times any sensible minimum is beyond any sensible maximum.
         let doubled = self.min.saturating_mul(1 << self.failures.min(20));
@@ -25,12 +25,12 @@ impl Backoff {
         doubled.min(self.max).mul_f64(1.0 - 0.5 * random.clamp(0.0, 1.0))
     }
 
-    /// It went well: the next failure is a first one.
+    /// Resets the count after a success: the next failure is a first one.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// Failures since the last success.
+    /// Returns the number of failures since the last success.
     pub fn failures(&self) -> u32 {
         self.failures
     }

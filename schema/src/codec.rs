@@ -1,16 +1,16 @@
-//! JSON in and out of etcd, and the content hash.
+//! JSON encoding of etcd values, and the content hash.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Largest value that may be written under one key; bigger things travel by digest.
+/// Largest value, in bytes, under one key; larger content travels by digest.
 pub const VALUE_MAX_BYTES: usize = 64 * 1024;
 
-/// Why a value could not be read or written.
+/// Error from encoding or decoding a value.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    /// The bytes are not the JSON that the key promises.
+    /// The bytes are not valid JSON for the key.
     #[error("value is not valid JSON for its key: {0}")]
     Decode(#[source] serde_json::Error),
     /// The value has no JSON form.
@@ -19,12 +19,12 @@ pub enum CodecError {
     /// The value is larger than [`VALUE_MAX_BYTES`].
     #[error("value of {bytes} bytes is larger than the limit of {VALUE_MAX_BYTES}")]
     TooLarge {
-        /// Its size.
+        /// Size of the value.
         bytes: usize,
     },
 }
 
-/// Encodes a value as the JSON text that goes under a key.
+/// Encodes a value as the JSON text stored under a key.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
     let bytes = serde_json::to_vec(value).map_err(CodecError::Encode)?;
     if bytes.len() > VALUE_MAX_BYTES {
@@ -33,30 +33,31 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
     Ok(bytes)
 }
 
-/// Decodes the JSON found under a key. Unknown fields are ignored, so that daemons of
-/// neighbouring versions can read each other.
+/// Decodes the JSON found under a key. Unknown fields are ignored, so that daemons of neighboring versions can read
+/// each other's values.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     serde_json::from_slice(bytes).map_err(CodecError::Decode)
 }
 
-/// A list without room to grow: objects are kept for long, and a list of one begins with room for four.
+/// Deserializes a list without spare capacity: objects live long, and a list of one item starts with capacity for
+/// four.
 pub(crate) fn exact<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     let mut list = Vec::deserialize(from)?;
     list.shrink_to_fit();
     Ok(list)
 }
 
-/// Whether serde may leave a field out, because it is read as its default.
+/// True if serde may omit a field, because it is read as its default.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The default of fields that are 1 when they are absent.
+/// Default of fields that are 1 when absent.
 pub(crate) fn one() -> u32 {
     1
 }
 
-/// The default of fields that are 3 when they are absent.
+/// Default of fields that are 3 when absent.
 pub(crate) fn three() -> u32 {
     3
 }
@@ -64,7 +65,7 @@ pub(crate) fn three() -> u32 {
 /// SHA-256 of the value's JSON, as 64 hex digits. Maps are ordered, so equal values hash equal.
 ///
 /// # Panics
-/// If the value has no JSON form; none of the types of this crate is so.
+/// If the value has no JSON form, which all types of this crate have.
 pub fn content_hash<T: Serialize>(value: &T) -> String {
     // Through `Value`, whose objects are ordered maps: field order of the type does not matter.
     let value = serde_json::to_value(value).expect("types of this crate have a JSON form");
@@ -72,12 +73,12 @@ pub fn content_hash<T: Serialize>(value: &T) -> String {
     sha256_hex(&text)
 }
 
-/// SHA-256 of these bytes, as 64 hex digits.
+/// Returns the SHA-256 of these bytes, as 64 hex digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Lower-case hex digits of `bytes`.
+/// Returns the lower-case hex digits of `bytes`.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2);

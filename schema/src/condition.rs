@@ -3,33 +3,34 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Kubernetes' condition: `type` holds, does not hold, or is not known, since when and why.
+/// Kubernetes' condition: a fact that holds, does not hold, or is not known, with the time of the last change and
+/// the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// The fact, for example `Ready` or `PodScheduled`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whether it holds.
+    /// Status of the fact.
     pub status: ConditionStatus,
-    /// One CamelCase word.
+    /// Reason of the status, as one CamelCase word.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// A sentence for a person.
+    /// Human-readable sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// When `status` last changed.
+    /// Time of the last change of `status`.
     pub last_transition_time: Timestamp,
 }
 
-/// Whether a condition holds.
+/// Status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConditionStatus {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It does not hold.
+    /// The condition does not hold.
     False,
-    /// It is not known.
+    /// The status is not known.
     Unknown,
 }
 

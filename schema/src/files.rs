@@ -1,5 +1,5 @@
-//! Files of a manifest repository that pods need: which ones a manifest names, and what stands for
-//! their content in objects and pods. Pure.
+//! Repository files that pods need: references in manifests, and the digests that represent their content in
+//! objects and pods. Pure.
 //!
 //! The content itself travels by digest (see `archive`): it is in neither etcd nor a plan.
 
@@ -16,60 +16,60 @@ use crate::plaintext::sops;
 pub use crate::plaintext::sops::is_sops;
 use crate::violation::OwnedStep;
 
-/// The folder of encrypted secrets, below the source's folder or the repository's root.
+/// Folder of encrypted secrets, below the source's folder or the repository's root.
 pub const SECRETS_FOLDER: &str = "secrets";
-/// The namespace of secrets that are for sources of the reconciler, not for pods: `secrets/.sources/NAME.age`.
+/// Namespace of secrets for sources of the reconciler, not for pods: `secrets/.sources/NAME.age`.
 pub const SOURCES_NAMESPACE: &str = ".sources";
-/// The ending of an encrypted secret's file.
+/// Suffix of an encrypted secret's file.
 pub const SECRET_ENDING: &str = ".age";
 
-/// The ending of the file beside a secret's that lists its keys, one a line: what a commit is checked against.
+/// Suffix of the file next to a secret's that lists its keys, one per line; commits are checked against it.
 pub const KEYS_ENDING: &str = ".keys";
-/// The folder, below [`SECRETS_FOLDER`], with the identity of the cluster.
+/// Folder, below [`SECRETS_FOLDER`], with the cluster's identity.
 pub const IDENTITY_FOLDER: &str = ".identity";
-/// Where, below [`SECRETS_FOLDER`], the identity of the cluster lies, encrypted to each node.
+/// Path, below [`SECRETS_FOLDER`], of the cluster's identity, encrypted to each node.
 pub const IDENTITY_FILE: &str = ".identity/cluster.age";
-/// Where, below [`SECRETS_FOLDER`], the recipient of that identity stands.
+/// Path, below [`SECRETS_FOLDER`], of that identity's recipient.
 pub const IDENTITY_RECIPIENT_FILE: &str = ".identity/cluster.pub";
-/// Below [`SECRETS_FOLDER`], the recipients to whom the cluster's identity is encrypted.
+/// Path, below [`SECRETS_FOLDER`], of the recipients to whom the cluster's identity is encrypted.
 pub const RECIPIENTS_FILE: &str = "recipients.txt";
 
-/// What stands for content: by its path from the root of the repository.
+/// References to content, by path from the root of the repository.
 pub type Files = BTreeMap<String, BlobRef>;
 
-/// Content by its digest.
+/// Reference to content by digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlobRef {
-    /// SHA-256 of its archive, 64 hex digits.
+    /// SHA-256 of the content's archive, 64 hex digits.
     pub digest: String,
-    /// Bytes of its archive.
+    /// Bytes of the archive.
     pub size: u64,
-    /// What it is.
+    /// Type of the content.
     pub kind: BlobKind,
-    /// Of an object's content: the keys of its texts, which can be variables.
+    /// For an object's content: the keys of its texts, which can become variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<String>,
-    /// Of a secret: the source whose repository it is in.
+    /// For a secret: the source whose repository holds it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
 }
 
-/// What a path of the repository is.
+/// Type of the content at a path of the repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BlobKind {
     /// A folder.
     Folder,
-    /// One file.
+    /// A single file.
     File,
-    /// The ciphertext of a secret or of the cluster's identity, one file.
+    /// The ciphertext of a secret or of the cluster's identity, a single file.
     Secret,
     /// The content of an object, a file per key; see [`object_path`].
     Object,
 }
 
-/// What a manifest names.
+/// Content that a manifest refers to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ContentRef {
@@ -79,12 +79,12 @@ pub enum ContentRef {
     Secret(String),
     /// The content of an object of the same namespace, by its kind and name.
     Object(Kind, String),
-    /// The cluster's identity, which decrypts secrets. The Cluster object alone names it, and no pod can have it.
+    /// The cluster's identity, which decrypts secrets. Only the Cluster object refers to it, and no pod can have it.
     ClusterIdentity,
 }
 
 impl ContentRef {
-    /// Its path or name.
+    /// Returns the path or name.
     pub fn name(&self) -> &str {
         match self {
             ContentRef::Path(name) | ContentRef::Secret(name) | ContentRef::Object(_, name) => name,
@@ -104,34 +104,34 @@ impl fmt::Display for ContentRef {
     }
 }
 
-/// One field that names a file, a folder, a secret or an object's content.
+/// A field that refers to a file, a folder, a secret or an object's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContentUse {
     /// The field, from the document's root.
     pub at: Vec<OwnedStep>,
-    /// What it names.
+    /// The content it refers to.
     pub what: ContentRef,
-    /// For pulling images, or of callers: what a running pod does without.
+    /// Set for credentials that a running pod does without: for pulling images, or of callers.
     pub is_login: bool,
-    /// What it names, or its keys, may be absent.
+    /// True if the content or its keys may be absent.
     pub is_optional: bool,
-    /// The keys that it names, each with its field.
+    /// Keys that it names, each with its field.
     pub keys: Vec<(Vec<OwnedStep>, KeyUse)>,
 }
 
-/// Which values a use takes.
+/// Values that a use takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyUse {
-    /// One as a file.
+    /// A single value as a file.
     File(String),
-    /// One as a variable.
+    /// A single value as a variable.
     Text(String),
-    /// All as variables, with this before each key.
+    /// Every value as a variable, with this prefix before each key.
     Texts(String),
 }
 
 impl ContentUse {
-    /// The object whose content it names, for an object with this metadata.
+    /// Returns the object whose content it refers to, for an object with this metadata.
     pub fn target(&self, metadata: &ObjectMeta) -> Option<ObjectRef> {
         match &self.what {
             ContentRef::Object(kind, name) => Some(metadata.reference(*kind, name)),
@@ -140,49 +140,49 @@ impl ContentUse {
     }
 }
 
-/// `64 hex digits`: nothing that leads elsewhere on a disk or in a URL.
+/// True for 64 hex digits in lower case: nothing that leads elsewhere on a disk or in a URL.
 pub fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// A path as the map of files has it: no `.`, no doubled or closing `/`; `.` is the whole repository.
+/// Normalizes a path as in [`Files`]: no `.`, no doubled or trailing `/`; `.` is the whole repository.
 pub fn normal_path(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
 }
 
-/// Content of a repository volume: its path in the map, and what stands for it.
+/// Finds the content of a repository volume: its path in the map and its reference.
 pub fn of_path<'f>(files: &'f Files, path: &str) -> Option<(&'f str, &'f BlobRef)> {
     files.get_key_value(&normal_path(path)).map(|(path, blob)| (path.as_str(), blob))
 }
 
-/// The ciphertext of a secret: its path in the map, and what stands for it.
+/// Finds the ciphertext of a secret: its path in the map and its reference.
 pub fn of_secret<'f>(files: &'f Files, name: &str) -> Option<(&'f str, &'f BlobRef)> {
     let is_it = |path: &str| secret_name(path) == Some(name);
     let found = files.iter().find(|(path, blob)| blob.kind == BlobKind::Secret && is_it(path));
     found.map(|(path, blob)| (path.as_str(), blob))
 }
 
-/// The name of the secret whose file this is.
+/// Returns the name of the secret in this file, if it is a secret's.
 pub fn secret_name(path: &str) -> Option<&str> {
     let mut endings = [SECRET_ENDING].into_iter().chain(sops::ENDINGS);
     // `.sops.yaml` is the configuration of SOPS.
     endings.find_map(|ending| file_name(path).strip_suffix(ending)).filter(|name| !name.is_empty())
 }
 
-/// The path in the map of an object's content: the file that the object is in, and the object. No path of a
-/// repository has two slashes.
+/// Builds the path of an object's content in the map: the file that declares the object, and the object. No path of
+/// a repository has two slashes in a row.
 pub fn object_path(file: &str, object: &ObjectRef) -> String {
     format!("{file}//{object}")
 }
 
-/// The file and the object of an [`object_path`].
+/// Splits an [`object_path`] into its file and object.
 pub fn parse_object_path(path: &str) -> Option<(&str, ObjectRef)> {
     let (file, object) = path.split_once("//")?;
     Some((file, parse_reference(object, DEFAULT_NAMESPACE).ok()?))
 }
 
-/// The content: its path in the map, and what stands for it.
+/// Finds content: its path in the map and its reference.
 pub fn of_content<'f>(files: &'f Files, content: &ContentRef) -> Option<(&'f str, &'f BlobRef)> {
     match content {
         ContentRef::Path(path) => of_path(files, path),
@@ -201,13 +201,13 @@ pub fn of_content<'f>(files: &'f Files, content: &ContentRef) -> Option<(&'f str
     }
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Where the file of a secret may be, the first that is there counts: below the source's folder, then
-/// below the root of the repository; a namespace's own before one for all.
+/// Lists the possible paths of a secret's file, in order of precedence: below the source's folder, then below the
+/// repository's root; a namespace's own file before a shared one.
 pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for base in [source_folder, ""] {
@@ -224,23 +224,23 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
     paths
 }
 
-/// Where the identity of the cluster may be, the first that is there counts.
+/// Lists the possible paths of the cluster's identity, in order of precedence.
 pub fn identity_paths(source_folder: &str) -> Vec<String> {
     let mut bases = vec![source_folder, ""];
     bases.dedup();
     bases.iter().map(|base| normal_path(&format!("{base}/{SECRETS_FOLDER}/{IDENTITY_FILE}"))).collect()
 }
 
-/// The path is that of the folder with the cluster's identity, or leads into it: in no volume.
+/// True for the folder with the cluster's identity and anything in it: no volume may hold it.
 pub fn is_of_identity(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     parts.windows(2).any(|pair| pair == [SECRETS_FOLDER, IDENTITY_FOLDER])
 }
 
-/// What begins an age file, binary or as text.
+/// First bytes of an age file, binary or armored.
 const AGE_BEGINNINGS: [&[u8]; 2] = [b"age-encryption.org/", b"-----BEGIN AGE ENCRYPTED FILE-----"];
 
-/// The bytes are ciphertext of age, as far as their beginning says.
+/// True if the bytes begin like age ciphertext.
 pub fn is_ciphertext(bytes: &[u8]) -> bool {
     AGE_BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
 }
@@ -250,14 +250,14 @@ const HEADER_LINES_MAX: usize = 2000;
 /// Longest header of an age file; a recipient takes about 100 bytes.
 const HEADER_BYTES_MAX: usize = 128 * 1024;
 
-/// The header of an age file ends, and soon enough: the age crate reads it anew for each of its lines, which takes
-/// hours for 1 MiB of them. `binary` is the file without its armour.
+/// True if the header of an age file ends within bounds: the age crate rereads it for each of its lines, which
+/// takes hours for 1 MiB of them. `binary` is the file without its armor.
 pub fn has_bounded_header(binary: &[u8]) -> bool {
     let start = &binary[..binary.len().min(HEADER_BYTES_MAX)];
     start.split(|byte| *byte == b'\n').take(HEADER_LINES_MAX).any(|line| line.starts_with(b"---"))
 }
 
-/// What Git LFS leaves in a repository in the place of a file.
+/// True for the pointer that Git LFS leaves in a repository in place of a file.
 pub fn is_lfs_pointer(bytes: &[u8]) -> bool {
     bytes.len() < 1024 && bytes.starts_with(b"version https://git-lfs.github.com/spec/")
 }

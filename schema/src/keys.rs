@@ -1,7 +1,7 @@
-//! Every etcd key, as one table: how it is built and parsed, who may write it, where the snapshot holds it.
+//! Table of every etcd key: how it is built and parsed, its only writer, and its place in the snapshot.
 //!
-//! A new key is one row of `key_table`, and its record type. From the rows follow [`Key`], [`prefix`],
-//! [`CONTRACT`] with `docs/contract.md`, the role of a node ([`node_role`]) and the tables of
+//! A new key is one row of `key_table` plus its record type. The rows generate [`Key`], [`prefix`], [`CONTRACT`]
+//! with `docs/contract.md`, the role of a node ([`node_role`]) and the tables of
 //! [`Snapshot`](crate::snapshot::Snapshot).
 
 use std::borrow::Cow;
@@ -12,21 +12,21 @@ use std::str::FromStr;
 use crate::kinds::Kind;
 use crate::meta::{NamespacedName, ObjectRef};
 
-/// What all keys begin with.
+/// Prefix of all keys but those of workflow runs.
 pub const ROOT: &str = "/minik8s/";
-/// What keys of runs begin with: they are in no snapshot.
+/// Prefix of the keys of workflow runs, which are in no snapshot.
 pub const RUNS_ROOT: &str = "/minik8s-runs/";
 
 /// Passes the table to the macro `$make`. A row is
 ///
 /// ```text
 /// Variant(field: type, …), NAME_OF_ITS_PREFIX, "pattern" => "what it holds",
-///     only writer, "main reader", what agents read; table of the snapshot: record, whom a change wakes
+///     only writer, "main reader", read access of agents; snapshot table: record, loops that a change wakes
 /// ```
 ///
 /// A `<placeholder>` is one part of the key; a `NamespacedName` takes two and an `ObjectRef` three. Keys in
-/// `unwatched` are in no snapshot. A change of `Plans` wakes every controller, one of `ByName` only the loops whose row
-/// names the table.
+/// `unwatched` are in no snapshot. A change of a `Plans` table wakes every controller, a change of a `ByName` table
+/// only the loops whose row names it.
 macro_rules! key_table {
     ($make:ident) => {
         $make! {
@@ -167,43 +167,43 @@ macro_rules! define_keys {
         $variant:ident $(($($field:ident: $type:ty),+))?, $prefix:ident, $pattern:literal => $holds:literal,
         $writer:expr, $reader:literal, $agents:ident;
     )*) => {
-        /// One key.
+        /// An etcd key.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Key {
             $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] $variant $(($($type),+))?,)*
         }
 
-        /// Prefixes below which keys lie, for lists and watches.
+        /// Key prefixes for lists and watches.
         pub mod prefix {
             $(#[doc = concat!("Of `", $pattern, "`.")] pub const $prefix: &str = super::head($pattern);)*
 
-            /// `bindings/<node>/`.
+            /// Returns `bindings/<node>/`.
             pub fn bindings_of(node: &str) -> String {
                 format!("{BINDINGS}{node}/")
             }
 
-            /// `status/<node>/pods/`.
+            /// Returns `status/<node>/pods/`.
             pub fn pod_status_of(node: &str) -> String {
                 format!("{STATUS}{node}/pods/")
             }
 
-            /// `status/<node>/images/`.
+            /// Returns `status/<node>/images/`.
             pub fn node_images_of(node: &str) -> String {
                 format!("{STATUS}{node}/images/")
             }
 
-            /// `status/<node>/jobs/`.
+            /// Returns `status/<node>/jobs/`.
             pub fn job_reports_of(node: &str) -> String {
                 format!("{STATUS}{node}/jobs/")
             }
 
-            /// `work/<node>/`.
+            /// Returns `work/<node>/`.
             pub fn work_of(node: &str) -> String {
                 format!("{WORK}{node}/")
             }
         }
 
-        /// The whole contract.
+        /// The contract: every key with its writer and readers.
         pub const CONTRACT: &[ContractRow] = {
             use {AgentReads::*, Writer::*};
             &[$(ContractRow {
@@ -212,7 +212,7 @@ macro_rules! define_keys {
         };
 
         impl Key {
-            /// The only one who may write it.
+            /// Returns the only writer of the key.
             pub fn writer(&self) -> Writer {
                 use Writer::*;
                 match self {
@@ -246,7 +246,7 @@ macro_rules! define_keys {
 }
 key_table!(define_keys);
 
-/// Who may write a key.
+/// Writer of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// Every reconciler, to become leader.
@@ -259,11 +259,11 @@ pub enum Writer {
     Scaler,
     /// The agent of the node in the key.
     Agent,
-    /// The reconciler that took the request, leading or not.
+    /// The reconciler that received the request, leading or not.
     Receiver,
-    /// The leading reconciler's loop that did what was asked for.
+    /// The leading reconciler's loop that handled the request.
     Leader,
-    /// The one in the key.
+    /// The reporter in the key.
     Reporter,
 }
 
@@ -282,28 +282,28 @@ impl fmt::Display for Writer {
     }
 }
 
-/// What an agent reads of the keys of a row.
+/// Read access of an agent to the keys of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgentReads {
     /// Nothing.
     Nothing,
-    /// Those that name its node.
+    /// Keys that name its node.
     Own,
-    /// All of them.
+    /// Every key.
     All,
 }
 
-/// One row of the contract.
+/// A row of the contract.
 pub struct ContractRow {
     /// The key, with placeholders.
     pub pattern: &'static str,
-    /// What the value is.
+    /// Content of the value.
     pub holds: &'static str,
-    /// Its only writer.
+    /// Only writer of the key.
     pub writer: Writer,
-    /// Who reads it first of all.
+    /// Main reader of the key.
     pub reader: &'static str,
-    /// What agents read of it.
+    /// Read access of agents.
     pub agents: AgentReads,
 }
 
@@ -312,21 +312,21 @@ pub struct ContractRow {
 pub struct Permission {
     /// The key or prefix.
     pub key: String,
-    /// It is a prefix.
+    /// True if `key` is a prefix.
     pub is_prefix: bool,
-    /// Read and write; else read only.
+    /// True for read and write; else read only.
     pub write: bool,
 }
 
 impl fmt::Display for Permission {
-    /// The words after `etcdctl role grant-permission ROLE`.
+    /// Formats the arguments after `etcdctl role grant-permission ROLE`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let access = if self.write { "readwrite" } else { "read" };
         write!(f, "{access} {}{}", self.key, if self.is_prefix { " --prefix" } else { "" })
     }
 }
 
-/// All that the agent of a node may do in etcd.
+/// Returns every permission of a node's agent in etcd.
 pub fn node_role(node: &str) -> BTreeSet<Permission> {
     let rows = CONTRACT.iter().flat_map(|row| {
         let all = head(row.pattern);
@@ -339,18 +339,18 @@ pub fn node_role(node: &str) -> BTreeSet<Permission> {
             AgentReads::Nothing => None,
             AgentReads::Own => Some(own(false)),
             AgentReads::All => {
-                // Also of a single key: lists and watches ask for all that begins with it.
+                // Even for a single key: lists and watches ask for all keys that begin with it.
                 Some(Permission { key: all.to_owned(), is_prefix: true, write: false })
             }
         };
         let write = matches!(row.writer, Writer::Agent | Writer::Reporter).then(|| own(true));
-        // What may be written may be read: a grant on the same key would replace the other.
+        // A write grant includes read; a second grant on the same key would replace the first.
         [read.filter(|read| write.as_ref().is_none_or(|write| write.key != read.key)), write]
     });
     rows.flatten().collect()
 }
 
-/// The text is no key of ours.
+/// Error for a text that is not a key of Minik8s.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a key of Minik8s")]
 pub struct NotAKey(pub String);
@@ -375,7 +375,7 @@ impl Field for String {
 }
 
 impl Field for u64 {
-    /// Ten digits, so that keys sort by it.
+    /// Writes ten digits, so that keys sort by number.
     fn write<'a>(&'a self, parts: &mut Vec<Cow<'a, str>>) {
         parts.push(format!("{self:010}").into());
     }
@@ -396,7 +396,7 @@ impl Field for NamespacedName {
 }
 
 impl Field for ObjectRef {
-    /// With a namespace also where people see none.
+    /// Always writes a namespace, although cluster-scoped objects are shown without one.
     fn write<'a>(&'a self, parts: &mut Vec<Cow<'a, str>>) {
         parts.extend([self.kind.as_str().into(), (&self.namespace).into(), (&self.name).into()]);
     }
@@ -430,13 +430,13 @@ fn fits(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// The parts of a text that fits at the placeholders.
+/// Returns the parts of a matching text at the pattern's placeholders.
 fn placeholders<'a>(pattern: &'a str, text: &'a str) -> impl Iterator<Item = &'a str> {
     let parts = pattern.split('/').zip(text.split('/'));
     parts.filter(|(wanted, _)| wanted.starts_with('<')).map(|(_, part)| part)
 }
 
-/// What stands before the first placeholder.
+/// Returns the pattern up to its first placeholder.
 const fn head(pattern: &'static str) -> &'static str {
     let mut end = 0;
     while end < pattern.len() && pattern.as_bytes()[end] != b'<' {

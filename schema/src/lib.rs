@@ -1,4 +1,4 @@
-//! The words both daemons share: kinds, manifests, etcd keys and values, the store and the loop.
+//! Types and machinery shared by both daemons: kinds, manifests, etcd keys and values, the store and control loops.
 //!
 //! Without the features `store` and `control` this crate is pure: no clock, no I/O, no runtime.
 #![warn(missing_docs)]

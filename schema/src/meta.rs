@@ -37,19 +37,19 @@ pub struct ObjectMeta {
 }
 
 impl ObjectMeta {
-    /// An object of the same namespace.
+    /// Returns a reference to an object of the same namespace.
     pub fn reference(&self, kind: Kind, name: &str) -> ObjectRef {
         let namespace = if kind.is_cluster_scoped() { DEFAULT_NAMESPACE } else { &self.namespace };
         ObjectRef { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 
-/// Every pair of a Service's selector is among `labels`. An empty selector matches nothing.
+/// True if every pair of a Service's selector is among `labels`. An empty selector matches nothing.
 pub fn matches_service_selector(selector: &StringMap, labels: &StringMap) -> bool {
     !selector.is_empty() && matches_node_selector(selector, labels)
 }
 
-/// Every pair of a `nodeSelector` is among `labels`. An empty selector matches everything.
+/// True if every pair of a `nodeSelector` is among `labels`. An empty selector matches everything.
 pub fn matches_node_selector(selector: &StringMap, labels: &StringMap) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
@@ -58,7 +58,7 @@ fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }
 
-/// Which object: kind, namespace and name. Orders by kind, then namespace, then name.
+/// Reference to an object: kind, namespace and name. Orders by kind, then namespace, then name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectRef {
     /// The kind.
@@ -70,7 +70,7 @@ pub struct ObjectRef {
 }
 
 impl fmt::Display for ObjectRef {
-    /// `Kind/namespace/name`; `Kind/name` of a kind that belongs to no namespace.
+    /// Formats as `Kind/namespace/name`; `Kind/name` for cluster-scoped kinds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.kind.is_cluster_scoped() {
             return write!(f, "{}/{}", self.kind, self.name);
@@ -79,7 +79,7 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// Which pod: namespace and name.
+/// Reference by namespace and name, such as a pod's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NamespacedName {
     /// The namespace.
@@ -89,7 +89,7 @@ pub struct NamespacedName {
 }
 
 impl NamespacedName {
-    /// A reference from its two parts.
+    /// Creates a reference from its two parts.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }

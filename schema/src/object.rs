@@ -1,4 +1,4 @@
-//! The envelope of a desired object as it lies in `objects/<kind>/<ns>/<name>`.
+//! Envelope of a desired object, stored under `objects/<kind>/<ns>/<name>`.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,30 +8,30 @@ use crate::kinds::links::in_hash;
 use crate::kinds::{Kind, Resource};
 use crate::meta::{ObjectMeta, ObjectRef};
 
-/// A desired object: what Git says, who said it, and the hash of its effective spec.
+/// A desired object: its content from Git, its origin, and the hash of its effective spec.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", try_from = "WrittenObject")]
 pub struct Object {
-    /// `v1`, `apps/v1` and so on, as Kubernetes spells it for the kind.
+    /// Version as Kubernetes spells it for the kind: `v1`, `apps/v1` and so on.
     pub api_version: String,
     /// Name, namespace, labels, annotations.
     pub metadata: ObjectMeta,
     /// `kind` and `spec`.
     #[serde(flatten)]
     pub resource: Resource,
-    /// Where it comes from.
+    /// Origin of the object.
     pub provenance: Provenance,
-    /// Files of the repository that its pods need, by path: what volumes and secrets name.
+    /// Files of the repository that its pods need, by path: those that volumes and secrets name.
     #[serde(default, skip_serializing_if = "Files::is_empty")]
     pub files: Files,
     /// Content hash of the effective spec (defaults filled in) and of what running pods need of
     /// `files` (see [`in_hash`]), without metadata.
     pub hash: String,
-    /// Counts the changes of `hash`, from 1.
+    /// Number of changes of `hash`, from 1.
     pub generation: u64,
 }
 
-/// An object as it is read: `kind` says what `spec` is.
+/// An object as read: `kind` determines the type of `spec`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WrittenObject {
@@ -58,7 +58,7 @@ impl TryFrom<WrittenObject> for Object {
 }
 
 impl Object {
-    /// Kind, namespace and name.
+    /// Returns kind, namespace and name.
     pub fn reference(&self) -> ObjectRef {
         ObjectRef {
             kind: self.kind(),
@@ -67,25 +67,25 @@ impl Object {
         }
     }
 
-    /// The kind.
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         self.resource.kind()
     }
 
-    /// The hash that [`Object::hash`] must hold for `resource` with these files.
+    /// Returns the value of [`Object::hash`] for `resource` with these files.
     pub fn hash_of(resource: &Resource, files: &Files) -> String {
         let files = in_hash(resource, files);
-        // Without files as ever: an upgrade must not make pods of the same spec others.
+        // Unchanged without files: an upgrade must not turn pods of the same spec into others.
         if files.is_empty() { content_hash(resource) } else { content_hash(&(resource, files)) }
     }
 }
 
-/// The first 12 digits of a commit's id: enough to find it, short enough to read.
+/// Returns the first 12 digits of a commit's id: enough to find it, short enough to read.
 pub fn short_commit(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }
 
-/// Which commit and line set an object.
+/// Commit and line that set an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Provenance {
@@ -102,12 +102,12 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Where it stands, for people: `apps/web.yaml:3 of source main`.
+    /// Formats the place for people: `apps/web.yaml:3 of source main`.
     pub fn set_by(&self) -> String {
         format!("{}:{} of source {}", self.file, self.line, self.source)
     }
 
-    /// Which commit, for people: `1a2b… by Ada <ada@example.org>`.
+    /// Formats the commit for people: `1a2b… by Ada <ada@example.org>`.
     pub fn commit_by(&self) -> String {
         format!("{} by {}", self.commit, self.author)
     }

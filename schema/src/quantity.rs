@@ -20,18 +20,18 @@ pub struct Memory {
     pub bytes: u64,
 }
 
-/// The text is no quantity.
+/// Error for a text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// No number, or an unknown suffix.
+    /// The text has no number, or an unknown suffix.
     #[error(
         "`{0}` is not a quantity; write a number with one of the suffixes m, k, M, G, T, P, Ki, Mi, Gi, Ti, Pi or none"
     )]
     Syntax(String),
-    /// Below zero.
+    /// The quantity is below zero.
     #[error("`{0}` is below zero")]
     Negative(String),
-    /// More than fits.
+    /// The quantity is too large to be stored.
     #[error("`{0}` is too large")]
     TooLarge(String),
 }
@@ -39,7 +39,7 @@ pub enum QuantityError {
 impl FromStr for Cpu {
     type Err = QuantityError;
 
-    /// `500m`, `0.5`, `2`. Rounds up to whole thousandths, as Kubernetes does.
+    /// Parses `500m`, `0.5`, `2`. Rounds up to whole thousandths, as Kubernetes does.
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let thousandths = thousandths(text)?;
         u64::try_from(thousandths)
@@ -51,7 +51,7 @@ impl FromStr for Cpu {
 impl FromStr for Memory {
     type Err = QuantityError;
 
-    /// `128Mi`, `1G`, `1048576`. Rounds up to whole bytes.
+    /// Parses `128Mi`, `1G`, `1048576`. Rounds up to whole bytes.
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let bytes = thousandths(text)?.div_ceil(1000);
         u64::try_from(bytes).map(|bytes| Self { bytes }).map_err(|_| QuantityError::TooLarge(text.to_owned()))
@@ -82,8 +82,7 @@ impl fmt::Display for Memory {
 }
 
 impl Memory {
-    /// For people, in three digits or so: `15.5Gi` for what the kernel counts in bytes. What is short as it
-    /// is stays exact.
+    /// Formats for people, to about three digits: `15.5Gi` for a kernel's count in bytes. Short amounts stay exact.
     pub fn readable(self) -> String {
         const EXACT_MAX_CHARS: usize = 6;
         const UNITS: [(&str, u64); 4] = [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
@@ -91,7 +90,7 @@ impl Memory {
         let fits = UNITS.into_iter().find(|(_, bytes)| self.bytes >= *bytes);
         match fits {
             Some((unit, bytes)) if exact.len() > EXACT_MAX_CHARS => {
-                // Tenths, rounded down: a node never seems to have more than it has.
+                // Tenths, rounded down: a node never appears to have more than it has.
                 let tenths = u128::from(self.bytes) * 10 / u128::from(bytes);
                 format!("{}.{}{unit}", tenths / 10, tenths % 10)
             }
@@ -100,7 +99,7 @@ impl Memory {
     }
 }
 
-/// The quantity in thousandths, rounded up.
+/// Parses the quantity in thousandths, rounded up.
 fn thousandths(text: &str) -> Result<u128, QuantityError> {
     let syntax = || QuantityError::Syntax(text.to_owned());
     let too_large = || QuantityError::TooLarge(text.to_owned());
@@ -128,7 +127,7 @@ fn thousandths(text: &str) -> Result<u128, QuantityError> {
     Ok(product.div_ceil(divisor))
 }
 
-/// What a suffix multiplies by, as a fraction.
+/// Returns the factor of a suffix, as a fraction.
 fn scale(suffix: &str) -> Option<(u128, u128)> {
     Some(match suffix {
         "" => (1, 1),

@@ -1,12 +1,11 @@
-//! Which names, texts and places hold secrets. Pure.
+//! Decides which names, texts and places hold secrets. Pure.
 //!
-//! Reads names and texts, decides whether a value may be shown. Used by whatever quotes a manifest:
-//! the loader's messages, excerpts, plans. Rather too much than too little is hidden: a message can
-//! do without the value, and what was once in a comment or a log is known.
+//! Used by everything that quotes a manifest: the loader's messages, excerpts, plans. Hides too much rather than
+//! too little: a message can do without the value, and a value once in a comment or a log is no longer secret.
 
 use crate::violation::Path;
 
-/// Parts of names whose values are secret.
+/// Parts of names that mark secret values.
 const SECRET_PARTS: [&str; 13] = [
     "password",
     "passwd",
@@ -22,14 +21,14 @@ const SECRET_PARTS: [&str; 13] = [
     "cookie",
     "connectionstring",
 ];
-/// Words of names whose values are secret; as parts they are in too many others.
+/// Words of names whose values are secret; as parts they occur in too many other names.
 const SECRET_WORDS: [&str; 12] =
     ["pass", "pw", "auth", "jwt", "otp", "cred", "creds", "dsn", "salt", "webhookurl", "pin", "psk"];
-/// Names that end so are of secrets: `ENCRYPTION_KEY`, `masterkey`. `key` alone is not.
+/// Endings of names whose values are secret: `ENCRYPTION_KEY`, `masterkey`. `key` alone is not.
 const SECRET_ENDINGS: [&str; 3] = ["key", "pass", "auth"];
-/// Names that end so say where a secret is, not what it is.
+/// Endings of names that refer to a secret's place instead of holding it.
 const REFERENCE_ENDINGS: [&str; 5] = ["name", "ref", "file", "path", "dir"];
-/// Texts that begin so, or have words that do, are keys, tokens or ciphertext.
+/// Beginnings of texts, or of words in them, that are keys, tokens or ciphertext.
 const SECRET_BEGINNINGS: [&str; 29] = [
     "-----BEGIN",
     "AGE-SECRET-KEY-",
@@ -64,20 +63,20 @@ const SECRET_BEGINNINGS: [&str; 29] = [
 /// Fields below which any text may be a secret.
 const SECRET_PLACES: [&str; 8] =
     ["env", "value", "args", "command", "runCommands", "httpHeaders", "annotations", "parameters"];
-/// And those of them that are read word by word.
+/// Fields among these that are checked word by word.
 const WORDY_PLACES: [&str; 5] = ["args", "command", "runCommands", "annotations", "parameters"];
 
 /// Flags whose values are logins: `curl -u bob:x`.
 const LOGIN_FLAGS: [&str; 3] = ["-u", "--user", "--proxy-user"];
 
-/// A variable, header, flag or field of this name holds a secret, as far as the name says.
+/// True if a variable, header, flag or field of this name holds a secret, judging by the name.
 pub fn is_secret_name(name: &str) -> bool {
     let plain = plain(name);
     speaks_of_secret(name, &plain) && !REFERENCE_ENDINGS.iter().any(|ending| plain.ends_with(ending))
 }
 
-/// What stands under this name is a secret. A name that says where one is must have a value that
-/// looks like a place.
+/// True if the value under this name is a secret. The value of a name that refers to a secret's place must look
+/// like a place.
 pub fn holds_secret(name: &str, value: &str) -> bool {
     is_secret_name(name) || speaks_of_secret(name, &plain(name)) && !is_reference(value)
 }
@@ -92,7 +91,7 @@ fn speaks_of_secret(name: &str, plain: &str) -> bool {
         || words(name).iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
 }
 
-/// `dbPass`, `DB_PASS` and `db-pass` are `db` and `pass`.
+/// Splits a name into words: `dbPass`, `DB_PASS` and `db-pass` are `db` and `pass`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;
@@ -108,14 +107,14 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// A path, or the name of an object or key.
+/// True for a path, and for the name of an object or key.
 fn is_reference(value: &str) -> bool {
     let rest = value.trim_start_matches(['.', '/']);
     let is_path = rest.len() < value.len();
     rest.split('/').all(|part| is_name(part) || is_path && part.len() <= 24 && is_name(&part.to_lowercase()))
 }
 
-/// `web-1`, `redis-0.redis.default`, `ca-bundle.crt`: short words, as people write them.
+/// True for `web-1`, `redis-0.redis.default`, `ca-bundle.crt`: short words, as people write them.
 fn is_name(text: &str) -> bool {
     let is_word = |word: &str| {
         let letters = word.bytes().all(|b| b.is_ascii_lowercase());
@@ -126,8 +125,8 @@ fn is_name(text: &str) -> bool {
     text.len() <= 63 && text.split(['.', '-', '_']).all(is_word)
 }
 
-/// A value of a shape that no secret has: numbers of few digits, booleans, names, levels, addresses,
-/// paths. What an environment sets to anything else is not shown.
+/// True for values of a shape that no secret has: numbers of few digits, booleans, names, levels, addresses, paths.
+/// Any other value of an environment is not shown.
 pub fn is_plain_value(value: &str) -> bool {
     let digits = value.bytes().filter(u8::is_ascii_digit).count();
     let is_number = value.strip_prefix(['-', '+']).unwrap_or(value);
@@ -140,7 +139,7 @@ pub fn is_plain_value(value: &str) -> bool {
     value.is_empty() || is_number || is_quantity || is_level || is_name(value) || is_address(value)
 }
 
-/// `web:8080`, `http://web:8080/path`, `/var/lib/data`, `10.0.0.1:80`: no login, no query.
+/// True for `web:8080`, `http://web:8080/path`, `/var/lib/data`, `10.0.0.1:80`: no login, no query.
 fn is_address(value: &str) -> bool {
     let rest = match value.split_once("://") {
         Some((scheme, rest)) if is_name(scheme) => rest,
@@ -154,15 +153,15 @@ fn is_address(value: &str) -> bool {
     (host.is_empty() || is_name(host)) && is_port && is_path
 }
 
-/// Where a word of a command or a note ends.
+/// True for characters that end a word of a command or a note.
 fn is_between_words(c: char) -> bool {
     c.is_whitespace()
         || matches!(c, '"' | '\'' | '`' | ';' | ',' | '=' | '|' | '&' | '<' | '>')
         || matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '$')
 }
 
-/// A word of a command of a shape that no secret has, or a flag of that shape. What stands right behind
-/// a single dash is a few letters, as in `-sSf`: more may be the flag's value, as in `mysql -pswordfish`.
+/// True for words of a command of a shape that no secret has, and for flags of that shape. A single dash may be
+/// followed by a few letters, as in `-sSf`: more may be the flag's value, as in `mysql -pswordfish`.
 fn is_plain_word(word: &str) -> bool {
     let name = word.trim_start_matches('-');
     let is_short_flag =
@@ -176,20 +175,20 @@ fn is_glued(word: &str) -> bool {
     !is_number && (flag.chars().filter(|c| c.is_alphabetic()).count() > 4 || flag.contains(char::is_numeric))
 }
 
-/// The next word of the command is a secret, or a login: `--password x`, `-u bob:x`.
+/// True if the next word of the command is a secret or a login: `--password x`, `-u bob:x`.
 pub fn is_secret_flag(word: &str) -> bool {
     word.starts_with('-') && !word.contains('=') && (LOGIN_FLAGS.contains(&word) || is_secret_name(word))
 }
 
-/// A command, an argument or a note that may be shown: each word has a shape that no secret has, and none is
-/// the name or flag of a secret, but for a flag alone, whose value is another argument. Any other is hidden as a
-/// whole: a shell's quotes do not say where a value ends.
+/// True for a command, an argument or a note that may be shown: each word has a shape that no secret has, and none
+/// is the name or flag of a secret, except a flag alone, whose value is another argument. Any other text is hidden
+/// as a whole: a shell's quotes do not tell where a value ends.
 pub fn is_plain_text(text: &str) -> bool {
     let mut words = text.split(|c: char| c != '=' && is_between_words(c));
     is_flag_alone(text) || !is_secret_text(text) && words.all(is_plain_setting)
 }
 
-/// A plain word, or a name with a plain value: `--log-level=debug`.
+/// True for a plain word, and for a name with a plain value: `--log-level=debug`.
 fn is_plain_setting(word: &str) -> bool {
     let (name, values) = word.split_once('=').unwrap_or(("", word));
     let is_name = is_plain_word(name) || !is_glued(name) && is_variable(name);
@@ -202,28 +201,28 @@ fn is_flag_alone(text: &str) -> bool {
     is_secret_flag(text) && is_variable(text) && !is_glued(text)
 }
 
-/// `--pin`, `-u`, `PGPASSWORD`, `password:x`. A path names a place.
+/// True for `--pin`, `-u`, `PGPASSWORD`, `password:x`. A path names a place.
 fn names_secret(word: &str) -> bool {
     is_secret_flag(word) || has_name_of_secret(word) || !word.contains('/') && is_secret_name(word)
 }
 
-/// How many colons of a word are looked at.
+/// Most colons of a word that are checked.
 const COLONS_MAX: usize = 16;
 
-/// `password:x`. `http://auth:80` is a place.
+/// True for `password:x`. `http://auth:80` is a place.
 fn has_name_of_secret(word: &str) -> bool {
     let end = word.find("://").unwrap_or(word.len());
     let mut colons = word[..end].match_indices(':').take(COLONS_MAX);
     colons.any(|(at, _)| is_secret_name(&word[..at]))
 }
 
-/// `PGPASSWORD`, `dry-run`.
+/// True for `PGPASSWORD`, `dry-run`.
 fn is_variable(name: &str) -> bool {
     let name = name.trim_start_matches('-');
     name.len() <= 40 && name.bytes().all(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'-' | b'.'))
 }
 
-/// The text itself is a secret, or holds one: `--password=x`, `scheme://user:x@host`.
+/// True if the text is a secret or holds one: `--password=x`, `scheme://user:x@host`.
 pub fn is_secret_text(text: &str) -> bool {
     let words = || text.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ';' | ','));
     words().any(|word| {
@@ -238,7 +237,7 @@ pub fn is_secret_text(text: &str) -> bool {
     })
 }
 
-/// `scheme://user:password@host`, and the same without a scheme, as database drivers have it.
+/// True for `scheme://user:password@host`, and the same without a scheme, as database drivers write it.
 fn has_login(word: &str) -> bool {
     let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
     let Some((login, host)) = rest.rsplit_once('@') else { return false };
@@ -246,16 +245,16 @@ fn has_login(word: &str) -> bool {
     !host.starts_with("sha256:") && login.split_once(':').is_some_and(|(_, password)| !password.is_empty())
 }
 
-/// Names that end so have a password or private key as their value, whatever that looks like.
+/// Endings of names whose value is a password or private key, whatever it looks like.
 const CLEAR_ENDINGS: [&str; 6] =
     ["password", "passwd", "passphrase", "privatekey", "secretkey", "secretaccesskey"];
-/// What images take for yes and no: `ALLOW_EMPTY_PASSWORD=yes`.
+/// Yes-or-no values of images: `ALLOW_EMPTY_PASSWORD=yes`.
 const ANSWERS: [&str; 8] = ["yes", "no", "true", "false", "on", "off", "0", "1"];
-/// Beginnings of private keys and tokens that nothing else has.
+/// Beginnings of private keys and tokens, and of nothing else.
 const CLEAR_BEGINNINGS: [&str; 6] = ["AGE-SECRET-KEY-", "ghp_", "github_pat_", "glpat-", "xoxb-", "sk_live_"];
 
-/// The value of a variable is a password or a private key in clear. Unlike what decides whether a value is shown, it is
-/// an error of the manifest, so only what is plainly one counts.
+/// True if the value of a variable is a password or a private key in clear. Unlike the rules for showing a value,
+/// this is an error of the manifest, so only unmistakable cases count.
 pub fn is_clear_secret(name: &str, value: &str) -> bool {
     let is_answer = ANSWERS.contains(&value.to_ascii_lowercase().as_str());
     let refers = value.contains("$(") || value.starts_with('/');
@@ -263,7 +262,7 @@ pub fn is_clear_secret(name: &str, value: &str) -> bool {
     is_clear_key(value) || is_password && !value.is_empty() && !is_answer && !refers
 }
 
-/// The text is, or holds, a private key or a token in clear.
+/// True if the text is, or holds, a private key or a token in clear.
 pub fn is_clear_key(text: &str) -> bool {
     let of_line =
         |line: &str| line.trim_start().starts_with("-----BEGIN ") && line.contains("PRIVATE KEY-----");
@@ -271,12 +270,12 @@ pub fn is_clear_key(text: &str) -> bool {
         || text.lines().any(of_line)
 }
 
-/// Of any text below a field of this name single words may be secret: commands and notes.
+/// True if single words of any text below a field of this name may be secret: commands and notes.
 pub fn is_wordy_field(name: &str) -> bool {
     WORDY_PLACES.contains(&name)
 }
 
-/// Any text at this place may be a secret: by a field on the way, or by its own name.
+/// True if any text at this place may be a secret: by a field on the way, or by its own name.
 pub fn is_secret_place(path: &Path<'_>) -> bool {
     path.any_field(|above, name, is_mapping| match is_mapping {
         true => is_secret_mapping(name) && !above.is_some_and(has_states),
@@ -284,23 +283,23 @@ pub fn is_secret_place(path: &Path<'_>) -> bool {
     })
 }
 
-/// The fields below this one are states of a workflow, each with the name that a person gave it: `check-token`.
+/// True if the fields below this one are states of a workflow, named by a person: `check-token`.
 pub fn has_states(field: &str) -> bool {
     matches!(field, "states" | "States" | "nodes")
 }
 
-/// Any text below a field of this name may be a secret.
+/// True if any text below a field of this name may be a secret.
 pub fn is_secret_field(name: &str) -> bool {
     SECRET_PLACES.contains(&name) || is_secret_name(name)
 }
 
-/// Any text below a field of this name, whose value is a mapping, may be a secret. States of workflows are often called
-/// after their type, as `Pass` or `PassState`.
+/// True if any text below a field of this name, whose value is a mapping, may be a secret. States of workflows are
+/// often named after their type, as `Pass` or `PassState`.
 pub fn is_secret_mapping(name: &str) -> bool {
     is_secret_field(name) && !is_called_pass(name)
 }
 
-/// A name that begins with `Pass` and is otherwise none of a secret: of a state, or its type.
+/// True for a name that begins with `Pass` and otherwise names no secret: a state's, or its type.
 pub fn is_called_pass(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("Pass") else { return false };
     let whole = plain(name);

@@ -1,21 +1,21 @@
-//! "From when on", as `--since` takes it: a time, or an age as Go and kubectl write it.
+//! Start of a time range, as `--since` takes it: a time, or an age as Go and kubectl write it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// From when on.
+/// Start of a time range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Since {
-    /// From that time on.
+    /// This time.
     At(Timestamp),
-    /// From that long ago on, by the clock of the daemon that holds what is asked for.
+    /// This long ago, by the clock of the daemon that holds the data.
     Ago(SignedDuration),
 }
 
 impl Since {
-    /// The time, as seen at `now`; none before the beginning of time.
+    /// Returns the time, relative to `now`; `None` before the beginning of time.
     pub fn time(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Since::At(time) => Some(time),
@@ -25,7 +25,7 @@ impl Since {
 }
 
 impl fmt::Display for Since {
-    /// Reads back as the same, and can stand in a URL as it is.
+    /// Formats a text that parses to the same value and needs no escaping in a URL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Since::At(time) => time.fmt(f),
@@ -52,7 +52,7 @@ impl FromStr for Since {
     }
 }
 
-/// Whole numbers with units, the larger first or not: `1h30m`. A number alone is seconds.
+/// Parses whole numbers with units, in any order: `1h30m`. A number alone is seconds.
 fn age(text: &str) -> Option<SignedDuration> {
     let mut rest = text;
     let mut seconds: i64 = 0;

@@ -33,11 +33,11 @@ pub use nodes::elapsed_seconds;
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Versioned<T> {
-    /// The value.
+    /// Decoded value.
     pub value: T,
     /// Revision at which the key appeared.
     pub create_revision: i64,
-    /// Revision of its last write.
+    /// Revision of the key's last write.
     pub mod_revision: i64,
 }
 
@@ -58,12 +58,12 @@ macro_rules! define_snapshot {
         pub struct Snapshot {
             /// Newest revision of etcd that is in here.
             pub revision: i64,
-            /// Every watched prefix has been listed once. No loop plans before.
+            /// True once every watched prefix has been listed. No loop plans before.
             pub synced: bool,
             $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] pub $table: Table<($($($type),+)?), $record>,)*
             /// Keys whose value could not be decoded, and why: one bad value hides no other.
             pub malformed: OrdMap<String, Arc<str>>,
-            /// Where each pod is bound; follows from `bindings`, see [`Snapshot::binding_of`].
+            /// Nodes to which each pod is bound; derived from `bindings`, see [`Snapshot::binding_of`].
             pub bound: BoundIndex,
         }
 
@@ -75,8 +75,8 @@ macro_rules! define_snapshot {
                 }
             }
 
-            /// A plan made of `other` holds for this snapshot too: they differ only in tables whose
-            /// few readers watch them by name (usage, requests). May say no although they are equal.
+            /// True if a plan made of `other` is valid for this snapshot, too: they differ only in tables whose few
+            /// readers watch them by name (usage, requests). May return false although they are equal.
             pub fn plans_as(&self, other: &Self) -> bool {
                 use Planned::*;
                 self.synced == other.synced
@@ -88,20 +88,20 @@ macro_rules! define_snapshot {
 }
 key_table!(define_snapshot);
 
-/// Whom a change of a table wakes.
+/// Loops that a change of a table wakes.
 #[derive(PartialEq)]
 enum Planned {
     Plans,
     ByName,
 }
 
-/// On which nodes each pod is bound: [`Snapshot::bindings`] the other way round.
+/// Nodes to which each pod is bound: [`Snapshot::bindings`] inverted.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BoundIndex {
     by_pod: OrdSet<(NamespacedName, String)>,
 }
 
-/// One change to a snapshot.
+/// A change to a snapshot.
 #[derive(Debug, Clone)]
 pub enum Change {
     /// The key has this value now.
@@ -123,7 +123,7 @@ pub enum Change {
 }
 
 impl Snapshot {
-    /// Takes one change in. Keys of others, or not held here, are skipped.
+    /// Applies a change. Skips foreign keys, and keys without a table.
     pub fn apply(&mut self, change: &Change) {
         let text = match change {
             Change::Put { key, .. } | Change::Delete { key } => key,
@@ -158,10 +158,7 @@ impl Snapshot {
         }
     }
 
-    /// Puts a value at a key, as if it had been written at `revision`: snapshots for tests.
-    ///
-    /// # Panics
-    /// If the value has no JSON form or is too large for a key.
+    /// Puts a value at a key, as if written at `revision`: builds snapshots for tests.
     pub fn put<T: Serialize>(&mut self, key: &Key, value: &T, revision: i64) {
         let value = encode(value).expect("a record of this crate fits under its key").into();
         let key = key.to_string();
@@ -169,26 +166,26 @@ impl Snapshot {
         self.revision = self.revision.max(revision);
     }
 
-    /// The answer to a request as it is now; none as long as it waits for one.
+    /// Returns the answer to the latest version of a request; `None` while it waits for one.
     pub fn answer_to(&self, request: &str) -> Option<&RequestAnswer> {
         let revision = self.requests.get(request)?.mod_revision;
         let answer = &self.answers.get(request)?.value;
         (answer.request_revision == revision).then_some(answer)
     }
 
-    /// The requests that wait for an answer, by id.
+    /// Iterates over the requests that wait for an answer, by id.
     pub fn waiting_requests(&self) -> impl Iterator<Item = (&String, &Arc<Versioned<SyncRequest>>)> {
         self.requests.iter().filter(|(id, request)| {
             request.value.outcome == RequestOutcome::Accepted && self.answer_to(id).is_none()
         })
     }
 
-    /// The Cluster object, if there is one.
+    /// Returns the Cluster object, if there is one.
     pub fn cluster_object(&self) -> Option<&Arc<Versioned<Object>>> {
         self.objects.get(&cluster_reference())
     }
 
-    /// The settings of the cluster: those of the Cluster object, else the defaults.
+    /// Returns the settings of the Cluster object, or the defaults.
     pub fn cluster(&self) -> Arc<ClusterSpec> {
         static DEFAULTS: LazyLock<Arc<ClusterSpec>> = LazyLock::new(Arc::default);
         match self.cluster_object().map(|object| &object.value.resource) {
@@ -197,25 +194,25 @@ impl Snapshot {
         }
     }
 
-    /// A heartbeat of the node is there: its lease has not expired.
+    /// True if the node has a heartbeat: its lease has not expired.
     pub fn node_is_ready(&self, node: &str) -> bool {
         self.heartbeats.contains_key(node)
     }
 
-    /// The binding of a pod, wherever it is; the first by node name should it be bound twice.
+    /// Returns the binding of a pod, on whichever node; the first by node name if it is bound twice.
     pub fn binding_of(&self, pod: &NamespacedName) -> Option<&Arc<Versioned<Binding>>> {
         if self.bound.by_pod.len() != self.bindings.len() {
-            // A test has put bindings into the table by hand.
+            // A test has edited the table of bindings directly.
             return self.bindings.iter().find(|((_, bound), _)| bound == pod).map(|(_, binding)| binding);
         }
-        // The first entry not before the pod's own. If it is another pod's, there is none of this
-        // one, and the table says so.
+        // The first entry that is not before the pod's own. If it belongs to another pod, this one has none, and
+        // the lookup in the table fails.
         let first = (pod.clone(), String::new());
         let (_, node) = self.bound.by_pod.range(first..).next()?;
         self.bindings.get(&(node.clone(), pod.clone()))
     }
 
-    /// All bindings of one node, by pod.
+    /// Iterates over the bindings of a node, by pod.
     pub fn bindings_of<'a>(
         &'a self,
         node: &'a str,
@@ -223,7 +220,7 @@ impl Snapshot {
         below(&self.bindings, node)
     }
 
-    /// What one node reports of its pods, by pod.
+    /// Iterates over the pod statuses that a node reports, by pod.
     pub fn pod_status_of<'a>(
         &'a self,
         node: &'a str,
@@ -233,7 +230,7 @@ impl Snapshot {
 }
 
 impl BoundIndex {
-    /// Takes over whether the binding is there.
+    /// Updates the index after a change of the binding.
     fn follow(
         &mut self,
         bindings: &Table<(String, NamespacedName), Binding>,
@@ -250,7 +247,7 @@ impl BoundIndex {
     }
 }
 
-/// The part of a table whose keys begin with `node`.
+/// Iterates over the part of a table whose keys begin with `node`.
 fn below<'a, V>(
     table: &'a Table<(String, NamespacedName), V>,
     node: &'a str,

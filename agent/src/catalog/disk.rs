@@ -8,21 +8,21 @@ use schema::control::{DiskRecord, Fsync};
 use super::Catalog;
 use crate::desired::KnownFrom;
 
-/// Where the catalog lies.
+/// File that holds the catalog.
 #[derive(Debug, Clone)]
 pub struct CatalogDisk(DiskRecord);
 
 impl CatalogDisk {
-    /// Reads what is there. Of a file that can't be read nothing is known, which is said.
+    /// Reads the file. An unreadable file counts as empty, with a warning in the log.
     pub fn open(agent_dir: &Path) -> (Self, Option<Catalog>) {
-        // A name that a power failure loses costs what etcd has anyway.
+        // If a power failure loses the directory entry, etcd still has the content.
         let record = DiskRecord::new(agent_dir.join("catalog.json")).fsync(Fsync::Content);
         let loaded: Option<Catalog> = record.read_or_warn("what was known of the cluster");
         let catalog = loaded.map(|known| Catalog { known_from: KnownFrom::Disk, ..known });
         (Self(record), catalog)
     }
 
-    /// Makes the file hold this.
+    /// Replaces the content of the file.
     pub fn store(&self, catalog: &Catalog) -> io::Result<()> {
         self.0.write(catalog)
     }

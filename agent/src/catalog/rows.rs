@@ -1,4 +1,4 @@
-//! A table as the file has it: pairs of a name and a value, which is of no revision.
+//! Serialized form of a table: pairs of name and value, without revisions.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What the builds loop and the network loop agree on before a build reaches the network: the first says what builds may
-//! reach, the second writes the rules and says for what they stand.
+//! Contract between the builds loop and the network loop before a build gets the network: the first names the
+//! package index that builds may reach, the second writes the rules and confirms them.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
@@ -11,22 +11,22 @@ use tokio::time::timeout;
 
 use super::publish;
 
-/// Longest wait for the rules.
+/// Maximum wait for the rules.
 const RULES_MAX: Duration = Duration::from_secs(60);
 
-/// Where the package index is, which builds reach even in the cluster; none until a build needs the network. What stands then stays
-/// until another build needs another index: it keeps nothing from anyone but builds.
+/// Addresses of the package index, which builds reach even in the cluster; `None` until a build needs the network.
+/// The rules stay until another build needs another index: they restrict only builds.
 pub type ReachableIndex = Option<Arc<BTreeSet<SocketAddrV4>>>;
 
-/// The network loop's end of it.
+/// The network loop's end of the contract.
 #[derive(Debug)]
 pub struct BuildConfinement {
     pub wanted: watch::Receiver<ReachableIndex>,
-    /// For what the rules stand.
+    /// Index whose rules are in place.
     pub stands: watch::Sender<ReachableIndex>,
 }
 
-/// The builds loop's end.
+/// The builds loop's end of the contract.
 #[derive(Debug)]
 pub struct BuildRequests {
     pub wanted: watch::Sender<ReachableIndex>,
@@ -34,10 +34,10 @@ pub struct BuildRequests {
 }
 
 impl BuildRequests {
-    /// Asks for the rules of builds that reach `index`, and waits for them.
+    /// Requests the rules for builds that reach `index`, and waits for them.
     ///
     /// # Errors
-    /// They were not written in time: no build may begin.
+    /// The rules were not written in time: no build may begin.
     pub async fn until_confined(&self, index: BTreeSet<SocketAddrV4>) -> Result<(), String> {
         let index = Arc::new(index);
         let mut stands = self.stands.clone();
@@ -53,7 +53,7 @@ impl BuildRequests {
     }
 }
 
-/// Both ends.
+/// Creates both ends.
 pub fn channel() -> (BuildRequests, BuildConfinement) {
     let (wants, wanted) = watch::channel(None);
     let (stands, stand) = watch::channel(None);
@@ -64,7 +64,7 @@ pub fn channel() -> (BuildRequests, BuildConfinement) {
 mod tests {
     use super::*;
 
-    // Seen red without the wait, and with rules of any index taken.
+    // Seen red without the wait, and with rules of any index accepted.
     #[tokio::test(start_paused = true)]
     async fn no_build_begins_before_the_rules_of_its_own_index_stand() {
         let (requests, confinement) = channel();

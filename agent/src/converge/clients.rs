@@ -1,4 +1,4 @@
-//! How many connections each client holds: one alone must not take all that there may be.
+//! Connections per client, limited so that one client alone can't take all of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use schema::control::lock;
 
-/// Of all places, the share that one client may hold.
+/// Divisor for the share of all connections that one client may hold.
 pub const SHARE: usize = 4;
 
-/// Connections by client. Clones count together.
+/// Connections by client. Clones share the counts.
 #[derive(Debug, Clone)]
 pub struct Clients {
     most: usize,
@@ -18,17 +18,17 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Each client may hold a [`SHARE`] of `places`, and always one.
+    /// Lets each client hold `places` divided by [`SHARE`], but at least one.
     pub fn sharing(places: usize) -> Self {
         Self { most: (places / SHARE).max(1), held: Arc::default() }
     }
 
-    /// How many each may hold.
+    /// Returns the maximum for each client.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// A place for a connection of this client until it is dropped; none if it holds its share.
+    /// Admits a connection of this client until the returned guard is dropped; `None` if the client holds its share.
     pub fn admit(&self, client: IpAddr) -> Option<Held> {
         let mut held = lock(&self.held);
         let count = held.entry(client).or_default();
@@ -40,7 +40,7 @@ impl Clients {
     }
 }
 
-/// A client's place.
+/// Guard of a client's connection.
 #[derive(Debug)]
 pub struct Held {
     client: IpAddr,
@@ -51,7 +51,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if let Entry::Occupied(mut count) = lock(&self.all).entry(self.client) {
             *count.get_mut() -= 1;
-            // Who holds nothing is forgotten: the table is never larger than the places.
+            // Clients without connections are removed: the table is never larger than the number of connections.
             if *count.get() == 0 {
                 count.remove();
             }

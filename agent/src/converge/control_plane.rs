@@ -1,7 +1,7 @@
-//! Where etcd and the reconcilers are: what functions may not reach, and who may call every function.
+//! Addresses of etcd and the reconcilers: functions may not reach them, and reconcilers may call every function.
 //!
-//! Reads the addresses that the agent was given, and of etcd who leads; of reconcilers that do not lead etcd knows no
-//! address. What can't be asked now stays as it was.
+//! Reads the configured addresses, and from etcd the leader; etcd knows no address of reconcilers that do not lead.
+//! A source that can't be queried keeps its former result.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
@@ -15,28 +15,28 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// How often it is looked.
+/// Interval between lookups.
 pub const INTERVAL: Duration = election::LOOKED_UP_EVERY;
-/// Longest time for one answer.
+/// Maximum wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Addresses that are known.
+/// Known addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlPlane {
     pub etcd: BTreeSet<SocketAddrV4>,
-    /// Those that were given, and the leader.
+    /// The configured ones, and the leader.
     pub reconcilers: BTreeSet<SocketAddrV4>,
 }
 
 impl ControlPlane {
-    /// What follows from these URLs alone: those with an address in place of a name.
+    /// Derives the addresses from these URLs alone: those with an address instead of a name.
     pub fn of_urls(etcd: &[String], reconcilers: &[String]) -> Self {
         let literal = |urls: &[String]| urls.iter().filter_map(|url| address(url)).collect();
         Self { etcd: literal(etcd), reconcilers: literal(reconcilers) }
     }
 }
 
-/// The host and port of a URL, if the host is an address.
+/// Returns the host and port of a URL, if the host is an address.
 fn address(url: &str) -> Option<SocketAddrV4> {
     let (host, port) = host(url)?;
     Some(SocketAddrV4::new(host.parse().ok()?, port))
@@ -47,7 +47,8 @@ fn host(url: &str) -> Option<(String, u16)> {
     Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
 }
 
-/// The step of a follower: looks, and publishes what differs. Shutdown ends a look, which may take seconds.
+/// Returns the step of a follower: looks up the addresses, and publishes changes. Shutdown ends a lookup, which may
+/// take seconds.
 pub fn publish(
     urls: (Vec<String>, Vec<String>),
     store: SharedStore,
@@ -59,7 +60,7 @@ pub fn publish(
         let shared = Arc::clone(&shared);
         Box::pin(async move {
             let ((etcd, reconcilers), store, known, shutdown) = &*shared;
-            // Cancel-safe: what was asked is asked again.
+            // Cancel-safe: an aborted lookup is repeated.
             let looked = shutdown.run_until_cancelled(look(etcd, reconcilers, store, known)).await;
             if let Some(next) = looked.filter(|next| *known.borrow() != *next) {
                 known.send_replace(next);
@@ -91,7 +92,7 @@ async fn look(
     ControlPlane { etcd, reconcilers }
 }
 
-/// None: some name has no address now.
+/// Resolves the hosts of the URLs; `None` if some name has no address now.
 async fn resolved(urls: &[String]) -> Option<BTreeSet<SocketAddrV4>> {
     let mut found = BTreeSet::new();
     for (host, port) in urls.iter().filter_map(|url| host(url)) {

@@ -1,4 +1,4 @@
-//! What the gateway of hosts needs of the gateway of functions, so that neither loop knows the other.
+//! Interface of the gateway of functions for the gateway of hosts, so that neither loop depends on the other.
 
 use std::fmt::Debug;
 
@@ -10,10 +10,10 @@ use schema::meta::NamespacedName;
 use crate::http::body::{Answer, Holding};
 use crate::http::server::Caller;
 
-/// Answers requests that a host leads to a function.
+/// Answers requests that a host routes to a function.
 #[async_trait]
 pub trait FunctionCalls: Debug + Send + Sync {
-    /// The body is the call, by whatever method; what goes wrong is an answer, too.
+    /// Calls the function with the body, regardless of the method; a failure is a response, too.
     async fn call_through_host(
         &self,
         request: Request<Incoming>,

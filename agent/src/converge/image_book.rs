@@ -1,6 +1,6 @@
-//! The images that Minik8s itself pulled, with when each was last seen in use: kept on disk, because
-//! Docker knows neither. Other images are never removed. A pull is written down before it begins, so that an agent
-//! that ends before the answer still knows the image for its own.
+//! Images that Minik8s itself pulled, with the time each was last found in use: kept on disk, because Docker knows
+//! neither. Other images are never removed. A pull is recorded before it begins, so that the image counts as ours
+//! even if the agent ends before the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,16 +10,16 @@ use jiff::{SignedDuration, Timestamp};
 use schema::control::{DiskRecord, lock};
 use serde::{Deserialize, Serialize};
 
-/// Most images remembered; beyond, those longest unused are forgotten, and so stay on the node.
+/// Maximum number of images remembered; beyond it, the longest unused are forgotten, and so stay on the node.
 const IMAGES_MAX: usize = 1_000;
-/// A use that is not newer than the one on disk by this much is not written: it only orders images.
+/// Minimum difference from the use on disk for a write: the time only orders images.
 const WRITTEN_EVERY: SignedDuration = SignedDuration::from_mins(10);
 
 /// An image that Minik8s pulled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PulledImage {
     pub references: BTreeSet<String>,
-    /// When it was last seen in use, or pulled.
+    /// Time when it was last found in use, or pulled.
     pub last_used: Timestamp,
 }
 
@@ -33,26 +33,26 @@ pub type BegunPulls = BTreeMap<String, BTreeSet<String>>;
 struct State {
     images: PulledImages,
     begun: BegunPulls,
-    /// How many pulls of a reference are under way now.
+    /// Number of pulls in progress, by reference.
     running: BTreeMap<String, u32>,
     wanted: Option<BTreeSet<String>>,
-    /// As written last.
+    /// Images as written last.
     written: PulledImages,
 }
 
-/// The book. Pulls and the images loop share it.
+/// The book, shared by pulls and the images loop.
 #[derive(Debug)]
 pub struct ImageBook {
     pulled: DiskRecord,
     begun: DiskRecord,
     state: Mutex<State>,
-    /// One writer of the file at a time.
+    /// Held by the only writer of the files.
     writing: tokio::sync::Mutex<()>,
 }
 
 impl ImageBook {
-    /// Reads `<agent_dir>/images.json` and `pulls.json`. A file that can't be read is an empty one: then
-    /// nothing is removed that was pulled before.
+    /// Reads `<agent_dir>/images.json` and `pulls.json`. A file that can't be read counts as empty: then no image
+    /// pulled before is removed.
     pub fn open(agent_dir: &Path) -> Arc<Self> {
         let record = |name| DiskRecord::new(agent_dir.join(name));
         let (pulled, begun) = (record("images.json"), record("pulls.json"));
@@ -67,27 +67,25 @@ impl ImageBook {
         lock(&self.state)
     }
 
-    /// What is in it.
     pub fn images(&self) -> PulledImages {
         self.lock().images.clone()
     }
 
-    /// References of all pods that are wanted; none while that is not known.
+    /// Returns the references of all wanted pods; `None` while that is not known.
     pub fn wanted(&self) -> Option<BTreeSet<String>> {
         self.lock().wanted.clone()
     }
 
-    /// Says which images are wanted.
     pub fn set_wanted(&self, wanted: Option<BTreeSet<String>>) {
         self.lock().wanted = wanted;
     }
 
-    /// A pull is about to begin, with these images on the node.
+    /// Records that a pull is about to begin, with these images on the node.
     pub async fn begin_pull(self: &Arc<Self>, reference: &str, there: BTreeSet<String>) -> BegunPull {
         let begun = BegunPull { book: Arc::clone(self), reference: reference.to_owned() };
         {
             let mut state = self.lock();
-            // Of two pulls side by side, or after one that was cut off, the first saw what was there.
+            // The first of concurrent pulls, or the one before an interruption, found the original images.
             state.begun.entry(reference.to_owned()).or_insert(there);
             *state.running.entry(reference.to_owned()).or_default() += 1;
         }
@@ -95,14 +93,14 @@ impl ImageBook {
         begun
     }
 
-    /// Pulls that were cut off: what they brought is unknown.
+    /// Returns interrupted pulls, whose images are unknown.
     pub fn cut_off(&self) -> BegunPulls {
         let state = self.lock();
         let cut_off = state.begun.iter().filter(|(reference, _)| !state.running.contains_key(*reference));
         cut_off.map(|(reference, there)| (reference.clone(), there.clone())).collect()
     }
 
-    /// It is known what these pulls, which were cut off, brought.
+    /// Records the images that came with these interrupted pulls.
     pub async fn note_cut_off(self: &Arc<Self>, brought: &[(String, String)], pulls: &BegunPulls) {
         if pulls.is_empty() {
             return;
@@ -128,7 +126,7 @@ impl ImageBook {
         }
     }
 
-    /// An image that was not on the node has been pulled.
+    /// Records a pulled image that was not on the node before.
     pub async fn note_pulled(self: &Arc<Self>, id: String, reference: String) {
         {
             let mut state = self.lock();
@@ -143,7 +141,7 @@ impl ImageBook {
         self.save().await;
     }
 
-    /// These were seen in use now; these are not on the node any more.
+    /// Records images found in use now, and forgets those that are gone from the node.
     pub async fn note_seen(
         self: &Arc<Self>,
         used: &BTreeSet<String>,
@@ -197,7 +195,7 @@ fn worth_writing(now: &PulledImages, written: &PulledImages) -> bool {
         })
 }
 
-/// A pull that is under way. Dropped without [`BegunPull::end`] it was cut off.
+/// A pull in progress. Dropped without [`BegunPull::end`], it was interrupted.
 #[derive(Debug)]
 pub struct BegunPull {
     book: Arc<ImageBook>,
@@ -205,7 +203,7 @@ pub struct BegunPull {
 }
 
 impl BegunPull {
-    /// It has ended: what it brought is noted, or it brought nothing.
+    /// Ends the pull: its image is recorded, or there is none.
     pub async fn end(self) {
         let book = Arc::clone(&self.book);
         {

@@ -1,11 +1,11 @@
-//! Names and labels of containers: from them alone an agent rebuilds all that it knows.
+//! Names and labels of containers: an agent rebuilds all its knowledge from them alone.
 
 use std::path::{Path, PathBuf};
 
 use schema::codec::content_hash;
 use schema::meta::NamespacedName;
 
-/// Instance, the label that listings filter by.
+/// Instance; listings filter by this label.
 pub const INSTANCE: &str = crate::worlds::docker::INSTANCE_LABEL;
 /// Node.
 pub const NODE: &str = "minik8s.io/node";
@@ -19,23 +19,23 @@ pub const UID: &str = "minik8s.io/uid";
 pub const HASH: &str = "minik8s.io/hash";
 /// Name of the container in the pod; [`PAUSE`] for the pause container.
 pub const CONTAINER: &str = "minik8s.io/container";
-/// How often the container was made before.
+/// Number of times the container was created before.
 pub const ATTEMPT: &str = "minik8s.io/attempt";
 /// Commit that set the pod.
 pub const COMMIT: &str = "minik8s.io/commit";
-/// `Kind/name` of the object that asked for the pod.
+/// `Kind/name` of the object that requested the pod.
 pub const OWNER: &str = "minik8s.io/owner";
 /// Address with prefix length, on the pause container.
 pub const IP: &str = "minik8s.io/ip";
 /// Seconds between SIGTERM and SIGKILL.
 pub const GRACE: &str = "minik8s.io/grace";
-/// Crash level: how long the start after this one waits.
+/// Crash level, which determines the delay of the next start.
 pub const BACKOFF: &str = "minik8s.io/backoff";
 /// Host ports as JSON, on the pause container.
 pub const PORTS: &str = "minik8s.io/ports";
-/// What is done before SIGTERM, as JSON; only on containers that have such a hook.
+/// The preStop hook, as JSON; only on containers that have one.
 pub const PRE_STOP: &str = "minik8s.io/pre-stop";
-/// Docker id of the pause container that was joined.
+/// Docker id of the pause container whose namespaces it joined.
 pub const SANDBOX: &str = "minik8s.io/sandbox";
 
 /// Digests of the files that the pod has mounted, comma-separated, on the pause container.
@@ -44,11 +44,11 @@ pub const FILES: &str = "minik8s.io/files";
 /// The container label of a pause container; upper case, which no container of a pod has.
 pub const PAUSE: &str = "POD";
 
-/// Longest container name written in full.
+/// Maximum length of a container name written in full.
 const NAME_MAX: usize = 200;
 
-/// `<instance>_<container>_<pod>_<namespace>_<uid[..8]>_<attempt>`. The same for the same start, so
-/// that a second create is refused by Docker instead of making a second container.
+/// Returns `<instance>_<container>_<pod>_<namespace>_<uid[..8]>_<attempt>`. The name is the same for the same
+/// start, so that Docker rejects a second create instead of making a second container.
 pub fn container_name(
     instance: &str,
     container: &str,
@@ -72,7 +72,7 @@ pub fn pods_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("agent").join("pods")
 }
 
-/// How a pod ended, if it ended for good.
+/// File with the final status of a pod that ended for good.
 pub fn finished_file(state_dir: &Path, uid: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("finished.json")
 }
@@ -92,7 +92,7 @@ pub fn secret_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("secrets").join(volume)
 }
 
-/// Where a `subPath` is mounted for one start of one container.
+/// Mount point of a `subPath` for one start of one container.
 pub fn sub_path_dir(state_dir: &Path, uid: &str, container: &str, attempt: u32, index: usize) -> PathBuf {
     pods_dir(state_dir).join(uid).join("subpaths").join(format!("{container}_{attempt}_{index}"))
 }

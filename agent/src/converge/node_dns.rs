@@ -1,15 +1,15 @@
-//! The name servers of pods, and what a `resolv.conf` says. Pure.
+//! Name servers of pods, and parsing of `resolv.conf`. Pure.
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What pods get.
+/// DNS settings for pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeDns {
-    /// The cluster's server; none before the node has a range.
+    /// The cluster's server; `None` before the node has a range.
     pub server: Option<Ipv4Addr>,
-    /// The zone, without the dot at its end.
+    /// The zone, without a trailing dot.
     pub domain: String,
-    /// The machine's own resolver, without servers that only the machine itself reaches.
+    /// The machine's own resolver, without servers that only the machine itself can reach.
     pub machine: ResolvConf,
 }
 
@@ -17,7 +17,7 @@ pub struct NodeDns {
 const RESOLVED_STUBS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
 
-/// The settings of a resolver.
+/// Settings of a resolver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolvConf {
     pub nameservers: Vec<IpAddr>,
@@ -27,7 +27,7 @@ pub struct ResolvConf {
 }
 
 impl ResolvConf {
-    /// Reads a file as libc does: what it does not know is left out, the last `search` holds.
+    /// Parses a file as libc does: unknown keywords are ignored, the last `search` wins.
     pub fn parse(text: &str) -> Self {
         let mut conf = Self::default();
         for line in text.lines() {
@@ -45,7 +45,7 @@ impl ResolvConf {
         conf
     }
 
-    /// systemd-resolved answers in front of the real servers.
+    /// True if systemd-resolved answers in front of the real servers.
     pub fn is_resolved_stub(&self) -> bool {
         self.nameservers.iter().any(|server| RESOLVED_STUBS.contains(server))
     }

@@ -1,4 +1,4 @@
-//! What the network loop must know of the pods that run or are about to: published after every complete listing.
+//! Pods that run or are about to, for the network loop: published after every complete listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -7,21 +7,22 @@ use std::sync::Arc;
 use schema::kinds::pod::HostPortStatus;
 use schema::meta::NamespacedName;
 
-/// The network of one pod with an address of its own.
+/// Network of one pod that has its own address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodNet {
     pub pod: NamespacedName,
     pub uid: String,
     pub address: Ipv4Addr,
-    /// It is a replica of a function.
+    /// True for a replica of a function.
     pub is_function: bool,
-    /// Ports of the node that lead to it.
+    /// Ports of the node that lead to the pod.
     pub ports: Vec<HostPortStatus>,
 }
 
-/// Addresses of functions' pods for which the rules stand that keep them from what governs the cluster. Their containers
+/// Addresses of function pods whose rules are in place, which keep them from the control plane. Their containers
 /// start only then.
 pub type SandboxedPods = Arc<BTreeSet<Ipv4Addr>>;
 
-/// Running pods by uid, and functions' pods that are about to run; none until Docker has been listed once, so that no rules go before.
+/// Running pods by uid, and function pods that are about to run; `None` until Docker has been listed once, so that
+/// no rules are removed before.
 pub type PodTable = Option<Arc<BTreeMap<String, PodNet>>>;

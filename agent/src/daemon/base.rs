@@ -1,4 +1,4 @@
-//! How each loop is made of what all loops share.
+//! Constructors of the agent's loops from their shared dependencies.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -46,19 +46,19 @@ use crate::worlds::prober::RealProber;
 use crate::worlds::registry::ClusterRegistry;
 use crate::worlds::ssh::RealSsh;
 
-/// How often the rules are looked at: a flush by someone else is healed in less than 5 s.
+/// Interval at which the rules are checked: a flush by someone else is repaired in less than 5 s.
 pub(super) const NETWORK_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
-/// kept, within seconds after the cause is gone.
+/// Longest wait after a failure of the network or node loop: rules and heartbeat recover within seconds once the
+/// cause is gone.
 const FAILURE_MAX: Duration = Duration::from_secs(4);
 
-/// A loop of the agent.
+/// Creates the row of a loop that runs every `interval`, with the agent's backoff.
 pub(super) fn every(interval: Duration) -> Row {
     Row::every(interval).backoff_max(FAILURE_MAX)
 }
 
-/// What all loops share.
+/// Dependencies shared by all loops.
 pub(super) struct Base<'c> {
     pub(super) config: &'c Config,
     pub(super) docker: Arc<dyn Docker>,

@@ -1,4 +1,4 @@
-//! The rows of DNS and gateway: those of the agent, and of the process that answers in its place.
+//! Rows of the DNS and gateway loops, used by the agent and by the standby.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::files::PodFiles;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
 
-/// How often the gateway looks whether it listens and routes as it should; changes wake it.
+/// Interval at which the gateway checks its listeners and routes; changes wake it.
 const GATEWAY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How often calls are counted while there are any.
+/// Interval at which calls are counted while there are any.
 const DEMAND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What DNS and gateway follow from.
+/// Inputs of DNS and gateway.
 #[derive(Clone)]
 pub(crate) struct NamesDeps {
     pub(crate) subnet: watch::Receiver<Option<Subnet>>,
@@ -36,7 +36,7 @@ pub(crate) struct NamesDeps {
     pub(crate) handover: Handover,
 }
 
-/// The name server; what pods are given of it.
+/// Wires the name server; returns the DNS settings of pods.
 pub(crate) fn wire_dns(
     runtime: &mut Runtime,
     config: &Config,
@@ -65,7 +65,7 @@ pub(crate) fn wire_dns(
     for_pods
 }
 
-/// The functions' gateway: the loop that follows what is known, the server, and what is reported of calls.
+/// Wires the functions gateway: its loop, its server and its reports of calls.
 pub(crate) fn wire_functions(
     runtime: &mut Runtime,
     listen: SocketAddr,
@@ -87,7 +87,7 @@ pub(crate) fn wire_functions(
     functions
 }
 
-/// The gateway: the loop that says where and by which table, and the server that does it.
+/// Wires the gateway: the loop that sets its address and routing table, and the server.
 pub(crate) fn wire_gateway(
     runtime: &mut Runtime,
     node: &str,

@@ -1,4 +1,4 @@
-//! Loops of the agent with what only they need: what they report, what carries that to etcd, what wakes them.
+//! Loops of the agent with their own dependencies: reports, writers to etcd, wake-ups.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -30,19 +30,19 @@ use crate::desired;
 use crate::files::PodFiles;
 use crate::worlds::netlink::RealNetlink;
 
-/// How often containers are looked at when nothing is heard of them; Docker's events come at once.
+/// Interval at which containers are listed without an event; Docker's events wake the loop immediately.
 const PODS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often Docker's disk is looked at.
+/// Interval at which Docker's disk usage is checked.
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How often it is looked which images of functions are here; orders wake the loop.
+/// Interval at which the function images on this node are checked; orders wake the loop.
 const BUILDS_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How often Slurm jobs are looked at; orders and steps that are done wake the loop.
+/// Interval at which Slurm jobs are checked; orders and completed steps wake the loop.
 const SLURM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is known of the cluster: from the disk at first, then from etcd.
+/// Follows the catalog: from disk at first, then from etcd.
 pub(super) fn follow_catalog(
     runtime: &mut Runtime,
     agent_dir: &Path,
@@ -62,7 +62,8 @@ pub(super) fn follow_catalog(
     catalog
 }
 
-/// The pods loop with its helpers; whether etcd has what runs here.
+/// Wires the pods loop and its helpers; the receiver is true once an etcd that does not know the node has the
+/// status of every pod that runs here.
 pub(super) fn wire_pods(
     runtime: &mut Runtime,
     base: &Base<'_>,
@@ -78,7 +79,7 @@ pub(super) fn wire_pods(
     Ok(reported)
 }
 
-/// Images: what is removed of them, the loop that builds those of functions, and what is reported of them.
+/// Wires image removal, builds of function images, and reports of images.
 pub(super) fn wire_images(runtime: &mut Runtime, base: &Base<'_>, network: BuildRequests) {
     runtime.drive(every(IMAGES_INTERVAL), base.images());
     let (reports, built) = watch::channel(None);
@@ -90,7 +91,7 @@ pub(super) fn wire_images(runtime: &mut Runtime, base: &Base<'_>, network: Build
     runtime.drive(row, base.builds(network, reports));
 }
 
-/// Slurm jobs: the loop that sees to them, and what is reported of them.
+/// Wires the Slurm loop and its job reports; returns access to the files of jobs.
 pub(super) fn wire_slurm(runtime: &mut Runtime, base: &Base<'_>) -> JobFiles {
     let (reports, reported) = watch::channel(None);
     let jobs = JobReports { node: base.config.node.clone(), snapshot: base.snapshot.clone() };
@@ -106,7 +107,8 @@ pub(super) fn wire_slurm(runtime: &mut Runtime, base: &Base<'_>) -> JobFiles {
     files
 }
 
-/// Whether etcd has what runs here.
+/// Follows the reported statuses: true once an etcd that does not know the node has the status of every pod that
+/// runs here.
 fn follow_reported(
     runtime: &mut Runtime,
     node: &str,
@@ -120,7 +122,7 @@ fn follow_reported(
     reported
 }
 
-/// What is sent here is written to the key.
+/// Starts a writer of `key`: values sent to the returned channel are written to etcd.
 pub(super) fn written_to<V: Reported>(
     runtime: &mut Runtime,
     name: &'static str,
@@ -133,7 +135,7 @@ pub(super) fn written_to<V: Reported>(
     values
 }
 
-/// The gateways of functions and hosts; where etcd and the reconcilers are.
+/// Wires the gateways of functions and hosts; returns the addresses of etcd and the reconcilers.
 pub(super) fn wire_gateways(
     runtime: &mut Runtime,
     config: &Config,
@@ -152,7 +154,7 @@ pub(super) fn wire_gateways(
     control
 }
 
-/// Events, written until the end.
+/// Starts the event writer, which runs until shutdown.
 pub(super) fn write_events(runtime: &mut Runtime, node: &str, store: &SharedStore) -> EventRecorder {
     let reporter = format!("agent/{node}");
     let (events, writing) = EventRecorder::writing(Arc::clone(store), node, reporter, runtime.token());
@@ -160,7 +162,7 @@ pub(super) fn write_events(runtime: &mut Runtime, node: &str, store: &SharedStor
     events
 }
 
-/// The range of pod addresses: from the disk at first, then from etcd.
+/// Follows the range of pod addresses: from disk at first, then from etcd.
 pub(super) fn follow_subnet(
     runtime: &mut Runtime,
     node: &str,
@@ -173,7 +175,7 @@ pub(super) fn follow_subnet(
     subnet
 }
 
-/// The node's address, unless one is configured.
+/// Drives the address loop, unless an address is configured.
 pub(super) fn drive_address(
     runtime: &mut Runtime,
     base: &Base<'_>,
@@ -185,8 +187,8 @@ pub(super) fn drive_address(
     }
 }
 
-/// Wakes a loop when the kernel says that a link has another address: the node's, or the bridge's. Without it the
-/// loop finds out by itself, a little later.
+/// Wakes a loop when the kernel reports a changed address: the node's or the bridge's. Without these reports the
+/// loop notices at its next interval.
 pub(super) fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
     match netlink.address_changes() {
         Ok(mut heard) => row.wake_by(|nudge| async move {

@@ -1,4 +1,4 @@
-//! What must hold before the agent starts anything, one function each; each failure is one line.
+//! Preconditions for starting the agent, a function each; each failure is one line.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::worlds::iptables::{Iptables, RealIptables};
 use crate::worlds::netlink::{Netlink, RealNetlink};
 use crate::worlds::pause;
 
-/// How long etcd may take to answer at the start.
+/// Longest wait for etcd at startup.
 const ETCD_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the loops stand on.
+/// Resources that the loops are built on.
 pub(super) struct Ground {
     pub(super) docker: Arc<dyn Docker>,
     pub(super) netlink: Arc<RealNetlink>,
@@ -32,14 +32,14 @@ pub(super) struct Ground {
     pub(super) listener: TcpListener,
     pub(super) store: Arc<LazyStore>,
     pub(super) files: Arc<PodFiles>,
-    /// As the disk knows it.
+    /// The subnet recorded on disk.
     pub(super) subnet: Option<Subnet>,
     pub(super) pod_mtu: u32,
-    /// As far as it is known.
+    /// The node's address; `None` while unknown.
     pub(super) node_ip: Option<IpAddr>,
 }
 
-/// What must hold before anything starts, cheapest first.
+/// Checks the preconditions, cheapest first.
 pub(super) async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let docker = connect_docker(&config.machine.docker).await?;
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
@@ -84,8 +84,8 @@ async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Without a desired state on disk there is nothing to do until etcd answers, and a wrong `--etcd`
-/// is an error at once. With it the agent heals its pods first and connects when it can.
+/// Opens etcd. Without desired state on disk an unreachable etcd is an error: there is nothing to do, and `--etcd`
+/// may be wrong. With it the agent heals its pods first and connects when it can.
 async fn open_store(config: &Config, known: KnownFrom) -> anyhow::Result<Arc<LazyStore>> {
     let store = LazyStore::new(config.etcd.clone());
     match (store.connect(ETCD_PATIENCE).await, known) {
@@ -107,8 +107,8 @@ async fn load_pause_image(docker: &dyn Docker) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The address before the address loop has looked: that of the tunnel which a former agent made, so that a
-/// restart while the routes flap moves nothing.
+/// Returns the address to start with: the configured one, else the local address of the tunnel that a former agent
+/// made, so that a restart while routes flap moves nothing, else one from the kernel.
 async fn node_ip(config: &Config, netlink: &RealNetlink) -> anyhow::Result<Option<IpAddr>> {
     if config.node_ip.is_some() {
         return Ok(config.node_ip);

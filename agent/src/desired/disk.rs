@@ -1,7 +1,7 @@
-//! `<state>/agent/desired/<ns>_<pod>.json` and `<state>/agent/subnet.json`.
+//! Desired state on disk: `<state>/agent/desired/<ns>_<pod>.json` and `<state>/agent/subnet.json`.
 //!
-//! Every file is replaced as a whole (temporary file, fsync, rename). The marker `complete` says that
-//! the folder once held a full list of etcd's; without it the folder proves no removal.
+//! Every file is replaced as a whole (temporary file, fsync, rename). The marker `complete` means that the folder
+//! once held a full list from etcd; without it the folder proves no removal.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ const MARKER: &str = "complete";
 const SETTLED: &str = "settled";
 const SUBNET: &str = "subnet.json";
 
-/// The disk did not take or give it.
+/// Failure to read or write the desired state on disk.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     #[error("cannot use the folder {path}: {source}")]
@@ -33,18 +33,18 @@ pub enum DiskError {
     Encode { pod: String, message: String },
 }
 
-/// The folder, and what lies in it as far as this process knows.
+/// The folder, and its content as known to this process.
 #[derive(Debug)]
 pub struct DesiredDisk {
     agent_dir: PathBuf,
     complete: bool,
     settled: bool,
     subnet: Option<Subnet>,
-    /// What each file holds; none for a file that can't be read.
+    /// Content of each file; `None` if it can't be read.
     files: BTreeMap<NamespacedName, Option<Binding>>,
 }
 
-/// The node's range as the disk has it.
+/// Reads the node's range from disk.
 pub fn known_subnet(agent_dir: &Path) -> Option<Subnet> {
     DiskRecord::new(agent_dir.join(SUBNET)).read_or_warn("the node's range")
 }
@@ -68,7 +68,7 @@ impl DesiredDisk {
                     found.pods.insert(pod, binding);
                 }
                 Err(why) => {
-                    // Its pod is unknown, so the folder proves no removal any more.
+                    // The pod of a shortened name is unknown, so the folder no longer proves removals.
                     complete &= !shortened;
                     tracing::warn!(file = %path.display(), %why, "desired state can't be read; its pod is kept as it is");
                     files.insert(pod.clone(), None);
@@ -84,7 +84,7 @@ impl DesiredDisk {
         Ok((disk, found))
     }
 
-    /// Makes the folder hold exactly this; files of unreadable pods stay whatever they hold.
+    /// Makes the folder hold exactly `desired`; files of unreadable pods stay unchanged.
     pub(super) fn store(&mut self, desired: &Desired) -> Result<(), DiskError> {
         let touched = self.store_pods(desired)?;
         self.store_subnet(desired.subnet.as_ref())?;
@@ -132,8 +132,8 @@ impl DesiredDisk {
         Ok(())
     }
 
-    /// The markers come after what they vouch for. What was complete stays so: while etcd is not
-    /// settled nothing leaves the folder.
+    /// Writes the markers, after the files that they vouch for. A complete folder stays complete: while etcd is not
+    /// settled nothing leaves it.
     fn store_markers(&mut self, settled: bool, touched: bool) -> Result<(), DiskError> {
         let folder = self.agent_dir.join(FOLDER);
         if touched {
@@ -176,8 +176,8 @@ fn remove(path: &Path) -> Result<(), DiskError> {
 /// Longest file name that is written in full; the usual limit of a file system is 255 bytes.
 const NAME_MAX: usize = 200;
 
-/// `<ns>_<pod>.json`; a `_` or `%` of the namespace is escaped, so that the first `_` divides.
-/// A name too long for a file ends in `~` and a hash.
+/// File name of a pod: `<ns>_<pod>.json`. A `_` or `%` of the namespace is escaped, so that the first `_`
+/// separates. A name too long for a file ends in `~` and a hash.
 fn file_name(pod: &NamespacedName) -> String {
     let namespace = pod.namespace.replace('%', "%25").replace('_', "%5F");
     let stem = format!("{namespace}_{}", pod.name);
@@ -188,7 +188,7 @@ fn file_name(pod: &NamespacedName) -> String {
     format!("{head}~{}.json", &content_hash(&stem)[..32])
 }
 
-/// The pod that a file is of; a shortened name gives only a part of it.
+/// Parses the pod from a file name; true if the name was shortened and gives only a part of it.
 fn pod_of(path: &Path) -> Option<(NamespacedName, bool)> {
     let stem = path.file_name()?.to_str()?.strip_suffix(".json")?;
     let (namespace, name) = stem.split_once('_')?;

@@ -1,17 +1,17 @@
-//! One check, and what it is of.
+//! Result of a check, and the ranges to check.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Ranges that must meet nothing of this machine.
+/// Ranges that must not overlap with the networks of this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Ranges {
     pub cluster: ipnet::Ipv4Net,
     pub service: ipnet::Ipv4Net,
 }
 
-/// How a check ended.
+/// Severity of a check's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -30,13 +30,13 @@ impl fmt::Display for Level {
     }
 }
 
-/// One check.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: &'static str,
     pub level: Level,
     pub found: String,
-    /// What to do; empty if nothing.
+    /// Suggested remedy; empty if none is needed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }

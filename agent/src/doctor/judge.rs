@@ -1,4 +1,4 @@
-//! From what was seen to checks. Pure: every sentence that the doctor says is decided here.
+//! Turns findings into checks. Pure: every sentence that the doctor prints is decided here.
 
 use super::check::{Check, Ranges};
 use super::network_judge;
@@ -6,13 +6,13 @@ use super::probe::{DockerSeen, HostFacts};
 use crate::config::Config;
 use crate::packet_rules::names::Names;
 
-/// Less free disk than this hinders images and logs soon, in bytes.
+/// Free bytes below which images and logs will soon run out of space.
 const DISK_WARN: u64 = 2 << 30;
 
-/// With less than this an agent can't keep its state, in bytes.
+/// Free bytes below which an agent can't keep its state.
 const DISK_FAIL: u64 = 100 << 20;
 
-/// All checks, in the order in which one would repair.
+/// Evaluates the findings, in the order in which to repair.
 pub(super) fn judge(config: &Config, ranges: Ranges, seen: &HostFacts) -> Vec<Check> {
     let mut checks = vec![root(seen), kernel(seen), state_dir(config, seen), disk(seen)];
     checks.extend(docker(config, seen));
@@ -167,7 +167,7 @@ fn jumps(seen: &HostFacts) -> Check {
     }
 }
 
-/// Its own rules judge besides ours: what comes from pods, what comes out of the tunnel, and the tunnel's
+/// Remedy for firewalld, whose own rules also judge packets from pods, packets out of the tunnel, and the tunnel's
 /// packets themselves.
 fn firewalld_remedy(config: &Config) -> String {
     let (names, port) = (Names::of(&config.machine.instance), config.vxlan.port);

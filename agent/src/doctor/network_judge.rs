@@ -1,4 +1,4 @@
-//! From what was seen of the node's network to checks. Pure.
+//! Turns findings about the node's network into checks. Pure.
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
@@ -11,17 +11,17 @@ use crate::config::Config;
 use crate::converge::network::mtu::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
 use crate::packet_rules::names::Names;
 
-/// With fewer connections than this one busy service fills the kernel's table: a connection through the
-/// gateway takes two, and one that has ended stays for two minutes.
+/// Smallest connection table that one busy service does not fill: a connection through the gateway takes two
+/// entries, and an ended one stays for two minutes.
 const CONNECTIONS_MIN: u64 = 32_768;
 
-/// From this share of the table on it is nearly full, in percent.
+/// Percentage from which the table counts as nearly full.
 const CONNECTIONS_FULL: u64 = 90;
 
-/// `rp_filter`: a packet must come by the very link by which its sender would be answered.
+/// Strict `rp_filter`: a packet must come in by the very link by which its sender would be answered.
 const STRICT: u8 = 1;
 
-/// All checks.
+/// Evaluates the findings about the network.
 pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkSeen) -> Vec<Check> {
     let names = Names::of(&config.machine.instance);
     let mut checks = rules(seen);
@@ -84,7 +84,7 @@ fn connections(seen: &NetworkSeen) -> Check {
     }
 }
 
-/// With one way out all answers come by it.
+/// Checks for strict filters; with a single uplink they are harmless, as all answers come by it.
 fn rp_filter(seen: &NetworkSeen) -> Check {
     let strict: Vec<&str> =
         seen.rp_filter.iter().filter(|(_, value)| **value == STRICT).map(|(name, _)| name.as_str()).collect();
@@ -104,7 +104,7 @@ fn rp_filter(seen: &NetworkSeen) -> Check {
     }
 }
 
-/// The uplink's, and that of our own links, which the agent sets when it starts.
+/// Checks the MTU of the uplink and of our own links, which the agent sets when it starts.
 fn mtu(names: &Names, links: &Links) -> Vec<Check> {
     let uplink = links.uplinks.first().and_then(|name| links.devices.iter().find(|d| d.name == *name));
     let pods = pod_mtu(uplink.map(|uplink| uplink.mtu));
@@ -170,7 +170,7 @@ fn vxlan(config: &Config, names: &Names, links: &Links) -> Check {
     }
 }
 
-/// No other link may have a route into the range, or an address of it.
+/// Checks that no other link has a route into the range or an address in it.
 fn range(name: &'static str, flag: &'static str, range: Ipv4Net, names: &Names, links: &Links) -> Check {
     let ours = |link: &str| [&names.bridge, &names.tunnel].iter().any(|own| *own == link);
     let remedy = || format!("give the reconciler another {flag}");
@@ -218,7 +218,7 @@ fn fronts(seen: &NetworkSeen) -> Vec<Check> {
     seen.fronts.iter().map(check).collect()
 }
 
-/// A socket of the node's own that has a service's port is no longer reached.
+/// Checks that the node's own sockets stay out of the node ports: a socket on a service's port is no longer reached.
 fn node_ports(seen: &NetworkSeen) -> Check {
     let name = "node ports";
     let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());

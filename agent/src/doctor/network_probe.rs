@@ -1,4 +1,4 @@
-//! Looks at what the node's network stands on for the doctor. Judges nothing.
+//! Probes the node's network for the doctor. Judges nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,25 +15,25 @@ use crate::converge::{dns, gateway};
 use crate::standby;
 use crate::worlds::netlink::{Device, Listener, Netlink as _, NetlinkError, Port, RealNetlink, Route};
 
-/// Port of names.
+/// DNS port.
 const DNS: u16 = 53;
 
-/// What was seen; texts of errors where something can't be.
+/// Findings about the network; error texts where a probe failed.
 #[derive(Debug, Clone)]
 pub(super) struct NetworkSeen {
     pub(super) rules: Result<Vec<Tried>, String>,
     pub(super) links: Result<Links, String>,
-    /// An agent answers there, or a process in its place: nothing was tried.
+    /// True if an agent or its standby answers: listening was not tried.
     pub(super) is_answered: bool,
-    /// Where DNS and gateway answer: whether the port can be had.
+    /// Name, address and result of a trial listen for DNS and gateway.
     pub(super) fronts: Vec<(&'static str, String, Result<(), String>)>,
-    /// `rp_filter` of each uplink, or of all links if that number is larger.
+    /// `rp_filter` of each uplink, or that of `all` if larger.
     pub(super) rp_filter: BTreeMap<String, u8>,
-    /// Connections that the kernel follows, and how many it can.
+    /// Connections that the kernel tracks, and their maximum.
     pub(super) connections: Option<(u64, u64)>,
-    /// Ports that the kernel gives to sockets that ask for any.
+    /// Range of ports that the kernel gives to sockets that ask for any.
     pub(super) local_ports: Option<(u16, u16)>,
-    /// But not these.
+    /// Ranges within `local_ports` that the kernel does not give out.
     pub(super) reserved_ports: Vec<(u16, u16)>,
 }
 
@@ -41,13 +41,13 @@ pub(super) struct NetworkSeen {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Links {
     pub(super) devices: Vec<Device>,
-    /// Of all default routes, the one that is used first.
+    /// Links of all default routes, the preferred one first.
     pub(super) uplinks: Vec<String>,
     pub(super) routes: Vec<Route>,
     pub(super) listeners: BTreeMap<Port, Listener>,
 }
 
-/// `agent_runs`: where it answers is not tried.
+/// Probes the network. If `agent_runs`, its listen addresses are not tried.
 pub(super) async fn look(config: &Config, ranges: Ranges, agent_runs: bool) -> NetworkSeen {
     let links = links(config).await.map_err(|error| error.to_string());
     let uplinks = links.as_ref().map(|links| links.uplinks.clone()).unwrap_or_default();
@@ -81,8 +81,8 @@ async fn links(config: &Config) -> Result<Links, NetlinkError> {
     })
 }
 
-/// Tried as the agent does it, and given back at once. Not while an agent runs: its sockets share their
-/// ports, and ours would take datagrams away that are meant for it.
+/// Listens as the agent does and closes the sockets immediately. Not tried while an agent runs: its sockets share
+/// their ports, and ours would take datagrams meant for it.
 fn fronts(
     ranges: Ranges,
     agent_runs: bool,
@@ -107,7 +107,8 @@ fn fronts(
     vec![("dns", dns_at, dns), ("gateway", web_at, http)]
 }
 
-/// The kernel takes the larger number of both: loose (2) beats strict (1).
+/// Effective `rp_filter` of a link. The kernel takes the larger of the link's and that of `all`: loose (2) beats
+/// strict (1).
 fn rp_filter(link: &str) -> Option<u8> {
     let of = |name: &str| number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
     let (all, own) = (of("all")?, of(link)?);
@@ -122,13 +123,13 @@ fn number(path: &str) -> Option<u64> {
     read(path)?.trim().parse().ok()
 }
 
-/// `32768 60999`.
+/// Parses `32768 60999`.
 fn pair(text: &str) -> Option<(u16, u16)> {
     let mut numbers = text.split_whitespace().map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// `8080,30000-32767`.
+/// Parses `8080,30000-32767`.
 fn port_list(text: &str) -> Vec<(u16, u16)> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

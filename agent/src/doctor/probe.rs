@@ -1,4 +1,4 @@
-//! Looks at the machine for the doctor. Judges nothing.
+//! Probes the machine for the doctor. Judges nothing.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ const ETCD_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for Docker, in seconds.
 const DOCKER_MAX_SECONDS: u64 = 10;
 
-/// What the engine says of itself.
+/// Facts that the Docker engine reports about itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DockerSeen {
     pub(super) version: String,
@@ -36,7 +36,7 @@ pub(super) struct DockerSeen {
     pub(super) live_restore: bool,
 }
 
-/// What was seen; texts of errors where something can't be.
+/// Findings about the machine; error texts where a probe failed.
 #[derive(Debug, Clone)]
 pub(super) struct HostFacts {
     pub(super) is_root: bool,
@@ -51,7 +51,7 @@ pub(super) struct HostFacts {
     pub(super) features: Vec<(&'static str, Result<(), String>)>,
     pub(super) iptables_version: Result<String, String>,
     pub(super) forward_policy: Result<String, String>,
-    /// Of a running agent: its jumps that do not stand in the kernel's chains.
+    /// Jumps of the agent that are missing in the kernel's chains; meaningful only if an agent runs.
     pub(super) missing_jumps: Result<Vec<String>, String>,
     pub(super) firewalld: bool,
     pub(super) ip_forward: Option<String>,
@@ -90,7 +90,7 @@ fn kernel() -> String {
     name.map_or_else(|_| "unknown".to_owned(), |name| name.release().to_string_lossy().into_owned())
 }
 
-/// Whether the directory can be used, and whether an agent does. Leaves the disk as it was.
+/// Checks that the directory can be used; true if an agent uses it. Leaves the disk as it was.
 fn state_dir(config: &Config) -> (Result<(), String>, bool) {
     match state_lock::take(&config.machine.agent_dir()) {
         Ok(lock) => {
@@ -101,7 +101,7 @@ fn state_dir(config: &Config) -> (Result<(), String>, bool) {
     }
 }
 
-/// Free bytes on the file system of `dir`, or of the nearest directory above that exists.
+/// Free bytes on the file system of `dir`, or of its nearest existing ancestor.
 fn disk_free(dir: &Path) -> Option<u64> {
     let there = dir.ancestors().find(|ancestor| ancestor.exists())?;
     let system = nix::sys::statvfs::statvfs(there).ok()?;

@@ -1,10 +1,10 @@
-//! Does this machine take the packet rules that the agent writes? Each match and target is really put
-//! into a network namespace that vanishes: `iptables-restore --test` does not ask the kernel.
+//! Tests that this machine accepts the packet rules that the agent writes. Each match and target is really
+//! installed in a temporary network namespace: `iptables-restore --test` does not ask the kernel.
 
 use crate::worlds::iptables::{Iptables as _, RealIptables};
 use crate::worlds::netlink::ScratchNamespace;
 
-/// A match or a target, and whether the kernel takes it.
+/// A match or a target, and the kernel's answer.
 pub(super) type Tried = (&'static str, Result<(), String>);
 
 /// Name, table, and a rule as the agent spells it.
@@ -25,15 +25,15 @@ const RULES: [(&str, &str, &str); 14] = [
     ("target REJECT", "filter", "-p udp -m udp -j REJECT --reject-with icmp-port-unreachable"),
 ];
 
-/// Only services with `sessionAffinity` need it.
+/// Needed only for services with `sessionAffinity`.
 pub(super) const RECENT: &str = "match recent";
-/// Only builds that need the network need it.
+/// Needed only for builds that need the network.
 pub(super) const MANGLE: &str = "table mangle";
-/// `--random-fully` is used where iptables knows it.
+/// `--random-fully` is used if iptables supports it.
 const MASQUERADE: &str = "target MASQUERADE";
 const REJECT: &str = "REJECT by reset";
 
-/// Tries all; why not, when nothing can be tried.
+/// Tries every rule; an error if nothing can be tried.
 pub(super) async fn try_all() -> Result<Vec<Tried>, String> {
     let scratch = ScratchNamespace::new().map_err(|error| format!("no network namespace: {error}"))?;
     let iptables = RealIptables::at(scratch.path());
@@ -51,7 +51,7 @@ pub(super) async fn try_all() -> Result<Vec<Tried>, String> {
 mod tests {
     use super::*;
 
-    /// The words after `-m` and `-j` that are no chains of ours.
+    /// Words after `-m` and `-j`, except chains of ours.
     fn used(rules: &str) -> std::collections::BTreeSet<String> {
         let apart = |c: char| c.is_whitespace() || "\"(".contains(c);
         let words: Vec<&str> = rules.split(apart).filter(|word| !word.is_empty()).collect();

@@ -1,7 +1,7 @@
-//! Content on this node's disk: `<state>/agent/blobs/<digest>/`, unpacked, shared by all its pods.
+//! Content on this node's disk: `<state>/agent/blobs/<digest>/`, unpacked, shared by all pods of the node.
 //!
-//! Fetched from a reconciler, verified, and moved to its place in one step; looked over again before
-//! each use. Without a reconciler what is here is enough.
+//! Fetched from a reconciler, verified, and moved into place in one step; verified again before each use. Cached
+//! content is usable without a reconciler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -19,14 +19,14 @@ use super::unpack::{digest, is_as_unpacked, own_folder, unpack};
 use crate::converge::names;
 use crate::worlds::blobs::BlobSource;
 
-/// Archives being fetched at once.
+/// Number of archives fetched concurrently.
 const FETCHES: usize = 4;
-/// Before the digest in the name of a folder that was changed by someone and set aside.
+/// Name prefix, before the digest, of a folder that someone changed and that was set aside.
 const ASIDE: &str = ".old-";
-/// What no pod names stays so long.
+/// Time that content stays after the last pod that names it.
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// Content could not be brought to this node.
+/// Failure to bring content to this node.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     #[error(
@@ -41,37 +41,37 @@ pub enum CacheError {
     Disk { path: String, dir: PathBuf, why: String },
 }
 
-/// What was done to have content in its place.
+/// Outcome of ensuring content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ensured {
     Was,
     Fetched,
-    /// What was there had been changed by someone, and was fetched anew.
+    /// The existing content had been changed by someone, and was fetched again.
     Repaired,
 }
 
-/// The folder.
+/// The folder of content on this node.
 pub struct Cache {
     dir: PathBuf,
     source: Arc<dyn BlobSource>,
     fetches: Semaphore,
-    /// One at a time per digest: pods that share content fetch it once.
+    /// A lock per digest: pods that share content fetch it once.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Cache {
-    /// The cache below `state_dir`. Touches nothing.
+    /// Creates the cache below `state_dir`. No I/O.
     pub fn new(state_dir: &Path, source: Arc<dyn BlobSource>) -> Self {
         let dir = names::blobs_dir(state_dir);
         Self { dir, source, fetches: Semaphore::new(FETCHES), turns: Mutex::default() }
     }
 
-    /// Where content lies once it is ensured.
+    /// Folder of content that has been ensured.
     pub fn folder(&self, blob: &BlobRef) -> PathBuf {
         self.dir.join(&blob.digest)
     }
 
-    /// Has content in its place, whole and unchanged.
+    /// Ensures that content is in place, whole and unchanged.
     pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<Ensured, CacheError> {
         let failed = |why: String| CacheError::Disk { path: path.to_owned(), dir: self.dir.clone(), why };
         if !is_digest(&blob.digest) {
@@ -108,8 +108,8 @@ impl Cache {
         Arc::clone(turns.entry(digest.to_owned()).or_default())
     }
 
-    /// Removes what is not among `named` and was not for an hour. One entry that can't be removed keeps
-    /// no other; the error is the first one's. Blocking.
+    /// Removes content that has not been among `named` for an hour. An entry that can't be removed does not stop
+    /// the others; the first error is returned. Blocking.
     pub fn sweep(&self, named: &BTreeSet<String>) -> io::Result<()> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -127,7 +127,7 @@ impl Cache {
 
     fn sweep_one(&self, path: &Path, digest: &str, named: &BTreeSet<String>) -> io::Result<()> {
         let turn = self.turn(digest);
-        // Someone looks it over or fetches it at this moment, so it is wanted.
+        // Being verified or fetched at this moment, so it is wanted.
         let Ok(_turn) = turn.try_lock() else { return Ok(()) };
         let there = match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -143,7 +143,7 @@ impl Cache {
     }
 }
 
-/// Of which content a folder is, also one that was set aside.
+/// Digest in the name of a folder, also of one that was set aside.
 fn digest_of(name: &str) -> &str {
     let aside = name.strip_prefix(ASIDE).and_then(|rest| rest.split_once('-'));
     aside.map_or(name, |(digest, _)| digest)
@@ -155,13 +155,13 @@ enum FolderState {
     Changed,
 }
 
-/// What is in a place.
+/// Verifies the content of a folder.
 fn look_over(folder: &Path, wanted: &str) -> FolderState {
     if fs::symlink_metadata(folder).is_err() {
         return FolderState::Absent;
     }
     if is_as_unpacked(folder) && digest(folder).is_ok_and(|found| found == wanted) {
-        // Its hour begins anew.
+        // Restart its hour.
         let _ = touch(folder);
         return FolderState::Whole;
     }
@@ -173,7 +173,7 @@ fn touch(folder: &Path) -> io::Result<()> {
     File::open(folder)?.set_modified(SystemTime::now())
 }
 
-/// Verifies an archive, unpacks it beside its place and moves it there. False: it is another content.
+/// Verifies an archive, unpacks it next to its place and moves it there; false if the digest does not match.
 fn place(mut file: File, dir: &Path, wanted: &str) -> Result<bool, String> {
     let text = |error: io::Error| error.to_string();
     file.rewind().map_err(text)?;
@@ -202,11 +202,11 @@ fn place(mut file: File, dir: &Path, wanted: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Moves a changed folder away and leaves it whole: running containers have it mounted, and would find
-/// it empty. [`Cache::sweep`] removes it once no pod names its digest.
+/// Moves a changed folder away intact: running containers have it mounted, and would otherwise find it empty.
+/// [`Cache::sweep`] removes it once no pod names its digest.
 fn set_aside(at: &Path, dir: &Path, wanted: &str) -> io::Result<()> {
     let aside = tempfile::Builder::new().prefix(&format!("{ASIDE}{wanted}-")).tempdir_in(dir)?.keep();
-    // A folder takes the place of an empty one.
+    // A rename replaces an empty folder.
     fs::rename(at, &aside)?;
     touch(&aside)
 }

@@ -1,4 +1,4 @@
-//! The cluster's identity as this node has it in memory: what most secrets are encrypted to.
+//! The cluster's identity in this node's memory. Most secrets are encrypted to it.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,17 +9,17 @@ use tokio::sync::watch;
 
 use crate::converge::publish;
 
-/// What is wanted and what is there.
+/// The wanted and the loaded version of the cluster's identity.
 pub(super) struct ClusterKeys {
     wanted: Mutex<Option<BlobRef>>,
     held: Mutex<Option<Arc<Held>>>,
     recipients: watch::Sender<Option<String>>,
 }
 
-/// One version of the cluster's identity, decrypted.
+/// A decrypted version of the cluster's identity.
 pub(super) struct Held {
     digest: String,
-    /// The one in use first, then older ones, until all secrets are encrypted anew.
+    /// The identity in use first, then older ones until every secret is encrypted again.
     pub(super) identities: Vec<Identity>,
 }
 
@@ -40,17 +40,17 @@ impl ClusterKeys {
         lock(&self.held).clone()
     }
 
-    /// What is there is what is wanted.
+    /// True if the loaded version is the wanted one.
     pub(super) fn is_current(&self) -> bool {
         self.has(self.wanted().as_ref())
     }
 
-    /// This is what is there.
+    /// True if `wanted` is the loaded version.
     pub(super) fn has(&self, wanted: Option<&BlobRef>) -> bool {
         wanted.map(|blob| &blob.digest) == self.held().as_ref().map(|held| &held.digest)
     }
 
-    /// Holds this from now on.
+    /// Replaces the loaded version and publishes its recipient.
     pub(super) fn hold(&self, found: Option<(BlobRef, Vec<Identity>)>) {
         let recipient = found.as_ref().and_then(|(_, all)| Some(all.first()?.to_public().to_string()));
         *lock(&self.held) =

@@ -1,7 +1,7 @@
 //! Keeps the newest version of the cluster's identity on this node.
 //!
-//! Reads the catalog's settings, which name it; has it fetched and decrypted with the node's own identity. Its ciphertext
-//! stays on this node's disk for an agent that starts without etcd.
+//! Reads the catalog's settings, which name it; fetches it and decrypts it with the node's own identity. The
+//! ciphertext stays on this node's disk for an agent that starts without etcd.
 
 use std::sync::Arc;
 
@@ -14,20 +14,18 @@ use super::{PodFiles, SecretError};
 use crate::catalog::Catalog;
 use crate::desired::KnownFrom;
 
-/// The loop.
 pub struct IdentityLoop {
     files: Arc<PodFiles>,
     catalog: watch::Receiver<Arc<Catalog>>,
 }
 
 impl IdentityLoop {
-    /// A loop that has not looked yet.
     pub fn new(files: Arc<PodFiles>, catalog: watch::Receiver<Arc<Catalog>>) -> Self {
         Self { files, catalog }
     }
 }
 
-/// What a run does.
+/// Work of a run.
 #[derive(Debug)]
 pub struct IdentityPlan {
     fetch: bool,

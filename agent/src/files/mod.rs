@@ -1,7 +1,7 @@
 //! Files of the repository and secrets that pods need on this node.
 //!
-//! `cache` has the content on disk, ciphertext of secrets among it; `secrets` decrypts it in memory, with the node's own
-//! identity or the cluster's, which `identity` brings here.
+//! `cache` keeps content on disk, including the ciphertext of secrets; `secrets` decrypts it in memory, with the
+//! node's own identity or the cluster's, which `identity` holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,15 +36,15 @@ use crate::worlds::blobs::BlobSource;
 use identity::ClusterKeys;
 use secrets::{Place, Use};
 
-/// How often content that no pod names is looked for.
+/// Interval at which content that no pod names is removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
 
-/// What pods get their files from.
+/// Provides pods with their files and secrets.
 pub struct PodFiles {
     cache: Arc<Cache>,
     keys: Keys,
     cluster: ClusterKeys,
-    /// The source of the Cluster object, or without one the first; empty while it is not known.
+    /// Source of the Cluster object, or the first source if there is no such object; empty while unknown.
     home: Mutex<String>,
     swept: Mutex<Option<Instant>>,
     /// Digests that jobs need until they are gone.
@@ -52,7 +52,7 @@ pub struct PodFiles {
 }
 
 impl PodFiles {
-    /// Below `state_dir`, from `source`, decrypted with `keys`.
+    /// Creates a provider that caches below `state_dir`, fetches from `source` and decrypts with `keys`.
     pub fn new(state_dir: &Path, source: Arc<dyn BlobSource>, keys: Keys) -> Self {
         let cache = Arc::new(Cache::new(state_dir, source));
         Self {
@@ -65,29 +65,29 @@ impl PodFiles {
         }
     }
 
-    /// Whom to encrypt secrets for; none while this node has no identity.
+    /// Recipient to encrypt secrets to; `None` while this node has no identity.
     pub fn recipient(&self) -> Option<&str> {
         self.keys.recipient()
     }
 
-    /// The recipient of the cluster's identity that this node has; none while it has none.
+    /// Recipient of the cluster's identity on this node; `None` while it has none.
     pub fn cluster_recipient(&self) -> watch::Receiver<Option<String>> {
         self.cluster.recipients()
     }
 
-    /// The settings that count: the version of the cluster's identity, and whose secrets those are that name no source.
+    /// Adopts settings: the wanted version of the cluster's identity, and the source of secrets that name none.
     pub fn follow(&self, settings: &ClusterSettings) {
         self.cluster.want(settings.identity.as_ref());
         settings.source.clone_into(&mut lock(&self.home));
     }
 
-    /// Whether this node has this version of the cluster's identity, and no other.
+    /// True if exactly this version of the cluster's identity is loaded.
     pub fn has_identity(&self, wanted: Option<&BlobRef>) -> bool {
         self.cluster.has(wanted)
     }
 
-    /// Brings the wanted version here. What can't be fetched or read leaves the one before in its place; one that is
-    /// not encrypted to this node takes it away.
+    /// Loads the wanted version. If it can't be fetched or read, the previous one stays; if it is not encrypted to
+    /// this node, the previous one is dropped.
     pub async fn take_identity(&self) -> Result<(), SecretError> {
         let Some(blob) = self.cluster.wanted() else {
             self.cluster.hold(None);
@@ -111,18 +111,18 @@ impl PodFiles {
         }
     }
 
-    /// Has content on this node.
+    /// Ensures that content is on this node.
     pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<Ensured, CacheError> {
         self.cache.ensure(path, blob).await
     }
 
-    /// Where content lies once it is ensured.
+    /// Folder of content that has been ensured.
     pub fn folder(&self, blob: &BlobRef) -> PathBuf {
         self.cache.folder(blob)
     }
 
-    /// The format and the values of a secret among `files`, for use in `namespace`, as they are written, fetched where it is not here.
-    /// The caller keeps them in memory alone.
+    /// Returns the format and raw values of a secret among `files`, for use in `namespace`; fetches it if missing.
+    /// The caller must keep them in memory only.
     pub async fn open_secret(
         &self,
         files: &Files,
@@ -137,7 +137,7 @@ impl PodFiles {
         let identities = held.as_ref().map_or(&[][..], |held| &held.identities);
         let place = Place { name, path };
         let plain = match (self.keys.decrypt(place, &ciphertext, identities), taken) {
-            // Why the cluster's identity is not here says more.
+            // The reason why the cluster's identity is missing is more helpful.
             (Err(SecretError::NotForUs { .. }), Err(why)) => return Err(why),
             (plain, _) => plain?,
         };
@@ -155,7 +155,8 @@ impl PodFiles {
             .map_err(|error| SecretError::NoContent(format!("cannot read {}: {error}", file.display())))
     }
 
-    /// The values by key of a secret or an object that the pod names; the same holds for secrets.
+    /// Returns the values by key of a secret or an object that the pod names. The caller must keep secrets in
+    /// memory only.
     pub async fn values(
         &self,
         pod: &PodInstance,
@@ -177,7 +178,7 @@ impl PodFiles {
         read().map_err(|error| SecretError::NoContent(format!("cannot read {}: {error}", folder.display())))
     }
 
-    /// The values by key of a secret among `files`, for use in `namespace`.
+    /// Returns the values by key of a secret among `files`, for use in `namespace`.
     pub async fn secret_values(
         &self,
         files: &Files,
@@ -192,17 +193,17 @@ impl PodFiles {
         plaintext::entries(format, &values).map_err(unreadable)
     }
 
-    /// What jobs need until they are gone: no sweep removes it.
+    /// Protects content from sweeps: digests that jobs need until they are gone.
     pub fn hold_for_jobs(&self, digests: BTreeSet<String>) {
         *lock(&self.of_jobs) = digests;
     }
 
-    /// The last removal of content that nothing needs began `SWEEP_EVERY` ago or earlier.
+    /// True if the last sweep began `SWEEP_EVERY` ago or earlier, or never.
     pub fn is_sweep_due(&self) -> bool {
         lock(&self.swept).is_none_or(|at| at.elapsed() >= SWEEP_EVERY)
     }
 
-    /// The work of removing content that no job or cluster needs and that pods have not `named`.
+    /// Returns the work of removing content that no job or cluster needs and that pods have not `named`.
     pub fn sweep(&self, named: BTreeSet<String>) -> impl Future<Output = ()> + Send + 'static {
         *lock(&self.swept) = Some(Instant::now());
         let removal = self.removal(named);
@@ -224,7 +225,7 @@ impl PodFiles {
         }
     }
 
-    /// The same at once.
+    /// Sweeps synchronously.
     #[cfg(test)]
     pub fn sweep_now(&self, named: BTreeSet<String>) {
         self.removal(named)();

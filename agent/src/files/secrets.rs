@@ -1,7 +1,7 @@
 //! This node's age identity, and secrets decrypted with it, in memory only.
 //!
-//! Reads `--age-identity`, made at the first start; writes nothing else. Nothing here has a `Debug` that
-//! shows a secret, and no error carries one.
+//! Reads `--age-identity`, created at the first start; writes nothing else. Nothing here has a `Debug` that shows a
+//! secret, and no error carries one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,17 +16,17 @@ use schema::files::{ContentRef, LIMITS, has_bounded_header, is_sops};
 use schema::plaintext::sops::{Sealed, SopsError};
 use schema::plaintext::{self, ANY, Format, PlaintextError, WHOLE};
 
-/// A secret can't be had.
+/// Failure to open a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// The pod was made before its files were looked for, or does not name it.
+    /// The pod was created before its files were resolved, or does not name the secret.
     #[error("the pod does not carry {0}; see 'minik8s describe' of its owner")]
     NotNamed(String),
     #[error("no secret can be decrypted on this node: {0}; then restart the agent")]
     NoIdentity(String),
     #[error("{0}")]
     NoContent(String),
-    /// Encrypted for others.
+    /// Encrypted to other recipients only.
     #[error(
         "secret {name} ({path}) is encrypted neither to the cluster nor to this node; {}",
         remedy(path, recipient)
@@ -37,17 +37,17 @@ pub enum SecretError {
         "the cluster's identity is not encrypted to this node; add it with 'minik8s secrets recipients add NODE {recipient}' and push"
     )]
     NotAmongRecipients { recipient: String },
-    /// It could be a copy from anywhere.
+    /// The plaintext has no header: the secret could be a copy from anywhere.
     #[error(
         "secret {name} ({path}) does not name inside the namespace and secret that it is for; 'minik8s secrets seal {name} -n {namespace}' adds that"
     )]
     Unbound { name: String, path: String, namespace: String },
-    /// A copy.
+    /// A copy of a secret for another use.
     #[error(
         "secret {name} ({path}) is for {bound} and can't be used as {wanted}; seal one for it with 'minik8s secrets seal', with --source if its source is another"
     )]
     Elsewhere { name: String, path: String, bound: String, wanted: String },
-    /// It was cut short or merged by hand.
+    /// The file was cut short or merged by hand.
     #[error(
         "the cluster's identity ({path}) can't be read: {why}; restore the version before from Git, then 'minik8s secrets recipients add' the nodes that it lacks"
     )]
@@ -75,14 +75,14 @@ fn remedy(path: &str, recipient: &str) -> String {
     }
 }
 
-/// Where a secret is, for messages.
+/// Name and path of a secret, for messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     pub name: &'a str,
     pub path: &'a str,
 }
 
-/// The node's identities, the first of which is its own; or why there are none.
+/// The node's identities, its own first, or the reason why there are none.
 pub struct Keys(Result<Identities, String>);
 
 struct Identities {
@@ -91,8 +91,8 @@ struct Identities {
 }
 
 impl Keys {
-    /// Reads the file, or makes it. Where that fails the agent runs without: all that needs no secret
-    /// is kept up, and what needs one says why.
+    /// Reads or creates the identity file. If that fails the agent runs without one: pods without secrets are kept
+    /// running, and pods with secrets report the reason.
     pub fn open_or_without(path: &Path) -> Self {
         Self::open(path).unwrap_or_else(|error| {
             let why = format!("{error:#}");
@@ -101,7 +101,7 @@ impl Keys {
         })
     }
 
-    /// Reads the file, or makes it.
+    /// Reads or creates the identity file.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -123,12 +123,12 @@ impl Keys {
         Ok(Self(Ok(Identities { all: identities, recipient })))
     }
 
-    /// Whom to encrypt for, so that this node can decrypt: `age1…`. None without an identity.
+    /// Recipient to encrypt to so that this node can decrypt: `age1…`; `None` without an identity.
     pub fn recipient(&self) -> Option<&str> {
         self.0.as_ref().ok().map(|identities| identities.recipient.as_str())
     }
 
-    /// The plain text, decrypted with the node's own identities or one of `more`.
+    /// Decrypts with the node's own identities or one of `more`.
     pub fn decrypt(
         &self,
         place: Place<'_>,
@@ -153,7 +153,7 @@ impl Identities {
         }
     }
 
-    /// Of a SOPS file age encrypts the data key alone, to each recipient by itself.
+    /// Decrypts a SOPS file, of which age encrypts the data key alone, separately to each recipient.
     fn sops(&self, place: Place<'_>, file: &[u8], more: &[Identity]) -> Result<Vec<u8>, SecretError> {
         let wrong = |why: SopsError| SecretError::Sops {
             name: place.name.to_owned(),
@@ -193,14 +193,14 @@ fn make(path: &Path) -> anyhow::Result<String> {
         identity.to_public(),
         identity.to_string().expose_secret()
     );
-    // Whole or not at all, whenever the machine stops: what is made here is nowhere else.
+    // Written whole or not at all, whenever the machine stops: the identity exists nowhere else.
     let written = DiskRecord::new(path).create_new(text.as_bytes());
     written.with_context(|| format!("cannot write an age identity to {}", path.display()))?;
     tracing::info!(path = %path.display(), recipient = %identity.to_public(), "made this node's age identity");
     Ok(text)
 }
 
-/// The identities in a file of age's: one a line, the one in use first.
+/// Parses a file of age identities: one a line, the one in use first.
 pub(super) fn identities(plain: &[u8], path: &str) -> Result<Vec<Identity>, SecretError> {
     let unfit = || SecretError::NoContent(format!("{path} holds something other than age identities"));
     let text = str::from_utf8(plain).map_err(|_| unfit())?;
@@ -209,19 +209,20 @@ pub(super) fn identities(plain: &[u8], path: &str) -> Result<Vec<Identity>, Secr
     if identities.is_empty() { Err(unfit()) } else { Ok(identities) }
 }
 
-/// Who wants to use a secret.
+/// Intended use of a secret.
 pub(super) struct Use<'a> {
     pub(super) place: Place<'a>,
-    /// The pod's.
+    /// Namespace of the pod.
     pub(super) namespace: &'a str,
-    /// In whose repository the pod and the file are; empty where that is not known.
+    /// Source whose repository has the pod and the file; empty if unknown.
     pub(super) source: &'a str,
-    /// The source of the Cluster object, or without one the first: a secret that names none is for it.
+    /// Source of the Cluster object, or the first source if there is no such object: a secret without a source is
+    /// for it.
     pub(super) home: Option<&'a str>,
 }
 
 impl Use<'_> {
-    /// The values, if the plaintext says that it is for this use.
+    /// Returns the values if the header of the plaintext allows this use.
     pub(super) fn check<'p>(&self, plain: &'p [u8]) -> Result<(Format, &'p [u8]), SecretError> {
         let Place { name, path } = self.place;
         let (header, values) = plaintext::split(plain).map_err(|why| match why {
@@ -248,7 +249,7 @@ impl Use<'_> {
     }
 }
 
-/// One value, as a variable of an environment takes it.
+/// Returns a value as text for an environment variable.
 pub fn variable(
     of: &ContentRef,
     key: &str,
@@ -264,7 +265,7 @@ pub fn variable(
     if text.contains('\0') { Err(unfit("holds a NUL; mount it as a file")) } else { Ok(text) }
 }
 
-/// Keys that can be names of files.
+/// Checks that every key can be a file name.
 pub fn check_file_names(of: &ContentRef, entries: &BTreeMap<String, Vec<u8>>) -> Result<(), SecretError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_file =

@@ -1,7 +1,7 @@
-//! Archives to folders, and folders back to digests. Blocking.
+//! Unpacks archives into folders, and computes the digest of a folder. Blocking.
 //!
-//! An archive is taken for hostile: only files and links that stay inside come out of it, each at a
-//! path of its own, through no link, and no more than the bounds allow.
+//! Archives are untrusted: only files and links that stay inside are unpacked, each at its own path, through no
+//! link, and no more than the limits allow.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -13,14 +13,14 @@ use schema::archive::{Archive, ArchiveError};
 use schema::files::{LIMITS, link_stays};
 use tar::EntryType;
 
-/// Content could not be unpacked or read back.
+/// Failure to unpack an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("the archive holds {0:?}, which is not a file of a folder")]
     Entry(String),
     #[error("the archive holds more than a volume may")]
     TooMuch,
-    /// The disk, or an archive that is none.
+    /// A disk error, or an input that is not an archive.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -38,7 +38,7 @@ pub fn unpack(archive: impl Read, dir: &Path) -> Result<(), UnpackError> {
         if !path.split('/').all(is_part) || path.contains('\0') {
             return Err(refused());
         }
-        // Nothing lies below a file or link, and nothing is written twice.
+        // Nothing may be below a file or link, and nothing is written twice.
         let above = path.match_indices('/').map(|(at, _)| &path[..at]);
         if files.contains(&path) || above.into_iter().any(|folder| files.contains(folder)) {
             return Err(refused());
@@ -52,10 +52,10 @@ pub fn unpack(archive: impl Read, dir: &Path) -> Result<(), UnpackError> {
                     return Err(UnpackError::TooMuch);
                 }
                 let mode = if entry.header().mode()? & 0o100 != 0 { 0o755 } else { 0o644 };
-                // Never through what is there already.
+                // Never write through an existing file or link.
                 let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&at)?;
                 io::copy(&mut entry, &mut file)?;
-                // Whatever the umask is.
+                // Independent of the umask.
                 let (uid, gid) = owner();
                 fchown(&file, Some(uid), Some(gid))?;
                 file.set_permissions(fs::Permissions::from_mode(mode))?;
@@ -80,7 +80,7 @@ pub fn unpack(archive: impl Read, dir: &Path) -> Result<(), UnpackError> {
     Ok(())
 }
 
-/// The folders that `path` lies in; none of them is a link, for nothing lies below one.
+/// Creates the parent folders of `path`; none of them is a link, since nothing may be below one.
 fn make_folders(dir: &Path, path: &str) -> io::Result<()> {
     let mut at = dir.to_owned();
     let Some((folders, _)) = path.rsplit_once('/') else { return Ok(()) };
@@ -95,19 +95,19 @@ fn make_folders(dir: &Path, path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The agent's own: root, whose group a folder above may not change.
+/// The agent's own user and group (root): a parent folder must not change the group.
 fn owner() -> (u32, u32) {
     (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw())
 }
 
-/// Gives a folder the owner and mode that all folders of a volume have.
+/// Sets the owner and mode that all folders of a volume have.
 pub fn own_folder(folder: &Path) -> io::Result<()> {
     let (uid, gid) = owner();
     chown(folder, Some(uid), Some(gid))?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
 }
 
-/// Whether a file, link or folder has the owner and mode that [`unpack`] gives.
+/// True if a file, link or folder has the owner and mode that [`unpack`] sets.
 pub fn is_as_unpacked(path: &Path) -> bool {
     let Ok(meta) = fs::symlink_metadata(path) else { return false };
     let (kind, mode) = (meta.file_type(), meta.mode() & 0o7777);
@@ -119,8 +119,8 @@ pub fn is_as_unpacked(path: &Path) -> bool {
     mode_is_right && (meta.uid(), meta.gid()) == owner()
 }
 
-/// The digest that the content of `dir` has now. What [`unpack`] would not have left so is an error: an
-/// owner, a mode, an empty folder.
+/// Computes the digest of the current content of `dir`. Anything that [`unpack`] would not have left is an error:
+/// another owner or mode, an empty folder.
 pub fn digest(dir: &Path) -> Result<String, ArchiveError> {
     let mut paths = Vec::new();
     collect(dir, dir, &mut paths)?;
@@ -141,7 +141,7 @@ pub fn digest(dir: &Path) -> Result<String, ArchiveError> {
     Ok(archive.finish()?.digest)
 }
 
-/// All files and links below, as paths from `root`; anything else is an error.
+/// Collects all files and links below `dir`, as paths from `root`; anything else is an error.
 fn collect(root: &Path, dir: &Path, paths: &mut Vec<String>) -> Result<(), ArchiveError> {
     let name = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
     let before = paths.len();
@@ -159,12 +159,12 @@ fn collect(root: &Path, dir: &Path, paths: &mut Vec<String>) -> Result<(), Archi
         } else {
             return Err(ArchiveError::Name(below));
         }
-        // More than there may be is another content anyway.
+        // Beyond the limit the content is another one anyway.
         if paths.len() > LIMITS.entries {
             return Err(ArchiveError::TooMany);
         }
     }
-    // Folders come only with what is in them.
+    // Archives have no empty folders.
     if dir != root && paths.len() == before {
         return Err(ArchiveError::Name(name(dir)));
     }

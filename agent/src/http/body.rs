@@ -1,4 +1,4 @@
-//! Bodies of answers, and what they hold until they have passed.
+//! Response bodies, and the resources they hold until they have been sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,29 +9,29 @@ use hyper::body::{Body, Frame, SizeHint};
 use super::client::Driven;
 use super::room::Room;
 
-/// What a client gets: an endpoint's body as it comes, or one that is here whole.
+/// Body of a response: streamed from an endpoint, or complete in memory.
 #[derive(Debug)]
 pub enum Answer {
     Endpoint(Driven),
     Whole { rest: Bytes, room: Room },
 }
 
-/// Bytes of a whole body that hyper is given at once: it takes more only when it has sent some, and until then the room
-/// of the rest is held.
+/// Bytes of a body in memory that hyper gets per poll: it takes more only after sending some, and until then the
+/// room of the rest is held.
 const PIECE: usize = 128 * 1024;
 
 impl Answer {
-    /// A few words.
+    /// Creates a short body.
     pub fn words(text: impl Into<Bytes>) -> Self {
         Self::whole(text.into(), Room::default())
     }
 
-    /// A body, and its room.
+    /// Creates a body with its room.
     pub fn whole(rest: Bytes, room: Room) -> Self {
         Self::Whole { rest, room }
     }
 
-    /// It is held here until the client has taken it.
+    /// True if the body stays in memory until the client has read it.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self, Self::Whole { .. })
     }
@@ -70,7 +70,7 @@ impl Body for Answer {
     }
 }
 
-/// A body with something that is let go when it has passed, or will not.
+/// A body with a resource that is released once the body has been sent, or never will be.
 #[derive(Debug)]
 pub struct Holding<B, H> {
     body: B,
@@ -78,17 +78,16 @@ pub struct Holding<B, H> {
 }
 
 impl<B, H> Holding<B, H> {
-    /// `body`, holding `held`.
+    /// Wraps `body`, holding `held`.
     pub fn new(body: B, held: Option<H>) -> Self {
         Self { body, held }
     }
 
-    /// The body.
     pub(super) fn body(&self) -> &B {
         &self.body
     }
 
-    /// The body alone.
+    /// Unwraps the body.
     pub fn into_body(self) -> B {
         self.body
     }

@@ -25,7 +25,7 @@ use super::replayed::Replayed;
 use super::spares::Spares;
 use super::upload::Upload;
 
-/// Why there is no answer.
+/// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
     /// Nothing was sent.
@@ -36,33 +36,33 @@ pub(crate) enum SendError {
     Exchange(hyper::Error),
 }
 
-/// A connection, as the future that reads and writes. It completes when the connection closes.
+/// Future that reads from and writes to a connection. It completes when the connection closes.
 pub(crate) type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
-/// A connection and how requests get into it.
+/// A connection and its request sender.
 struct Link {
     to: SocketAddr,
     sender: SendRequest<Upload>,
-    /// None when the connection is over.
+    /// `None` when the connection is over.
     driver: Option<Driver>,
-    /// The task that drove it last is woken when there is more.
+    /// Set if the task that last drove the connection is woken on more data.
     has_waker: bool,
 }
 
-/// A context whose waker does nothing: for an answer and a body, which get on only by a connection that this task drives, and
-/// for a connection that is driven again with a waker if nothing came.
+/// Returns a context with a no-op waker: for a response and a body, which progress only through a connection that
+/// this task drives, and for a connection that is driven again with a waker if nothing arrived.
 fn noop_context() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
 impl Link {
-    /// Reads and writes what it can now, without a waker for more.
+    /// Reads and writes without blocking, and without a waker for more.
     fn advance(&mut self) {
         self.drive(&mut noop_context());
         self.has_waker = false;
     }
 
-    /// Reads and writes what it can now; the task of the context is woken when there is more.
+    /// Reads and writes without blocking; the task of the context is woken when there is more.
     fn drive(&mut self, cx: &mut Context<'_>) {
         self.has_waker = true;
         if self.driver.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready()) {
@@ -70,17 +70,18 @@ impl Link {
         }
     }
 
-    /// Sends the request and waits for the head of its answer.
+    /// Sends the request and waits for the head of the response.
     async fn exchange(
         &mut self,
         request: Request<Upload>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
-        // Outside tokio's budget: where that runs out, only the waker resumes the task, and here it does nothing.
+        // Outside tokio's budget: when that is exhausted, only the waker resumes the task, and here the waker does
+        // nothing.
         let mut answer = pin!(unconstrained(self.sender.try_send_request(request)));
         let mut is_sent = false;
         std::future::poll_fn(|cx| {
             if std::mem::replace(&mut is_sent, true) {
-                // A waker is registered only if nothing came.
+                // A waker is registered only if nothing arrived.
                 self.advance();
                 if let Poll::Ready(answered) = answer.as_mut().poll(&mut noop_context()) {
                     return Poll::Ready(answered);
@@ -93,7 +94,7 @@ impl Link {
     }
 }
 
-/// The idle connections to all endpoints.
+/// Idle connections to all endpoints.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool(Arc<Shared>);
 
@@ -104,24 +105,24 @@ struct Shared {
 }
 
 impl Pool {
-    /// A pool without connections.
+    /// Creates an empty pool.
     pub(crate) fn new(options: Options) -> Self {
         let idle = Mutex::new(Spares::new(options.spare, options.spare_for));
         Self(Arc::new(Shared { options, idle }))
     }
 
-    /// Closes idle connections to other endpoints than these.
+    /// Closes idle connections to endpoints that are not in `wanted`.
     pub(crate) fn retain(&self, wanted: &BTreeSet<SocketAddr>) {
         self.0.idle().retain(wanted);
     }
 
-    /// Closes connections that were idle for too long.
+    /// Closes connections that have been idle for too long.
     pub(crate) fn sweep(&self) {
         self.0.idle().sweep();
     }
 
-    /// Sends a request, whose URI is a path, and waits for the head of its answer. A request that did not leave a kept
-    /// connection, because the endpoint had closed it, is sent by another one.
+    /// Sends a request, whose URI is a path, and waits for the head of the response. A request that could not be
+    /// sent, because the endpoint had closed a kept connection, is sent over another one.
     ///
     /// # Errors
     /// [`SendError`].
@@ -147,7 +148,7 @@ impl Pool {
         }
     }
 
-    /// Waits for the head of the answer to a request that was sent already.
+    /// Waits for the head of the response to a request that was already sent.
     ///
     /// # Errors
     /// [`SendError`].
@@ -187,19 +188,19 @@ impl Pool {
 
 impl Shared {
     fn idle(&self) -> MutexGuard<'_, Spares<Link>> {
-        // Each change is whole before anything can panic.
+        // Each change is complete before anything can panic.
         lock(&self.idle)
     }
 }
 
-/// The body of an answer, which drives its connection and returns it to the pool once it is read to its end.
+/// Body of a response, which drives its connection and returns it to the pool once it has been read to the end.
 pub struct Driven {
     body: Incoming,
     link: Option<Link>,
     pool: Weak<Shared>,
-    /// The last poll gave a frame.
+    /// Set if the last poll returned a frame.
     gave_frame: bool,
-    /// Given with the next poll.
+    /// Error to return from the next poll.
     pending_error: Option<hyper::Error>,
 }
 
@@ -208,7 +209,7 @@ impl Driven {
         Self { body, link: Some(link), pool, gave_frame: false, pending_error: None }
     }
 
-    /// The connection, for another task to drive until it closes: it is not used again.
+    /// Takes the connection, for another task to drive until it closes: it is not reused.
     pub(crate) fn take_driver(&mut self) -> Option<Driver> {
         self.link.take()?.driver
     }
@@ -243,7 +244,7 @@ impl Body for Driven {
             }
         };
         match polled {
-            // hyper drops what it has not sent of the last frame if an error comes at once.
+            // hyper drops the unsent part of the last frame if an error follows immediately.
             Poll::Ready(Some(Err(error))) if this.gave_frame => {
                 this.pending_error = Some(error);
                 cx.waker().wake_by_ref();
@@ -268,7 +269,7 @@ impl Body for Driven {
 impl Drop for Driven {
     fn drop(&mut self) {
         let Some(mut link) = self.link.take() else { return };
-        // It notices that the answer has passed, and drops the waker of this task, which is done with it.
+        // Lets the connection finish the response and drop the waker of this task, which is done with it.
         if link.has_waker || !link.sender.is_ready() {
             link.advance();
         }

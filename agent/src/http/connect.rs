@@ -1,4 +1,4 @@
-//! How connections to endpoints are made.
+//! Establishes connections to endpoints.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,33 +8,34 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How connections are made and kept.
+/// Options for connecting and keeping connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Connect timeout.
     pub connect: Duration,
-    /// Time without a packet after which the kernel asks whether the endpoint's machine is there.
+    /// Time without a packet after which the kernel probes the endpoint's machine.
     pub keepalive: Duration,
-    /// Time without an acknowledgement after which the connection is given up; none: the kernel's, which is long.
+    /// Time without an acknowledgement after which the connection is given up; `None` for the kernel's default,
+    /// which is long.
     pub gone: Option<Duration>,
-    /// Bodies of requests are small: each is copied behind its head, so that one write sends both.
+    /// Set if request bodies are small: each is copied behind its head, so that one write sends both.
     pub copies_bodies: bool,
-    /// Idle connections that are kept for each endpoint.
+    /// Maximum number of idle connections kept for each endpoint.
     pub spare: usize,
     pub spare_for: Duration,
 }
 
-/// A connection as the options want it.
+/// Connects with these options.
 pub(super) async fn connect(to: SocketAddr, options: &Options) -> io::Result<TcpStream> {
     let connect = options.connect;
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {connect:?}"));
     let stream = timeout(connect, TcpStream::connect(to)).await.map_err(late)??;
-    // Without these it works, too, only slower, or it takes longer to see that the endpoint's machine is gone.
+    // Best effort: without these options connections are slower, and a dead machine is detected later.
     let _ = stream.set_nodelay(true);
     let socket = SockRef::from(&stream);
     let mut keepalive = TcpKeepalive::new().with_time(options.keepalive);
     if let Some(gone) = options.gone {
-        // More than one question within the time: one may be lost.
+        // More than one probe within the time: one may be lost.
         keepalive = keepalive.with_interval(gone / 5);
         let _ = socket.set_tcp_user_timeout(Some(gone));
     }

@@ -1,5 +1,5 @@
-//! A thread for each core, with a runtime of its own: a connection and the connections to endpoints that it uses stay on
-//! one core, so requests wake no other thread.
+//! A thread with its own runtime for each core: a client's connection and the endpoint connections that it uses
+//! stay on one core, so requests wake no other thread.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 /// Upper bound on threads, so that a large machine does not keep hundreds of idle connections per endpoint.
 const MAX_THREADS: usize = 8;
 
-/// How many cores serve connections: the numbers of cores are below it.
+/// Returns the number of cores that serve connections; core numbers are below it.
 pub fn count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS))
 }
 
-/// The threads. All servers of the process share them, and they end with it: a client of one server may use a connection
+/// Threads shared by all servers of the process, for its lifetime: a client of one server may use a connection
 /// whose task runs where another server's connection opened it.
 #[derive(Debug, Default)]
 pub(super) struct Cores {
@@ -26,7 +26,7 @@ pub(super) struct Cores {
 }
 
 impl Cores {
-    /// The threads of this process. None in a current-thread runtime, where a test may pause the clock.
+    /// Returns the threads of this process; `None` in a current-thread runtime, where a test may pause the clock.
     pub(super) fn of_process() -> Option<&'static Self> {
         static CORES: OnceLock<Cores> = OnceLock::new();
         (Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread)
@@ -40,7 +40,7 @@ impl Cores {
         Self { runtimes: started.collect(), next: AtomicUsize::new(0) }
     }
 
-    /// The core for the next connection: its number and its runtime.
+    /// Returns the core for the next connection: its number and its runtime.
     pub(super) fn next(&self) -> (usize, Handle) {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         match self.runtimes.len() {

@@ -1,7 +1,7 @@
-//! A client's connection that is given up when the client does not get on.
+//! A client's connection that is closed when the client makes no progress.
 //!
-//! hyper has one time for a head and for the rest between requests; here they differ. [`Turn`]
-//! marks a request: during a request nothing here ends but an answer that is held whole and not read.
+//! hyper has a single timeout for a head and for the pause between requests; here they differ. [`Turn`] marks a
+//! request: during a request nothing times out here except a response held in memory that is not being read.
 //!
 //! A phase changes only while the connection is polled, so [`Clock`] need only check it after each poll.
 
@@ -16,48 +16,48 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Nothing has come yet.
+/// Nothing has arrived yet.
 const NEW: u8 = 0;
 const HEAD: u8 = 1;
 const REQUEST: u8 = 2;
 const IDLE: u8 = 3;
-/// In a request whose answer is held here until the client has read it.
+/// In a request whose response is held in memory until the client has read it.
 const HELD: u8 = 4;
 
-/// Where a connection is: new, in a head, in a request, in a held answer, or between two requests.
+/// Phase of a connection: new, in a head, in a request, in a held response, or between two requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phase(Arc<Shared>);
 
-/// One task has all of it.
+/// Shared state; a single task uses all of it.
 #[derive(Debug, Default)]
 struct Shared {
     phase: AtomicU8,
-    /// Counts changes: a whole request may pass between two looks at the phase.
+    /// Number of changes: a whole request may pass between two checks of the phase.
     changes: AtomicU32,
-    /// The last read found nothing: the client is waited for.
+    /// Set if the last read found nothing: the connection waits for the client.
     waits: AtomicBool,
-    /// After the request under way there is no other.
+    /// Set if no request may follow the one under way.
     closes: AtomicBool,
 }
 
 impl Phase {
-    /// A request begins; it ends when the turn is dropped.
+    /// Begins a request; it ends when the turn is dropped.
     pub(super) fn begin(&self) -> Turn {
         self.change(REQUEST);
         Turn(Some(self.clone()))
     }
 
-    /// Nothing has come from the client yet.
+    /// True if nothing has arrived from the client yet.
     pub(super) fn is_new(&self) -> bool {
         self.now() == NEW
     }
 
-    /// The connection ends with the request under way, or now.
+    /// Ends the connection with the request under way, or now.
     pub(super) fn close(&self) {
         self.0.closes.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Self::close`] was called.
+    /// True once [`Self::close`] has been called.
     pub(super) fn closes(&self) -> bool {
         self.0.closes.load(Ordering::Relaxed)
     }
@@ -77,14 +77,14 @@ impl Phase {
 pub(super) struct Turn(Option<Phase>);
 
 impl Turn {
-    /// The answer is held until the client has read it: it may not rest for ever.
+    /// Marks the response as held until the client has read it: it must not stall forever.
     pub(super) fn is_held(&self) {
         if let Some(phase) = &self.0 {
             phase.change(HELD);
         }
     }
 
-    /// The connection is a tunnel from now on.
+    /// Turns the connection into a tunnel, without timeouts.
     pub(super) fn never_ends(mut self) {
         self.0 = None;
     }
@@ -104,29 +104,29 @@ pub(super) struct Clock {
     phase: Phase,
     head: Duration,
     idle: Duration,
-    /// Changes of the phase that were seen.
+    /// Last known change count of the phase.
     seen: u32,
-    /// When the phase is over, if it is a head or idle.
+    /// End of the phase, if it is a head or idle.
     deadline: Deadline,
 }
 
-/// A time that changes often and is hardly ever reached.
+/// A deadline that changes often and is rarely reached.
 #[derive(Debug)]
 pub(super) struct Deadline {
     due: Instant,
-    /// Ends at `due` or before. It is set anew only when it ends, or if it would end too late: hardly ever, where setting
-    /// it for each request would show.
+    /// Timer that fires at `due` or earlier. It is reset only when it fires, or if it would fire too late: that is
+    /// rare, whereas a reset for each request would be measurable.
     timer: Pin<Box<Sleep>>,
 }
 
 impl Deadline {
-    /// In `time` from now.
+    /// Creates a deadline `time` from now.
     pub(super) fn after(time: Duration) -> Self {
         let timer = Box::pin(sleep(time));
         Self { due: timer.deadline(), timer }
     }
 
-    /// Moves it to `time` from now.
+    /// Moves the deadline to `time` from now.
     pub(super) fn set(&mut self, time: Duration) {
         self.due = Instant::now() + time;
         if self.due < self.timer.deadline() {
@@ -134,7 +134,7 @@ impl Deadline {
         }
     }
 
-    /// Ready when it is reached; else the task is woken then.
+    /// Ready when the deadline is reached; otherwise the task is woken then.
     pub(super) fn poll_reached(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.timer.as_mut().poll(cx).is_ready() {
             if self.timer.deadline() >= self.due {
@@ -147,13 +147,14 @@ impl Deadline {
 }
 
 impl Clock {
-    /// Of a new connection: its first head has `head`, the time between requests is `idle`.
+    /// Creates the clock of a new connection: its first head has `head`, the time between requests is `idle`.
     pub(super) fn new(phase: Phase, head: Duration, idle: Duration) -> Self {
         Self { phase, head, idle, seen: 0, deadline: Deadline::after(head) }
     }
 
-    /// Ready when a head or the time between two requests has taken too long; else the task is woken then. While the
-    /// client is not waited for, as where its bytes wait for an endpoint, no time is up.
+    /// Ready when a head or the pause between two requests has taken too long; otherwise the task is woken then.
+    /// The clock stops while the connection does not wait for the client, for example while its bytes wait for an
+    /// endpoint.
     pub(super) fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let time = match self.phase.now() {
             NEW | HEAD => self.head,
@@ -171,39 +172,40 @@ impl Clock {
     }
 }
 
-/// Writes of up to this size are copied into one piece, which costs the kernel less than several: a head and a few words.
+/// Largest write whose parts are copied together, which costs the kernel less than several parts: a head and a few
+/// words.
 const JOINED_MAX: usize = 1024;
 
-/// The connection.
+/// A client's connection.
 #[derive(Debug)]
 pub(super) struct Patient {
     stream: TcpStream,
-    /// What was read and is to be read again.
+    /// Bytes put back, to be read again.
     returned: Vec<u8>,
     phase: Phase,
-    /// Longest time in which a client reads nothing of a held answer.
+    /// Longest time in which a client may read nothing of a held response.
     unread: Duration,
-    /// When that is over, while it reads nothing.
+    /// Timer for that, while the client reads nothing.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patient {
-    /// A new connection: a held answer may go unread for `unread`.
+    /// Creates a new connection: a held response may go unread for `unread`.
     pub(super) fn new(stream: TcpStream, unread: Duration) -> Self {
         Self { stream, returned: Vec::new(), phase: Phase::default(), unread, stuck: None }
     }
 
-    /// What was read is read again.
+    /// Puts bytes back to be read again.
     pub(super) fn put_back(&mut self, read: Vec<u8>) {
         self.returned = read;
     }
 
-    /// Where it is.
+    /// Returns a handle to the phase.
     pub(super) fn phase(&self) -> Phase {
         self.phase.clone()
     }
 
-    /// What came of a write; an error if the client has read nothing of a held answer for too long.
+    /// Checks the result of a write; an error if the client has read nothing of a held response for too long.
     fn written(&mut self, polled: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if polled.is_ready() || self.phase.now() != HELD {
             self.stuck = None;
@@ -229,7 +231,7 @@ impl AsyncRead for Patient {
             buf.put_slice(&self.returned[..again]);
             self.returned.drain(..again);
             if self.returned.is_empty() {
-                // The connection may last long.
+                // Free the buffer: the connection may last long.
                 self.returned = Vec::new();
             }
             Poll::Ready(Ok(()))
@@ -237,7 +239,7 @@ impl AsyncRead for Patient {
         self.phase.0.waits.store(polled.is_pending(), Ordering::Relaxed);
         if buf.filled().len() > before {
             match self.phase.now() {
-                // The time of the first head has begun with the connection.
+                // The timeout of the first head began with the connection.
                 NEW => self.phase.0.phase.store(HEAD, Ordering::Relaxed),
                 IDLE => self.phase.change(HEAD),
                 // A request under way stays one.

@@ -1,4 +1,4 @@
-//! A connection to an endpoint that is handed from one client to another while it waits for the answer.
+//! A connection to an endpoint that is handed from one client to another while it waits for the response.
 
 use std::io;
 use std::pin::Pin;
@@ -7,30 +7,30 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connection on which a request was already sent, wrapped for an HTTP client that will send it again: that copy is
-/// discarded, and the answer received so far is replayed.
+/// A connection on which a request was already sent, wrapped for an HTTP client that will send it again: that copy
+/// is discarded, and the response received so far is replayed.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     link: TcpStream,
-    /// What has come.
+    /// Bytes received.
     received: Vec<u8>,
-    /// How much of it was read again.
+    /// Number of bytes replayed.
     read: usize,
     sent: Sent,
 }
 
-/// How far the same request is.
+/// Progress of the repeated request.
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
     Nothing,
-    /// At least some of it.
+    /// At least part of it.
     Some,
-    /// A client flushes what it has sent.
+    /// The whole request: a client flushes after sending.
     All,
 }
 
 impl Replayed {
-    /// What has come of the answer by `link` is `received`.
+    /// Wraps `link`, on which `received` is the response so far.
     pub(super) fn new(link: TcpStream, received: Vec<u8>) -> Self {
         Self { link, received, read: 0, sent: Sent::Nothing }
     }
@@ -43,7 +43,7 @@ impl AsyncRead for Replayed {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.sent != Sent::All {
-            // An answer before its request would be an error. The task is woken once the request was sent.
+            // A response before its request would be an error. The task is woken once the request is sent.
             return Poll::Pending;
         }
         if self.read < self.received.len() {

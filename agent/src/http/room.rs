@@ -1,4 +1,4 @@
-//! Room for bodies that are held whole: one budget of bytes for all that share it.
+//! Memory reservations for bodies held completely: one budget of bytes for all users.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,33 +8,33 @@ use tokio::time::timeout;
 
 /// Bodies up to this size need no room: there are at most as many as connections.
 pub const SMALL: u64 = 16 * 1024;
-/// Longest wait for others to make room.
+/// Longest wait for others to release room.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of one permit.
 const UNIT: u64 = 1024;
 
-/// A number of bytes. Who takes room holds no other room meanwhile, so that all of them get some in turn.
+/// A budget of bytes. Callers that wait for room must not hold other room, so that all of them get some in turn.
 #[derive(Debug, Clone)]
 pub struct Budget {
     free: Arc<Semaphore>,
     all: usize,
 }
 
-/// Taken of a budget until this is dropped.
+/// Part of a budget, released when dropped.
 #[derive(Debug, Default)]
 pub struct Room {
     _held: Option<OwnedSemaphorePermit>,
 }
 
 impl Budget {
-    /// A budget of this many bytes.
+    /// Creates a budget of this many bytes.
     pub fn new(bytes: u64) -> Self {
         let all = usize::try_from(bytes / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self { free: Arc::new(Semaphore::new(all)), all }
     }
 
-    /// Room for a body, after others that asked before. None if the budget stays full for 10 s, or is smaller than the
-    /// body.
+    /// Reserves room for a body, in the order of requests. `None` if the budget stays full for 10 s, or is smaller
+    /// than the body.
     pub async fn room(&self, bytes: u64) -> Option<Room> {
         if bytes <= SMALL {
             return Some(Room::default());
@@ -42,7 +42,7 @@ impl Budget {
         let permits =
             u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|permits| *permits as usize <= self.all)?;
         let taken = timeout(WAIT_MAX, Arc::clone(&self.free).acquire_many_owned(permits)).await;
-        // It is never closed.
+        // The semaphore is never closed.
         taken.ok()?.ok().map(|permit| Room { _held: Some(permit) })
     }
 }

@@ -1,4 +1,4 @@
-//! Takes connections and gives their requests to a handler, until shutdown and then a while longer.
+//! Accepts connections and passes their requests to a handler, until shutdown and a while longer.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -34,30 +34,31 @@ use super::patience::{Clock, Patient};
 use super::plain::{self, Begun, Client, PlainTarget, Served};
 use crate::converge::clients::{Clients, Held};
 
-/// Connections that the kernel keeps for us until we take them.
+/// Connections that may wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
-/// Open files that the rest of the agent needs: names (up to 640), idle connections to endpoints, etcd,
-/// Docker's streams, files.
+/// Open files that the rest of the agent needs: DNS (up to 640), idle connections to endpoints, etcd, Docker's
+/// streams, files.
 const OTHER_FILES: u64 = 2048;
-/// After an accept that failed, for want of open files or memory: time for others to end.
+/// Pause after an accept that failed for want of open files or memory, so that others can end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who asks.
+/// Client of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub address: IpAddr,
-    /// It comes from the node itself: a proxy there may end TLS, and what it says of clients is believed.
+    /// Set if the request comes from the node itself: a proxy there may terminate TLS, and its claims about clients
+    /// are trusted.
     pub is_node: bool,
-    /// The connection's place among all that there may be; a tunnel keeps it.
+    /// Place of the connection among all; a tunnel keeps it.
     pub place: Arc<Place>,
-    /// The core that serves the connection, below [`super::cores::count`].
+    /// Core that serves the connection, below [`super::cores::count`].
     pub core: usize,
-    /// The address as a header value, made once per connection.
+    /// Address as a header value, created once per connection.
     pub address_header: HeaderValue,
 }
 
 impl Caller {
-    /// A caller whose connection has this place and core.
+    /// Creates a caller whose connection has this place and core.
     pub fn new(address: IpAddr, is_node: bool, place: Arc<Place>, core: usize) -> Self {
         let address_header =
             HeaderValue::try_from(address.to_string()).expect("an IP address is a valid header value");
@@ -69,30 +70,30 @@ impl Caller {
 #[derive(Debug)]
 pub struct Place {
     _among_all: OwnedSemaphorePermit,
-    /// None for the node itself, where a proxy may stand for many.
+    /// `None` for the node itself, where a proxy may stand for many clients.
     _of_client: Option<Held>,
 }
 
 impl Place {
-    /// Held until it is dropped.
+    /// Creates a place, released when dropped.
     pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<Held>) -> Self {
         Self { _among_all: among_all, _of_client: of_client }
     }
 }
 
-/// Answers requests.
+/// Handles requests.
 pub trait Handler: Send + Sync + 'static {
-    /// What an answer holds until it has passed.
+    /// Resource that a response holds until it has been sent.
     type Held: Send + Unpin + 'static;
 
-    /// Where to send a GET of this caller for this host and path, if nothing else in the request matters: it may then bypass
-    /// [`Self::handle`]. None: it must not.
+    /// Returns the destination of a GET from this caller for this host and path, if nothing else in the request
+    /// matters: it may then bypass [`Self::handle`]. `None` if it must not.
     fn plain_target(&self, _host: &str, _path: &str, _caller: &Caller) -> Option<PlainTarget<Self::Held>> {
         None
     }
 
-    /// The answer; what goes wrong is an answer, too. `begun`: the request was already sent to where [`Self::plain_target`]
-    /// said, or connecting there failed.
+    /// Returns the response; failures are responses too. `begun`: the request was already sent to the result of
+    /// [`Self::plain_target`], or connecting there failed.
     fn handle(
         &self,
         request: Request<Incoming>,
@@ -101,13 +102,13 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Holding<Answer, Self::Held>>> + Send;
 }
 
-/// A listener on an address that no link needs to have yet, for the network loop may come later.
+/// Creates a listener on an address that no link needs to have yet, as the network loop may add it later.
 ///
 /// # Errors
 /// The kernel's, `AddrInUse` if another program listens there or on the port of all addresses.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-    // Connections of an agent that has just ended do not hold the port.
+    // Connections of an agent that has just ended must not block the port.
     socket.set_reuse_address(true)?;
     socket.set_freebind_v4(true)?;
     socket.bind(&address.into())?;
@@ -115,8 +116,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// How many connections there may be with the open files that this process may have; asks for more
-/// files if they are too few.
+/// Returns the number of connections possible with this process's limit of open files; raises the limit if it is
+/// too low.
 pub fn affordable(connections: usize) -> usize {
     let wanted = OTHER_FILES + 2 * connections as u64;
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return connections };
@@ -124,16 +125,16 @@ pub fn affordable(connections: usize) -> usize {
         true => wanted.min(hard),
         false => soft,
     };
-    // Where there are few, each side gets half.
+    // With few files, each side gets half.
     let others = OTHER_FILES.min(files / 2);
     let affordable = usize::try_from((files - others) / 2).unwrap_or(usize::MAX);
     connections.min(affordable).max(1)
 }
 
-/// A connection, who made it, and its place among all.
+/// An accepted connection, the client's address, and its place among all.
 type Accepted = (TcpStream, SocketAddr, OwnedSemaphorePermit);
 
-/// The server.
+/// HTTP server.
 #[derive(Debug)]
 pub struct Server<H> {
     handler: Arc<H>,
@@ -145,15 +146,15 @@ pub struct Server<H> {
 }
 
 impl<H: Handler> Server<H> {
-    /// A server whose connections are counted in `connections` and end at once when `cut` is cancelled.
+    /// Creates a server whose connections are tracked in `connections` and end immediately when `cut` is cancelled.
     pub fn new(handler: H, limits: Limits, connections: TaskTracker, cut: CancellationToken) -> Self {
         let places = affordable(limits.connections);
         let (places, clients) = (Arc::new(Semaphore::new(places)), Clients::sharing(places));
         Self { handler: Arc::new(handler), limits, places, clients, connections, cut }
     }
 
-    /// Serves the newest of `listeners` until `shutdown`; then lets requests under way end, for a while.
-    /// Connections of a former listener go on.
+    /// Serves the newest of `listeners` until `shutdown`; then lets requests under way finish, for a while.
+    /// Connections of a former listener continue.
     pub async fn run(self, mut listeners: mpsc::Receiver<TcpListener>, shutdown: CancellationToken) {
         let mut listener = None;
         let cores = Cores::of_process();
@@ -161,12 +162,12 @@ impl<H: Handler> Server<H> {
         loop {
             tokio::select! {
                 biased;
-                // Cancel-safe: a cancelled token stays so.
+                // Cancel-safe: a cancelled token stays cancelled.
                 () = shutdown.cancelled() => break,
                 // Cancel-safe: a listener that is not returned stays in the channel.
                 Some(newest) = listeners.recv() => listener = Some(newest),
-                // Cancel-safe: a connection that is not returned stays in the kernel's queue, and a place
-                // that is not used is free again.
+                // Cancel-safe: a connection that is not returned stays in the kernel's queue, and an unused place
+                // is released.
                 accepted = self.next(listener.as_ref()) => self.start(accepted, core(), shutdown.clone()),
             }
         }
@@ -179,10 +180,10 @@ impl<H: Handler> Server<H> {
         self.connections.wait().await;
     }
 
-    /// The next connection, once there is a place for it.
+    /// Accepts the next connection, once there is a place for it.
     async fn next(&self, listener: Option<&TcpListener>) -> Accepted {
         let Some(listener) = listener else { return future::pending().await };
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
             return future::pending().await;
         };
@@ -203,7 +204,7 @@ impl<H: Handler> Server<H> {
         (core, runtime): (usize, Handle),
         shutdown: CancellationToken,
     ) {
-        // To an address of its own the node speaks from that address.
+        // For connections to one of its own addresses, the node uses that address as the source.
         let own = stream.local_addr().is_ok_and(|local| local.ip() == address.ip());
         let is_node = own || address.ip().is_loopback();
         let held = match is_node {
@@ -227,10 +228,10 @@ impl<H: Handler> Server<H> {
     }
 }
 
-/// Reads of what a refused client has sent, 4 KiB each: more than a head may have.
+/// Maximum number of reads of a refused client's request, 4 KiB each: as much as a head may have by default.
 const REFUSED_READS: usize = 16;
 
-/// Says so and hangs up, without waiting for the client: it may be one that sends nothing.
+/// Sends a 503 and closes the connection, without waiting for the client, which may never send anything.
 fn refuse(stream: &TcpStream, address: SocketAddr, most: usize) {
     tracing::debug!(client = %address.ip(), most, "a client holds its share of connections already");
     let why =
@@ -240,28 +241,28 @@ fn refuse(stream: &TcpStream, address: SocketAddr, most: usize) {
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
          Content-Length: {length}\r\nConnection: close\r\n\r\n{why}"
     );
-    // What it has sent is taken, or the kernel would reset the connection before the answer is read.
+    // Read the request, or the kernel would reset the connection before the client reads the response.
     let mut request = [0; 4096];
-    // Not for ever: one that sends without end would keep the others from being accepted.
+    // Bounded: a client that sends without end would keep others from being accepted.
     for _ in 0..REFUSED_READS {
         if !stream.try_read(&mut request).is_ok_and(|length| length == request.len()) {
             break;
         }
     }
-    // It fits the empty queue of a new connection; who does not get it sees the end.
+    // The response fits the empty queue of a new connection; a client that misses it gets the end of the connection.
     let _ = stream.try_write(answer.as_bytes());
 }
 
-/// What ends a connection from our side.
+/// Reason for ending a connection from our side.
 enum Ending {
     /// Gracefully, after the request under way.
     Shutdown,
-    /// At once.
+    /// Immediately.
     Cut,
 }
 
-/// The endings to come. Polling a token takes locks that all connections share, and a connection is polled more than once for
-/// each request: here each token is polled once, and again only when it was cancelled.
+/// Pending endings. Polling a token takes locks that all connections share, and a connection is polled more than
+/// once per request: here each token is polled once, and again only after it was cancelled.
 type Endings = FuturesUnordered<BoxFuture<'static, Ending>>;
 
 fn endings(shutdown: CancellationToken, cut: CancellationToken) -> Endings {
@@ -277,7 +278,7 @@ async fn serve<H: Handler>(
     caller: Caller,
     mut endings: Endings,
 ) {
-    // Without these it works, too, only slower, or it takes longer to see that the client is gone.
+    // Best effort: without these options connections are slower, and a dead client is detected later.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(limits.idle));
     let first_byte_due = Instant::now() + limits.first_byte;
@@ -285,10 +286,11 @@ async fn serve<H: Handler>(
     let phase = stream.phase();
     let mut clock = Clock::new(phase.clone(), limits.head, limits.idle);
     let mut connection = pin!(converse(handler, limits, stream, caller));
-    // There is one from shutdown on, until the connection heeds it. hyper would close one from which nothing has come yet.
+    // Set from shutdown on, until the connection closes: hyper would close a connection from which nothing has
+    // arrived yet.
     let mut grace = None;
     let ended = future::poll_fn(|cx| {
-        // First: a request that came before the shutdown is answered.
+        // First: a request that arrived before the shutdown is answered.
         let mut polled = connection.as_mut().poll(cx);
         while polled.is_pending()
             && let Poll::Ready(Some(ending)) = endings.poll_next_unpin(cx)
@@ -314,7 +316,8 @@ async fn serve<H: Handler>(
     }
 }
 
-/// Serves a connection: plain requests first, and from the first other one on by hyper. Ends soon once its phase closes.
+/// Serves a connection: plain requests first, and from the first other one on through hyper. Ends soon after its
+/// phase is closed.
 async fn converse<H: Handler>(
     handler: Arc<H>,
     limits: &Limits,
@@ -358,7 +361,8 @@ async fn converse<H: Handler>(
     let mut connection = pin!(connection);
     let mut is_closing = false;
     future::poll_fn(|cx| {
-        // First: hyper would close a connection from which it has read nothing, and here a request may have come already.
+        // First: hyper would close a connection from which it has read nothing, but a request may have arrived
+        // already.
         let polled = connection.as_mut().poll(cx);
         if polled.is_ready() || !phase.closes() || std::mem::replace(&mut is_closing, true) {
             return polled;

@@ -1,4 +1,4 @@
-//! Connections to endpoints that are kept for the next request.
+//! Idle connections to endpoints, kept for the next request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -9,28 +9,28 @@ use tokio::time::Instant;
 
 /// Idle connections by endpoint.
 pub(super) struct Spares<L> {
-    /// With the time since when each is idle. Most recently used last; taken from the end.
+    /// Connections with the time since which each is idle. Most recently used last; taken from the end.
     links: HashMap<SocketAddr, Vec<(Instant, L)>>,
-    /// How many are kept for each endpoint.
+    /// Maximum number kept for each endpoint.
     most: usize,
     keep_for: Duration,
-    /// When those that were idle for too long were last closed.
+    /// Time of the last sweep.
     swept_at: Instant,
 }
 
 impl<L> Spares<L> {
-    /// None yet.
+    /// Creates an empty set.
     pub(super) fn new(most: usize, keep_for: Duration) -> Self {
         Self { links: HashMap::new(), most, keep_for, swept_at: Instant::now() }
     }
 
-    /// The one that was used last, if it was not idle for too long.
+    /// Takes the most recently used connection, unless it was idle for too long.
     pub(super) fn take(&mut self, to: SocketAddr) -> Option<L> {
         let (since, link) = self.links.get_mut(&to)?.pop()?;
         (since.elapsed() < self.keep_for).then_some(link)
     }
 
-    /// Keeps it, if there is room.
+    /// Keeps the connection if there is room.
     pub(super) fn keep(&mut self, to: SocketAddr, link: L) {
         let now = Instant::now();
         if now - self.swept_at >= self.keep_for {
@@ -42,7 +42,7 @@ impl<L> Spares<L> {
         }
     }
 
-    /// Closes those that were idle for too long.
+    /// Closes connections that have been idle for too long.
     pub(super) fn sweep(&mut self) {
         self.links.retain(|_, links| {
             links.retain(|(since, _)| since.elapsed() < self.keep_for);
@@ -51,7 +51,7 @@ impl<L> Spares<L> {
         self.swept_at = Instant::now();
     }
 
-    /// Closes those to other endpoints than these.
+    /// Closes connections to endpoints that are not in `wanted`.
     pub(super) fn retain(&mut self, wanted: &BTreeSet<SocketAddr>) {
         self.links.retain(|to, _| wanted.contains(to));
     }

@@ -1,4 +1,4 @@
-//! Bodies of requests, and how far they are.
+//! Request bodies, and their progress.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,16 +9,16 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use schema::control::lock;
 use tokio::time::Instant;
 
-/// For whom a request waits.
+/// Side that a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitsFor {
-    /// More of the body.
+    /// The client must send more of the body.
     Client,
-    /// Room for more of the body, or the answer.
+    /// The endpoint must accept more of the body, or respond.
     Endpoint,
 }
 
-/// The body of a request on its way to an endpoint. Unread, it gives itself back for another endpoint.
+/// Request body on its way to an endpoint. If unread, it is returned for use with another endpoint.
 #[derive(Debug)]
 pub struct Upload {
     body: Option<Incoming>,
@@ -26,21 +26,21 @@ pub struct Upload {
     progress: Progress,
 }
 
-/// How far an [`Upload`] is, for the task that waits for the answer.
+/// Progress of an [`Upload`], for the task that waits for the response.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     returned: Option<Incoming>,
-    /// Nothing reads it any more.
+    /// Set when nothing reads the body any more.
     ended: bool,
     moved_at: Instant,
     waits_for: WaitsFor,
 }
 
 impl Upload {
-    /// `body`, and its progress.
+    /// Creates an upload of `body`, and its progress.
     pub(crate) fn new(body: Incoming) -> (Self, Progress) {
         let state =
             State { returned: None, ended: false, moved_at: Instant::now(), waits_for: WaitsFor::Endpoint };
@@ -50,18 +50,18 @@ impl Upload {
 }
 
 impl Progress {
-    /// Since when nothing has moved, and for whom it waits.
+    /// Returns the time since which nothing has moved, and the side that the upload waits for.
     pub(crate) fn resting(&self) -> (Instant, WaitsFor) {
         let state = self.state();
         (state.moved_at, state.waits_for)
     }
 
-    /// The body has been read to its end, or nobody reads it any more.
+    /// True once the body has been read to its end, or is no longer being read.
     pub(crate) fn has_ended(&self) -> bool {
         self.state().ended
     }
 
-    /// The body, if it has come back unread.
+    /// Returns the body, if it has come back unread.
     pub(crate) fn take_back(&self) -> Option<Upload> {
         let mut state = self.state();
         let body = state.returned.take()?;
@@ -77,7 +77,7 @@ impl Progress {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is whole before anything can panic.
+        // Each change is complete before anything can panic.
         lock(&self.0)
     }
 }

@@ -1,5 +1,5 @@
-//! The lock on an instance: one agent per instance and Docker engine of a machine, whatever state
-//! directories they have. The kernel lets it go when the process dies, however it dies.
+//! Lock on an instance: one agent per instance and Docker engine of a machine, whatever the state directories. The
+//! kernel releases it when the process dies, however it dies.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -11,23 +11,23 @@ use schema::control::{FileLock, FileLocking, lock_file};
 
 use crate::config::MachineConfig;
 
-/// Where the locks of all instances are: gone with the next boot.
+/// Directory of the locks of all instances; gone with the next boot.
 pub const RUN_DIR: &str = "/run/minik8s";
 
-/// Tries against a holder that removes the file at the same moment.
+/// Maximum number of tries against a holder that removes the file at the same moment.
 const TRIES: usize = 100;
 
-/// The held lock; its file goes when this is dropped.
+/// A held lock; its file is removed when this is dropped.
 #[derive(Debug)]
 pub struct InstanceLock {
     file: FileLock,
     path: PathBuf,
 }
 
-/// Why the instance can't be had.
+/// Failure to lock the instance.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// Another agent, or a reset, has it; `holder` is its process and state directory.
+    /// Another agent or a reset holds the lock; `holder` is its process and state directory.
     #[error(
         "another agent of instance {instance} runs on this Docker engine ({holder}); stop it first, or give this one its own --instance"
     )]
@@ -51,8 +51,7 @@ pub fn take(run_dir: &Path, machine: &MachineConfig) -> Result<InstanceLock, Ins
                 return Err(InstanceError::Busy { instance: machine.instance.clone(), holder });
             }
         };
-        // The former holder removed the file between opening and locking: no other process would
-        // meet this lock.
+        // If the former holder removed the file between opening and locking, no other process would find this lock.
         let is_at_path = fs::metadata(&path).is_ok_and(|there| {
             file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
         });
@@ -67,7 +66,7 @@ pub fn take(run_dir: &Path, machine: &MachineConfig) -> Result<InstanceLock, Ins
     Err(cannot(&path, io::Error::other("it is being removed all the time")))
 }
 
-/// Two names of one socket are one engine.
+/// Name of the lock file. Two paths of one socket are the same engine.
 fn file_name(machine: &MachineConfig) -> String {
     let path = machine.docker.strip_prefix("unix://").unwrap_or(&machine.docker);
     let path = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
@@ -76,7 +75,7 @@ fn file_name(machine: &MachineConfig) -> String {
 
 impl Drop for InstanceLock {
     fn drop(&mut self) {
-        // Before the lock is let go, so that it is never another's file.
+        // Before the lock is released, so that the file is never another holder's.
         let _ = fs::remove_file(&self.path);
         if let Some(dir) = self.path.parent() {
             let _ = fs::remove_dir(dir);

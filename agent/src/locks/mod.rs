@@ -1,4 +1,4 @@
-//! Locks on files: one agent per machine and per state directory.
+//! File locks: one agent per instance of a machine and per state directory.
 
 pub mod instance_lock;
 pub mod state_lock;

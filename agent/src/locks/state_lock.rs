@@ -1,5 +1,5 @@
-//! The lock on the agent's state directory: one agent at a time. The kernel lets it go when the
-//! process dies, however it dies.
+//! Lock on the agent's state directory: one agent at a time. The kernel releases it when the process dies, however
+//! it dies.
 
 use std::fs;
 use std::io;
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 
 use schema::control::{FileLock, FileLocking, is_file_locked, lock_file};
 
-/// The held lock; let go when dropped.
+/// A held lock; released when dropped.
 #[derive(Debug)]
 pub struct StateLock {
     _file: FileLock,
     agent_dir: PathBuf,
-    /// Directories that were not there before, the innermost first.
+    /// Directories that taking the lock created, innermost first.
     made: Vec<PathBuf>,
 }
 
 impl StateLock {
-    /// Leaves the disk as it was before the lock was taken: for a start that came to nothing. What
-    /// was there before stays, all of it.
+    /// Restores the disk as it was before the lock was taken, after a failed start. Everything that existed before
+    /// stays.
     pub fn undo(self) {
         if self.made.contains(&self.agent_dir) {
             // Nothing is mounted in it yet. The next start reports what can't be removed.
@@ -30,10 +30,10 @@ impl StateLock {
     }
 }
 
-/// Why the state directory can't be used.
+/// Failure to lock the state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Another agent, or a reset, holds it.
+    /// Another agent or a reset holds the directory.
     #[error(
         "another agent runs on {}; stop it first, or give this one its own --state-dir and --instance",
         .0.display()
@@ -43,8 +43,7 @@ pub enum StateError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Makes the directory `agent_dir` if it is not there, makes sure it can be written, and takes the
-/// lock.
+/// Creates `agent_dir` if missing, makes sure it is writable, and takes the lock.
 pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
     let cannot = |path: &Path| {
         let path = path.to_owned();
@@ -59,7 +58,7 @@ pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
     }
 }
 
-/// An agent, or a reset, holds the directory now. Makes nothing.
+/// True if an agent or a reset holds the directory. Creates nothing.
 pub fn is_held(agent_dir: &Path) -> bool {
     is_file_locked(&agent_dir.join("lock"))
 }

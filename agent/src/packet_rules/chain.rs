@@ -4,14 +4,14 @@ use std::fmt;
 
 use schema::kinds::pod::Protocol;
 
-/// A table of rules.
+/// A table of packet rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
-    /// What may pass.
+    /// Rules that accept or drop packets.
     Filter,
-    /// Before addresses are rewritten, and before anybody lets a packet pass.
+    /// Rules that apply before address translation, and before any program accepts a packet.
     Mangle,
-    /// Which addresses are rewritten.
+    /// Rules for address translation.
     Nat,
 }
 
@@ -33,7 +33,7 @@ pub struct ChainRef {
 }
 
 impl ChainRef {
-    /// A chain in its table.
+    /// Creates a reference to the chain.
     pub fn new(table: Table, chain: impl Into<String>) -> Self {
         Self { table, chain: chain.into() }
     }
@@ -48,23 +48,23 @@ impl fmt::Display for ChainRef {
 /// A rule in a chain of the kernel that leads into one of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Jump {
-    /// Where the rule stands.
+    /// Chain that contains the rule.
     pub base: ChainRef,
     /// Our chain.
     pub to: String,
-    /// The rule without `-A CHAIN`.
+    /// Rule without `-A CHAIN`.
     pub rule: String,
 }
 
 impl Jump {
-    /// A jump from the kernel's chain `base` of the table in which `to` is.
+    /// Creates a jump from the kernel's chain `base`, in the table of `to`.
     pub fn new(base: &str, matches: &str, to: &ChainRef) -> Self {
         let rule = format!("{matches}-j {}", to.chain);
         Self { base: ChainRef::new(to.table, base), to: to.chain.clone(), rule }
     }
 }
 
-/// `tcp` or `udp`.
+/// Returns `tcp` or `udp`.
 pub fn word_of(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tcp => "tcp",

@@ -1,7 +1,8 @@
-//! Brings jumps into the chains of the kernel, and takes our chains out again; the reason of each change. Pure.
+//! Plans the insertion of jumps into the kernel's chains and the removal of our chains, with the reason for each
+//! change. Pure.
 //!
-//! Jumps are mended by `iptables-restore`, in the transaction that writes the chains to which they lead; the `iptables`
-//! crate would mend each by a call of its own, and leave moments in between.
+//! Jumps are repaired by `iptables-restore`, in the transaction that writes the chains to which they lead; the
+//! `iptables` crate would repair each with a separate call, and leave gaps in between.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,13 +11,13 @@ use super::chain::{ChainRef, Jump};
 use super::restore::RuleChange;
 use super::saved::{SavedRules, Words, after, rule_of, words};
 
-/// Why a rule changes.
+/// Reason for changing a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleReason {
     Missing,
     Differs,
     Shadowed,
-    /// It was there more than once, or leads into our chain in a way that it should not.
+    /// The rule was a duplicate, or a wrong jump into our chain.
     Surplus,
 }
 
@@ -31,8 +32,8 @@ impl fmt::Display for RuleReason {
     }
 }
 
-/// What brings the jump among the rules that are `there`, once, and before every rule that takes all
-/// packets or leads to a chain that `hides` it.
+/// Plans the changes that place the jump among the existing rules `there`, exactly once, and before every rule that
+/// takes all packets or leads to a chain that `hides` it.
 pub fn jump_changes(
     jump: &Jump,
     there: &[Words],
@@ -58,8 +59,8 @@ pub fn jump_changes(
     }
 }
 
-/// No packet passes this rule. A rule with a condition is someone's intent and stays before ours; so
-/// does a jump into another's chain, or two programs would change places for ever.
+/// True if no packet passes this rule. A rule with a condition is someone's intent and stays before ours; so does a
+/// jump into another's chain, or two programs would swap places forever.
 fn takes_all(rule: &Words) -> bool {
     let target = match rule.as_slice() {
         [flag, target, ..] if flag == "-j" => target,
@@ -68,7 +69,7 @@ fn takes_all(rule: &Words) -> bool {
     matches!(target.as_str(), "ACCEPT" | "DROP" | "REJECT" | "RETURN" | "MASQUERADE")
 }
 
-/// What takes the chains that are `ours` out of the rules: jumps first, then the chains.
+/// Plans the removal of the chains `ours`: jumps first, then the chains.
 pub fn removal(ours: &BTreeSet<ChainRef>, saved: &SavedRules) -> Vec<RuleChange> {
     let leads_to_ours = |base: &ChainRef, rule: &Words| {
         after(rule, "-j").is_some_and(|to| ours.contains(&ChainRef::new(base.table, to)))

@@ -1,5 +1,5 @@
-//! Packet rules as text, for every loop that has chains of its own: chains and jumps, what `iptables-save`
-//! prints, what `iptables-restore` takes, and one reader of what is there.
+//! Packet rules as text, for every loop that has its own chains: chains and jumps, the output of `iptables-save`,
+//! the input of `iptables-restore`, and one reader of existing rules.
 
 pub mod chain;
 pub mod jumps;

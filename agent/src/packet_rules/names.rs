@@ -2,7 +2,7 @@
 
 use super::chain::{ChainRef, Jump, Table};
 
-/// The names that an instance uses.
+/// Names that an instance uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     /// `mk8s0`.
@@ -27,7 +27,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names of `instance`.
+    /// Returns the names of `instance`.
     pub fn of(instance: &str) -> Self {
         let prefix = instance.to_ascii_uppercase();
         Self {
@@ -44,17 +44,18 @@ impl Names {
         }
     }
 
-    /// All chains of this instance.
+    /// Returns all chains of this instance.
     pub fn chains(&self) -> [&ChainRef; 6] {
         [&self.forward, &self.input, &self.sandbox, &self.builds, &self.hostport, &self.postrouting]
     }
 
-    /// The jump that stands once a build needs the network: Docker's own leave for its bridges stands before ours.
+    /// Returns the jump that exists once a build needs the network: Docker's own accept rules for its bridges
+    /// precede ours.
     pub fn builds_jump(&self) -> Jump {
         Jump::new("PREROUTING", &format!("-i {} ", self.build_bridge), &self.builds)
     }
 
-    /// The jumps that always lead into the chains.
+    /// Returns the jumps that always lead into the chains.
     pub fn jumps(&self) -> Vec<Jump> {
         let local = "-m addrtype --dst-type LOCAL ";
         vec![

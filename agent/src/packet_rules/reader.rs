@@ -1,7 +1,7 @@
-//! Reads the kernel's rules for a loop that has chains among them.
+//! Reader of the kernel's rules for a loop with chains among them.
 //!
-//! All rules of a large cluster take a second of CPU to read. Where the kernel counts their changes they are
-//! read when somebody else has changed some, and what the loop writes itself it may note without a read.
+//! Reading all rules of a large cluster takes a second of CPU. If the kernel counts changes, rules are read only
+//! when another program has changed some, and the loop may note its own writes without a read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,45 +10,46 @@ use tokio::time::Instant;
 
 use crate::worlds::iptables::{Iptables, IptablesError};
 
-/// All rules are read this often though nothing says that they changed: should the count be wrong,
-/// they are right again within this time.
+/// Interval at which all rules are read without any sign of a change: should the count be wrong, the state is right
+/// again within this time.
 const AUDIT: Duration = Duration::from_secs(60);
 
-/// An audit of very many rules comes later: one hundredth of a core is enough for it.
+/// Multiple of a read's duration between two audits, so that very many rules take at most one hundredth of a core.
 const AUDIT_SHARE: u32 = 100;
 
-/// Between two reads that others cause by changing rules without end: a quarter of a core at most.
+/// Multiple of a read's duration between two reads while others change rules continuously: a quarter of a core at
+/// most.
 const READ_SHARE: u32 = 3;
-/// But not more than this, which with the rules of 1,000 services is a third of a core: what others flush is
-/// back within 5 s.
+/// Longest delay of a read, which with the rules of 1,000 services is a third of a core: rules that others flush
+/// are back within 5 s.
 const READ_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// A read waits this long at most for a change that the loop wants to write: it is written by what is known.
+/// Longest time for which a pending write takes precedence over a read that is due: it is based on the known state.
 const OVERDUE_MAX: Duration = Duration::from_secs(1);
 
-/// What is known of the kernel's rules: a `T` is made of the text of `iptables-save`.
+/// Known state of the kernel's rules: a `T` parsed from the text of `iptables-save`.
 pub struct RulesReader<T> {
     iptables: Arc<dyn Iptables>,
     parse: Box<dyn Fn(&str) -> T + Send + Sync>,
-    /// What is there; none when that is not known.
+    /// Existing rules; `None` if unknown.
     present: Option<Arc<T>>,
-    /// The kernel's count at which that was so.
+    /// Kernel's count for that state.
     generation: Option<u32>,
-    /// When all was read, and how long it took.
+    /// Time and duration of the last full read.
     last: Option<(Instant, Duration)>,
-    /// Since when it is known that others have changed something, or may have.
+    /// Time since which others have, or may have, changed rules.
     overdue: Option<Instant>,
     read_again: Option<Duration>,
 }
 
 impl<T> RulesReader<T> {
-    /// A reader that has read nothing yet.
+    /// Creates a reader that has read nothing yet.
     pub fn new(iptables: Arc<dyn Iptables>, parse: impl Fn(&str) -> T + Send + Sync + 'static) -> Self {
         let parse = Box::new(parse);
         Self { iptables, parse, present: None, generation: None, last: None, overdue: None, read_again: None }
     }
 
-    /// What is there; `changed`: there is something to write that should not wait for a read.
+    /// Returns the existing rules; `changed`: there is something to write that should not wait for a read.
     pub async fn read(&mut self, changed: bool) -> Result<Arc<T>, IptablesError> {
         let generation = self.iptables.generation().await;
         let begun = Instant::now();
@@ -69,8 +70,8 @@ impl<T> RulesReader<T> {
         self.read_all(generation).await
     }
 
-    /// Reads all rules; `generation` is the kernel's count of before: should somebody have changed a
-    /// rule meanwhile, it shows the next time.
+    /// Reads all rules; `generation` is the kernel's count from before the read: should another program change a
+    /// rule meanwhile, the next check detects it.
     pub async fn read_all(&mut self, generation: Option<u32>) -> Result<Arc<T>, IptablesError> {
         let begun = Instant::now();
         let text = self.iptables.save().await?;
@@ -83,35 +84,35 @@ impl<T> RulesReader<T> {
         Ok(present)
     }
 
-    /// What was just written, as it is printed; `written_at` is the kernel's count that we left. None if somebody
-    /// changed rules since, or they can't be read.
+    /// Reads back the rules just written; `written_at` is the kernel's count after our write. `None` if another
+    /// program has changed rules since, or the read fails.
     pub async fn read_back(&mut self, written_at: Option<u32>) -> Option<Arc<T>> {
         let printed = self.read_all(written_at).await.ok()?;
         (self.iptables.generation().await == written_at).then_some(printed)
     }
 
-    /// Somebody changed rules, and they are read after this time.
+    /// Returns the time until the read that a foreign change requires.
     pub fn read_again(&self) -> Option<Duration> {
         self.read_again
     }
 
-    /// The kernel's count at which the rules were as they are known.
+    /// Returns the kernel's count for the known state.
     pub fn generation(&self) -> Option<u32> {
         self.generation
     }
 
-    /// What is there is not known any more.
+    /// Marks the existing rules as unknown.
     pub fn forget(&mut self) {
         self.present = None;
     }
 
-    /// The rules are known without a read, at this count of the kernel; none: at a count that is not known.
+    /// Sets the known state without a read, at this count of the kernel; `None` if the count is unknown.
     pub fn note(&mut self, present: T, generation: Option<u32>) {
         self.present = Some(Arc::new(present));
         self.generation = generation;
     }
 
-    /// In which time all rules are to be read, if the kernel's count is this.
+    /// Returns the time until the next full read, if this is the kernel's count.
     fn due_in(&self, generation: Option<u32>, now: Instant) -> Duration {
         let (Some(_), Some((at, took))) = (&self.present, self.last) else { return Duration::ZERO };
         let wait = match self.is_of(generation) {
@@ -121,8 +122,8 @@ impl<T> RulesReader<T> {
         wait.saturating_sub(now.duration_since(at))
     }
 
-    /// A change may be written before the read that is due: should somebody have taken away what it leads
-    /// to, the read that follows shows it.
+    /// True if a change may be written before the read that is due: should another program have removed the targets
+    /// of its rules, the following read shows it.
     fn may_wait(&self, now: Instant) -> bool {
         self.overdue.is_none_or(|since| now.duration_since(since) < OVERDUE_MAX)
     }

@@ -1,28 +1,29 @@
-//! Changes of rules, and the text that `iptables-restore --noflush` takes for them. Pure.
+//! Changes of rules, and their text for `iptables-restore --noflush`. Pure.
 //!
 //! iptables 1.8 walks the list of a transaction's chains for each line: 11,000 chains take 2.3 s in one
-//! transaction, 0.8 s in parts (1.8.9, two cores). So chains that no rule leads to yet, or any more, are written
-//! before the transaction that packets meet, and removed after it, in the order of the changes: sorted by name,
-//! `iptables-save` takes 1.1 s in place of 0.3 s to sort what it prints.
+//! transaction, 0.8 s in parts (1.8.9, two cores). So chains to which no rule leads yet, or any more, are written
+//! before the transaction that affects traffic, and removed after it, in the order of the changes: with chains
+//! sorted by name, `iptables-save` takes 1.1 s instead of 0.3 s to sort its output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 
 use super::chain::{ChainRef, Table};
 
-/// Chains of one transaction when there are more: the list costs nothing yet, and a transaction little.
+/// Maximum number of chains in one transaction if there are more: few enough that walking the list costs nothing
+/// yet, while the transaction itself costs little.
 pub const PART: usize = 128;
 
-/// One change of the rules.
+/// A change of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleChange {
-    /// The chain has exactly these rules from now on, each without `-A CHAIN`; it is made if it is not there.
+    /// Sets the rules of the chain, each without `-A CHAIN`; creates the chain if it is missing.
     WriteChain { chain: ChainRef, rules: Vec<String> },
-    /// The rule becomes the first of a chain of the kernel.
+    /// Inserts the rule as the first of a chain of the kernel.
     InsertJump { base: ChainRef, rule: String },
-    /// The rule goes from a chain of the kernel, once.
+    /// Deletes one occurrence of the rule from a chain of the kernel.
     DeleteJump { base: ChainRef, rule: String },
-    /// The chain goes; no rule may lead to it any more.
+    /// Removes the chain, to which no rule may lead any more.
     DropChain { chain: ChainRef },
 }
 
@@ -34,7 +35,7 @@ impl RuleChange {
         }
     }
 
-    /// The chain that is emptied before anything is put into it.
+    /// Returns the chain to declare, which empties it before rules are added.
     fn declares(&self) -> Option<&str> {
         match self {
             RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => Some(&chain.chain),
@@ -54,16 +55,16 @@ impl fmt::Display for RuleChange {
     }
 }
 
-/// The changes as one input of `iptables-restore --noflush`; empty without changes. A chain that is
-/// declared is emptied first, in the same transaction of its table.
+/// Renders the changes as one input of `iptables-restore --noflush`; empty without changes. A declared chain is
+/// emptied first, in the same transaction of its table.
 pub fn restore_input<'a>(changes: impl IntoIterator<Item = &'a RuleChange>) -> String {
     let mut text = String::new();
     write_transactions(&changes.into_iter().collect::<Vec<_>>(), &mut text);
     text
 }
 
-/// As [`restore_input`]; of many chains those of `unreached`, to which no rule leads that packets meet
-/// now, are written ahead, and those that go are removed at last, in transactions of `part` chains.
+/// Renders the changes like [`restore_input`]; with many changes, the chains of `unreached`, to which no active
+/// rule leads yet, are written ahead, and surplus chains are removed last, in transactions of `part` chains.
 pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, part: usize) -> String {
     if changes.len() <= part {
         return restore_input(changes);
@@ -81,7 +82,7 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
             _ => at_once.push(change),
         }
     }
-    // Each after those to which its rules lead.
+    // Each after the chains to which its rules lead.
     let (mut seen, mut leaves_first) = (BTreeSet::new(), Vec::new());
     for chain in in_order {
         place(chain, &ahead, &mut seen, &mut leaves_first);
@@ -90,7 +91,7 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
         write_transactions(chains, &mut text);
     }
     write_transactions(&at_once, &mut text);
-    // All are emptied before one goes: they lead to each other.
+    // All are emptied before any is removed: they lead to each other.
     let empty = |chain: &ChainRef| RuleChange::WriteChain { chain: chain.clone(), rules: Vec::new() };
     let emptied: Vec<RuleChange> = surplus.iter().map(|change| empty(change.chain())).collect();
     for changes in emptied.iter().collect::<Vec<_>>().chunks(part).chain(surplus.chunks(part)) {
@@ -99,7 +100,7 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
     text
 }
 
-/// Puts `chain` behind those to which it leads. Chains lead a few steps deep, and never in a circle.
+/// Appends `chain` after the chains to which it leads. Chains lead a few levels deep, and never in a circle.
 fn place<'a>(
     chain: &ChainRef,
     chains: &BTreeMap<&'a ChainRef, (&'a RuleChange, &'a [String])>,
@@ -116,7 +117,7 @@ fn place<'a>(
     order.push(change);
 }
 
-/// One transaction for each table that is touched.
+/// Writes one transaction for each affected table.
 fn write_transactions(changes: &[&RuleChange], text: &mut String) {
     for table in [Table::Filter, Table::Mangle, Table::Nat] {
         let of_table: Vec<&RuleChange> =
@@ -125,7 +126,7 @@ fn write_transactions(changes: &[&RuleChange], text: &mut String) {
             continue;
         }
         line(text, format_args!("*{table}"));
-        // Sorted, as iptables keeps them: many in another order take it six times as long.
+        // Sorted like iptables keeps them: many chains in another order take six times as long.
         for chain in of_table.iter().filter_map(|change| change.declares()).collect::<BTreeSet<_>>() {
             line(text, format_args!(":{chain} - [0:0]"));
         }

@@ -1,24 +1,24 @@
-//! What `iptables-save` prints, as far as someone asks for it. Pure.
+//! Parser for the output of `iptables-save`, restricted to requested chains. Pure.
 
 use std::collections::BTreeMap;
 
 use super::chain::{ChainRef, Table};
 
-/// A rule as its words, without `-A CHAIN`; quotes are resolved.
+/// Words of a rule, without `-A CHAIN`; quotes are resolved.
 pub type Words = Vec<String>;
 
 /// Chains with their rules in order.
 pub type SavedRules = BTreeMap<ChainRef, Vec<Words>>;
 
-/// A line of the tables that we know.
+/// A line of a known table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SavedLine<'a> {
     Chain(ChainRef),
-    /// It has this rule, without `-A CHAIN`.
+    /// A rule of this chain, without `-A CHAIN`.
     Rule(ChainRef, &'a str),
 }
 
-/// The chains and rules in the text of `iptables-save`, in order.
+/// Returns the chains and rules in the text of `iptables-save`, in order.
 pub fn saved_lines(text: &str) -> impl Iterator<Item = SavedLine<'_>> {
     let mut table = None;
     text.lines().filter_map(move |line| {
@@ -42,8 +42,8 @@ pub fn saved_lines(text: &str) -> impl Iterator<Item = SavedLine<'_>> {
     })
 }
 
-/// The chains that `wanted` names, out of the text of `iptables-save`. A chain that is not there is
-/// not in the answer.
+/// Extracts the chains selected by `wanted` from the text of `iptables-save`. Missing chains are absent from the
+/// result.
 pub fn saved_rules(text: &str, wanted: impl Fn(&ChainRef) -> bool) -> SavedRules {
     let mut saved = SavedRules::new();
     for line in saved_lines(text) {
@@ -60,15 +60,15 @@ pub fn saved_rules(text: &str, wanted: impl Fn(&ChainRef) -> bool) -> SavedRules
     saved
 }
 
-/// Splits a rule into words: blanks separate, double quotes hold together, a backslash takes the next
-/// character as it is.
+/// Splits a rule into words: blanks separate, double quotes group, a backslash escapes the next character.
 pub fn words(rule: &str) -> Words {
     let mut words = Words::new();
     each_word(rule, |word| words.push(word.to_owned()));
     words
 }
 
-/// Gives each of the [`words`] of a rule to `take`: the rules of 1,000 services have half a million.
+/// Passes each of the [`words`] of a rule to `take`, without allocating a list: the rules of 1,000 services have
+/// half a million.
 pub fn each_word(rule: &str, mut take: impl FnMut(&str)) {
     if !rule.contains(['"', '\\']) {
         rule.split([' ', '\t']).filter(|word| !word.is_empty()).for_each(take);
@@ -98,7 +98,7 @@ pub fn each_word(rule: &str, mut take: impl FnMut(&str)) {
     }
 }
 
-/// The rule that these words were, quoted where it must be.
+/// Joins words to a rule, quoted where necessary.
 pub fn rule_of(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,!+=@".contains(c);
     let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
@@ -108,7 +108,7 @@ pub fn rule_of(words: &[String]) -> String {
     words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// The value after a flag.
+/// Returns the value after a flag.
 pub fn after<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
     let at = words.iter().position(|word| word == flag)?;
     words.get(at + 1).map(String::as_str)

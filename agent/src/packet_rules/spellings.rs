@@ -1,7 +1,7 @@
-//! Versions of iptables print some rules otherwise than they were written; without this a loop would write them
-//! for ever. Pure. A change by others must not pass for a spelling: a chain is in doubt only when it reads otherwise
-//! than the text written last, with as many rules. It is written once more, and is a spelling if it reads the
-//! same again right after. An empty chain is never one.
+//! Rules that iptables prints differently from how they were written, as some versions do; without this module a
+//! loop would rewrite them forever. Pure. A foreign change must not pass for a spelling: a chain is in doubt only
+//! if it reads differently from the text written last, with the same number of rules. It is written once more, and
+//! is a spelling if it reads the same again right after. An empty chain is never one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::chain::ChainRef;
 use super::saved::Words;
 
-/// A chain's rules in a form that can be compared.
+/// Comparable form of a chain's rules.
 pub trait ChainText: Clone + PartialEq {
-    /// How many rules they are.
+    /// Returns the number of rules.
     fn rules(&self) -> usize;
 }
 
@@ -21,13 +21,13 @@ impl ChainText for Vec<Words> {
     }
 }
 
-/// By chain: what was written, and what is printed then.
+/// Written and printed form by chain.
 pub type KnownSpellings<T> = BTreeMap<ChainRef, (T, T)>;
 
-/// Chains that may have another spelling: how they were printed before they were written once more.
+/// Chains that may have another spelling, with their printed form from before the second write.
 pub type Doubts<T> = BTreeMap<ChainRef, T>;
 
-/// What was written, and how this iptables prints it.
+/// Written rules, and their known spellings in this iptables.
 #[derive(Debug)]
 pub struct Spellings<T> {
     written: BTreeMap<ChainRef, T>,
@@ -41,12 +41,13 @@ impl<T> Default for Spellings<T> {
 }
 
 impl<T: ChainText> Spellings<T> {
-    /// All that are known.
+    /// Returns the known spellings.
     pub fn known(&self) -> Arc<KnownSpellings<T>> {
         Arc::clone(&self.known)
     }
 
-    /// The chain was written while it was as `there` says. Notes if that may be another spelling.
+    /// Records that the chain was written while it read as in `there`. Adds it to `doubts` if that may be another
+    /// spelling.
     pub fn wrote(&mut self, chain: &ChainRef, text: T, there: Option<&T>, doubts: &mut Doubts<T>) {
         if let Some(there) = there.filter(|there| may_be_spelling(&text, there))
             && self.written.get(chain) == Some(&text)
@@ -56,7 +57,7 @@ impl<T: ChainText> Spellings<T> {
         self.written.insert(chain.clone(), text);
     }
 
-    /// The chain is gone.
+    /// Records that the chain was removed.
     pub fn dropped(&mut self, chain: &ChainRef) {
         self.written.remove(chain);
         if self.known.contains_key(chain) {
@@ -64,7 +65,7 @@ impl<T: ChainText> Spellings<T> {
         }
     }
 
-    /// Learns from a read that was made directly after the write, with no other change in between.
+    /// Learns spellings from a read directly after the write, with no other change in between.
     pub fn learn<'a>(&mut self, doubts: Doubts<T>, printed: impl Fn(&ChainRef) -> Option<&'a T>)
     where
         T: 'a,
@@ -79,14 +80,14 @@ impl<T: ChainText> Spellings<T> {
     }
 }
 
-/// Not the same, but as many rules, and not none.
+/// True if the forms differ, but have the same number of rules, and at least one.
 fn may_be_spelling<T: ChainText>(written: &T, printed: &T) -> bool {
     written != printed && written.rules() == printed.rules() && printed.rules() > 0
 }
 
-/// Only this agent has changed rules since `before`, if its write took this many
-/// [`loud_steps`](crate::worlds::iptables::loud_steps). Where the kernel does not count this is assumed: the time
-/// in between is a moment.
+/// True if only this agent has changed rules since `before`, given that its write took this many
+/// [`loud_steps`](crate::worlds::iptables::loud_steps). If the kernel does not count changes, this is assumed: the
+/// time in between is short.
 pub fn only_we_wrote(before: Option<u32>, steps: u32, after: Option<u32>) -> bool {
     before.is_none() || after == before.map(|count| count.wrapping_add(steps))
 }

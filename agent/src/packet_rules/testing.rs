@@ -1,8 +1,8 @@
-//! A kernel of text, for tests.
+//! Text model of the kernel's rules, for tests.
 
 use std::collections::BTreeMap;
 
-/// A kernel without a rule.
+/// Kernel state without any rule.
 pub(crate) const BARE: &str = "\
 *filter
 :INPUT - [0:0]
@@ -16,7 +16,7 @@ COMMIT
 COMMIT
 ";
 
-/// What the kernel has after this was restored on top of what `there` says.
+/// Returns the kernel's state after restoring `input` on top of `there`.
 pub(crate) fn after_restore(there: &str, input: &str) -> String {
     let mut tables: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for text in [there, input] {

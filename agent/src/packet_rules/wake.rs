@@ -1,7 +1,7 @@
-//! Wakes the loops that write packet rules as soon as somebody has changed one.
+//! Wakes the loops that write packet rules as soon as another program has changed one.
 //!
-//! Where the kernel counts changes, asking for the count takes microseconds, and reading the rules of
-//! 1,000 services a second: what others flush is seen by the count, long before the next full look.
+//! If the kernel counts changes, querying the count takes microseconds, while reading the rules of 1,000 services
+//! takes a second: the count reveals a flush long before the next full read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::worlds::iptables::Iptables;
 
-/// How often the count is asked for.
+/// Interval at which the count is queried.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
-/// How often it is tried where there is no count: the full look is all that is left then.
+/// Interval at which the query is retried if there is no count: then only the full read remains.
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
-/// Nudges all of these after each change of rules that was not made by this agent's loops in their own chains,
-/// until `shutdown`.
+/// Nudges all of these after each change of rules that this agent's loops did not make in their own chains, until
+/// `shutdown`.
 pub async fn on_change(iptables: Arc<dyn Iptables>, nudges: Vec<Nudge>, shutdown: CancellationToken) {
     let ask = async {
         let mut known = None;
@@ -41,8 +41,7 @@ mod tests {
     use super::*;
     use crate::worlds::iptables::FakeIptables;
 
-    // Seen red with a nudge whenever the count was asked for, and with the count forgotten once it could not be
-    // had.
+    // Seen red with a nudge at every query of the count, and with the count forgotten once it was unavailable.
     #[tokio::test(start_paused = true)]
     async fn a_change_is_heard_of_within_a_second_and_nothing_else_is() {
         let iptables = Arc::new(FakeIptables::default());

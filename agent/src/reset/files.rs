@@ -1,5 +1,5 @@
-//! The agent's directory. It holds mounts of the pods' volumes, some of which show directories of
-//! the machine itself: nothing is deleted before the last mount is gone.
+//! Removal of the agent's directory. It holds mounts of the pods' volumes, some of which show directories of the
+//! machine itself: nothing is deleted before the last mount is gone.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use crate::config::{AGE_IDENTITY, MachineConfig};
 use crate::files::Keys;
 use crate::{mounts, trees};
 
-/// Most rounds of unmounting: mounts may lie on one another.
+/// Maximum number of unmount rounds: mounts may be stacked.
 const ROUNDS: usize = 8;
 
 pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
@@ -21,14 +21,14 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
     match unmount_below(&dir) {
         Ok(0) => {}
         Ok(count) => removed.done(format!("{count} mounts below {}", dir.display())),
-        // Deleting now could delete what a mount shows.
+        // Deleting now could delete the content of a mount.
         Err(error) => return removed.failures.push(format!("mounts below {}: {error}", dir.display())),
     }
-    // Secrets that are encrypted for it alone are lost from here on.
+    // Secrets that are encrypted to this identity alone are lost from here on.
     let identity = dir.join(AGE_IDENTITY);
     let recipient = identity.is_file().then(|| Keys::open(&identity).ok()).flatten();
     let recipient = recipient.and_then(|keys| keys.recipient().map(str::to_owned));
-    // Containers may have made folders deeper than the standard library's own removal goes.
+    // Containers may have nested folders deeper than the standard library can remove.
     let result = trees::clear(&dir).map_err(|error| error.to_string());
     let result = result.and_then(|()| fs::remove_dir_all(&dir).map_err(|error| error.to_string()));
     let result = result.map(|()| true);
@@ -38,13 +38,13 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
         ));
     }
     removed.note(format!("directory {}", dir.display()), result);
-    // Only if it is empty.
+    // Succeeds only if it is empty.
     if fs::remove_dir(&machine.state_dir).is_ok() {
         removed.done(format!("directory {}", machine.state_dir.display()));
     }
 }
 
-/// Unmounts all below `dir`, the newest first; how many there were.
+/// Unmounts everything below `dir`, newest first; returns the number of mounts.
 fn unmount_below(dir: &Path) -> io::Result<usize> {
     let mut count = 0;
     for _ in 0..ROUNDS {

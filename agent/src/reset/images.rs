@@ -1,8 +1,8 @@
-//! The pause image goes with this instance, and so do the images that were made for functions and those that they are
-//! built on, unless another instance says that it needs them. An instance that needs one again makes it again. Other
-//! names of these images stay.
+//! Removal of images: the pause image, the images built for functions and their base images go with this instance,
+//! unless another instance needs them. An instance that needs one again builds it again. Other names of these
+//! images stay.
 //!
-//! While another instance runs pods here, this one only gives up its claims on images, and what it called them for its
+//! While another instance runs pods here, this one only gives up its claims on images and its names for them in its
 //! registry; the other agent removes images without a claim.
 
 use schema::kinds::function::of_registry;
@@ -30,7 +30,7 @@ pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Re
     let mut names: Vec<String> =
         unused.iter().flat_map(|image| &image.tags).filter(|tag| is_pause(tag)).cloned().collect();
     for removal in removals(instance, images, others_run_pods) {
-        // A reset reaches neither the login nor the functions that may need it at other nodes.
+        // A reset knows neither the registry's login nor the functions on other nodes that may need the image.
         let stays = |(repository, digest)| format!("image {repository}@{digest} stays in the registry");
         removed.remarks.extend(removal.pushed.into_iter().map(stays));
         names.extend(removal.names);
@@ -43,7 +43,7 @@ pub(crate) async fn remove(docker: &dyn Docker, instance: &str, removed: &mut Re
     }
 }
 
-/// The names of function images and of their bases to remove.
+/// Names of function images and their bases to remove.
 fn removals(instance: &str, images: Vec<StoredImage>, others_run_pods: bool) -> Vec<Removal> {
     let bases = of_bases(&images);
     let bases = bases.iter().filter_map(|(name, image)| base_removal_of(instance, name, image));
@@ -51,7 +51,7 @@ fn removals(instance: &str, images: Vec<StoredImage>, others_run_pods: bool) -> 
     let built = built.iter().filter_map(|(hash, image)| removal_of(instance, hash, image));
     let mut all: Vec<Removal> = built.chain(bases).collect();
     if others_run_pods {
-        // With a name for the registry, the other agent would delete the image in the registry, too.
+        // Left with a name for the registry, the image would be deleted there too, by the other agent.
         let goes = |name: &String| is_claim(name) || of_registry(name).is_some();
         all.iter_mut().for_each(|removal| removal.names.retain(goes));
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::worlds::docker::{FakeDocker, ImageFacts, NewContainer};
 
-    // Seen red with every name that is listed taken for ours.
+    // Seen red with every listed name taken for ours.
     #[test]
     fn only_names_of_ours_are_removed() {
         for (tag, ours) in [

@@ -1,5 +1,5 @@
-//! Removes what etcd has of a node that leaves for good, so that its pods run elsewhere and its range is free.
-//! Done last: what is not bound to this node any more starts on another one, and must not run here then.
+//! Removes a node that leaves for good from etcd, so that its pods run elsewhere and its range is free. Done last:
+//! a pod that is no longer bound to this node starts on another one, and must not run here by then.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use tokio::time::sleep;
 use super::removed::Removed;
 use crate::converge::node::HEARTBEAT_TTL;
 
-/// How long the heartbeat of an agent that was just stopped may last, with time for etcd to end its lease.
+/// Longest life of the heartbeat of an agent that was just stopped, with time for etcd to end its lease.
 const HEARTBEAT_MAX: Duration = HEARTBEAT_TTL.saturating_add(Duration::from_secs(5));
 
-/// Between two looks at it.
+/// Interval at which the heartbeat is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Takes all of it away. A second run finds nothing.
+/// Deletes every key of the node. A second run finds nothing.
 pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) -> anyhow::Result<()> {
     wait_until_silent(store, node).await?;
     let mut keys = Vec::new();
@@ -37,7 +37,7 @@ pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) 
     }
     for ops in steps(node, there, keys) {
         let count = ops.len();
-        // An agent of this name that is started meanwhile keeps what is left.
+        // An agent of this name that starts meanwhile keeps the remaining keys.
         let guard = Guard::Absent(Key::Heartbeat(node.to_owned()).to_string());
         let done = store.txn(vec![guard], ops).await.context("cannot take this node out of etcd")?;
         match done {
@@ -62,8 +62,8 @@ async fn wait_until_silent(store: &dyn Store, node: &str) -> anyhow::Result<()> 
     }
 }
 
-/// What is deleted, a transaction each: the record first, so that nothing is placed on the node any more; its
-/// range in the end, when nothing has an address of it.
+/// Deletions by transaction: the node's record first, so that nothing more is placed on it; its range last, when
+/// nothing has an address of it.
 fn steps(node: &str, own: Vec<String>, below: Vec<String>) -> Vec<Vec<Op>> {
     let subnet = Key::Subnet(node.to_owned()).to_string();
     let (last, first): (Vec<String>, Vec<String>) = own.into_iter().partition(|key| *key == subnet);

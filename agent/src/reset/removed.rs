@@ -1,6 +1,6 @@
-//! What a reset has done.
+//! Outcome of a reset.
 
-/// What was removed, and what could not be.
+/// Removed things, failures and remarks.
 #[derive(Debug, Default)]
 pub(crate) struct Removed {
     pub(crate) lines: Vec<String>,

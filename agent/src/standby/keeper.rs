@@ -1,4 +1,4 @@
-//! The agent's side: one process that waits, with the sockets that are in use now.
+//! The agent's side: keeps one standby process, supplied with the sockets in use.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,23 +11,23 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Handover, Sockets, wire};
 
-/// DNS and gateway bind one after the other: one process is started for both. At the end the catalog is
-/// written within this.
+/// Delay that combines the binds of DNS and gateway, which follow each other, into one start of the process. At
+/// shutdown, the catalog is written within this time.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// The wait before one that ended by itself is started again.
+/// Wait before a process that ended by itself is restarted.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The agent's own program, also when its file was replaced meanwhile.
+/// The agent's own program, even if its file was replaced meanwhile.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The process that waits, and the channel whose end makes it begin.
+/// A standby process, and the channel whose end makes it start serving.
 struct Waiting {
     child: Child,
     _channel: UnixStream,
 }
 
-/// Keeps such a process, with the newest sockets, until `shutdown`: then it goes on alone.
+/// Keeps a standby supplied with sockets until `shutdown`, then leaves it running.
 pub async fn keep(handover: Handover, shutdown: CancellationToken) {
     let mut bound = handover.0.bound.subscribe();
     let mut waiting: Option<Waiting> = None;
@@ -35,14 +35,14 @@ pub async fn keep(handover: Handover, shutdown: CancellationToken) {
         tokio::select! {
             // Cancel-safe: the token stays cancelled.
             () = shutdown.cancelled() => break,
-            // Cancel-safe: a change that is not returned is seen by the next call.
+            // Cancel-safe: a change that is not returned is found by the next call.
             changed = bound.changed() => {
                 if changed.is_err() {
                     break;
                 }
                 tokio::time::sleep(SETTLE).await;
                 if let Some(mut former) = waiting.take() {
-                    // Before its channel closes, which would make it begin.
+                    // Before its channel closes, which would make it start serving.
                     let _ = former.child.kill().await;
                 }
                 waiting = renew(&handover, &bound.borrow_and_update().clone());
@@ -65,7 +65,7 @@ pub async fn keep(handover: Handover, shutdown: CancellationToken) {
     drop(waiting);
 }
 
-/// What the process ended with; for ever if there is none.
+/// Returns the exit status of the process once it ends; never returns if there is none.
 async fn ended(waiting: Option<&mut Waiting>) -> String {
     let Some(waiting) = waiting else { return std::future::pending().await };
     match waiting.child.wait().await {
@@ -90,14 +90,14 @@ fn renew(handover: &Handover, sockets: &Sockets) -> Option<Waiting> {
     }
 }
 
-/// Starts it in a group of its own: what ends the agent's does not end it.
+/// Starts the process in a separate process group, so that it survives the end of the agent's.
 fn start(sockets: &Sockets) -> io::Result<Waiting> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(OWN_PROGRAM);
     let mut arguments = std::env::args_os();
-    // Else `ps` shows the link's name.
+    // Otherwise `ps` would show the link's name.
     command.arg0(arguments.next().unwrap_or_else(|| "minik8s-agent".into()));
-    // As this process was started, but for the word that says what to do.
+    // The same arguments as this process, except for the subcommand.
     let mut has_verb = false;
     for argument in arguments {
         let is_word = !has_verb && argument == "run";

@@ -1,7 +1,8 @@
-//! A process that answers names, hosts and calls of functions while no agent runs.
+//! A process that answers DNS, hosts and function calls while no agent runs.
 //!
-//! It holds the sockets of DNS and of both gateways beside the agent, and waits. When the agent ends it serves them, by what
-//! lies on the disk, until the next agent asks for them. They are never closed, so no packet is refused.
+//! It holds the sockets of DNS and of both gateways in addition to the agent, and waits. When the agent ends it
+//! serves them from the state on disk, until the next agent requests them. They are never closed, so no packet is
+//! refused.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -25,33 +26,33 @@ mod wire;
 pub use keeper::keep;
 pub use wire::{Role, Sockets};
 
-/// Where the process that serves hands its sockets over, below the agent's directory.
+/// Socket in the agent's directory on which the serving process hands over its sockets.
 const SOCKET: &str = "standby.sock";
 
-/// Longest wait for the sockets of one that is asked for them.
+/// Longest wait for the sockets after a request.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Where sockets come from and who else is to hold them.
+/// Source of inherited sockets, and registry of the sockets to share.
 #[derive(Debug, Clone)]
 pub struct Handover(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     agent_dir: Option<PathBuf>,
-    /// One asks for all, and the others wait for it.
+    /// Received sockets; the first caller requests all, and the others wait for it.
     received: tokio::sync::Mutex<Vec<(Role, OwnedFd)>>,
-    /// The process that gave them; it serves until another process waits.
+    /// The process that gave the sockets; it serves until another process waits.
     giver: Mutex<Option<UnixStream>>,
     bound: watch::Sender<Sockets>,
 }
 
 impl Handover {
-    /// Of an agent with this directory.
+    /// Creates the handover of an agent with this directory.
     pub fn of(agent_dir: &Path) -> Self {
         Self::with(Some(agent_dir.to_owned()), Vec::new())
     }
 
-    /// Of a process that has been given these and does not ask.
+    /// Creates the handover of a process that was given these sockets and does not request any.
     pub fn given(sockets: Vec<(Role, OwnedFd)>) -> Self {
         Self::with(None, sockets)
     }
@@ -61,8 +62,8 @@ impl Handover {
         Self(Arc::new(Inner { agent_dir, received, giver, bound: watch::Sender::new(Sockets::new()) }))
     }
 
-    /// The sockets that are bound to these addresses: those that this process holds already, else those of
-    /// a former one, which is asked if need be. All or none; what is bound elsewhere is closed.
+    /// Takes the sockets bound to these addresses: those that this process already holds, else those of a former
+    /// process, from which they are requested if necessary. All or none; sockets bound elsewhere are closed.
     pub async fn take<const N: usize>(&self, wanted: [(Role, SocketAddr); N]) -> Option<[Socket; N]> {
         let mut received = self.0.received.lock().await;
         let mut found = self.take_bound(&wanted);
@@ -85,7 +86,7 @@ impl Handover {
         all.try_into().ok()
     }
 
-    /// Copies of those in use, which are in use no more: the server that had them has ended.
+    /// Returns copies of the sockets in use and removes them from use: their server has ended.
     fn take_bound(&self, wanted: &[(Role, SocketAddr)]) -> Vec<(Role, OwnedFd)> {
         let is_wanted = |role: Role| wanted.iter().any(|(of, _)| *of == role);
         let mut found = Vec::new();
@@ -116,7 +117,7 @@ impl Handover {
         }
     }
 
-    /// The socket is in use from now on, in place of what had its role.
+    /// Registers a socket as in use, in place of the former one with its role.
     pub fn hold(&self, role: Role, socket: OwnedFd) {
         self.0.bound.send_modify(|bound| {
             bound.retain(|(of, _)| *of != role);
@@ -124,10 +125,10 @@ impl Handover {
         });
     }
 
-    /// Another process waits with the sockets now: the giver may end.
+    /// Lets the giver end: another process now waits with the sockets.
     fn release_giver(&self) {
         if let Some(giver) = self.giver().take() {
-            // One that has ended by itself is no trouble.
+            // Ignore a giver that has already ended by itself.
             let _ = (&giver).write_all(TAKEN);
         }
     }
@@ -137,16 +138,16 @@ impl Handover {
     }
 }
 
-/// A copy to hold.
+/// Duplicates a socket for holding.
 pub fn copy(socket: &impl AsFd) -> io::Result<OwnedFd> {
     socket.as_fd().try_clone_to_owned()
 }
 
-/// What the next one says once the giver is not needed any more.
+/// Message of the next process when the giver is no longer needed.
 const TAKEN: &[u8] = b"k";
 
-/// The agent's directory, and the path of the socket in it by the directory's own file: that of a long
-/// path would be no address.
+/// Returns the agent's directory, and the path of the socket in it through the directory's file descriptor: a long
+/// path would not fit a socket address.
 fn address(agent_dir: &Path) -> io::Result<(File, PathBuf)> {
     let dir = File::open(agent_dir)?;
     let path = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(SOCKET);
@@ -158,7 +159,7 @@ fn connect(agent_dir: &Path) -> io::Result<Option<UnixStream>> {
     let connected = address(agent_dir).and_then(|(_dir, path)| UnixStream::connect(path));
     match connected {
         Ok(stream) => Ok(Some(stream)),
-        // The one who listened there was killed, or there never was one.
+        // The listener was killed, or never existed.
         Err(error) if [NotFound, ConnectionRefused].contains(&error.kind()) => Ok(None),
         Err(error) => Err(error),
     }
@@ -166,35 +167,35 @@ fn connect(agent_dir: &Path) -> io::Result<Option<UnixStream>> {
 
 type Asked = (Vec<(Role, OwnedFd)>, UnixStream);
 
-/// The sockets of the process that serves them, and itself; none if there is none.
+/// Requests the sockets from the process that serves them; `None` if there is none.
 fn ask(agent_dir: &Path) -> io::Result<Option<Asked>> {
     connect(agent_dir)?.map_or(Ok(None), answer)
 }
 
-/// What the process at the other end gives; none if it ended before it did.
+/// Receives the sockets from the process at the other end; `None` if it ended before sending them.
 fn answer(stream: UnixStream) -> io::Result<Option<Asked>> {
     stream.set_read_timeout(Some(ANSWER_MAX))?;
     match wire::receive(&stream) {
         Ok(sockets) => Ok(Some((sockets, stream))),
-        // It was killed before it took the connection.
+        // The process was killed before it accepted the connection.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// A process serves in the place of an agent.
+/// True if a process serves in place of an agent.
 pub fn is_serving(agent_dir: &Path) -> bool {
     matches!(connect(agent_dir), Ok(Some(_)))
 }
 
-/// Ends the process that serves in the place of an agent; true if there was one.
+/// Ends the process that serves in place of an agent; true if there was one.
 pub fn end(agent_dir: &Path) -> io::Result<bool> {
     let asked = ask(agent_dir)?;
     if let Some((_sockets, giver)) = &asked {
         let mut giver = giver;
-        // One that has ended by itself is no trouble.
+        // Ignore a process that has already ended by itself.
         let _ = giver.write_all(TAKEN);
-        // Until it is gone its files are not all ours to remove.
+        // Wait until it is gone: before that, not all of its files are ours to remove.
         let _ = io::Read::read(&mut giver, &mut [0; 1]);
     }
     match std::fs::remove_file(agent_dir.join(SOCKET)) {

@@ -1,5 +1,5 @@
-//! `minik8s-agent standby`: waits for the agent that started it to end, serves in its place, and hands
-//! over to the next one.
+//! `minik8s-agent standby`: waits for the agent that started it to end, serves in its place, and hands over to the
+//! next one.
 
 use std::fs::Permissions;
 use std::io::{self, Read as _};
@@ -27,16 +27,16 @@ use crate::desired::known_subnet;
 use crate::locks::state_lock;
 use crate::worlds::netlink::RealNetlink;
 
-/// How often it is checked whether an agent is left that will end this process.
+/// Interval at which to check that some agent can still end this process.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// An agent that lives and has not asked within this never will: it is of a version that does not.
+/// Time after which a live agent that has not requested the sockets never will: its version does not support it.
 const UNASKED_MAX: Duration = Duration::from_secs(30);
 
-/// The next agent has a process of its own that waits within this.
+/// Longest time for the next agent to start its own standby process.
 const TAKEN_MAX: Duration = Duration::from_secs(15);
 
-/// Waits, serves, hands over.
+/// Waits for the agent's end, serves, hands over.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let sockets = tokio::task::spawn_blocking(wait).await?.context("cannot wait for the agent's end")?;
     if sockets.is_empty() {
@@ -70,17 +70,17 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the sockets and waits until the agent's end of the channel is closed.
+/// Receives the sockets and waits until the agent's end of the channel is closed.
 fn wait() -> io::Result<Vec<(Role, OwnedFd)>> {
     let mut channel = io::stdin();
     let sockets = wire::receive(&channel)?;
     let mut nothing = [0; 1];
-    // Nothing is ever said.
+    // Nothing is ever sent.
     while !sockets.is_empty() && channel.read(&mut nothing)? > 0 {}
     Ok(sockets)
 }
 
-/// Gives the next agent the sockets, or ends with the agent's directory.
+/// Gives the sockets to the next agent, or ends when the agent's directory disappears.
 async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationToken) -> io::Result<()> {
     let path = agent_dir.join(SOCKET);
     while !token.is_cancelled() {
@@ -93,7 +93,7 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
         let stream = tokio::select! {
             // Cancel-safe: a connection that is not returned stays in the kernel's queue.
             accepted = listener.accept() => accepted?.0,
-            // Cancel-safe: it begins to count anew.
+            // Cancel-safe: its timers start again.
             why = never_asked(&agent_dir, &path) => {
                 tracing::info!("{why}; this process ends");
                 let _ = std::fs::remove_file(&path);
@@ -102,7 +102,7 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
             // Cancel-safe: the token stays cancelled.
             () = token.cancelled() => break,
         };
-        // Before the answer: the next one's own process may listen here right after.
+        // Before the answer: the next agent's own process may listen here right after.
         drop(listener);
         let _ = std::fs::remove_file(&path);
         let given = tokio::time::timeout(TAKEN_MAX, give(stream, &held)).await;
@@ -116,14 +116,14 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
     Ok(())
 }
 
-/// They are the other's once it says so: one that ends before leaves them to us.
+/// Sends the sockets and waits for the acknowledgement: a process that ends before it leaves them to us.
 async fn give(mut stream: UnixStream, held: &Sockets) -> io::Result<()> {
     wire::send(&stream, held)?;
     let mut taken = [0; 1];
     stream.read_exact(&mut taken).await.map(drop)
 }
 
-/// Why no agent will ever ask for the sockets, once that is so.
+/// Returns, once it is certain, the reason why no agent will ever request the sockets.
 async fn never_asked(agent_dir: &Path, path: &Path) -> &'static str {
     let mut lives_since = None;
     loop {

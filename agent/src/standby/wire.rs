@@ -1,4 +1,4 @@
-//! Open sockets from one process to another, one byte for what each is for.
+//! Transfer of open sockets between processes, with one byte for the role of each.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// What a socket is for.
+/// Role of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     DnsUdp,
@@ -22,7 +22,7 @@ pub enum Role {
 /// Sockets that two processes hold.
 pub type Sockets = Vec<(Role, Arc<OwnedFd>)>;
 
-/// There are no more kinds of them.
+/// Maximum number of sockets: one per role.
 const MOST: usize = 4;
 
 impl Role {
@@ -55,7 +55,7 @@ pub(super) fn send(to: &impl AsFd, sockets: &Sockets) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives them; none if the other end was closed before.
+/// Receives the sockets; empty if the other end was closed first.
 pub(super) fn receive(from: &impl AsFd) -> io::Result<Vec<(Role, OwnedFd)>> {
     let mut bytes = [0; MOST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
@@ -67,7 +67,7 @@ pub(super) fn receive(from: &impl AsFd) -> io::Result<Vec<(Role, OwnedFd)>> {
             files.extend(received);
         }
     }
-    // What a newer version may send besides is closed.
+    // Any extra sockets from a newer version are closed.
     let roles = bytes.iter().take(got.bytes).map(|byte| Role::of(*byte));
     Ok(roles.zip(files).filter_map(|(role, file)| Some((role?, file))).collect())
 }

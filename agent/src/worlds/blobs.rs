@@ -1,4 +1,4 @@
-//! Where content comes from: the reconcilers' `GET /v1/blobs/<digest>`.
+//! Content from the reconcilers' `GET /v1/blobs/<digest>`.
 
 use schema::control::{error_chain, lock};
 use std::collections::VecDeque;
@@ -15,41 +15,41 @@ use crate::http::{LazyClient, cluster_client};
 
 /// Longest time to connect to a reconciler.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// Longest time until an answer begins while another address may have one.
+/// Longest time until an answer begins while another address may have the content.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// Longest time without a byte.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// Longest time for all of it.
+/// Longest time for a whole fetch.
 const FETCH_MAX: Duration = Duration::from_secs(300);
-/// Longest time until etcd says who leads.
+/// Longest time for etcd to name the leader.
 const LEADER_MAX: Duration = Duration::from_secs(2);
-/// Most of a reconciler's error that is read.
+/// Maximum bytes read of a reconciler's error.
 const ERROR_MAX_BYTES: usize = 4 * 1024;
 
-/// Gives out content by digest.
+/// Source of content by digest.
 #[async_trait]
 pub trait BlobSource: Send + Sync {
-    /// Writes the archive with this digest, of `size` bytes, to `to`. What it wrote is not verified. The
-    /// error says who was asked and why it did not come.
+    /// Writes the archive with this digest, of `size` bytes, to `to`, unverified. The error names the reconcilers
+    /// asked and their reasons.
     async fn fetch(&self, digest: &str, size: u64, to: std::fs::File) -> Result<(), String>;
 }
 
-/// The reconcilers.
+/// Content source backed by the reconcilers.
 pub struct Reconcilers {
     client: LazyClient,
-    /// As given by hand.
+    /// URLs given by flags.
     fixed: Vec<String>,
-    /// etcd, which knows who leads.
+    /// etcd, which knows the leader.
     store: SharedStore,
     answer_max: Duration,
-    /// The address that gave the last one.
+    /// URL of the last successful fetch.
     gave: Mutex<Option<String>>,
 }
 
-/// Why one address did not give it.
+/// Failure to fetch from a reconciler.
 struct Failed {
     why: String,
-    /// It may only be slow.
+    /// Set if there was no answer: the reconciler may only be slow.
     silent: bool,
 }
 
@@ -60,7 +60,7 @@ impl From<String> for Failed {
 }
 
 impl Reconcilers {
-    /// Those at `fixed`, and the one that etcd says leads. Asks none yet.
+    /// Creates a source that asks the reconcilers at `fixed` and the leader in etcd. No I/O.
     pub fn new(fixed: Vec<String>, store: SharedStore) -> Self {
         let client = LazyClient::new(|| {
             let client = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
@@ -75,7 +75,7 @@ impl Reconcilers {
         let mut all = self.fixed.clone();
         all.extend(leader.filter(|url| !self.fixed.contains(url)));
         let gave = lock(&self.gave).clone();
-        // Stable: the others stay in their order.
+        // Stable: the others keep their order.
         all.sort_by_key(|url| Some(url) != gave.as_ref());
         all
     }
@@ -130,7 +130,7 @@ impl BlobSource for Reconcilers {
                     *lock(&self.gave) = Some(url);
                     return Ok(());
                 }
-                // Once more, patiently, after all others.
+                // Try again, patiently, after all others.
                 Err(failed) if failed.silent && answer_max < SILENCE_MAX => {
                     left.push_back((url, SILENCE_MAX));
                 }
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes every connection, counts it, and says this; nothing when empty.
+    /// Accepts and counts connections, and answers each with `says`; not at all if empty.
     async fn reconciler(says: &'static str) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! Disks: how full one is.
+//! Disk usage.
 
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use async_trait::async_trait;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskUsage {
     pub used_bytes: u64,
-    /// Left for users other than root.
+    /// Bytes available to users other than root.
     pub free_bytes: u64,
 }
 
 impl DiskUsage {
-    /// All that can be used: what the kernel keeps for root is not in it.
+    /// Usable bytes, without the kernel's reserve for root.
     pub fn total_bytes(self) -> u64 {
         self.used_bytes.saturating_add(self.free_bytes)
     }
 
-    /// How full, rounded up as `df` does.
+    /// Usage in percent, rounded up as `df` does.
     pub fn percent(self) -> u8 {
         let total = u128::from(self.total_bytes().max(1));
         u8::try_from((u128::from(self.used_bytes) * 100).div_ceil(total)).unwrap_or(100)
@@ -28,7 +28,7 @@ impl DiskUsage {
 /// The node's disks.
 #[async_trait]
 pub trait Disk: Send + Sync + 'static {
-    /// How full the file system of this path is; the error says why that is not known.
+    /// Usage of the file system that holds this path.
     async fn usage(&self, path: &Path) -> Result<DiskUsage, std::io::Error>;
 }
 
@@ -51,7 +51,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// A disk as full as a test says.
+/// A disk with the usage that a test sets.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(crate) struct FakeDisk(std::sync::Mutex<DiskUsage>);

@@ -11,20 +11,20 @@ use schema::records::NodeVersions;
 use super::docker::Docker;
 use crate::node_address::NodeAddress;
 
-/// What a node is and has.
+/// Facts about the node's machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MachineFacts {
-    /// Addresses under which others reach it, the one to use first.
+    /// Addresses at which others reach the machine, the preferred one first.
     pub addresses: Vec<IpAddr>,
     pub cpu: Cpu,
     pub memory: Memory,
     pub versions: NodeVersions,
 }
 
-/// The machine. Never fails: what can't be read is left empty.
+/// The machine. Never fails: unreadable facts stay empty.
 #[async_trait]
 pub trait Machine: Send + Sync + 'static {
-    /// What it is and has now.
+    /// Current facts about the machine.
     async fn facts(&self) -> MachineFacts;
 }
 
@@ -35,7 +35,7 @@ pub struct RealMachine {
 }
 
 impl RealMachine {
-    /// This machine, found at this address.
+    /// Creates a reader of this machine's facts; `address` is its own.
     pub fn new(docker: Arc<dyn Docker>, address: NodeAddress) -> Self {
         Self { docker, address }
     }

@@ -1,4 +1,4 @@
-//! The outside worlds of the agent: one small trait each, with the real thing and a scripted fake.
+//! The outside worlds of the agent: a small trait each, with a real implementation and a scripted fake.
 
 pub mod blobs;
 pub mod cgroups;

@@ -1,7 +1,7 @@
-//! The pause image: the embedded program wrapped as an archive that `docker load` takes.
+//! The pause image: the embedded program wrapped as an archive for `docker load`.
 //!
-//! Its name follows from the program's bytes, so two agents of one build share one image and a
-//! new build brings a new one. Equal programs give equal archives, byte for byte.
+//! Its name is derived from the program's bytes, so two agents of one build share an image and a new build brings a
+//! new one. Equal programs give equal archives, byte for byte.
 
 use schema::codec::hex;
 use serde_json::json;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::host::architecture;
 
-/// The program that `build.rs` made.
+/// The program built by `build.rs`.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
 
 /// Repository part of the image's name.
@@ -31,7 +31,7 @@ pub fn image_tar() -> Vec<u8> {
     let config = json!({
         "architecture": architecture(),
         "os": "linux",
-        // A fixed time: equal programs give equal images.
+        // A fixed time, so that equal programs give equal images.
         "created": "1970-01-01T00:00:00Z",
         "config": {"Entrypoint": [format!("/{ENTRYPOINT}")], "WorkingDir": "/", "StopSignal": "SIGTERM"},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff_id}")]},
@@ -53,7 +53,7 @@ fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// A tar of these files: owned by root, dated 1970.
+/// Builds a tar of these files, owned by root and dated 1970.
 fn tar_of(files: &[(&str, &[u8], u32)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, content, mode) in files {

@@ -1,4 +1,4 @@
-//! Images of functions from the cluster's registry, and from the nodes that have them.
+//! Images of functions, from the cluster's registry and from the nodes that have them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,20 +18,21 @@ use super::registry::ClusterRegistry;
 use crate::catalog::Catalog;
 use crate::http::{LazyClient, cluster_client};
 
-/// Longest time to connect to a node, and without a byte of an image: Docker packs a large one before it sends any.
+/// Longest time to connect to a node, and without a byte of an image: Docker packs a large one before it sends
+/// anything.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// Longest time for all of an image.
+/// Longest time for a whole image.
 const FETCH_MAX: Duration = Duration::from_secs(600);
 
-/// Where images come from that no registry has.
+/// Source of images that no public registry has.
 #[async_trait]
 pub trait ImageSource: Send + Sync + 'static {
     /// Brings an image to this node. The error is a sentence.
     async fn bring(&self, reference: &str) -> Result<(), DockerError>;
 }
 
-/// The registry first, then the other nodes' agents, `GET /v1/images/<hash>`.
+/// Image source that tries the registry first, then the other nodes' agents, `GET /v1/images/<hash>`.
 pub struct Peers {
     node: String,
     docker: Arc<dyn Docker>,
@@ -62,7 +63,7 @@ impl Peers {
         images.into_iter().find(|image| image.reference == reference && image.id.is_some()).cloned()
     }
 
-    /// The image as an archive, as it comes from a node.
+    /// Fetches the image from a node as an archive.
     async fn archive(&self, node: &str, reference: &str) -> Result<ImageStream, String> {
         let api = self.snapshot.current().nodes.get(node).map(|node| node.value.api.clone());
         let api = api.ok_or_else(|| format!("node {node} is not registered"))?;
@@ -76,13 +77,13 @@ impl Peers {
         Ok(pieces.boxed())
     }
 
-    /// The images by their names.
+    /// Ids of all images on this node, by name.
     async fn named(&self) -> Result<BTreeMap<String, String>, DockerError> {
         let images = self.docker.images().await?.into_iter();
         Ok(images.flat_map(|image| image.tags.into_iter().map(move |tag| (tag, image.id.clone()))).collect())
     }
 
-    /// Takes the image from a node, and keeps it only if it is the one that was built, and no other came with it.
+    /// Loads the image from a node, and keeps it only if it is the one that was built, and no other came with it.
     async fn fetch(&self, node: &str, reference: &str, built: Option<&str>) -> Result<(), String> {
         let archive = self.archive(node, reference).await?;
         let before = self.named().await.map_err(|error| error.to_string())?;
@@ -94,8 +95,8 @@ impl Peers {
         let after = self.named().await;
         let is_alone = loaded.is_ok() && !names.is_empty() && names.iter().all(|name| name == reference);
         let mut unwanted = vec![reference.to_owned()];
-        // Docker may not say all that it named. Then a name that another task gave an image meanwhile goes, too, which
-        // costs it one more pull.
+        // Docker may not report every name that it set. Then a name that another task set meanwhile is removed,
+        // too, which costs that task one more pull.
         if !is_alone {
             let changed = |after: &BTreeMap<String, String>| {
                 let changed = after.iter().filter(|(name, id)| before.get(*name) != Some(id));
@@ -111,7 +112,7 @@ impl Peers {
         let mut said =
             vec![loaded.err().unwrap_or_else(|| "it gave an image that is not the one built".to_owned())];
         for name in unwanted {
-            // Nothing may run it.
+            // Nothing may run such an image.
             said.extend(self.docker.remove_image(&name).await.err().map(|error| error.to_string()));
         }
         Err(said.join("; "))
@@ -145,7 +146,7 @@ impl ImageSource for Peers {
     }
 }
 
-/// No node has any.
+/// Image source without any image.
 #[cfg(any(test, feature = "fakes"))]
 pub struct NoPeers;
 
@@ -176,7 +177,7 @@ mod tests {
 
     const HASH: &str = "0123456789abcdef0123456789abcdef";
 
-    /// The agent of another node: it gives the image, which to the fake engine is its name.
+    /// Serves as the agent of another node; the archive of the image is its name, for the fake engine.
     async fn other_node(reference: String) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = format!("http://{}", listener.local_addr().unwrap());
@@ -193,11 +194,11 @@ mod tests {
         api
     }
 
-    // Seen red without the comparison of ids, and of names: what another node gives would run.
+    // Seen red without the comparison of ids, and of names: whatever another node sends would run.
     #[tokio::test]
     async fn what_another_node_gives_is_kept_only_if_it_is_what_was_built() {
         let (state, reference) = (tempfile::tempdir().unwrap(), format!("minik8s.local/function:{HASH}"));
-        // The fake engine gives what it loads no id.
+        // The fake engine gives loaded images no id.
         let (damaged, unnamed) = (FakeDocker::DAMAGED, FakeDocker::UNNAMED);
         for (built, given, is_kept) in [
             ("", reference.clone(), true),

@@ -1,5 +1,5 @@
-//! The cluster's registry: where images of functions are pushed to and pulled from. Docker speaks with it, with the login
-//! that the Cluster object names; deletions, which Docker has no words for, are asked for here.
+//! The cluster's registry, to which function images are pushed and from which they are pulled. Docker does so with
+//! the login that the Cluster object names; deletions, which Docker does not support, are requested here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use crate::files::PodFiles;
 
 /// Longest time for a push or a pull.
 const MOVE_MAX: Duration = Duration::from_secs(600);
-/// Longest time until a pull says anything: other nodes may have the image.
+/// Longest time until a pull makes progress: other nodes may have the image.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Longest time for a deletion, and to connect for it.
+/// Longest time for a deletion, and for connecting to the registry.
 const DELETE_MAX: Duration = Duration::from_secs(20);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Where Docker looks for the CAs of registries, by their host.
+/// Directory in which Docker looks for the CAs of registries, by host.
 const DOCKER_CAS: &str = "/etc/docker/certs.d";
 
-/// Why an image stays in the registry.
+/// Reason why an image stays in the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotDeleted {
-    /// It can't be asked now, or not with this login: to be tried again.
+    /// The registry can't be reached now, or not with this login: try again later.
     Unavailable(String),
-    /// It never does.
+    /// The registry never deletes the image.
     Refused(String),
 }
 
-/// The registry as this node reaches it.
+/// The cluster's registry as seen from this node.
 pub struct ClusterRegistry {
     docker: Arc<dyn Docker>,
     files: Arc<PodFiles>,
@@ -43,7 +43,7 @@ pub struct ClusterRegistry {
 }
 
 impl ClusterRegistry {
-    /// That of the Cluster object, whichever that is at the time.
+    /// Creates a client of the registry that the Cluster object names at the time of each call.
     pub fn new(
         docker: Arc<dyn Docker>,
         files: Arc<PodFiles>,
@@ -56,7 +56,7 @@ impl ClusterRegistry {
         self.catalog.borrow().settings.spec.registry.clone()
     }
 
-    /// Its address, if there is one.
+    /// Address of the registry, if there is one.
     pub fn address(&self) -> Option<String> {
         self.current().map(|registry| registry.address)
     }
@@ -78,7 +78,7 @@ impl ClusterRegistry {
         logins.into_iter().next().map(Some).ok_or_else(none)
     }
 
-    /// Brings an image of this node there, under the name `target`.
+    /// Pushes an image of this node to the registry as `target`.
     ///
     /// # Errors
     /// A sentence with what to do.
@@ -91,8 +91,8 @@ impl ClusterRegistry {
         pushed.map_err(|error| with_help(&registry, &error.to_string()))
     }
 
-    /// Brings the image here that was pushed as `copy`, `repository@digest`, and calls it `reference`. By its digest:
-    /// another cluster may have pushed its own under the same tag.
+    /// Pulls the image that was pushed as `copy`, `repository@digest`, and tags it `reference`. Pulls by digest,
+    /// because another cluster may have pushed its own image under the same tag.
     ///
     /// # Errors
     /// A sentence with what to do.
@@ -113,12 +113,12 @@ impl ClusterRegistry {
         if is_right {
             self.docker.tag(copy, reference).await.map_err(failed)?;
         }
-        // Who has pushed it deletes it, so no other node keeps its name there.
+        // Only the node that pushed the image deletes it, so no other node keeps its name in the registry.
         self.docker.remove_image(copy).await.map_err(failed)?;
         if is_right { Ok(()) } else { Err(format!("{copy} is not the image that was built")) }
     }
 
-    /// Deletes an image there.
+    /// Deletes an image from the registry.
     pub async fn delete(&self, repository: &str, digest: &str) -> Result<(), NotDeleted> {
         let Some((registry, (host, path))) = self.with(repository).zip(repository.split_once('/')) else {
             return Err(NotDeleted::Refused("the cluster has another registry now".to_owned()));
@@ -140,13 +140,14 @@ impl ClusterRegistry {
             StatusCode::METHOD_NOT_ALLOWED => Err(NotDeleted::Refused(
                 "it permits no deletion (of Docker's own registry that is storage.delete.enabled)".to_owned(),
             )),
-            // Also of a wrong login, which may be corrected: here the image keeps its names, by which it is found again.
+            // Also for a wrong login, which may be corrected: the image keeps its names here, by which it is found
+            // again.
             status => Err(NotDeleted::Unavailable(format!("it answered {status}"))),
         }
     }
 }
 
-/// What a pull comes to, none if it says nothing for long.
+/// Returns the result of a pull, `None` if it makes no progress for long.
 async fn unless_silent<T>(
     mut said: watch::Receiver<PullProgress>,
     pull: impl Future<Output = T>,
@@ -162,7 +163,7 @@ async fn unless_silent<T>(
     }
 }
 
-/// With the CAs that Docker trusts for the registry, too.
+/// Creates a client that also trusts Docker's CAs for the registry.
 fn client(cas: &Path) -> Result<reqwest::Client, String> {
     let builder = reqwest::Client::builder()
         .connect_timeout(CONNECT_MAX)
@@ -179,13 +180,13 @@ fn client(cas: &Path) -> Result<reqwest::Client, String> {
     builder.tls_certs_merge(certificates).no_proxy().build().map_err(|error| error_chain(&error))
 }
 
-/// Docker speaks HTTP with these by default.
+/// True for hosts with which Docker speaks HTTP by default.
 fn is_loopback(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     name == "localhost" || name.starts_with("127.")
 }
 
-/// What to do about what Docker said of the registry.
+/// Adds advice to Docker's error about the registry.
 fn with_help(registry: &Registry, message: &str) -> String {
     let host = registry.address.split('/').next().unwrap_or_default();
     let lower = message.to_ascii_lowercase();
@@ -227,7 +228,7 @@ mod tests {
         }
     }
 
-    /// The registry `r`, at the address of a cluster.
+    /// Registry `r` as the cluster's registry.
     fn registry(docker: &Arc<FakeDocker>, state: &Path, r: Registry) -> ClusterRegistry {
         let keys = Keys::open_or_without(&state.join("age.txt"));
         let files = Arc::new(PodFiles::new(state, Arc::new(NoBlobs), keys));
@@ -257,7 +258,7 @@ mod tests {
         assert!(elsewhere.unwrap_err().contains("the cluster's registry is not that of"));
     }
 
-    // Seen red with every other answer taken for a refusal.
+    // Seen red with every other status taken for a refusal.
     #[tokio::test]
     async fn only_what_a_registry_never_deletes_is_given_up() {
         let (state, docker) = (tempfile::tempdir().unwrap(), Arc::new(FakeDocker::default()));

@@ -1,4 +1,4 @@
-//! What every handler reads.
+//! State shared by every handler.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,12 +14,12 @@ use crate::webhooks::{Counts, Intake};
 pub struct ApiDeps {
     pub snapshot: SnapshotReader,
     pub store: SharedStore,
-    /// The door of `POST /v1/sync`.
+    /// Handles `POST /v1/sync`.
     pub intake: Arc<Intake>,
     pub blobs: Blobs,
-    /// What webhooks came to; none where they stay out.
+    /// Webhook counters; `None` if webhooks are off.
     pub hooks: Option<Arc<Counts>>,
-    /// Runs that are asked for and have not begun.
+    /// Runs that were requested and have not started.
     pub waiting_runs: Waiting,
     /// The last run of each loop of this process.
     pub loops: LoopRuns,
@@ -29,15 +29,15 @@ pub struct ApiDeps {
 
 pub(super) struct Shared {
     pub(super) deps: ApiDeps,
-    /// Asks nodes for logs; made at the first request, as making it reads all CAs of the machine.
+    /// Client for the APIs of nodes; built at the first request, because building it loads all CAs of the machine.
     pub(super) nodes: LazyLock<reqwest::Client>,
     pub(super) log_streams: Arc<Semaphore>,
     pub(super) blob_streams: Arc<Semaphore>,
-    /// Simulations of changes; each takes a core as long as it lasts.
+    /// Limits simulations of changes; each occupies a core while it lasts.
     pub(super) simulations: Arc<Semaphore>,
-    /// Runs that are gone through again to be shown; each takes a core and tens of megabytes as long as it lasts.
+    /// Limits replays of runs for display; each occupies a core and tens of megabytes while it lasts.
     pub(super) replays: Arc<Semaphore>,
-    /// Requests for runs, whose bodies are read.
+    /// Limits requests for runs, because each reads a body.
     pub(super) starts: Semaphore,
 }
 

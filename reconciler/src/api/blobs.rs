@@ -31,7 +31,7 @@ pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<
         }
     };
     let stream = ReaderStream::new(tokio::fs::File::from_std(file)).map(move |chunk| {
-        // The permit goes with the stream and is given back at its end.
+        // The stream owns the permit and releases it at its end.
         let _held = &permit;
         chunk
     });
@@ -41,7 +41,7 @@ pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<
 }
 
 impl Shared {
-    /// Only the leader can be asked, and it makes what is missing, if it can.
+    /// Error for missing content, which only the leader recreates, if it can. The help depends on who leads.
     async fn absent(&self, error: &BlobsError) -> ApiError {
         let leader = self.deps.store.get(&Key::Leader.to_string()).await.ok().flatten();
         let leader = leader.and_then(|leader| decode::<LeaderRecord>(&leader.value).ok());

@@ -1,4 +1,4 @@
-//! What went wrong, as a status code and `{"error", "help"}`.
+//! API errors: a status code and `{"error", "help"}`.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use schema::store::StoreError;
 
 use crate::view::Problem;
 
-/// What a handler that reads gives.
+/// Result of a handler that only reads.
 pub(super) type Answer<T> = Result<Json<T>, ApiError>;
 
-/// An answer that is not the one asked for.
+/// An error response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct ApiError {

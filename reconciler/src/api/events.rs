@@ -1,4 +1,4 @@
-//! Events, read from etcd when they are asked for: they are in no snapshot.
+//! Events, read from etcd on demand: no snapshot contains them.
 
 use axum::Json;
 use axum::extract::State;
@@ -20,10 +20,10 @@ const EVENTS_MAX: usize = 1000;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
-    /// Of this namespace, and of objects that have none.
+    /// Selects this namespace, and objects without a namespace.
     namespace: Option<String>,
     name: Option<String>,
-    /// Of objects of this kind, in any case of letters.
+    /// Kind of the object, case-insensitive.
     kind: Option<String>,
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn events(
     Ok(Json(List { items }))
 }
 
-/// The wanted events, oldest first. An event that can't be decoded is skipped.
+/// The matching events, oldest first. Skips events that can't be decoded.
 pub(super) async fn read(app: &Shared, wanted: &Wanted, now: Timestamp) -> Result<Vec<EventView>, ApiError> {
     let listing = app.deps.store.list(prefix::EVENTS).await?;
     let events = listing.items.iter().filter_map(|item| decode::<Event>(&item.value).ok());

@@ -1,4 +1,4 @@
-//! What comes in with a request, checked: names in paths, queries with known fields only.
+//! Request validation: names in paths, queries with known fields only.
 
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
@@ -10,7 +10,7 @@ use crate::view::Selector;
 
 const NAME_MAX_CHARS: usize = 253;
 
-/// A query with known fields only.
+/// Query parameters; unknown fields are rejected.
 pub(super) struct Asked<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
@@ -24,12 +24,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// As [`name`], of a name that need not be there.
+/// Checks an optional name with [`name`].
 pub(super) fn optional_name(what: &str, text: Option<&str>) -> Result<(), ApiError> {
     text.map_or(Ok(()), |text| name(what, text))
 }
 
-/// A name that may stand in a key: letters, digits, `-`, `_`, `.`, beginning with a letter or digit.
+/// Checks that a name can be part of a key: letters, digits, `-`, `_`, `.`, beginning with a letter or digit.
 pub(super) fn name(what: &str, text: &str) -> Result<(), ApiError> {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let fits = text.len() <= NAME_MAX_CHARS
@@ -52,7 +52,7 @@ pub(super) fn selector(text: Option<&str>) -> Result<Option<Selector>, ApiError>
     })
 }
 
-/// From when on: an age or a time.
+/// Parses the start of a log: an age or a time.
 pub(super) fn since(text: Option<&str>) -> Result<Option<Since>, ApiError> {
     let parsed = text.map(str::parse).transpose();
     parsed.map_err(|why: String| {
@@ -60,7 +60,7 @@ pub(super) fn since(text: Option<&str>) -> Result<Option<Since>, ApiError> {
     })
 }
 
-/// A commit: 7 to 64 hex digits.
+/// Checks a commit id: 7 to 64 hex digits.
 pub(super) fn commit(text: &str) -> Result<(), ApiError> {
     if (7..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Logs of a container, streamed from the API of the node that it is on.
+//! Container logs, streamed from the API of the pod's node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub(super) async fn logs(
         ApiError::unavailable("too many logs are being followed", "end one of them, or try again later")
     })?;
     let answer = ask(&app, &url).await?;
-    // The permit goes with the stream and is given back at its end.
+    // The stream owns the permit and releases it at its end.
     let stream = answer.bytes_stream().map(move |chunk| {
         let _held = &permit;
         chunk
@@ -68,7 +68,7 @@ pub(super) async fn logs(
     Ok((kind, Body::from_stream(stream)).into_response())
 }
 
-/// What a node's agent answers at `path`, as it comes.
+/// Streams the response of a node's agent for `path`.
 pub(super) async fn of_node(
     app: &Shared,
     snapshot: &Snapshot,
@@ -96,7 +96,7 @@ fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &WantedLog) -> Res
     let since = input::since(wanted.since.as_deref())?;
     let waits = not_started(&detail, &container)?;
     let previous = match wanted.previous {
-        // Of one that waits to be started again, the run before the next one is the last there was.
+        // For a container that waits for a restart, the run before the next one is the last run.
         true if waits => "ended",
         true => "true",
         false => "false",
@@ -144,7 +144,7 @@ impl NodeUrl {
     }
 }
 
-/// Refuses a container that never ran, with the reason. Else whether it waits to be started again.
+/// Rejects a container that never ran, with the reason. Otherwise returns true if it waits for a restart.
 fn not_started(detail: &PodDetail, container: &str) -> Result<bool, ApiError> {
     let mut reported = detail.init_container_statuses.iter().chain(&detail.container_statuses);
     let Some(status) = reported.find(|status| status.name == container) else { return Ok(false) };
@@ -222,7 +222,7 @@ async fn ask(app: &Shared, to: &NodeUrl) -> Result<reqwest::Response, ApiError> 
     }
 }
 
-/// The node's own words, if it has some.
+/// The node's own error message, if it sent one.
 async fn problem_of(answer: reqwest::Response) -> Option<Problem> {
     let mut text = Vec::new();
     let mut chunks = answer.bytes_stream();

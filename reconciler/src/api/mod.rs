@@ -1,7 +1,7 @@
 //! The read-only HTTP API: views of the snapshot as JSON, events from etcd, logs through the nodes.
 //!
 //! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
-//! nothing but the sync request of `POST /v1/sync`, and what asks for a run. Every error is `{"error", "help"}`.
+//! only the sync request of `POST /v1/sync` and requests for runs. Every error is `{"error", "help"}`.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -42,17 +42,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Largest request body of a route that needs none.
 const BODY_MAX_BYTES: usize = 16 * 1024;
 
-/// Most log streams at once: each holds a connection to a node.
+/// Maximum number of concurrent log streams; each holds a connection to a node.
 const LOG_STREAMS_MAX: usize = 256;
 
-/// Most archives being sent at once; an agent that is turned away tries again.
+/// Maximum number of archives sent concurrently; a rejected agent retries.
 const BLOB_STREAMS_MAX: usize = 64;
 
-/// Most runs that are shown at once: each is gone through from its beginning, with up to 16 MiB of answers and 32 MiB of
-/// history.
+/// Maximum number of runs replayed concurrently for display; each is replayed from its beginning, with up to 16 MiB
+/// of answers and 32 MiB of history.
 const REPLAYS_MAX: usize = 4;
 
-/// Most requests for runs at once, each with a body of up to 512 KiB.
+/// Maximum number of concurrent requests for runs, each with a body of up to 512 KiB.
 const STARTS_MAX: usize = 32;
 
 pub fn router(deps: ApiDeps) -> Router {

@@ -1,4 +1,4 @@
-//! Desired objects: as they lie in etcd, which is what a plan is made against, and as rows.
+//! Desired objects: as stored in etcd, which plans are computed against, and as rows.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -50,7 +50,7 @@ pub(super) async fn one(
     let kind = kind_of(&kind)?;
     input::name("namespace", &namespace)?;
     input::name("object", &name)?;
-    // Objects that belong to no namespace lie under the default one.
+    // Cluster-scoped objects are stored under the default namespace.
     let namespace = if kind.is_cluster_scoped() { DEFAULT_NAMESPACE.to_owned() } else { namespace };
     let id = ObjectRef { kind, namespace, name };
     view::object(&*app.snapshot()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Where the pods of a change that is not pushed yet would go. Changes nothing.
+//! Previews on which nodes the pods of an unpushed change would be placed. Changes nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub(super) fn route() -> MethodRouter<Arc<Shared>> {
 }
 
 async fn placed(State(app): App, request: Request) -> Result<Json<Placements>, ApiError> {
-    // Before the body is read: one change at a time is held in memory.
+    // Before the body is read, so that only one change at a time is held in memory.
     let busy = || ApiError::unavailable("other plans are being worked out", "try again in a few seconds");
     let turn = timeout(TURN_WAIT, Arc::clone(&app.simulations).acquire_owned()).await;
     let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
@@ -44,7 +44,7 @@ async fn placed(State(app): App, request: Request) -> Result<Json<Placements>, A
     let found = tokio::task::spawn_blocking(move || {
         let begun = Instant::now();
         let found = placements(&snapshot, &changes, Timestamp::now(), || begun.elapsed() < SIMULATION_MAX);
-        // It runs to its end even if the caller has gone; only then may another begin.
+        // The simulation finishes even if the caller has disconnected; only then may another begin.
         drop(turn);
         found
     });

@@ -57,7 +57,7 @@ pub(super) struct OfCommit {
 }
 
 impl Shared {
-    /// The snapshot, once there is a whole one.
+    /// The snapshot, or an error until etcd has been read completely.
     pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>, ApiError> {
         let snapshot = self.deps.snapshot.current();
         if snapshot.synced {
@@ -85,7 +85,7 @@ pub(super) async fn version(State(app): App) -> Json<view::VersionView> {
 
 pub(super) async fn status(State(app): App) -> Answer<view::ClusterStatus> {
     let snapshot = app.snapshot()?;
-    // Without etcd the rest of the page still stands.
+    // If etcd is down, the rest of the page is still valid.
     let (leader, etcd_error) = match app.deps.store.get(&Key::Leader.to_string()).await {
         Ok(found) => (found.and_then(|kv| schema::codec::decode(&kv.value).ok()), None),
         Err(error) => (None, Some(error.to_string())),
@@ -155,7 +155,7 @@ pub(super) async fn history(
     Ok(Json(List { items: view::history(&*app.snapshot()?, source.as_deref(), Timestamp::now()) }))
 }
 
-/// Answers also before etcd is read: that is then what is waited for.
+/// Also answers before etcd is read; the state then names that as the reason to wait.
 pub(super) async fn wait_state(
     State(app): App,
     Asked(OfCommit { commit }): Asked<OfCommit>,

@@ -1,5 +1,4 @@
-//! "Look at the repository now": takes the same way as webhooks, for callers of the API. Changes no
-//! intent.
+//! Sync requests from callers of the API, which take the same path as webhooks. Changes no desired state.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -30,7 +29,7 @@ pub(super) async fn sync(
         return Err(ApiError::not_found(error, "see 'minik8s get sources'"));
     }
     let (mut requests, mut note) = (Vec::new(), None);
-    // At once: one after the other, many sources take longer than the caller waits.
+    // Concurrently, because many sources in sequence take longer than the caller waits.
     for taken in join_all(wanted.into_iter().map(|target| app.deps.intake.take(target, by_hand(at)))).await {
         match taken.note {
             None => requests.push(taken.request),
@@ -40,7 +39,7 @@ pub(super) async fn sync(
     Ok((StatusCode::ACCEPTED, Json(SyncAccepted { accepted: true, at, requests, note })))
 }
 
-/// Each `minik8s sync` is a request with its own id.
+/// Builds the request of a `minik8s sync`, with its own id.
 fn by_hand(at: Timestamp) -> IncomingRequest {
     IncomingRequest {
         provider: Provider::Cli,

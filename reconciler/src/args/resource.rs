@@ -10,24 +10,23 @@ pub enum ResourceKind {
     Source,
     /// Applied commits.
     Revision,
-    /// Webhooks and syncs that came in.
+    /// Received webhooks and sync requests.
     Request,
-    /// What happened.
     Event,
     /// Runs of workflows.
     Run,
-    /// What starts runs.
+    /// Triggers of runs.
     Trigger,
-    /// What is behind services.
+    /// Backends of services.
     Endpoints,
-    /// Objects of a kind: pods and nodes as they are, others as they are to be.
+    /// Objects of a kind: the current state of pods and nodes, the desired state of others.
     Object(Kind),
     /// Desired objects of every kind.
     All,
 }
 
 impl ResourceKind {
-    /// What is no kind of manifest, with every spelling, the plural first.
+    /// Resources that are not kinds of manifests, with every spelling, plural first.
     const OTHERS: &'static [(ResourceKind, &'static [&'static str])] = &[
         (ResourceKind::Source, &["sources", "source", "src"]),
         (ResourceKind::Revision, &["revisions", "revision", "rev"]),
@@ -44,7 +43,7 @@ impl ResourceKind {
         Kind::ALL.into_iter().map(ResourceKind::Object).chain(others)
     }
 
-    /// What may be listed, with the shortest other name of each.
+    /// Help text that lists every resource with its shortest alias.
     pub fn help() -> String {
         let word = |kind: ResourceKind| {
             let (plural, words) = (kind.plural(), kind.words());
@@ -118,9 +117,8 @@ impl FromStr for ResourceKind {
 /// A kind, and a name if one came with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// The kind.
     pub kind: ResourceKind,
-    /// What follows the slash.
+    /// Text after the slash.
     pub name: Option<String>,
 }
 
@@ -136,7 +134,7 @@ impl FromStr for Resource {
     }
 }
 
-/// Kinds with commas between them, as in `get functions,workflows`.
+/// Comma-separated kinds, as in `get functions,workflows`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resources(pub Vec<Resource>);
 

@@ -11,7 +11,7 @@ pub struct ResultsArgs {
     /// The job: job/NAME or NAME
     #[arg(value_name = "JOB")]
     pub job: String,
-    /// Write the files into this folder, which is made if it is not there
+    /// Write the files into this folder, creating it if missing
     #[arg(short, long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// The namespace

@@ -6,10 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Debug, Args)]
 pub struct SecretsArgs {
-    /// The folder that holds `secrets/`: the root of the repository, or the folder that its source reads
+    /// Folder that contains `secrets/`: the root of the repository, or the folder that its source reads
     #[arg(long, value_name = "DIR", default_value = ".", global = true)]
     pub dir: PathBuf,
-    /// Your own age identity, which decrypts the cluster's; 'init' makes it
+    /// Your own age identity, which decrypts the cluster's; 'init' creates it
     #[arg(short, long, env = "MINIK8S_AGE_IDENTITY", value_name = "FILE", global = true)]
     pub identity: Option<PathBuf>,
     #[command(subcommand)]
@@ -18,14 +18,14 @@ pub struct SecretsArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum SecretsCommand {
-    /// Make the cluster's identity, and one of your own if you have none
+    /// Create the cluster's identity, and a personal one if you have none
     #[command(after_help = "Example: minik8s secrets init --node node-1=age1… --node node-2=age1…")]
     Init {
         /// A node that may decrypt secrets; 'minik8s get nodes -o wide' shows its recipient
         #[arg(long = "node", value_name = "NAME=RECIPIENT")]
         nodes: Vec<String>,
     },
-    /// Encrypt a secret; without --from the existing one, with its namespace and name recorded inside
+    /// Encrypt a secret; without --from, re-encrypt the existing one with its namespace and name recorded inside
     #[command(
         after_help = "Examples: minik8s secrets seal db --from db.env\n          printf 'password: x\\n' | minik8s secrets seal db -n shop --from -\n          \
                             minik8s secrets seal registry --shared --from config.json"
@@ -34,10 +34,10 @@ pub enum SecretsCommand {
     /// Change a secret in your editor; it is decrypted in memory only
     #[command(after_help = "Example: minik8s secrets edit db -n shop")]
     Edit(WhichSecret),
-    /// Make a new identity of the cluster and encrypt all secrets to it: after a node was lost or removed
+    /// Create a new cluster identity and re-encrypt all secrets to it, after a node was lost or removed
     #[command(after_help = "Example: minik8s secrets rotate")]
     Rotate,
-    /// Check that everyone who should can read the secrets
+    /// Check that every intended recipient can read the secrets
     #[command(
         after_help = "Examples: minik8s secrets check\n          minik8s secrets check --server http://127.0.0.1:7070\n\n\
                             Exit code: 0 all well, 1 something is not."
@@ -47,7 +47,7 @@ pub enum SecretsCommand {
         #[arg(long, value_name = "URL")]
         server: Option<String>,
     },
-    /// Who can decrypt the cluster's identity
+    /// List or change the recipients that can decrypt the cluster's identity
     #[command(
         after_help = "Examples: minik8s secrets recipients\n          minik8s secrets recipients add node-4 age1…"
     )]
@@ -65,11 +65,11 @@ pub struct WhichSecret {
     /// The namespace of the pods that use it; .sources for the credentials of the source NAME
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
-    /// For all namespaces
+    /// Share with all namespaces
     #[arg(long, conflicts_with = "namespace")]
     pub shared: bool,
-    /// Encrypt to these alone, recipients or their names, in place of the cluster (with -n .sources: of all reconcilers);
-    /// may be repeated; `cluster` is the cluster
+    /// Encrypt only to this recipient, given by value or by name, instead of the cluster (with -n .sources: instead
+    /// of all reconcilers); may be repeated; `cluster` stands for the cluster
     #[arg(long = "to", value_name = "RECIPIENT")]
     pub to: Vec<String>,
 }
@@ -81,21 +81,21 @@ pub struct SealArgs {
     /// The file with the values; - for standard input
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// How the values are written; by default by the file's ending
+    /// Format of the values; by default from the file extension
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<SecretFormat>,
-    /// The source that may use it, if it is not the one of the Cluster object, or the first; * for all
+    /// Source that may use the secret, if not that of the Cluster object or the first one; * for all
     #[arg(long, value_name = "NAME")]
     pub source: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SecretFormat {
-    /// A map from keys to texts in YAML or JSON.
+    /// A map from keys to strings in YAML or JSON.
     Map,
     /// Lines of NAME=value.
     Dotenv,
-    /// Any bytes: the one key `value`.
+    /// Arbitrary bytes, stored under the single key `value`.
     Opaque,
 }
 
@@ -103,17 +103,18 @@ pub enum SecretFormat {
 pub enum RecipientsChange {
     /// Let a node or a person decrypt the cluster's identity
     Add {
-        /// What to call it
+        /// Name of the recipient
         name: String,
-        /// Its age recipient: age1…
+        /// Age recipient: age1…
         recipient: String,
-        /// A reconciler: it decrypts credentials of sources (-n .sources) and no secret of a pod
+        /// Mark the recipient as a reconciler, which decrypts credentials of sources (-n .sources) but no secret of
+        /// a pod
         #[arg(long)]
         reconciler: bool,
     },
-    /// Take a node or a person off the list; 'rotate' then keeps new secrets from it
+    /// Remove a node or a person from the list; 'rotate' then keeps new secrets from it
     Remove {
-        /// Its name
+        /// Name of the recipient
         name: String,
     },
 }

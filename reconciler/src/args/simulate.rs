@@ -6,20 +6,19 @@ use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// Whose decisions.
     #[command(subcommand)]
     pub what: Simulated,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Simulated {
-    /// How many pods an autoscaler would have wanted
+    /// Simulate the pod count of an autoscaler under a recorded load
     #[command(after_help = SIMULATE_HPA_HELP)]
     Hpa(SimulateHpaArgs),
-    /// How many replicas a function would have, what they cost and how long callers wait
+    /// Simulate the replicas of a function, their cost and the waiting time of callers
     #[command(after_help = SIMULATE_FUNCTION_HELP)]
     Function(SimulateFunctionArgs),
-    /// One run of a workflow, with mocks for functions
+    /// Simulate a run of a workflow, with mocks for functions
     #[command(after_help = SIMULATE_WORKFLOW_HELP)]
     Workflow(SimulateWorkflowArgs),
 }
@@ -98,7 +97,7 @@ run says the same as Succeeded, Failed, TimedOut or Aborted.
 Exit code: 0 when the run succeeded, 1 when not, 2 when FILE, JSON or MOCKS can't be used or a
 function has no mock."#;
 
-/// How a simulation is printed.
+/// Output format of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SimulateFormat {
     /// For people: a chart of load and pods, or a line for each event of a run.
@@ -109,42 +108,42 @@ pub enum SimulateFormat {
 
 #[derive(Debug, Args)]
 pub struct SimulateHpaArgs {
-    /// The manifest of the autoscaler, in any spelling that a repository may have
+    /// Manifest of the autoscaler, in any form that a repository accepts
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The recorded load, as JSON
     #[arg(long, value_name = "TRACE")]
     pub trace: PathBuf,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: SimulateFormat,
 }
 
 #[derive(Debug, Args)]
 pub struct SimulateFunctionArgs {
-    /// The manifest of the function, in any spelling that a repository may have
+    /// Manifest of the function, in any form that a repository accepts
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// The calls, or what the decider sees, as JSON
+    /// The calls, or the decider's inputs, as JSON
     #[arg(long, value_name = "TRACE")]
     pub trace: PathBuf,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: SimulateFormat,
 }
 
 #[derive(Debug, Args)]
 pub struct SimulateWorkflowArgs {
-    /// The workflow: a manifest, or a state machine alone
+    /// The workflow: a manifest or a bare state machine
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// What it is run with; by default its params, else {}
+    /// Input of the run; by default the workflow's params, else {}
     #[arg(long, value_name = "JSON")]
     pub input: Option<String>,
-    /// What functions answer, as JSON
+    /// Mocked answers of functions, as JSON
     #[arg(long, value_name = "MOCKS")]
     pub mocks: Option<PathBuf>,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: SimulateFormat,
 }

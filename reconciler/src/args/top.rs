@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use super::{NamespaceArgs, OutputArgs, ServerArgs};
 
-/// Whose usage.
+/// Resource whose usage is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TopKind {
     /// Each pod.
@@ -18,27 +18,27 @@ pub enum TopKind {
     Functions,
 }
 
-/// What comes first.
+/// Sort key; the highest usage comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SortBy {
-    /// The most CPU.
+    /// CPU usage.
     Cpu,
-    /// The most memory.
+    /// Memory usage.
     Memory,
 }
 
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Of pods, of nodes, or of the calls of functions
+    /// Usage of pods or nodes, or the calls of functions
     #[arg(value_name = "KIND")]
     pub kind: TopKind,
-    /// The most first; by default in the order of their names
+    /// Sort by this usage, highest first; by default sorted by name
     #[arg(long, value_name = "WHAT")]
     pub sort_by: Option<SortBy>,
-    /// Each container of the pods
+    /// Show each container of the pods
     #[arg(long)]
     pub containers: bool,
-    /// Leave the header of the table out
+    /// Omit the table header
     #[arg(long)]
     pub no_headers: bool,
     #[command(flatten)]

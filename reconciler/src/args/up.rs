@@ -14,7 +14,7 @@ use crate::webhooks::WebhookArgs;
 pub struct UpArgs {
     #[command(flatten)]
     pub repo: RepoArgs,
-    /// Uses this etcd instead of running a private one; `private` goes back to that.
+    /// Uses this etcd instead of running a private one; `private` switches back.
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL")]
     pub etcd: Option<String>,
     #[command(flatten)]
@@ -22,10 +22,11 @@ pub struct UpArgs {
     /// Loopback port of the private etcd; the next one serves its peers [default: 7079].
     #[arg(long, env = "MINIK8S_ETCD_PORT", value_name = "PORT")]
     pub etcd_port: Option<u16>,
-    /// Where everything is kept.
+    /// Directory for all state.
     #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = DEFAULT_STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Keeps several Minik8s apart on one machine: names the bridge, the rules and the containers [default: mk8s].
+    /// Separates several instances of Minik8s on one machine: names the bridge, the rules and the containers
+    /// [default: mk8s].
     #[arg(long, env = "MINIK8S_INSTANCE", value_name = "NAME")]
     pub instance: Option<String>,
     /// Name of this node [default: the host name].
@@ -48,23 +49,23 @@ pub struct UpArgs {
     /// Addresses of all pods [default: 10.244.0.0/16].
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR")]
     pub cluster_cidr: Option<Ipv4Net>,
-    /// Another flag for `minik8s-agent run`, for example --agent-arg=--image-gc-high=90; may be given again.
-    /// A later `up` remembers them; an empty one, --agent-arg=, forgets them.
+    /// Additional flag for `minik8s-agent run`, for example --agent-arg=--image-gc-high=90; may be repeated.
+    /// A later `up` reuses these flags; an empty one, --agent-arg=, clears them.
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
     pub agent_arg: Vec<String>,
     /// Addresses of all services [default: 10.96.0.0/16].
     #[arg(long, env = "MINIK8S_SERVICE_CIDR", value_name = "CIDR")]
     pub service_cidr: Option<Ipv4Net>,
-    /// Goes on in the background once the node is up.
+    /// Continues in the background once the node is up.
     #[arg(long)]
     pub detach: bool,
 }
 
-/// The login at an etcd of others.
+/// Login for an external etcd.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EtcdLogin {
-    /// User of both daemons at the etcd of --etcd, where its authentication is on.
+    /// User for both daemons at the etcd given by --etcd, if it requires authentication.
     #[arg(long, env = "MINIK8S_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
     pub etcd_user: Option<String>,
     /// File with that user's password.
@@ -72,13 +73,13 @@ pub struct EtcdLogin {
     pub etcd_password_file: Option<PathBuf>,
 }
 
-/// Removes everything that 'minik8s up' made here: daemons, containers, bridge, rules, files.
+/// Removes everything that 'minik8s up' created here: daemons, containers, bridge, rules, files.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DownArgs {
-    /// The directory that 'minik8s up' was given.
+    /// The state directory given to 'minik8s up'.
     #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = DEFAULT_STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Ends only the daemons: pods, rules and files stay, and the next 'minik8s up' adopts them.
+    /// Stops only the daemons: pods, rules and files stay, and the next 'minik8s up' adopts them.
     #[arg(long)]
     pub keep_pods: bool,
 }

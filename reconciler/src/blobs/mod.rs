@@ -1,5 +1,5 @@
 //! Content of repository volumes and secrets (as ciphertext), by digest: kept on this reconciler's disk, served to
-//! agents, made again from the mirror when it is missing, removed when nothing refers to it.
+//! agents, rebuilt from the mirror when missing, removed when nothing refers to it.
 
 pub mod plan;
 mod serve;

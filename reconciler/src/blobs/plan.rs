@@ -1,4 +1,4 @@
-//! Which content goes. Pure.
+//! Selects the content to keep and to remove. Pure.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use schema::files::Files;
 use schema::records::JobOrder;
 use schema::snapshot::Snapshot;
 
-/// How long unreferenced content stays, for a push back to it and for slow agents.
+/// Time that unreferenced content stays, for a push that returns to it and for slow agents.
 pub const KEPT: SignedDuration = SignedDuration::from_hours(1);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// Still referred to: its hour begins anew.
+    /// Content that is still referenced: its hour restarts.
     pub keep: Vec<String>,
-    /// Nothing has referred to it for an hour.
+    /// Content without a reference for an hour.
     pub remove: Vec<String>,
 }
 
@@ -24,8 +24,8 @@ impl schema::control::Plan for Sweep {
     }
 }
 
-/// Digests that objects, templates, pods and orders of jobs refer to: a pod of a former revision may still wait for its
-/// files, and a removed job needs its login to be cancelled.
+/// Digests that objects, templates, pods and job orders refer to: a pod of a former revision may still wait for its
+/// files, and cancelling a removed job needs its login.
 pub fn live(snapshot: &Snapshot) -> BTreeSet<&str> {
     all(snapshot).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
 }
@@ -41,7 +41,7 @@ fn of_job(order: &JobOrder) -> impl Iterator<Item = &Files> {
     std::iter::once(&order.files).chain(order.former.iter().map(|former| &former.files))
 }
 
-/// Decides about what is on disk: digests, and when each was last referred to.
+/// Decides on the content on disk, given as digests with the time of the last reference.
 pub fn plan(on_disk: &[(String, Timestamp)], live: &BTreeSet<&str>, now: Timestamp) -> Sweep {
     let mut sweep = Sweep::default();
     for (digest, last) in on_disk {
@@ -58,7 +58,7 @@ pub fn plan(on_disk: &[(String, Timestamp)], live: &BTreeSet<&str>, now: Timesta
 mod tests {
     use super::*;
 
-    // Seen red without orders: the login of a removed job can't be fetched any more.
+    // Seen red without orders: the login of a removed job can no longer be fetched.
     #[test]
     fn what_an_order_names_is_live_without_its_object() {
         use schema::codec::encode;

@@ -1,7 +1,7 @@
 //! Opens content for an agent. Blocking.
 //!
-//! Reads the snapshot, the store and the mirrors; writes the store where something is missing in it. Only
-//! what a live object or pod refers to is given out.
+//! Reads the snapshot, the store and the mirrors; writes missing content to the store. Serves only content that a
+//! live object or pod refers to.
 
 use std::fs::File;
 use std::io;
@@ -35,12 +35,12 @@ pub enum BlobsError {
 pub struct Blobs {
     store: BlobStore,
     mirrors: PathBuf,
-    /// One archive is made at a time: libgit2 holds each of its files in memory whole.
+    /// Held while an archive is built, one at a time: libgit2 holds each file in memory whole.
     making: Arc<Mutex<()>>,
 }
 
 impl Blobs {
-    /// Below the state directory. Touches nothing.
+    /// Creates a reader of content below the state directory. No I/O.
     pub fn new(state_dir: &Path) -> Self {
         let mirrors = state_dir.join("reconciler").join("mirrors");
         Self { store: BlobStore::new(state_dir), mirrors, making: Arc::default() }
@@ -56,7 +56,7 @@ impl Blobs {
         if let Some(file) = self.store.open_verified(blob).map_err(failed)? {
             return Ok((file, blob.size));
         }
-        // Many agents may ask at once: the next one finds what the first one made.
+        // Many agents may ask at once: the next one finds the archive that the first one made.
         let _making = lock(&self.making);
         if let Some(file) = self.store.open(blob).map_err(failed)? {
             return Ok((file, blob.size));
@@ -66,10 +66,10 @@ impl Blobs {
         file.map(|file| (file, blob.size)).ok_or_else(|| BlobsError::Absent(digest.to_owned()))
     }
 
-    /// From the mirror: what a commit holds at a path never changes.
+    /// Rebuilds content from the mirror: a commit's content at a path never changes.
     fn make_again(&self, snapshot: &Snapshot, blob: &BlobRef) {
         for origin in origins(snapshot, blob) {
-            // A source's name is a file name; nothing else leads to a mirror.
+            // A source's name is a file name, so the path leads to a mirror and nowhere else.
             let Ok(repository) = Repository::open_bare(self.mirrors.join(origin.source)) else { continue };
             let Ok(commit) = Oid::from_str(origin.commit) else { continue };
             match self.make(&repository, commit, (origin.path, blob.kind)) {
@@ -103,8 +103,8 @@ struct Origin<'w> {
     path: &'w str,
 }
 
-/// Where what is live has this content from: the object whose content it is, objects that use it, templates and pods of a
-/// former revision, whose object is of another one by now. A pod whose object is gone may be of any source.
+/// Finds the origins of live content: the object whose content it is, objects that use it, and templates and pods
+/// of a former revision, whose object has moved on to another. A pod whose object is gone may be of any source.
 fn origins<'w>(snapshot: &'w Snapshot, blob: &BlobRef) -> Vec<Origin<'w>> {
     let path_in =
         |files: &'w Files| files.iter().find(|(_, of)| of.digest == blob.digest).map(|(path, _)| path);

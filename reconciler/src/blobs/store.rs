@@ -19,29 +19,29 @@ use sha2::{Digest as _, Sha256};
 
 use crate::git::content::{self, ContentError, Found};
 
-/// More files than this are not remembered as verified: they are read once more.
+/// Maximum number of files remembered as verified; beyond it files are read once more.
 const VERIFIED_MAX: usize = 10_000;
 
-/// `<state>/reconciler/blobs`.
+/// Content in `<state>/reconciler/blobs`.
 #[derive(Debug, Clone)]
 pub struct BlobStore {
     dir: PathBuf,
-    /// Inodes of files whose bytes were seen to be those of their digest.
+    /// Inodes of files whose content matched their digest.
     verified: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 impl BlobStore {
-    /// The store below `state_dir`. Touches nothing.
+    /// Creates a store below `state_dir`. No I/O.
     pub fn new(state_dir: &Path) -> Self {
         Self { dir: state_dir.join("reconciler").join("blobs"), verified: Arc::default() }
     }
 
-    /// The whole archive is there, by its size. Its digest is verified when it is opened.
+    /// True if the archive exists with the right size. Its digest is verified when it is opened.
     pub fn has(&self, blob: &BlobRef) -> bool {
         fs::metadata(self.path(&blob.digest)).is_ok_and(|meta| meta.is_file() && meta.len() == blob.size)
     }
 
-    /// Makes the archive of what was found at `path` of a commit and keeps it.
+    /// Builds and stores the archive of the entry found at `path` of a commit.
     pub fn make(
         &self,
         repository: &Repository,
@@ -52,7 +52,7 @@ impl BlobStore {
         self.keep_archive(path, |writer| content::archive(repository, found, path, is_secret, writer))
     }
 
-    /// Makes the archive of an object's values and keeps it.
+    /// Builds and stores the archive of an object's values.
     pub fn make_of(&self, values: &Values, path: &str) -> Result<BlobRef, ContentError> {
         let failed = |error| content::refused(error, path, path);
         let made = |writer| Ok((values.archive(writer).map_err(failed)?, BlobKind::Object));
@@ -77,13 +77,13 @@ impl BlobStore {
         Ok(blob)
     }
 
-    /// Opens an archive that was verified before by this process; none for any other.
+    /// Opens an archive already verified by this process; `None` for any other.
     pub fn open_verified(&self, blob: &BlobRef) -> io::Result<Option<File>> {
         let Some((file, inode)) = self.open_whole(blob)? else { return Ok(None) };
         Ok((lock(&self.verified).get(&blob.digest) == Some(&inode)).then_some(file))
     }
 
-    /// Opens an archive and verifies its digest. A wrong one is removed.
+    /// Opens an archive and verifies its digest. Removes a wrong one.
     pub fn open(&self, blob: &BlobRef) -> io::Result<Option<File>> {
         let Some((mut file, inode)) = self.open_whole(blob)? else { return Ok(None) };
         if lock(&self.verified).get(&blob.digest) == Some(&inode) {
@@ -124,7 +124,7 @@ impl BlobStore {
         for entry in entries.flatten() {
             let Ok(modified) = entry.metadata().and_then(|meta| meta.modified()) else { continue };
             let name = entry.file_name().to_string_lossy().into_owned();
-            // A killed run leaves a file with this prefix, which is removed with the others.
+            // A killed process leaves a file with this prefix, which is removed with the others.
             if is_digest(&name) || name.starts_with(".new-") {
                 found.push((name, Timestamp::try_from(modified).unwrap_or(Timestamp::UNIX_EPOCH)));
             }
@@ -132,7 +132,7 @@ impl BlobStore {
         Ok(found)
     }
 
-    /// Its hour begins anew.
+    /// Restarts the hour of an archive.
     pub fn keep(&self, name: &str) -> io::Result<()> {
         File::options().write(true).open(self.dir.join(name))?.set_modified(SystemTime::now())
     }

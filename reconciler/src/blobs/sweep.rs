@@ -1,4 +1,4 @@
-//! Removes content that nothing refers to any more. Reads the snapshot and the store.
+//! Removes content that is no longer referenced. Reads the snapshot and the store.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use schema::store::reflector::SnapshotReader;
 use super::plan::{self, Sweep};
 use super::store::BlobStore;
 
-/// The loop. Every reconciler has one: each keeps its own disk in bounds.
+/// Loop that limits the content on disk. Every reconciler runs one, for its own disk.
 pub struct SweepLoop {
     store: BlobStore,
     snapshot: SnapshotReader,

@@ -15,19 +15,19 @@ use super::error::CliError;
 use crate::view::{Problem, root_cause};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time for a whole answer; a little more than the API gives itself.
+/// Longest time for a whole answer; slightly longer than the API's own timeout.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest answer: 30,000 pods of 1 KiB twice over.
 const ANSWER_MAX_BYTES: usize = 64 * 1024 * 1024;
 
 pub(super) struct Client {
     server: Url,
-    /// Not reqwest's client: that makes itself ready for HTTPS, for which it reads all CAs of the machine, 45 ms a command.
+    /// Not reqwest's client, which prepares for HTTPS by loading all CAs of the machine: 45 ms per command.
     http: legacy::Client<HttpConnector, Body>,
 }
 
 impl Client {
-    /// A client of the API at `server`; `host:port` alone means HTTP.
+    /// Creates a client of the API at `server`; `host:port` alone means HTTP.
     pub(super) fn new(server: &str) -> Result<Self, CliError> {
         let full = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
         let wrong = |why: &str| {
@@ -44,7 +44,7 @@ impl Client {
         Ok(Self { server: url, http })
     }
 
-    /// The address, without a slash at its end.
+    /// The address, without a trailing slash.
     pub(super) fn server(&self) -> &str {
         self.server.as_str().trim_end_matches('/')
     }
@@ -81,7 +81,7 @@ impl Client {
         self.ask(request).await
     }
 
-    /// `GET /v1/<path>`, its body to be read as it comes.
+    /// `GET /v1/<path>` with a streamed body.
     pub(super) async fn stream(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Response, CliError> {
         let request = Request::new(Method::GET, self.url(path, query));
         tokio::time::timeout(ANSWER_TIMEOUT, self.send(request)).await.unwrap_or_else(|_| Err(self.silent()))

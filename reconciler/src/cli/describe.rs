@@ -100,7 +100,7 @@ async fn object(
             let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name];
             match client.get::<NodeDetail>(&["nodes", name], &[]).await {
                 Ok(detail) => node_page(&detail, screen, now),
-                // No agent of this name has come yet: all there is to show is what Git says of it.
+                // No agent of this name has registered yet: show the object from Git.
                 Err(error) if error.is_not_found() => match client.get::<ObjectDetail>(&path, &[]).await {
                     Ok(wanted) => object_page(&wanted, KindPage::Object, (screen, now))?,
                     Err(second) => return Err(if second.is_not_found() { error } else { second }),
@@ -127,7 +127,7 @@ async fn object(
     write_out(&page)
 }
 
-/// The revision of this name, as `get revision NAME` takes it, or `SOURCE/NUMBER`.
+/// Finds a revision by name, as accepted by `get revision NAME`, or by `SOURCE/NUMBER`.
 fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionView, CliError> {
     let is_it = |row: &&RevisionView| {
         let full = || format!("{}/{}", row.revision.source, row.revision.sequence);
@@ -137,7 +137,7 @@ fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionV
     let first = found
         .next()
         .ok_or_else(|| CliError::NotFound(format!("revision {name} not found; see 'minik8s history'")))?;
-    // A branch may come back to an old commit: the newest time counts.
+    // A branch may return to an old commit: the newest revision counts.
     match found.find(|other| other.revision.source != first.revision.source) {
         None => Ok(first),
         Some(other) => {
@@ -151,7 +151,7 @@ fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionV
     }
 }
 
-/// Why a commit has no verdict yet.
+/// Reason that a commit has no verdict yet.
 fn waits_for(state: &WaitState) -> String {
     match state.why.as_str() {
         "" => "not yet: its objects are healthy, and must stay so for a moment".to_owned(),
@@ -159,7 +159,7 @@ fn waits_for(state: &WaitState) -> String {
     }
 }
 
-/// `undecided`: why there is no verdict yet, if there is none.
+/// Page of a revision. `undecided` is the reason for a missing verdict.
 pub(super) fn revision_page(row: &RevisionView, undecided: &str, screen: Screen) -> String {
     let mut page = Page::default();
     let revision = &row.revision;
@@ -197,7 +197,7 @@ pub(super) fn revision_page(row: &RevisionView, undecided: &str, screen: Screen)
     page.0
 }
 
-/// What all objects have, and what is reported of one of this kind.
+/// Page of an object: the common fields, plus the status of some kinds.
 fn object_page(
     object: &ObjectDetail,
     kind: KindPage,

@@ -1,4 +1,4 @@
-//! What can go wrong in a reading command; each as one line that says what to do.
+//! Errors of commands, each as one line that says what to do.
 
 use std::io;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ pub enum CliError {
         "cannot read the answer of {url}: {why}; see whether --server names a reconciler of this version"
     )]
     ReadAnswer { url: String, why: String },
-    /// `minik8s plan` can't make one. Its exit code is 1, because 2 means that something changes.
+    /// Failure of `minik8s plan`. Its exit code is 1, because 2 means that something changes.
     #[error("{0}")]
     Plan(String),
     #[error("{0}")]
@@ -37,7 +37,7 @@ impl CliError {
         }
     }
 
-    /// The same, which ends with 1.
+    /// Converts a usage error to a plan error, which exits with 1.
     pub(super) fn without_usage(self) -> Self {
         match self {
             Self::Usage(why) => Self::Plan(why),
@@ -45,7 +45,7 @@ impl CliError {
         }
     }
 
-    /// The reader of our output went away.
+    /// True if the reader of the output went away.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -54,7 +54,7 @@ impl CliError {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Trying again may help: no answer, or the reconciler itself waits for something.
+    /// True if a retry may help: no answer, or the reconciler itself waits for something.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Reach { .. } | Self::Refused { status: 500.., .. })
     }

@@ -1,4 +1,4 @@
-//! `minik8s events`: what happened, oldest first; with `-w` also what happens next.
+//! `minik8s events`: events, oldest first; with `-w` also new ones.
 
 use super::client::Client;
 use super::error::CliError;
@@ -6,7 +6,7 @@ use super::get;
 use crate::args::{EventsArgs, GetArgs, Resource, ResourceKind, Resources};
 
 pub(super) async fn run(args: &EventsArgs) -> Result<(), CliError> {
-    // A wrong address is reported before anything else, as everywhere.
+    // A wrong address is reported before anything else, as in every command.
     Client::new(&args.server.server)?;
     let (kind, name) = match args.object.as_deref() {
         Some(object) => object_of(object).map(|(kind, name)| (kind, Some(name)))?,

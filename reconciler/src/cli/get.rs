@@ -1,4 +1,4 @@
-//! `minik8s get` and `minik8s history`: lists, or one of them.
+//! `minik8s get` and `minik8s history`: lists or single objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
     about(args, None).await
 }
 
-/// As [`run`]; of events only those of objects of `kind`, if one is given.
+/// Runs `get`, with events limited to objects of `kind_of_events` if given.
 pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
     let all = &args.resources.0;
@@ -90,17 +90,17 @@ async fn one_kind(
 struct What<'a> {
     client: &'a Client,
     kind: ResourceKind,
-    /// Other kinds are listed beside it.
+    /// Set if other kinds are listed too.
     several: bool,
     namespace: Option<&'a str>,
-    /// All if there are none.
+    /// Names of the objects to show; every object if empty.
     names: Vec<&'a str>,
-    /// Events: of objects of this kind.
+    /// Kind of the objects whose events are shown.
     about: Option<String>,
     args: &'a GetArgs,
 }
 
-/// A list, and whether there is more of it.
+/// A list, and the cursor of the next page if there is one.
 #[derive(serde::Deserialize)]
 struct Fetched<T> {
     items: Vec<T>,
@@ -108,7 +108,7 @@ struct Fetched<T> {
 }
 
 impl What<'_> {
-    /// The one name, if the page of one is asked for.
+    /// The name, if exactly one object is requested.
     fn only(&self) -> Option<&str> {
         match self.names.as_slice() {
             [only] if !self.args.watch && self.args.selector.is_none() => Some(only),
@@ -126,7 +126,7 @@ impl What<'_> {
         }
     }
 
-    /// The workflow whose runs are asked for, if a run is not named otherwise.
+    /// Workflow whose runs are requested, unless a run is named by `WORKFLOW/ID`.
     fn workflow(&self) -> Option<&str> {
         match self.names.as_slice() {
             [only] if self.kind == ResourceKind::Run && !only.contains('/') => self.namespace.map(|_| *only),
@@ -134,7 +134,7 @@ impl What<'_> {
         }
     }
 
-    /// What the server is to choose by: always for events, of which it gives only the newest.
+    /// Filters applied by the server. Events are always filtered there, because the server returns only the newest.
     fn query(&self) -> Vec<(&'static str, &str)> {
         let kind = self.kind;
         let namespace = self.namespace.filter(|_| kind.is_namespaced());
@@ -153,7 +153,7 @@ impl What<'_> {
         all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
-    /// One object that has a page of its own: the page as JSON or YAML, its row as a table.
+    /// Prints one object that has its own page: the page as JSON or YAML, its row as a table.
     async fn one<D, R>(&self, path: &[&str], row: impl Fn(&D) -> &R) -> Result<(), CliError>
     where
         D: DeserializeOwned + serde::Serialize,
@@ -170,7 +170,7 @@ impl What<'_> {
         }
     }
 
-    /// Objects that have pages of their own: the one that is asked for, or a list.
+    /// Prints objects that have their own pages: the requested one, or a list.
     async fn paged<D, R>(&self, plural: &str, row: impl Fn(&D) -> &R) -> Result<(), CliError>
     where
         D: DeserializeOwned + serde::Serialize,
@@ -182,7 +182,7 @@ impl What<'_> {
         }
     }
 
-    /// Objects of a kind, each kind with the columns of its own page.
+    /// Prints objects of a kind, with the columns of that kind.
     async fn of_kind(&self, kind: Kind) -> Result<(), CliError> {
         match (kinds::of(kind).page, self.only()) {
             (KindPage::Pod, _) => self.paged::<PodDetail, PodView>("pods", |detail| &detail.row).await,
@@ -212,7 +212,7 @@ impl What<'_> {
         }
     }
 
-    /// Runs; one in full if its workflow and id are given.
+    /// Prints runs, or one in full if its workflow and id are given.
     async fn runs(&self) -> Result<(), CliError> {
         match self.only().and_then(|name| name.split_once('/')) {
             Some((workflow, id)) => {
@@ -223,7 +223,7 @@ impl What<'_> {
         }
     }
 
-    /// A node, or what Git says of one whose agent has not come yet.
+    /// Prints a node, or its object from Git if its agent has not registered yet.
     async fn node(&self, name: &str) -> Result<(), CliError> {
         let registered = self.one::<NodeDetail, NodeView>(&["nodes", name], |detail| &detail.row).await;
         match registered {
@@ -240,7 +240,7 @@ impl What<'_> {
         let mut query = self.query();
         let mut fetched = self.client.get::<Fetched<T>>(path, &query).await?;
         if fetched.items.is_empty() && self.workflow().is_some() {
-            // It may be the id of a run.
+            // The name may be the id of a run.
             query.retain(|(key, _)| *key != "workflow");
             fetched = self.client.get::<Fetched<T>>(path, &query).await?;
         }
@@ -265,7 +265,7 @@ impl What<'_> {
         let missing: Vec<&str> =
             self.names.iter().copied().filter(|name| !items.iter().any(|item| item.is_named(name))).collect();
         if !missing.is_empty() {
-            // Those that are there are shown all the same, as kubectl does.
+            // Existing objects are still shown, as kubectl does.
             if !items.is_empty() {
                 print_list(&items, self.args.output.output, self.shape())?;
             }
@@ -319,7 +319,7 @@ impl What<'_> {
     }
 }
 
-/// The items that are new or differ from the last look in more than their age.
+/// Items that are new, or differ from the last poll in more than their age.
 fn only_changed<'a, T: Listed>(
     items: &'a [T],
     seen: &mut BTreeMap<String, serde_json::Value>,

@@ -1,4 +1,4 @@
-//! `minik8s logs`: bytes of a container's output, as they come; of several pods line by line.
+//! `minik8s logs`: streams the output of a container; the output of several pods line by line.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ pub(super) mod results;
 
 use printing::{broken_off, print_as_it_comes};
 
-/// Most pods whose logs are followed at once: each holds a connection to its node.
+/// Maximum number of pods followed concurrently: each holds a connection to its node.
 const FOLLOWED_MAX: usize = 16;
-/// Lines of each pod that a selector begins with, as kubectl does.
+/// Default `--tail` for each pod of a selector, as in kubectl.
 const TAIL_OF_MANY: u64 = 10;
 /// A longer line is printed in parts.
 const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -69,7 +69,7 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What the replicas of a function wrote, or the build of its image.
+/// Prints the logs of a function's replicas, or of its image's build.
 async fn of_function(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
     let namespace = args.namespace.as_str();
     if args.build {
@@ -86,7 +86,7 @@ async fn of_function(client: &Client, args: &LogsArgs, name: &str) -> Result<(),
     print_all(client, args, &pods, &selector).await
 }
 
-/// What the functions wrote that a run called, as far as their replicas are still there.
+/// Prints the logs of the functions that a run called, as far as their replicas still exist.
 async fn of_run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
     let Some((workflow, id)) = name.split_once('/') else {
         return Err(CliError::Usage(format!("write run/WORKFLOW/{name}; see 'minik8s get runs'")));
@@ -110,7 +110,7 @@ async fn of_run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliE
     Ok(())
 }
 
-/// The logs of all replicas of a function; none without replicas.
+/// Logs of all replicas of a function; `None` without replicas.
 async fn log_of_function(
     client: &Client,
     args: &LogsArgs,
@@ -123,7 +123,7 @@ async fn log_of_function(
     let mut all = None;
     for pod in &pods {
         let log = all.get_or_insert_with(Vec::new);
-        // One that does not run yet has none.
+        // A replica that does not run yet has no log.
         let stamped: &[(&str, &str)] = if args.timestamps { &[("timestamps", "true")] } else { &[] };
         let Ok(answer) = client.stream(&["logs", namespace, &pod.name], stamped).await else { continue };
         let mut chunks = answer.bytes_stream();
@@ -148,7 +148,7 @@ async fn open(client: &Client, args: &LogsArgs, pod: &str, tail: Option<u64>) ->
     client.stream(&["logs", &args.namespace, pod], &query).await
 }
 
-/// One log after the other, or line by line when followed. A pod without a log does not hide the others'.
+/// Prints the logs in sequence, or interleaved by line when followed. A pod without a log does not hide the others'.
 async fn print_all(
     client: &Client,
     args: &LogsArgs,
@@ -186,7 +186,7 @@ async fn print_all(
         .map_or(Ok(()), |_| Err(CliError::NotReached("some logs can't be shown, see above".to_owned())))
 }
 
-/// Whole lines, so that those of several pods do not mix, each behind the pod's name.
+/// Prints whole lines, so that lines of several pods do not mix, each prefixed with the pod's name.
 async fn print_lines(client: &Client, args: &LogsArgs, pod: &str, answer: Response) -> Result<(), CliError> {
     let mut chunks = answer.bytes_stream();
     let only = args.activation.as_ref().map(|id| format!("[{id}] "));
@@ -198,18 +198,18 @@ async fn print_lines(client: &Client, args: &LogsArgs, pod: &str, answer: Respon
     write_bytes(&lines.end())
 }
 
-/// What came of a line that is not at its end.
+/// Splits a stream into lines and buffers the incomplete last line.
 struct Lines {
     prefix: String,
-    /// What lines begin with that count, behind their time if they have one.
+    /// Prefix that selects lines, after the timestamp if they have one.
     only: Option<String>,
-    /// Each line begins with its time and a space.
+    /// Set if each line begins with its timestamp and a space.
     stamped: bool,
     rest: Vec<u8>,
 }
 
 impl Lines {
-    /// The lines that are whole with this.
+    /// Returns the lines that `bytes` completes.
     fn take(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -221,7 +221,7 @@ impl Lines {
         out
     }
 
-    /// The line as far as it came.
+    /// Returns the buffered line, even if incomplete.
     fn end(&mut self) -> Vec<u8> {
         let mut line = std::mem::take(&mut self.rest);
         if line.is_empty() || !self.counts(&line) {
@@ -243,7 +243,7 @@ impl Lines {
     }
 }
 
-/// `NAME` or `KIND/NAME`; `otherwise` says what is wrong with another kind.
+/// Parses `NAME` or `KIND/NAME`; `otherwise` is the error for another kind.
 fn name_of(text: &str, kind: Kind, otherwise: &str) -> Result<String, CliError> {
     if !text.contains('/') {
         return Ok(text.to_owned());
@@ -259,7 +259,7 @@ fn name_of(text: &str, kind: Kind, otherwise: &str) -> Result<String, CliError> 
 mod tests {
     use super::*;
 
-    // Seen red with the rest of a chunk written at once.
+    // Seen red with the rest of a chunk written immediately.
     #[test]
     fn lines_of_several_pods_are_whole_whatever_the_chunks_are() {
         let mut lines = Lines { prefix: "[a] ".to_owned(), only: None, stamped: false, rest: Vec::new() };

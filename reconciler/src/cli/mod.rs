@@ -1,6 +1,6 @@
-//! The subcommands: each asks the reconciler's API, decides how it looks, prints it.
+//! Subcommands: each queries the reconciler's API, formats the answer and prints it.
 //!
-//! Knows only the views. Nothing here can change what should run.
+//! Depends only on the views. Nothing here can change desired state.
 
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ use print::output::{complain, write_out};
 const BY_HAND: &str = "what runs is what the repository says, and no command changes it; commit the change and \
                        push it, then 'minik8s wait --for healthy'; 'minik8s plan' shows beforehand what it would do";
 
-/// Runs one command; what goes wrong is one line on stderr.
+/// Runs one command; prints an error as one line on stderr.
 pub async fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Up(args) => return exit(up::run(*args).await),
@@ -69,7 +69,7 @@ pub async fn run(cli: Cli) -> ExitCode {
     code(outcome.map(|()| ExitCode::SUCCESS))
 }
 
-/// The exit code; what went wrong is one line on stderr.
+/// Converts an outcome to the exit code; prints an error as one line on stderr.
 fn code(outcome: Result<ExitCode, CliError>) -> ExitCode {
     match outcome {
         Ok(code) => code,

@@ -1,4 +1,4 @@
-//! `minik8s serve`: flags to configuration to the daemon, until SIGTERM or Ctrl-C.
+//! `minik8s serve`: turns flags into the configuration and runs the daemon until SIGTERM or Ctrl-C.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     // Boxed: the daemon is far larger than all other commands, which share its stack.
     let mut daemon = Box::pin(crate::daemon::serve(config, shutdown.clone()));
-    // All arms only wait: nothing is lost when one is dropped, and the daemon goes on.
+    // Cancel-safe: every arm only waits, and the daemon continues.
     tokio::select! {
         served = &mut daemon => return served.map(|()| ExitCode::SUCCESS),
         _ = terminate.recv() => {}

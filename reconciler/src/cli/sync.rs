@@ -1,4 +1,4 @@
-//! `minik8s sync`: asks for a look at the repository now; with `--wait`, until it is over.
+//! `minik8s sync`: requests a sync now; with `--wait`, waits for its end.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::args::SyncArgs;
 use crate::view::{ClusterStatus, RequestView, SourceView, SyncAccepted, short};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a request may take to be seen by the reconciler that wrote it.
+/// Longest time until the reconciler that wrote a request reads it back.
 const REQUEST_SEEN_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
@@ -24,7 +24,7 @@ pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
     }
     let asked = Asked { client: &client, deadline: Instant::now() + args.timeout, timeout: args.timeout };
     match (&accepted.note, accepted.requests.as_slice()) {
-        // etcd is away: all that can be seen is the loop of the reconciler that was asked.
+        // etcd is unavailable: only the loop of this reconciler can be observed.
         (Some(note), _) => asked.until_looked(accepted.at, note).await?,
         (None, ids) => {
             for id in ids {
@@ -39,7 +39,7 @@ pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
     if whys.is_empty() { Ok(()) } else { Err(CliError::NotReached(whys.join("; "))) }
 }
 
-/// Why what the source shows is not applied whole, if it is not.
+/// Reason that the observed commit is not fully applied; `None` if it is.
 fn not_whole(source: &SourceView) -> Option<String> {
     let (name, status) = (&source.status.name, &source.status);
     let what = match status.state {
@@ -62,13 +62,13 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Until the leader has looked and answered.
+    /// Waits until the leader has answered the request.
     async fn until_answered(&self, id: &str) -> Result<(), CliError> {
         let seen_by = Instant::now() + REQUEST_SEEN_MAX;
         loop {
             let why = match self.client.get::<RequestView>(&["requests", id], &[]).await {
                 Ok(request) if request.status != "Waiting" => return Ok(()),
-                // The source says why, and a failed look is the end of this one.
+                // The source reports the reason, and a failed sync completes the request.
                 Ok(request) if self.has_failed(&request).await? => return Ok(()),
                 Ok(request) => request.why,
                 Err(CliError::Refused { status: 404, .. }) if Instant::now() < seen_by => String::new(),
@@ -78,7 +78,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The source could not be looked at since it was asked for.
+    /// True if a sync since the request has failed for the source.
     async fn has_failed(&self, request: &RequestView) -> Result<bool, CliError> {
         let status: ClusterStatus = self.client.get(&["status"], &[]).await?;
         let ran = status

@@ -1,4 +1,4 @@
-//! `minik8s top`: what pods and nodes use, and the calls of functions.
+//! `minik8s top`: usage of pods and nodes, and calls of functions.
 
 use std::cmp::Reverse;
 
@@ -51,7 +51,7 @@ pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
     }
 }
 
-/// A function by its calls.
+/// Row of a function's calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct CallsRow(FunctionView);
@@ -73,7 +73,7 @@ impl Listed for CallsRow {
     }
 }
 
-/// The most first; without a sample last. Equal ones stay by name.
+/// Sorts by usage, highest first, items without a sample last. Equal items stay sorted by name.
 fn sort<T>(items: &mut [T], by: Option<SortBy>, used: impl Fn(&T) -> &Use) {
     match by {
         None => {}
@@ -119,7 +119,7 @@ fn bytes(of: Option<Memory>) -> String {
     of.map(Memory::readable).unwrap_or_default()
 }
 
-/// `100m/500m`: what is set aside, and the most it may be.
+/// Request and limit as `100m/500m`.
 fn bounds(requested: String, limit: String) -> String {
     let shown = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     format!("{}/{}", shown(requested), shown(limit))

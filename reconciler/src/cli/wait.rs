@@ -1,4 +1,4 @@
-//! `minik8s wait`: asks until the goal is reached, can't be reached, or the time is over.
+//! `minik8s wait`: polls until the goal is reached, can't be reached, or the time is over.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) async fn run(args: &WaitArgs) -> Result<(), CliError> {
     write_out(&line)
 }
 
-/// The state in which the goal is reached.
+/// Polls until the goal is reached and returns the state.
 pub(super) async fn until(
     client: &Client,
     goal: Goal,
@@ -41,7 +41,7 @@ pub(super) async fn until(
     loop {
         let asked = client.get::<WaitState>(&["wait-state"], &query);
         let now = match tokio::time::timeout_at(deadline, asked).await {
-            // The answer takes longer than there is time: what was last heard stands.
+            // The answer takes longer than the remaining time: the last known reason stands.
             Err(_) => why.clone(),
             Ok(Ok(state)) if is_reached(&state, goal) => return Ok(state),
             Ok(Ok(state)) => {
@@ -74,7 +74,7 @@ fn is_reached(state: &WaitState, goal: Goal) -> bool {
     }
 }
 
-/// Why the goal is not reached, and whether the rest of the commit is applied.
+/// Reason that the goal is not reached; says if the rest of the commit is applied.
 fn in_part(goal: Goal, state: WaitState) -> String {
     match (goal, state.missing) {
         (Goal::Synced, Some(missing)) => {

@@ -1,6 +1,6 @@
-//! The settings of `minik8s serve`: flags as typed ([`ServeArgs`]) and checked ([`ServeConfig`]).
+//! Settings of `minik8s serve`: flags as typed ([`ServeArgs`]) and validated ([`ServeConfig`]).
 //!
-//! Reads flags and `MINIK8S_*`; checks all that can be checked without looking at the world.
+//! Reads flags and `MINIK8S_*`; checks everything that needs no I/O.
 
 mod log;
 mod repo;
@@ -24,20 +24,20 @@ pub use log::{LogArgs, LogFormat};
 pub use repo::{RepoArgs, flag_of};
 pub use sources::{identity_file, read_sources};
 
-/// Where the private etcd of `minik8s up` listens.
+/// Default address of the private etcd of `minik8s up`.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
 pub const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub const DEFAULT_SERVICE_CIDR: &str = "10.96.0.0/16";
 
-/// A larger range than 10.0.0.0/8 does not exist in private address space.
+/// Shortest prefix of the pod range: private address space has no larger range than 10.0.0.0/8.
 const CLUSTER_PREFIX_MIN: u8 = 8;
-/// A smaller one does not hold the /24 of a single node.
+/// Longest prefix of the pod range: a smaller range does not hold the /24 of a single node.
 const CLUSTER_PREFIX_MAX: u8 = 24;
-/// The largest range of services that Kubernetes takes.
+/// Shortest prefix of the service range, as in Kubernetes.
 const SERVICE_PREFIX_MIN: u8 = 12;
-/// The smallest that holds the reserved addresses and some services.
+/// Longest prefix of the service range that holds the reserved addresses and some services.
 const SERVICE_PREFIX_MAX: u8 = 26;
 
 #[derive(Debug, Clone, Args)]
@@ -47,7 +47,7 @@ pub struct ServeArgs {
     /// etcd's client addresses
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
     pub etcd: Vec<String>,
-    /// User at etcd, where its authentication is on
+    /// etcd user, if etcd has authentication enabled
     #[arg(long, env = "MINIK8S_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
     pub etcd_user: Option<String>,
     /// File with that user's password
@@ -59,7 +59,7 @@ pub struct ServeArgs {
     /// Address of the read-only API
     #[arg(long, env = "MINIK8S_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
-    /// Where agents reach that API; by default found from --listen and the way to etcd
+    /// URL at which agents reach that API; by default found from --listen and the route to etcd
     #[arg(long, env = "MINIK8S_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
     /// Range of pod addresses; every node gets a /24 of it
@@ -79,29 +79,29 @@ pub struct ServeArgs {
 
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
-    /// The repositories, at least one; no two of one name.
+    /// The repositories, at least one, with unique names.
     pub sources: Vec<SourceConfig>,
     pub etcd: Access,
-    /// Directory below which this daemon keeps `reconciler/`.
+    /// Directory that holds this daemon's `reconciler/`.
     pub state_dir: PathBuf,
     pub listen: SocketAddr,
-    /// `http://host:port` of it for agents, without `/` at its end; none if not given.
+    /// URL of the API for agents, `http://host:port` without a trailing `/`; `None` if not given.
     pub advertise: Option<String>,
     pub settings: Settings,
-    /// Where webhooks are let in; none if they stay out.
+    /// Settings of webhooks; `None` if webhooks are off.
     pub webhooks: Option<WebhookConfig>,
     pub name: String,
     pub log: LogArgs,
 }
 
 impl ServeConfig {
-    /// The part of the state directory that is this daemon's own.
+    /// This daemon's own part of the state directory.
     pub fn own_dir(&self) -> PathBuf {
         self.state_dir.join("reconciler")
     }
 }
 
-/// A flag that can't be. One line: what, why, what to do.
+/// An invalid flag. One line: problem, reason, remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {value}: {why}; {help}")]
 pub struct ConfigError {
@@ -149,12 +149,12 @@ impl TryFrom<ServeArgs> for ServeConfig {
     }
 }
 
-/// Checks what names repositories, as `serve` will, before anything is started for them.
+/// Checks the flags that name repositories, as `serve` does, before anything is started for them.
 pub fn check_repo(args: &RepoArgs) -> Result<(), ConfigError> {
     sources_of(args.clone(), Path::new(DEFAULT_STATE_DIR)).map(drop)
 }
 
-/// The one of the flags, or those of the file.
+/// Returns the source in the flags, or those in the file.
 fn sources_of(args: RepoArgs, state_dir: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let Some(file) = &args.sources else { return Ok(vec![args.try_into()?]) };
     if let Some(flag) = args.flag_of_single() {
@@ -259,7 +259,7 @@ fn name(name: Option<String>) -> Result<String, ConfigError> {
     Ok(name)
 }
 
-/// Reads `500ms`, `5s`, `2m`, `1h`; fractions as `1.5s`.
+/// Parses `500ms`, `5s`, `2m`, `1h`, and fractions such as `1.5s`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a time; write a number with ms, s, m or h, for example 5s");
     let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;

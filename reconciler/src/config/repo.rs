@@ -1,7 +1,6 @@
-//! Flags that name a repository, shared by every command that needs one, and what they mean.
+//! Flags that name a repository, shared by every command that needs one.
 //!
-//! All are optional: `up` fills what is absent from what an earlier `up` recorded, `serve` from the
-//! defaults below.
+//! All are optional: `up` fills absent flags from the record of an earlier `up`, `serve` from the defaults below.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,22 +13,22 @@ use serde_json::{Map, Value};
 use super::{ConfigError, parse_duration};
 use crate::git::{Credentials, Reference, SignaturePolicy, SourceConfig};
 
-/// More often is a load on the Git server that a webhook spares it.
+/// Shortest poll interval: a webhook spares the Git server the load of more frequent polls.
 const POLL_MIN: Duration = Duration::from_millis(100);
-/// Less often is more likely a mistyped unit.
+/// Longest poll interval: a longer one is more likely a mistyped unit.
 const POLL_MAX: Duration = Duration::from_secs(24 * 3600);
 pub(super) const POLL_DEFAULT: Duration = Duration::from_secs(5);
 pub(super) const BRANCH_DEFAULT: &str = "main";
 const SOURCE_DEFAULT: &str = "main";
 
-/// One repository by flags, or several by a file.
+/// A repository by flags, or several by a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RepoArgs {
     /// Repository with the manifests: a path, file://, https://, ssh:// or user@host:path
     #[arg(long, env = "MINIK8S_REPO", value_name = "URL")]
     pub repo: Option<String>,
-    /// File with a list of several repositories, instead of --repo and the flags that go with it
+    /// File with a list of several repositories, instead of --repo and its related flags
     #[arg(long, env = "MINIK8S_SOURCES", value_name = "FILE")]
     pub sources: Option<PathBuf>,
     /// Branch to follow [default: main]
@@ -38,7 +37,7 @@ pub struct RepoArgs {
     /// Tag to follow instead of a branch
     #[arg(long, env = "MINIK8S_TAG", value_name = "NAME", conflicts_with = "commit")]
     pub tag: Option<String>,
-    /// Commit to stay at instead of a branch
+    /// Commit to pin instead of following a branch
     #[arg(long, env = "MINIK8S_COMMIT", value_name = "SHA")]
     pub commit: Option<String>,
     /// Folder of the repository with the manifests [default: its root]
@@ -47,11 +46,11 @@ pub struct RepoArgs {
     /// Name of this source in status and history [default: main]
     #[arg(long, env = "MINIK8S_SOURCE", value_name = "NAME")]
     pub source: Option<String>,
-    /// Time between two looks at the repository [default: 5s]
+    /// Interval between polls of the repository [default: 5s]
     #[arg(long, env = "MINIK8S_POLL", value_name = "TIME", value_parser = parse_duration)]
     #[serde(with = "duration_text")]
     pub poll: Option<Duration>,
-    /// Apply a commit whole or not at all, instead of leaving out the files that are wrong
+    /// Apply a commit as a whole or not at all, instead of leaving out invalid files
     #[arg(long, env = "MINIK8S_STRICT", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub strict: Option<bool>,
     /// File with a token for https://
@@ -60,7 +59,7 @@ pub struct RepoArgs {
     /// Environment variable with a token for https://
     #[arg(long, env = "MINIK8S_TOKEN_ENV", value_name = "NAME")]
     pub token_env: Option<String>,
-    /// User that goes with the token; by default what GitHub, GitLab, Gitea and Bitbucket take
+    /// Username sent with the token; the default suits GitHub, GitLab, Gitea and Bitbucket
     #[arg(long, env = "MINIK8S_GIT_USERNAME", value_name = "NAME")]
     pub git_username: Option<String>,
     /// File with the only CA certificates to trust for https://
@@ -72,30 +71,30 @@ pub struct RepoArgs {
     /// File with the host keys for ssh://
     #[arg(long, env = "MINIK8S_KNOWN_HOSTS", value_name = "FILE")]
     pub known_hosts: Option<PathBuf>,
-    /// Apply only commits that one of these signed by SSH; OpenSSH's allowed_signers format
+    /// Apply only commits with an SSH signature of one of these signers; OpenSSH's allowed_signers format
     #[arg(long, env = "MINIK8S_ALLOWED_SIGNERS", value_name = "FILE")]
     pub allowed_signers: Option<PathBuf>,
-    /// Apply only commits that one of these public keys signed by GPG; armored or binary
+    /// Apply only commits with a GPG signature of one of these public keys; armored or binary
     #[arg(long, env = "MINIK8S_GPG_KEYS", value_name = "FILE")]
     pub gpg_keys: Option<PathBuf>,
 }
 
-/// Fields that mean something for one repository only.
+/// Fields that apply to a single repository only.
 const OF_ONE_REPO: [&str; 8] =
     ["branch", "tag", "commit", "path", "tokenFile", "tokenEnv", "gitUsername", "sshKey"];
-/// Fields of which one excludes the others.
+/// Groups of mutually exclusive fields.
 const EXCLUSIVE: [&[&str]; 2] = [&["branch", "tag", "commit"], &["tokenFile", "tokenEnv"]];
 
 impl RepoArgs {
-    /// The fields that are given. None of them if a path is not UTF-8, which [`RepoArgs::absolute`] refuses.
+    /// The fields that are set. Empty if a path is not UTF-8, which [`RepoArgs::absolute`] rejects.
     fn given(&self) -> Map<String, Value> {
         let fields = serde_json::to_value(self).ok().and_then(|value| value.as_object().cloned());
         fields.into_iter().flatten().filter(|(_, value)| !value.is_null()).collect()
     }
 
-    /// What is absent here is taken from `earlier`, unless that would contradict: a repository by
-    /// flags and a file of sources, one reference and another, one kind of token and another. Of
-    /// another repository, see [`RepoArgs::not_carried_over`]. Both are [`RepoArgs::absolute`].
+    /// Fills absent fields from `earlier`, unless that would contradict: a repository by flags and a file of
+    /// sources, one reference and another, one kind of token and another. For another repository, see
+    /// [`RepoArgs::not_carried_over`]. Both are [`RepoArgs::absolute`].
     #[must_use]
     pub fn over(self, earlier: &RepoArgs) -> Self {
         if self.sources.is_some() {
@@ -115,7 +114,8 @@ impl RepoArgs {
         serde_json::from_value(Value::Object(fields)).expect("the fields of two RepoArgs make one")
     }
 
-    /// Flags of `earlier` that do not hold for another repository. Who may sign is kept, so that no more is let in.
+    /// Flags of `earlier` that do not apply to another repository. The allowed signers are kept, so that no more
+    /// commits are accepted.
     pub fn not_carried_over(&self, earlier: &RepoArgs) -> Vec<String> {
         if self.sources.is_some() || !self.is_another_repo(earlier) {
             return Vec::new();
@@ -130,7 +130,7 @@ impl RepoArgs {
         self.repo.is_some() && earlier.repo.is_some() && self.repo != earlier.repo
     }
 
-    /// Absolute paths: a relative one would mean something else to a child, and to the next `up`.
+    /// Makes paths absolute: a relative one would mean something else to a child process, and to the next `up`.
     pub fn absolute(mut self) -> anyhow::Result<Self> {
         self.repo = self.repo.map(|repo| absolute_if_path(&repo)).transpose()?;
         let files = [
@@ -150,20 +150,21 @@ impl RepoArgs {
         Ok(self)
     }
 
-    /// Variables for a child. Not flags: everyone may read a command line, and an address may hold a password.
+    /// Environment variables for a child process. Not flags: everyone may read a command line, and a URL may
+    /// contain a password.
     pub fn environment(&self) -> Vec<(String, String)> {
         let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let name = |field: &str| format!("MINIK8S_{}", spelled(field, '_').to_uppercase());
         self.given().into_iter().map(|(field, value)| (name(&field), text(value))).collect()
     }
 
-    /// A flag that only makes sense for a single repository, if one is given.
+    /// A flag that is set and applies to a single repository only, if any.
     pub(super) fn flag_of_single(&self) -> Option<String> {
         self.given().keys().find(|field| *field != "sources").map(|field| flag_of(field))
     }
 }
 
-/// `tokenFile` as `--token-file`.
+/// Flag of a field: `--token-file` for `tokenFile`.
 pub fn flag_of(field: &str) -> String {
     format!("--{}", spelled(field, '-'))
 }
@@ -217,7 +218,7 @@ impl TryFrom<RepoArgs> for SourceConfig {
     }
 }
 
-/// The one that is given; the default branch when none is.
+/// The reference that is given, else the default branch.
 pub(super) fn reference(branch: Option<String>, tag: Option<String>, commit: Option<String>) -> Reference {
     match (commit, tag, branch) {
         (Some(commit), ..) => Reference::Commit(commit),
@@ -226,7 +227,7 @@ pub(super) fn reference(branch: Option<String>, tag: Option<String>, commit: Opt
     }
 }
 
-/// What is wrong with a time between looks, and what to do.
+/// Checks a poll interval; the error is the problem and the remedy.
 pub(super) fn check_poll(poll: Duration) -> Result<(), (&'static str, &'static str)> {
     if (POLL_MIN..=POLL_MAX).contains(&poll) {
         return Ok(());
@@ -247,7 +248,7 @@ fn text_of(path: PathBuf) -> anyhow::Result<String> {
     path.into_os_string().into_string().map_err(|path| anyhow!("{} is not UTF-8", path.display()))
 }
 
-/// Times in the record of `up` as they are typed.
+/// Durations as typed, in the record of `up`.
 mod duration_text {
     use std::time::Duration;
 
@@ -311,11 +312,11 @@ mod tests {
         assert_eq!(other.not_carried_over(&one), flags);
         let env = RepoArgs { token_env: Some("T".into()), ..args("https://one.example/a.git") };
         assert_eq!(other.clone().over(&env).token_env, None);
-        // What is given anew is for the new one.
+        // A newly given key is for the new repository.
         let given = RepoArgs { ssh_key: Some("/k2".into()), ..other };
         assert_eq!(given.not_carried_over(&one), flags[..4]);
         assert_eq!(given.over(&one).ssh_key, Some("/k2".into()));
-        // The same one again, or none: all stays.
+        // The same repository again, or none: every flag is kept.
         for same in [args("https://one.example/a.git"), RepoArgs::default()] {
             assert!(same.not_carried_over(&one).is_empty());
             assert_eq!(same.over(&one), one);

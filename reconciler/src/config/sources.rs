@@ -1,5 +1,5 @@
-//! The file of `--sources`: several repositories, read strictly. A mistake is an error that says where it is.
-//! An example is in docs/operations.md, "Repositories and credentials".
+//! The file of `--sources`: several repositories, parsed strictly. An error names the place of the mistake. An
+//! example is in docs/operations.md, "Repositories and credentials".
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,12 +13,12 @@ use super::repo::{POLL_DEFAULT, check_poll, reference};
 use super::{ConfigError, parse_duration};
 use crate::git::{Credentials, Mirror, SealedCredentials, SignaturePolicy, SourceConfig};
 
-/// A longer list is more likely a wrong file; each source is a loop and a mirror.
+/// Maximum number of sources: a longer list is more likely a wrong file; each source is a loop and a mirror.
 const SOURCES_MAX: usize = 256;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const HELP: &str = "see docs/operations.md, \"Repositories and credentials\"";
 
-/// One source as the file has it.
+/// A source as written in the file.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Entry {
@@ -48,7 +48,7 @@ struct Signatures {
     gpg_keys: Given<Text>,
 }
 
-/// A field that has a value, or is left out. One that is there without a value is an error: `tokenFile:` from an
+/// An optional field that must have a value if it is present. A missing value is an error: `tokenFile:` from an
 /// unset variable, or `signatures:` with its fields commented out, does not mean to go without.
 struct Given<T>(Option<T>);
 
@@ -64,7 +64,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
     }
 }
 
-/// A text that is not empty. A number stands for its digits: `tag: 3`.
+/// A non-empty text. A number is read as its digits: `tag: 3`.
 struct Text(String);
 
 struct TextVisitor;
@@ -99,13 +99,13 @@ impl Given<Text> {
         self.0.map(|Text(text)| text)
     }
 
-    /// A file, beside the list unless its path is absolute.
+    /// A path, relative to the folder of the list unless it is absolute.
     fn file(self, folder: &Path) -> Option<PathBuf> {
         self.text().map(|file| folder.join(file))
     }
 }
 
-/// `state_dir` has the mirrors and this reconciler's identity.
+/// Reads the file of sources. `state_dir` has the mirrors and this reconciler's identity.
 pub fn read_sources(file: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let wrong = |why: String, help| ConfigError::new("--sources", file.display(), why, help);
     let unreadable = |why: String| wrong(why, "name a YAML file with a list of sources");
@@ -118,7 +118,7 @@ pub fn read_sources(file: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, 
     parse(&text, &folder.unwrap_or_default(), state_dir).map_err(|why| wrong(why, HELP))
 }
 
-/// The sources, or what is wrong first.
+/// Parses the sources, or returns the first mistake.
 fn parse(text: &str, folder: &Path, state_dir: &Path) -> Result<Vec<SourceConfig>, String> {
     let entries: Vec<Entry> = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
     if !(1..=SOURCES_MAX).contains(&entries.len()) {
@@ -147,7 +147,7 @@ fn parse(text: &str, folder: &Path, state_dir: &Path) -> Result<Vec<SourceConfig
     Ok(sources)
 }
 
-/// Credentials that lie in the repository of the source `from`.
+/// Credentials of `source` that are in the repository of the source `from`.
 fn sealed(
     sources: &[SourceConfig],
     source: &SourceConfig,
@@ -171,12 +171,12 @@ fn sealed(
     })
 }
 
-/// Where a reconciler's own age identity is.
+/// Path of a reconciler's own age identity.
 pub fn identity_file(state_dir: &Path) -> PathBuf {
     state_dir.join("reconciler").join("age-identity.txt")
 }
 
-/// The source of an entry, or what is wrong with it.
+/// Converts an entry to a source, or returns its mistake.
 fn source(entry: Entry, folder: &Path) -> Result<SourceConfig, String> {
     let references = [&entry.branch, &entry.tag, &entry.commit];
     if references.iter().filter(|reference| reference.0.is_some()).count() > 1 {
@@ -211,7 +211,7 @@ fn source(entry: Entry, folder: &Path) -> Result<SourceConfig, String> {
     Ok(config)
 }
 
-/// Fails closed: `signatures` asks for a check.
+/// Policy for `signatures`, which asks for a check: empty keys are an error, not a policy without checks.
 fn signatures(keys: Signatures, folder: &Path) -> Result<SignaturePolicy, String> {
     let policy = SignaturePolicy {
         allowed_signers: keys.allowed_signers.file(folder),
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    // Seen red with an `Option` in `Given`: what has no value is left out.
+    // Seen red with an `Option` in `Given`: a field without a value counts as left out.
     #[test]
     fn a_key_without_a_value_is_an_error_and_never_means_without() {
         let fields = [

@@ -1,8 +1,9 @@
-//! What etcd alone knew, for when it is lost: rollouts with their last good templates, scaled numbers, orders of jobs, and
-//! where pods ran. Every reconciler keeps it on its disk; an etcd that begins anew is filled from it and from Git. Pure.
+//! State that etcd alone held, kept in case etcd is lost: rollouts with their last good templates, scales, job
+//! orders, and the nodes of pods. Every reconciler keeps it on disk; a new etcd is filled from it and from Git.
+//! Pure.
 //!
-//! A file may be older than the loss: its reconciler was down meanwhile. So nothing of it counts for a workload of which a
-//! node runs a pod that the file should know, and what Git took away since is forgotten.
+//! A file may be older than the loss if its reconciler was down meanwhile. So nothing of it counts for a workload
+//! of which a node runs a pod that the file should know, and what was removed from Git since is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,21 +21,21 @@ use schema::snapshot::{Change, Snapshot, Table, of_nodes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A pod that started so long after the file was written was made after it, whatever clocks say: what changes is written
-/// within a second.
+/// Allowed difference of clocks: a pod that started this long after the file was written was created after it,
+/// because changes are written within a second.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
 
-/// Kinds whose pods bear their name.
+/// Returns the kinds whose pods are named after their object.
 pub(super) fn workload_kinds() -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().filter(|kind| kind.descriptor().pods_bear_its_name)
 }
 
-/// What etcd held when it was last whole. Empty while it is.
+/// State of etcd when it was last complete. Empty while etcd is complete.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LastKnown {
-    /// When it was all there.
+    /// Time at which etcd was complete.
     at: Timestamp,
-    /// Where Git said the workloads and autoscalers that there are records of.
+    /// Manifests, as named by Git, of the workloads and autoscalers that have records.
     places: BTreeMap<ObjectRef, Place>,
     rollouts: Table<ObjectRef, Rollout>,
     templates: Table<(ObjectRef, String), Template>,
@@ -46,39 +47,40 @@ pub struct LastKnown {
     pods: BTreeMap<NamespacedName, LastPod>,
 }
 
-/// A pod as it was.
+/// Last known place of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastPod {
-    /// Which incarnation.
+    /// Incarnation of the pod.
     pub uid: String,
-    /// The node that ran it.
+    /// Node that ran the pod.
     pub node: String,
 }
 
-/// Where a manifest stands.
+/// Location of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     source: String,
     file: String,
 }
 
-/// As it lies on the disk.
+/// Form of [`LastKnown`] on disk.
 #[derive(Serialize, Deserialize)]
 pub struct OnDisk {
-    /// When it was written.
+    /// Time of writing.
     #[serde(default)]
     at: Timestamp,
-    /// By the key of the object.
+    /// Manifests, by the key of the object.
     #[serde(default)]
     places: BTreeMap<String, Place>,
-    /// Values by their key in etcd.
+    /// Values, by their key in etcd.
     records: BTreeMap<String, Value>,
-    /// By `namespace/name`.
+    /// Pods, by `namespace/name`.
     pods: BTreeMap<String, LastPod>,
 }
 
 impl LastKnown {
-    /// What this snapshot knows. None while etcd is not known to be whole: it may have lost what is kept.
+    /// Extracts the state to keep from a snapshot. `None` while etcd is not known to be complete: it may have lost
+    /// what is kept.
     pub fn of(snapshot: &Snapshot, now: Timestamp) -> Option<Self> {
         let scalers = snapshot.autoscalers.keys().map(|id| reference(Kind::HorizontalPodAutoscaler, id));
         let placed = snapshot.rollouts.keys().chain(snapshot.scales.keys()).cloned().chain(scalers);
@@ -112,7 +114,7 @@ impl LastKnown {
         }
     }
 
-    /// Both snapshots have the same to keep. May say no although they have.
+    /// True if both snapshots have the same state to keep. May be false although they have.
     pub fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
         before.settled.is_empty() == now.settled.is_empty()
             && before.rollouts.ptr_eq(&now.rollouts)
@@ -125,13 +127,13 @@ impl LastKnown {
             && before.bindings.ptr_eq(&now.bindings)
     }
 
-    /// Nothing is known, or etcd is whole.
+    /// True if nothing is known, or etcd is complete.
     pub fn is_empty(&self) -> bool {
         *self == Self { at: self.at, ..Self::default() }
     }
 
-    /// What still holds of it: nothing of a workload of which a node runs a pod that is younger than all of this, and not in it.
-    /// A pod that began after its node registered belongs to the etcd that is being filled.
+    /// Drops outdated entries: those of a workload of which a node runs a pod that is younger than this state and
+    /// missing from it. A pod that started after its node registered belongs to the etcd that is being filled.
     pub fn without_outdated(self: &Arc<Self>, snapshot: &Snapshot) -> Arc<Self> {
         if self.is_empty() {
             return Arc::clone(self);
@@ -154,10 +156,10 @@ impl LastKnown {
         Arc::new(self.without(|of| outdated.contains(&(&*of.namespace, &*of.name))))
     }
 
-    /// What is left once that of objects is forgotten which Git does not name any more; none if all is. An object may be
-    /// made anew under the same name, and has nothing to do with the former.
+    /// Returns the state without the objects that Git no longer names; `None` if there are none to drop. An object
+    /// may be created again under the same name, and has nothing to do with the former one.
     pub fn without_deleted(&self, snapshot: &Snapshot) -> Option<Self> {
-        // Of what could not be applied yet, absence says nothing; and what one source had may be in another by now.
+        // Absence means nothing for what could not be applied yet, and an object may have moved to another source.
         let is_whole = |source: &SourceStatus| {
             source.applied_commit.is_some() && source.waiting_total == 0 && source.held_prune.is_none()
         };
@@ -174,7 +176,7 @@ impl LastKnown {
         (!deleted.is_empty()).then(|| self.without(|of| deleted.contains(of)))
     }
 
-    /// All but what is known of these workloads and autoscalers.
+    /// Returns a copy without the entries of these workloads and autoscalers.
     fn without(&self, is_left_out: impl Fn(&ObjectRef) -> bool) -> Self {
         let mut left = self.clone();
         left.places.retain(|of, _| !is_left_out(of));
@@ -192,47 +194,42 @@ impl LastKnown {
         left
     }
 
-    /// The rollout of a workload.
     pub fn rollout(&self, workload: &ObjectRef) -> Option<&Rollout> {
         self.rollouts.get(workload).map(|record| &record.value)
     }
 
-    /// A template of a workload, by its hash.
     pub fn template(&self, workload: &ObjectRef, hash: &str) -> Option<&Template> {
         self.templates.get(&(workload.clone(), hash.to_owned())).map(|record| &record.value)
     }
 
-    /// To how many pods a workload was scaled.
+    /// Returns the number of pods that a workload was scaled to.
     pub fn replicas(&self, workload: &ObjectRef) -> Option<u32> {
         self.scales.get(workload).map(|record| record.value.replicas)
     }
 
-    /// What an autoscaler remembers.
     pub fn autoscaler(&self, id: &NamespacedName) -> Option<&AutoscalerRecord> {
         self.autoscalers.get(id).map(|record| &record.value)
     }
 
-    /// What ran of a workflow.
     pub fn workflow(&self, id: &NamespacedName) -> Option<&WorkflowRecord> {
         self.workflows.get(id).map(|record| &record.value)
     }
 
-    /// The node that saw to a job, and its order.
+    /// Returns the order of a job, and the node that had it.
     pub fn job<'a>(&'a self, id: &'a NamespacedName) -> Option<(&'a str, &'a JobOrder)> {
         of_nodes(&self.jobs, id).next().map(|(node, order)| (node, &order.value))
     }
 
-    /// What a trigger of an object did.
     pub fn trigger(&self, object: &ObjectRef, name: &str) -> Option<&TriggerRecord> {
         self.triggers.get(&(object.clone(), name.to_owned())).map(|record| &record.value)
     }
 
-    /// The node that ran this incarnation of a pod.
+    /// Returns the node that ran this incarnation of a pod.
     pub fn node_of(&self, pod: &NamespacedName, uid: &str) -> Option<&str> {
         self.pods.get(pod).filter(|pod| pod.uid == uid).map(|pod| pod.node.as_str())
     }
 
-    /// Pods by whose name a workload made them.
+    /// Returns the pods that a workload created, going by their names.
     pub fn pods_of<'a>(
         &'a self,
         workload: &'a ObjectRef,
@@ -246,7 +243,7 @@ impl LastKnown {
             .filter(|(pod, _)| PodInstance::workload_in_name(&pod.name) == Some(workload.name.as_str()))
     }
 
-    /// The form on the disk.
+    /// Converts the state to its form on disk.
     pub fn to_disk(&self) -> OnDisk {
         let mut records = BTreeMap::new();
         add(&mut records, &self.rollouts, |of| Key::Rollout(of.clone()));
@@ -262,7 +259,7 @@ impl LastKnown {
         OnDisk { at: self.at, places: places.collect(), records, pods: pods.collect() }
     }
 
-    /// Read from the disk; what can't be read of it is left out.
+    /// Restores the state from disk, skipping what can't be read.
     pub fn from_disk(disk: &OnDisk) -> Self {
         let mut snapshot = Snapshot::default();
         for (key, value) in &disk.records {

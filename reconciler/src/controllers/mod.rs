@@ -1,7 +1,7 @@
 //! Controllers: each is a pure `plan` over the snapshot of etcd; one shell observes and acts for all.
 //!
-//! Reads the [`Snapshot`], decides what should be written, writes only the keys that
-//! [`schema::keys::Key::writer`] gives to it. Knows nothing of Git.
+//! A controller reads the [`Snapshot`] and writes only the keys that [`schema::keys::Key::writer`] assigns to it.
+//! It knows nothing of Git.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ pub use reason::Reason;
 pub use shell::{Deps, Shell};
 pub use writes::{Change, Expect, Write, Writes};
 
-/// A controller: a name and a decision. There is nothing else to it.
+/// A controller: a name and a decision, nothing else.
 pub trait Controller: Send + 'static {
-    /// Its name in the contract of keys, in logs and as the reporter of events.
+    /// Name in the key contract, in logs and as the reporter of events.
     const NAME: &'static str;
 
     /// Decides on the whole snapshot. Total and deterministic: no I/O, clock or randomness, and no
@@ -48,22 +48,23 @@ pub trait Controller: Send + 'static {
     fn plan(seen: &Observed, now: Timestamp) -> Writes;
 }
 
-/// What a controller sees: the snapshot and the settings.
+/// Input of a controller: the snapshot and the settings.
 #[derive(Debug, Clone)]
 pub struct Observed {
     /// The snapshot to decide on.
     pub snapshot: Arc<Snapshot>,
-    /// What etcd knew before it was lost, until it is settled.
+    /// State of etcd before it was lost, until it is settled again.
     pub last_known: Arc<LastKnown>,
-    /// When this reconciler began to lead. It leads anew after an outage of etcd that outlasted its lease.
+    /// Time at which this reconciler began to lead. A new term begins after an outage of etcd that outlasted the
+    /// lease.
     pub term_began: Timestamp,
     /// The arguments of `minik8s serve`.
     pub settings: Settings,
 }
 
 impl Observed {
-    /// Until when a pod waits for the node that ran it before etcd was lost: nodes get as long to come back to it as silent
-    /// nodes get. None once that is over.
+    /// Returns the time until which a pod waits for the node that ran it before etcd was lost: nodes get as long to
+    /// come back as silent nodes get. `None` once it has passed.
     fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
         let seconds = self.snapshot.cluster().nodes.evict_after_seconds;
         let until = self.term_began.checked_add(SignedDuration::from_secs(seconds.into())).ok();
@@ -71,21 +72,21 @@ impl Observed {
     }
 }
 
-/// What controllers need to know besides the snapshot.
+/// Configuration that controllers need in addition to the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The range from which every node gets its own.
     pub cluster_cidr: Ipv4Net,
     /// The range from which every service gets its address.
     pub service_cidr: Ipv4Net,
-    /// Every configured source: etcd holds all that Git says once each of them was applied.
+    /// Every configured source: etcd is complete once each of them was applied.
     pub sources: BTreeSet<String>,
-    /// The first of them: where there is no Cluster object, secrets that name no source are its.
+    /// The first configured source: without a Cluster object, it owns the secrets that name no source.
     pub first_source: String,
 }
 
-/// Every configured source was applied, with no file in quarantine and no removal held: etcd holds all that
-/// Git says. A source that is no longer configured holds nothing up: it is never read again.
+/// True if every configured source was applied, with no file in quarantine and no prune held: etcd holds all that
+/// Git says. A source that is no longer configured is ignored: it is never read again.
 fn is_applied_whole(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
     let is_whole = |source: &String| {
         let status = snapshot.sources.get(source).map(|status| &status.value);

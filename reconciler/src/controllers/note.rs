@@ -1,6 +1,6 @@
-//! What a controller found worth reporting: above all what it does not do, and why.
+//! Notes: findings of a controller that are worth reporting, above all actions not taken and the reason.
 //!
-//! Notes state what *is*, in every plan as long as it is so. The shell reports each once, as an event.
+//! Every plan repeats a note for as long as it holds. The shell reports each once, as an event.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use schema::meta::NamespacedName;
 use super::autoscaler::FAILED_GET_METRIC;
 use super::scheduler::Unfit;
 
-/// Agents that are started with the reconciler have registered within this time (1 to 3 s, measured).
+/// Time within which agents started together with the reconciler register (1 to 3 s, measured).
 const NODES_COME_WITHIN: Duration = Duration::from_secs(10);
 
-/// The first samples of a new pod's use are there within this time: nodes measure every 15 s.
+/// Time within which the first usage samples of a new pod arrive: nodes measure every 15 s.
 const SAMPLES_COME_WITHIN: Duration = Duration::from_secs(60);
 
 /// A finding about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// `Pod`, `Node`, ….
+    /// Kind of the object: `Pod`, `Node`, ….
     pub object_kind: &'static str,
-    /// Namespace; empty when the object has none.
+    /// Namespace; empty if the object has none.
     pub namespace: String,
     pub name: String,
     pub kind: NoteKind,
 }
 
-/// What was found.
+/// Content of a note.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoteKind {
-    /// The pod fits on no node; the former one, if there is one, keeps running on `old_stays_on`.
+    /// The pod fits on no node; the former pod, if there is one, keeps running on `old_stays_on`.
     Unschedulable { unfit: Arc<Unfit>, old_stays_on: Option<String> },
-    /// The pod ran on a node that has not registered again since etcd was lost, or may have.
+    /// The pod ran, or may have run, on a node that has not registered again since etcd was lost.
     WaitsForNode { node: Option<String> },
     /// The name belongs to a pod of another owner, `Kind/name`, which is left alone.
     NameTaken { owner: String },
@@ -47,9 +47,9 @@ pub enum NoteKind {
     NotWritten { why: String },
     /// No range is left for the node.
     SubnetsExhausted { cluster_cidr: Ipv4Net, holders: usize },
-    /// The node's range is outside of the cluster's and stays so.
+    /// The node's range is outside the cluster's and stays so.
     SubnetOutside { cidr: Ipv4Net, cluster_cidr: Ipv4Net },
-    /// The address that the manifest names can't be given.
+    /// The address in the manifest can't be assigned.
     AddressTaken { address: String, why: String },
     /// No address is left for a service.
     AddressesExhausted,
@@ -57,34 +57,35 @@ pub enum NoteKind {
     NodePortTaken { port: u16, holder: String },
     /// No node port is left for a service.
     NodePortsExhausted,
-    /// An autoscaler does not scale; the reason is one CamelCase word, as Kubernetes has it.
+    /// An autoscaler does not scale; the reason is one CamelCase word, as in Kubernetes.
     NotScaled { reason: String, why: String },
-    /// The node is silent for long enough to be given up, but most nodes are: `away` of `nodes`.
+    /// The node is silent for long enough to be evicted, but most nodes are: `away` of `nodes`.
     EvictionHeld { away: usize, nodes: usize },
-    /// Git says that the node is gone, and its agent is alive.
+    /// Git declares the node gone, but its agent is alive.
     GoneButAlive,
-    /// The pod is to leave its node and fits on no other.
+    /// The pod must leave its node and fits on no other.
     Stranded { unfit: Arc<Unfit>, node: String },
 }
 
 impl Note {
-    /// A note about a pod.
+    /// Creates a note about a pod.
     pub fn about_pod(namespace: &str, name: &str, kind: NoteKind) -> Self {
         Self { object_kind: Kind::Pod.as_str(), namespace: namespace.to_owned(), name: name.to_owned(), kind }
     }
 
-    /// A note about a node.
+    /// Creates a note about a node.
     pub fn about_node(name: &str, kind: NoteKind) -> Self {
         Self { object_kind: Kind::Node.as_str(), namespace: String::new(), name: name.to_owned(), kind }
     }
 
-    /// A note about the object that a key speaks of.
+    /// Creates a note about the object that a key belongs to.
     pub fn about_key(key: &Key, kind: NoteKind) -> Self {
         let (object_kind, namespace, name) = subject(key);
         Self { object_kind, namespace, name, kind }
     }
 
-    /// How long it must be so before it is reported: what every start brings and ends by itself is no news.
+    /// Returns the time that a finding must last before it is reported: conditions that every start brings and that
+    /// end by themselves are no news.
     pub fn patience(&self) -> Duration {
         match &self.kind {
             NoteKind::Unschedulable { unfit, .. } if unfit.may_pass() => NODES_COME_WITHIN,
@@ -93,7 +94,7 @@ impl Note {
         }
     }
 
-    /// One CamelCase word.
+    /// Returns the event reason, one CamelCase word.
     pub fn word(&self) -> &str {
         match &self.kind {
             NoteKind::Unschedulable { .. } => "Unschedulable",
@@ -114,7 +115,8 @@ impl Note {
         }
     }
 
-    /// Equal for notes that say the same to a user: amounts that move with every other pod don't count.
+    /// Returns a string that is equal for notes that mean the same to a user: amounts that change with every other
+    /// pod don't count.
     pub fn identity(&self) -> String {
         let detail = match &self.kind {
             NoteKind::Unschedulable { unfit, .. } | NoteKind::Stranded { unfit, .. } => unfit.identity(),
@@ -126,7 +128,7 @@ impl Note {
     }
 }
 
-/// Kind, namespace and name of what a key of a controller speaks of.
+/// Returns kind, namespace and name of the object that a key belongs to.
 pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
     let of = |kind: Kind, id: &NamespacedName| (kind.as_str(), id.namespace.clone(), id.name.clone());
     match key {

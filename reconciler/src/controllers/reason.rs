@@ -1,4 +1,4 @@
-//! Why a controller writes: one variant per decision, printed in plans, logs and events.
+//! Reasons for the writes of controllers: one variant per decision, printed in plans, logs and events.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use schema::records::{Drain, EventType};
 
 use crate::plural::plural;
 
-/// Why a key is written.
+/// Reason for a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// An object wants this pod and there is none.
+    /// An object asks for this pod, and the pod is missing.
     PodWanted { commit: String },
     /// The object's spec changed: another pod takes the name.
     PodReplaced { commit: String },
@@ -19,15 +19,15 @@ pub enum Reason {
     PodUpdated { commit: String },
     /// The object that asked for the pod is gone.
     OwnerGone,
-    /// The pod ended, or its node is gone, as `why` says; another takes its place.
+    /// The pod ended, or its node is gone, as `why` says; another pod takes its place.
     PodLost { why: String },
-    /// The workload has more pods than it is to have.
+    /// The workload has more pods than it should have.
     ScaledDown { to: u32 },
-    /// Pods of another template take the pod's place; `to` has the first digits of its hash.
+    /// Pods of another template replace the pod; `to` has the first digits of the template's hash.
     RolledOut { to: String },
     /// The pod must leave its node, for a drain or a taint, and another pod takes its place.
     PodMoved { from: String },
-    /// The daemon set has no pod on this node any more; `why` names the node.
+    /// The daemon set no longer has a pod on this node; `why` names the node.
     NodeUnfit { why: String },
     /// A rollout began, is complete or failed.
     Rollout(String),
@@ -35,20 +35,20 @@ pub enum Reason {
     Counted,
     /// The template is wanted.
     TemplateKept,
-    /// The template is neither wanted nor the last good one any more.
+    /// The template is no longer wanted and not the last good one.
     TemplateReplaced,
-    /// The object that the record speaks of is gone.
+    /// The object of the record is gone.
     RecordOfGone,
 
-    /// The pod gets its node; `choice` says why that one.
+    /// The pod is bound to a node; `choice` explains the choice.
     Bound { node: String, choice: String },
-    /// Another pod of the same name takes over the place of the one before.
+    /// Another pod of the same name replaces the former one on its node.
     Rebound { node: String },
-    /// Another pod of the same name no longer fits where the one before is, as `why` says.
+    /// Another pod of the same name no longer fits on the node of the former one, as `why` says.
     Moved { from: String, to: String, why: String },
-    /// The bound pod's labels, annotations or commit follow the pod.
+    /// Labels, annotations or commit of the bound pod are updated.
     BindingUpdated,
-    /// The pod is gone, so its place is.
+    /// The pod is gone, so its binding goes too.
     PodGone,
     /// The node is neither registered nor alive.
     NodeLeft,
@@ -57,7 +57,7 @@ pub enum Reason {
 
     /// The node has no range yet.
     SubnetAssigned { cidr: Ipv4Net },
-    /// The node's pods have this range already, and it is free.
+    /// The node's pods already have this range, and it is free.
     SubnetKept { cidr: Ipv4Net },
     /// The node's agent beats, and the node has its range.
     NodeReady,
@@ -65,46 +65,46 @@ pub enum Reason {
     NodeWithoutRange,
     /// The node's heartbeat expired.
     NodeSilent,
-    /// The node's pods are given up, so long after its heartbeat expired.
+    /// The node's pods are evicted, this long after its heartbeat expired.
     NodeEvicted { silent_seconds: i64 },
     /// A drain began, went on or is no longer wanted.
     DrainProgress { drain: Option<Drain> },
-    /// Taints of the node came or went, or pods have tolerated one for as long as they do.
+    /// The node's taints changed, or pods have tolerated one for as long as they may.
     TaintsAge,
-    /// Git says that the node is gone.
+    /// Git declares the node gone.
     NodeGone,
     /// This etcd holds all that the node should run.
     Settled,
     /// An autoscaler changed its target's number of pods; `why` has both numbers.
     Rescaled { why: String },
-    /// An autoscaler says how many pods there are to be.
+    /// An autoscaler sets the number of pods.
     Scaled { replicas: u32 },
-    /// No autoscaler says how many pods there are to be any more.
+    /// No autoscaler sets the number of pods any more.
     ScaleReturned,
-    /// Another node, which had it earlier, holds the same range; `cidr` is the new one.
+    /// Another node had the same range first; `cidr` is the new range.
     SubnetReassigned { holder: String, cidr: Ipv4Net },
-    /// Address, ports or endpoints of a service, or the paths of a host, are other than before.
+    /// A published record changed: for example the address, ports or endpoints of a service, or the paths of a host.
     Published,
-    /// A node is to build an image that no node has.
+    /// A node must build an image that no node has.
     BuildAssigned { node: String },
     /// The image is built, or nothing needs it any more.
     BuildOver,
-    /// A node is to see to a Slurm job.
+    /// A Slurm job is assigned to a node.
     JobAssigned { node: String },
-    /// Another node sees to the job.
+    /// The job is assigned to another node.
     JobMoved { to: String },
-    /// The job's object or what it waits for is another than before.
+    /// The job's object or its dependency changed.
     JobUpdated,
     /// The job is cancelled and cleaned up.
     JobOver,
-    /// The Cluster object is another than the settings that nodes read.
+    /// The Cluster object differs from the settings that nodes read.
     SettingsPublished,
-    /// The cluster's range grew around the node's, or services have another one.
+    /// The cluster's range grew around the node's, or the service range changed.
     ClusterCidrChanged { cluster_cidr: Ipv4Net, service_cidr: Ipv4Net },
 }
 
 impl Reason {
-    /// Whether someone should look.
+    /// Returns `Warning` if someone should investigate.
     pub fn event_type(&self) -> EventType {
         match self {
             Reason::NodeSilent | Reason::NodeEvicted { .. } => EventType::Warning,
@@ -112,7 +112,7 @@ impl Reason {
         }
     }
 
-    /// The word of its event, for the decisions that a user waits for.
+    /// Returns the event reason, one word; `None` unless a user waits for the decision.
     pub fn event_word(&self) -> Option<&'static str> {
         match self {
             Reason::Bound { .. } | Reason::Rebound { .. } | Reason::Moved { .. } => Some("Scheduled"),

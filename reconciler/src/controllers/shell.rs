@@ -1,11 +1,10 @@
-//! The one shell around every controller's plan: observe, act and report as a [`Loop`].
+//! The shell shared by all controllers: observes, acts and reports as a [`Loop`].
 //!
-//! Reads the snapshot of etcd, writes what the plan says under the leader's fence, reports to users
-//! it as events. Plans only while leading, and never on a snapshot older than its own writes: that
-//! would decide the same thing twice.
+//! Reads the snapshot of etcd, writes the plan under the leader's fence, reports it to users as events. Plans only
+//! while leading, and never on a snapshot older than its own writes: that would decide the same thing twice.
 //!
-//! Needs a reflector with *one* watch over all of [`schema::keys::ROOT`]: only then does the
-//! snapshot's revision say that everything up to it is in.
+//! Needs a reflector with *one* watch over all of [`schema::keys::ROOT`]: only then does the snapshot's revision
+//! guarantee that it contains everything up to it.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -34,47 +33,48 @@ use super::writes::{Change, Write, Writes};
 use super::{Controller, Observed, Settings};
 use crate::guarded_writes::{self, PARALLEL, Stopped, WriteGroup, Written, caught_up};
 
-/// After a conflict, if no change of the snapshot comes first; no decision, as the plan knew nothing of it.
+/// Pause after a conflict, unless the snapshot changes first. The shell's own, because the plan knew nothing of the
+/// conflict.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
-/// What a shell stands on.
+/// Dependencies of a shell.
 #[derive(Clone)]
 pub struct Deps {
     pub store: SharedStore,
     pub snapshot: SnapshotReader,
-    /// Whether this process leads.
+    /// The present fence, while this process leads.
     pub fence: FenceReader,
-    /// What etcd held when it was last settled.
+    /// State of etcd when it was last settled.
     pub last_known: watch::Receiver<Arc<LastKnown>>,
     pub events: EventRecorder,
-    /// What controllers need to know besides.
+    /// Further inputs of the controllers.
     pub settings: Settings,
 }
 
-/// A controller as a loop.
+/// A controller run as a loop.
 pub struct Shell<C> {
     deps: Deps,
-    /// The term in which the fields below were gathered.
+    /// Term in which the fields below were gathered.
     term: Option<Fence>,
-    /// When it began for this controller.
+    /// Start of the term for this controller.
     term_began: Timestamp,
-    /// The snapshot must be at least this new.
+    /// Minimum revision of the next snapshot.
     floor: i64,
-    /// A write's outcome is not known: etcd is asked how far it is before the next plan.
+    /// Set while the outcome of a write is unknown: etcd is asked for its revision before the next plan.
     unsure: bool,
-    /// Notes that the run before held; they are reported once each.
+    /// Notes of the previous run, to report each only once.
     held: Held,
     controller: PhantomData<fn() -> C>,
 }
 
-/// What became of a plan.
+/// Result of carrying out a plan.
 pub struct Outcome {
     plan: Writes,
     written: Written,
 }
 
 impl<C: Controller> Shell<C> {
-    /// A shell that has not looked yet.
+    /// Creates a shell that has observed nothing yet.
     pub fn new(deps: Deps) -> Self {
         let deps = Deps { events: deps.events.reporting_as(C::NAME), ..deps };
         Self {
@@ -88,8 +88,8 @@ impl<C: Controller> Shell<C> {
         }
     }
 
-    /// A new term knows nothing of the one before, but sees all that was written before it: the
-    /// leader key is younger than every write of the last leader.
+    /// Resets the state at a new term. The snapshot must contain all that was written before: the leader key is
+    /// younger than every write of the last leader.
     fn enter(&mut self, fence: Fence) {
         if self.term == Some(fence) {
             return;
@@ -101,8 +101,8 @@ impl<C: Controller> Shell<C> {
         self.held = Held::default();
     }
 
-    /// After a write whose answer was lost: it is done by now or will not be soon, so a snapshot
-    /// as new as etcd is at this moment shows it. Guards catch what comes later still.
+    /// Updates the floor after a write whose response was lost: by now the write has happened or soon won't, so a
+    /// snapshot at etcd's present revision contains it. Guards catch what comes even later.
     async fn make_sure(&mut self) -> Result<(), LoopError> {
         if self.unsure {
             let here = newest_revision(self.deps.store.as_ref()).await;
@@ -126,14 +126,15 @@ impl<C: Controller> Shell<C> {
     }
 
     fn record_write(&self, write: &Write) {
-        // The second half of a move has the words of the first.
+        // The second half of a move repeats the reason of the first.
         if let Some(word) = write.reason.event_word().filter(|_| !write.joined) {
             self.record_event(subject(&write.key), write.reason.event_type(), word, write.reason.to_string());
         }
     }
 
-    /// Reports what has held for long enough and was not reported; how long until the next of them is. This
-    /// wait is the shell's: it delays an event, and no plan knows since when its notes hold.
+    /// Reports the notes that have held for long enough and are not reported yet; returns the time until the next
+    /// one is due. The shell itself waits: the wait delays an event, and no plan knows how long its notes have
+    /// held.
     fn record_new(&mut self, notes: &[Note]) -> Option<Duration> {
         let (due, next) = self.held.due(notes, Instant::now());
         for note in due {
@@ -144,7 +145,8 @@ impl<C: Controller> Shell<C> {
     }
 }
 
-/// The contract of keys: its own ones, and the nodes controller deletes those of the agents of gone nodes.
+/// Enforces the key contract: a controller writes its own keys, and the nodes controller deletes those of the
+/// agents of gone nodes.
 fn may_write(controller: &'static str, write: &Write) -> bool {
     let deletes_for_agent = write.key.writer() == Writer::Agent && write.change == Change::Delete;
     let scales =
@@ -153,12 +155,12 @@ fn may_write(controller: &'static str, write: &Write) -> bool {
     is_own || controller == Nodes::NAME && deletes_for_agent
 }
 
-/// Notes of the run before, each with since when it is so and whether it was reported.
+/// Notes of the previous run, each with its first occurrence and a mark if it was reported.
 #[derive(Default)]
 struct Held(BTreeMap<String, (Instant, bool)>);
 
 impl Held {
-    /// The notes to report now, each once as long as it is so, and how long until the next.
+    /// Returns the notes to report now, each once while it holds, and the time until the next is due.
     fn due<'n>(&mut self, notes: &'n [Note], now: Instant) -> (Vec<&'n Note>, Option<Duration>) {
         let (mut held, mut due, mut next) = (Vec::with_capacity(notes.len()), Vec::new(), None);
         for note in notes {
@@ -220,7 +222,7 @@ impl<C: Controller> Loop for Shell<C> {
             "{} may not write all of\n{plan}",
             C::NAME
         );
-        // The fence of the term in which the snapshot was observed, not of the one that is now.
+        // The fence of the term in which the snapshot was observed, not the present one.
         let Some(fence) = self.term.filter(|_| !plan.writes.is_empty()) else {
             return Outcome { plan, written: Written::default() };
         };
@@ -256,7 +258,7 @@ impl<C: Controller> Loop for Shell<C> {
     }
 }
 
-/// The writes with their guards.
+/// Converts writes to guarded operations.
 fn group(writes: &[Write]) -> WriteGroup {
     writes.iter().map(|write| (write.guard(), write.op())).collect()
 }
@@ -282,7 +284,7 @@ mod tests {
         assert!(!may_write("scheduler", &write(Change::Delete)));
     }
 
-    // Seen red with a patience of zero: reported at once.
+    // Seen red with a patience of zero: reported immediately.
     #[test]
     fn a_pod_that_waits_for_the_first_node_is_reported_only_after_a_while() {
         let snapshot = SnapshotBuilder::new().pod(&instance("web", spec(1, 1))).snapshot;
@@ -301,7 +303,7 @@ mod tests {
         };
         assert_eq!([shown(&notes, 0), shown(&notes, 4)], [(0, Some(10)), (0, Some(6))]);
         assert_eq!([shown(&notes, 10), shown(&notes, 11)], [(1, None), (0, None)]);
-        // A node came and went: it begins anew. What no start brings is reported at once.
+        // A node came and went: the wait begins again. A finding that no start brings is reported immediately.
         assert_eq!([shown(&other, 12), shown(&other, 13)], [(1, None), (0, None)]);
         assert_eq!(shown(&notes, 14), (0, Some(10)));
     }

@@ -1,4 +1,4 @@
-//! What a controller decided: guarded writes in order, and notes on what it leaves undone.
+//! A controller's plan: guarded writes in order, and notes on what it leaves undone.
 //!
 //! A plan leaves the shell no choice and can be printed, one line per write and per note.
 
@@ -20,46 +20,45 @@ use super::reason::Reason;
 /// A controller's plan.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Writes {
-    /// In order; see [`Write::joined`] for what must happen together.
+    /// Writes in order; [`Write::joined`] marks those that share a transaction.
     pub writes: Vec<Write>,
-    /// What it found worth reporting, also what it does not do and why.
+    /// Findings worth reporting, including actions not taken and the reason.
     pub notes: Vec<Note>,
-    /// When to plan again at the latest, although nothing changes before.
+    /// Latest time of the next plan if nothing changes before.
     pub again_at: Option<Timestamp>,
 }
 
-/// One guarded write.
+/// A guarded write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
     pub key: Key,
     pub change: Change,
-    /// What must hold for the key, as the plan saw it.
+    /// Condition that the key must meet, as the plan observed it.
     pub expect: Expect,
     pub reason: Reason,
-    /// Happens in the same transaction as the write before it, or not at all.
+    /// Set if the write happens in the same transaction as the one before it, or not at all.
     pub joined: bool,
 }
 
-/// What becomes of a key.
+/// Change to a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It has this JSON.
+    /// Set to this JSON.
     Put(Bytes),
-    /// It is gone.
     Delete,
 }
 
-/// What must hold for a key.
+/// Precondition on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// It is not there.
+    /// The key does not exist.
     Absent,
-    /// It was last written at this revision.
+    /// The key was last written at this revision.
     ModRevision(i64),
 }
 
 impl Write {
-    /// Carries it out on a snapshot, as etcd would; at the snapshot's next revision.
+    /// Applies the write to a snapshot, as etcd would, at the snapshot's next revision.
     pub fn apply_to(&self, snapshot: &mut Snapshot) {
         let (key, revision) = (self.key.to_string(), snapshot.revision + 1);
         snapshot.revision = revision;
@@ -74,7 +73,7 @@ impl Write {
 }
 
 impl Writes {
-    /// Adds a put. A value too large for a key becomes a note instead, and the answer is `false`.
+    /// Adds a put. For a value too large for a key, adds a note instead and returns `false`.
     pub fn put<T: Serialize>(&mut self, key: Key, value: &T, expect: Expect, reason: Reason) -> bool {
         match encode(value) {
             Ok(bytes) => {
@@ -89,7 +88,7 @@ impl Writes {
         }
     }
 
-    /// Adds a put of `wanted` if the key holds something else or nothing.
+    /// Adds a put of `wanted` unless the key already holds it.
     pub fn put_if_other<T: PartialEq + Serialize>(
         &mut self,
         key: Key,
@@ -117,19 +116,19 @@ impl Writes {
         self.join_last();
     }
 
-    /// The last write happens in one transaction with the one before it.
+    /// Joins the last write to the transaction of the one before it.
     pub fn join_last(&mut self) {
         if let Some(last) = self.writes.last_mut() {
             last.joined = true;
         }
     }
 
-    /// Asks for a plan at this time or before.
+    /// Requests a plan at this time or before.
     pub fn again_by(&mut self, at: Timestamp) {
         self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 
-    /// The writes, those together that happen together.
+    /// Groups the writes by transaction.
     pub(super) fn groups(&self) -> impl Iterator<Item = &[Write]> {
         self.writes.chunk_by(|_, next| next.joined)
     }

@@ -1,4 +1,4 @@
-//! Where agents may find this reconciler's API. Asks the kernel for routes, and sends nothing.
+//! Finds the address at which agents reach this reconciler's API. Queries the kernel's routes, and sends nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
@@ -7,13 +7,13 @@ use schema::store::election::Standing;
 use crate::config::ServeConfig;
 use crate::git;
 
-/// Where etcd answers when its URL says no port. Any would do: only the way there counts.
+/// Port of etcd for a URL without one. Any would do: only the route matters.
 const ETCD_PORT: u16 = 2379;
-/// Somewhere out there: addresses for documentation, so the way to them is the default route.
+/// Remote addresses: reserved for documentation, so the route to them is the default route.
 const FAR_AWAY: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
-/// Who stands for election, and where agents may find it.
+/// The candidate for election, with the address at which agents reach it.
 pub(super) fn standing(config: &ServeConfig) -> Standing {
     let api = config.advertise.clone().or_else(|| {
         let own = published(config.listen, &config.etcd.endpoints, way_to)?;
@@ -30,7 +30,7 @@ pub(super) fn standing(config: &ServeConfig) -> Standing {
     Standing { id: config.name.clone(), api }
 }
 
-/// The address that other nodes can use. `way` gives this machine's own address on the way to another.
+/// The address that other nodes can use. `way` returns this machine's own address on the route to another.
 fn published(
     listen: SocketAddr,
     etcd: &[String],
@@ -39,13 +39,13 @@ fn published(
     let ways = || etcd.iter().filter_map(|url| etcd_at(url)).flat_map(resolved).filter_map(&way);
     let is_reached = |own: &IpAddr| listen.is_ipv6() || own.is_ipv4();
     if !listen.ip().is_unspecified() {
-        // Agents that share an etcd on another machine may be on other machines.
+        // Agents may be on other machines if they share an etcd on another machine.
         let is_own = !listen.ip().is_loopback() || ways().all(|own| own.is_loopback());
         return is_own.then(|| listen.ip());
     }
     let (near, far): (Vec<IpAddr>, Vec<IpAddr>) = ways().filter(is_reached).partition(IpAddr::is_loopback);
     let default_route = || FAR_AWAY.iter().filter_map(|there| way(SocketAddr::new(*there, ETCD_PORT)));
-    // An etcd on this machine says nothing about the way that others come.
+    // An etcd on this machine tells nothing about the route of others.
     far.into_iter()
         .next()
         .or_else(|| default_route().find(|own| is_reached(own) && !own.is_loopback()))
@@ -62,7 +62,7 @@ fn resolved((host, port): (String, u16)) -> Vec<SocketAddr> {
     (host.as_str(), port).to_socket_addrs().map(Iterator::collect).unwrap_or_default()
 }
 
-/// This machine's own address on the way there.
+/// This machine's own address on the route to `there`.
 fn way_to(there: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if there.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -75,7 +75,7 @@ fn way_to(there: SocketAddr) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// A machine at 10.0.0.5 and fd00::5 in networks of its own, with a default route unless it is alone.
+    /// Routes of a machine at 10.0.0.5 and fd00::5 in its own networks, with a default route unless it is alone.
     fn way(alone: bool) -> impl Fn(SocketAddr) -> Option<IpAddr> {
         move |there| match there.ip() {
             ip if ip.is_loopback() => Some(ip),

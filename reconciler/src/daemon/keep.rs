@@ -1,5 +1,5 @@
-//! Keeps on the disk what etcd alone knows, so that an etcd that was lost can be filled again. Reads the snapshot,
-//! writes `<state>/reconciler/last-known.json`; controllers read the newest in memory.
+//! Keeps on disk the state that exists only in etcd, so that a lost etcd can be filled again. Reads the snapshot,
+//! writes `<state>/reconciler/last-known.json`; controllers read the newest state in memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio::sync::watch;
 
 use crate::controllers::{LastKnown, OnDisk};
 
-/// Written again at the latest after this, should it have gone from the disk.
+/// Longest time between two writes, in case the file disappears from the disk.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// Least time between two writes: what changed within it before a loss is not kept.
+/// Shortest time between two writes: a change within it before a loss is not kept.
 const GAP: Duration = Duration::from_millis(500);
 
-/// The loop. Every reconciler has one: each may have to fill etcd again.
+/// Loop that keeps the last known state. Every reconciler runs one: each may have to fill etcd again.
 pub(super) struct KeepLoop {
     disk: DiskRecord,
     snapshot: SnapshotReader,
@@ -27,7 +27,7 @@ pub(super) struct KeepLoop {
 }
 
 impl KeepLoop {
-    /// Reads what the last process kept in the reconciler's own directory.
+    /// Loads the state that the last process kept in the reconciler's own directory.
     pub(super) fn open(dir: &Path, snapshot: SnapshotReader) -> Self {
         let disk = DiskRecord::new(dir.join("last-known.json"));
         let kept = disk.read_or_warn::<OnDisk>("what etcd held last").as_ref().map(LastKnown::from_disk);
@@ -39,7 +39,7 @@ impl KeepLoop {
     }
 
     pub(super) fn row(&self) -> Row {
-        // While etcd is filled again, what Git does not name any more is forgotten.
+        // While etcd is filled again, forget objects that are no longer in Git.
         let is_filled = |before: &Snapshot, now: &Snapshot| {
             now.settled.is_empty()
                 && !(before.objects.ptr_eq(&now.objects) && before.sources.ptr_eq(&now.sources))
@@ -51,16 +51,16 @@ impl KeepLoop {
     }
 }
 
-/// Etcd, and what is kept so far.
+/// Snapshot of etcd, and the state kept so far.
 pub(super) struct Kept {
     snapshot: Arc<Snapshot>,
     last_known: Arc<LastKnown>,
 }
 
-/// What to keep; none if that stays as it is, as mostly while etcd is not whole.
+/// State to keep; `None` if it does not change, as mostly while etcd is not whole.
 pub(super) struct Keep(Option<LastKnown>);
 
-/// Without the content: it is all templates there are.
+/// Omits the content, which includes every template.
 impl std::fmt::Debug for Keep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Keep").field(&self.0.is_some()).finish()

@@ -1,4 +1,4 @@
-//! The lead: standing for election, the note of its lease, and giving it up last.
+//! Leadership: standing for election, recording the lease, and giving up the lead last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::state_dir::StateDirLock;
 
-/// Between two tries to end the term of the process before, while etcd does not answer.
+/// Interval between tries to end the former process's term while etcd does not answer.
 const RELEASE_RETRY: Duration = Duration::from_millis(500);
-/// How long the leader's lease lasts without a sign of life.
+/// Lifetime of the leader's lease without renewal.
 pub(super) const LEADER_TTL: Duration = Duration::from_secs(15);
 
-/// Stands for election once the term of the process before is over.
+/// Stands for election once the former process's term is over.
 pub(super) async fn stand(
     runtime: &mut Runtime,
     store: &SharedStore,
@@ -26,9 +26,9 @@ pub(super) async fn stand(
     let mut is_over = state_dir.end_former_lease(store.as_ref()).await;
     let fence = stand_for_election(runtime, store, standing);
     let (of_leases, store) = (fence.clone(), Arc::clone(store));
-    // Shutdown may cut it off: a note that is not written costs the next start a wait.
+    // Shutdown may interrupt this: without the record the next start has to wait.
     runtime.task_until_shutdown("leader lease", async move {
-        // As leader this process waits for no other's lease.
+        // As leader, this process no longer waits for another's lease.
         while !is_over && of_leases.current().is_none() {
             sleep(RELEASE_RETRY).await;
             is_over = state_dir.end_former_lease(store.as_ref()).await;
@@ -38,7 +38,7 @@ pub(super) async fn stand(
     fence
 }
 
-/// Gives up the lead only once every loop has ended: until then they may still write.
+/// Stands for election and gives up the lead only once every loop has ended: until then they may still write.
 fn stand_for_election(runtime: &mut Runtime, store: &SharedStore, standing: Standing) -> FenceReader {
     let resign = CancellationToken::new();
     let (fence, election) = election::stand(Arc::clone(store), standing, LEADER_TTL, resign.clone());

@@ -1,4 +1,4 @@
-//! What must hold before `minik8s serve` starts anything, least effect first. Each failure is one line.
+//! Preconditions for starting `minik8s serve`, least effect first. Each failure is one line.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use crate::git::{self, SourceConfig};
 use crate::state_dir::StateDirLock;
 use crate::{crypt, gitops, webhooks};
 
-/// How long etcd may take to answer at the start: it is often started at the same time.
+/// Longest wait for etcd at startup: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Ground {
     pub(super) listener: TcpListener,
-    /// The listener for webhooks, and the file of their secret.
+    /// The listener for webhooks, and the file with their secret.
     pub(super) hooks: Option<(TcpListener, PathBuf)>,
     pub(super) store: SharedStore,
     pub(super) state_dir: StateDirLock,
 }
 
-/// Once the state directory was in use, an etcd that does not answer is no mistake of the user.
+/// Checks the preconditions. If the state directory was in use before, an unreachable etcd is not a user error.
 pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<Ground> {
     let listener = listen("--listen", config.listen).await?;
     let hooks = match &config.webhooks {
@@ -49,7 +49,7 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<Ground> {
     Ok(Ground { listener, hooks, store, state_dir })
 }
 
-/// Reports mistakes in flags at once. Of several repositories one may be away: its status shows that.
+/// Reports mistakes in flags early. One of several repositories may be unreachable: its status shows that.
 async fn look_ahead(config: &ServeConfig) -> anyhow::Result<()> {
     for source in &config.sources {
         let checked = match config.sources.len() {
@@ -75,7 +75,8 @@ async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     }
 }
 
-/// A first start reports a wrong `--etcd` at once. Later ones wait, because etcd may take long to come back.
+/// Opens etcd. A first start reports a wrong `--etcd` immediately; later ones wait, because etcd may take long to
+/// come back.
 async fn open_store(access: &Access, has_served: bool) -> anyhow::Result<SharedStore> {
     let store = LazyStore::new(access.clone());
     match store.connect(ETCD_PATIENCE).await {
@@ -103,7 +104,7 @@ fn check_state_dir(dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// An error of the system without the path that `tempfile` and others add to it.
+/// Text of a system error without the path that `tempfile` and others add.
 fn text_of(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => nix::errno::Errno::from_raw(code).desc().to_lowercase(),
@@ -124,7 +125,7 @@ mod tests {
         serve: ServeArgs,
     }
 
-    /// Why the daemon does not start with these flags.
+    /// Error with which the daemon refuses to start with these flags.
     async fn refused(flags: &[&str]) -> String {
         let always = ["minik8s", "--repo", "/nowhere/cluster.git", "--log-level", "error"];
         let cli = Cli::parse_from(always.iter().chain(flags));

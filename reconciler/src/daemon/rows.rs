@@ -1,4 +1,4 @@
-//! What wakes each loop of the reconciler, and how often it looks by itself.
+//! Wake-ups and intervals of the reconciler's loops.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use schema::snapshot::Snapshot;
 use schema::store::election::FenceReader;
 use schema::store::reflector::SnapshotReader;
 
-/// Controllers look again after this even if nothing changed.
+/// Interval at which controllers run even if nothing changed.
 const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
-/// Least time between two times that the snapshot wakes a controller.
+/// Shortest time between two wake-ups of a controller by the snapshot.
 pub(super) const WAKE_GAP: Duration = Duration::from_millis(10);
-/// The same for verdicts, which are for people: a look may be at every object of a commit.
+/// Shortest time between wake-ups for verdicts, which are for people: a run may check every object of a commit.
 pub(super) const VERDICTS_GAP: Duration = Duration::from_millis(250);
-/// The same for the autoscaler: a thousand nodes write what they use every 15 s.
+/// Shortest time between wake-ups of the autoscaler: a thousand nodes report their usage every 15 s.
 const USAGE_GAP: Duration = Duration::from_secs(1);
-/// Longest wait before answers that could not be written are tried again.
+/// Longest wait before answers that could not be written are retried.
 const ANSWERS_RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// A repository: its interval wakes it, and all that makes etcd another one than it knew.
+/// Row of a source: woken by its interval, a change of leader and the first synced snapshot.
 pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let mut synced = snapshot.clone();
     Row::every(poll).wake_on(fence.clone()).wake_by(|nudge| async move {
@@ -28,28 +28,29 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
     })
 }
 
-/// A controller: changes of the snapshot and the lead wake it, but not usage, which each node writes every 15 s,
-/// nor requests to look at a repository.
+/// Row of a controller: woken by changes of the snapshot and the lead, but not by usage, which each node writes
+/// every 15 s, nor by sync requests.
 pub(super) fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader, gap: Duration) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), gap, is_news)
 }
 
-/// The autoscaler also wakes when nodes report what they use.
+/// Row of the autoscaler, which also wakes when nodes report usage.
 pub(super) fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news =
         |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.usage.ptr_eq(&before.usage);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
 }
 
-/// The functions controller wakes when gateways report calls, at once: someone may wait for the first replica.
+/// Row of the functions controller, which wakes immediately when gateways report calls: someone may be waiting for
+/// the first replica.
 pub(super) fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news =
         |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.demand.ptr_eq(&before.demand);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
-/// Workflows: changes of objects and of what is recorded of their runs and triggers.
+/// Row of workflows: woken by changes of objects and of the records of runs and triggers.
 pub(super) fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| {
         !now.objects.ptr_eq(&before.objects)
@@ -61,7 +62,7 @@ pub(super) fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> R
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
-/// Answers to requests: what the loops of sources did, and changes of requests and sources.
+/// Row of the answers: woken by runs of sources' loops, and by changes of requests and sources.
 pub(crate) fn answers_row(snapshot: &SnapshotReader, fence: &FenceReader, runs: &[LastRunReader]) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| {
         !now.requests.ptr_eq(&before.requests)
@@ -69,7 +70,7 @@ pub(crate) fn answers_row(snapshot: &SnapshotReader, fence: &FenceReader, runs: 
             || !now.sources.ptr_eq(&before.sources)
             || now.synced != before.synced
     };
-    // Someone waits for the answer: after an outage of etcd it is written soon.
+    // Someone waits for the answer: after an outage of etcd it must be written soon.
     let row = Row::every(CONTROLLER_INTERVAL).backoff_max(ANSWERS_RETRY_MAX).wake_on(fence.clone());
     let row = row.wake_if(snapshot.clone(), WAKE_GAP, is_news);
     runs.iter().cloned().fold(row, Row::wake_on)
@@ -119,7 +120,7 @@ mod tests {
             pods: Default::default(),
             left_out: String::new(),
         };
-        // The lead, and the first snapshot: looked at once each, at most.
+        // The lead and the first snapshot wake each loop once, at most.
         write(&mut snapshot, schema::keys::Key::Settled("n1".to_owned()), 1);
         while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
         while tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.is_ok() {}

@@ -1,4 +1,4 @@
-//! The line that a message speaks of, and the part of it to underline. Pure.
+//! The line that a message refers to, and the part of it to underline. Pure.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -7,35 +7,36 @@ use std::ops::Range;
 use super::redact::redacted;
 use super::visible::is_invisible;
 
-/// Longer lines are cut around what is underlined: a file may be one line of a megabyte.
+/// Longest line shown whole; longer ones are cut around the underlined part, as a file may be one line of a megabyte.
 const LINE_CHARS_MAX: usize = 1_000;
 const AROUND_CHARS: usize = 400;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excerpt {
-    /// The line, or what is left of a long one.
+    /// The line, or the part kept of a long one.
     pub line: String,
     pub span: Range<usize>,
-    /// The line is not whole, so that columns can't be counted in it.
+    /// Set if the line is incomplete, so that columns can't be counted in it.
     pub is_cut: bool,
 }
 
-/// A text by lines, so that many messages about one file read it once.
+/// A text split into lines, so that many messages about one file read it once.
 #[derive(Debug)]
 pub struct Lines<'a> {
     lines: Vec<&'a str>,
-    /// The last line shown, without what may be secret: a file of one line has many messages.
+    /// The last line shown, without possible secrets: a file of one line has many messages.
     last: RefCell<Option<(usize, Cow<'a, str>)>>,
 }
 
 impl<'a> Lines<'a> {
-    /// The lines as YAML counts them: a carriage return alone ends one too.
+    /// Splits a text into lines as YAML does: a lone carriage return also ends a line.
     pub fn of(text: &'a str) -> Self {
         let parts = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
         Self { lines: parts.flat_map(|line| line.split('\r')).collect(), last: RefCell::new(None) }
     }
 
-    /// For a 1-based line and column; column 0 means the whole line. Without values that may be secret.
+    /// Returns the excerpt for a 1-based line and column; column 0 is the whole line. Omits values that may be
+    /// secret.
     pub fn excerpt(&self, line: u32, column: u32) -> Option<Excerpt> {
         let index = usize::try_from(line).ok()?.checked_sub(1)?;
         self.lines.get(index)?;
@@ -49,7 +50,7 @@ impl<'a> Lines<'a> {
 }
 
 fn excerpt(line: &str, column: usize) -> Excerpt {
-    // Cut before anything is measured: what follows costs as much as the line is long.
+    // Cut before measuring: the work below grows with the length of the line.
     let skipped = if column > AROUND_CHARS { column - AROUND_CHARS - 1 } else { 0 };
     let kept: usize = AROUND_CHARS * 2;
     let is_long = line.len() > LINE_CHARS_MAX && line.chars().nth(LINE_CHARS_MAX).is_some();
@@ -70,7 +71,7 @@ fn excerpt(line: &str, column: usize) -> Excerpt {
     Excerpt { line: part, span: marked.start + shift..marked.end + shift, is_cut: true }
 }
 
-/// Shows a picture for each character that would drive a terminal, one for one, so that columns stay.
+/// Replaces each character that would control a terminal by a picture, one for one, so that columns stay.
 fn pictured(line: &str) -> String {
     let picture = |c: char| match c {
         '\t' => '\t',
@@ -81,12 +82,12 @@ fn pictured(line: &str) -> String {
     line.chars().map(picture).collect()
 }
 
-/// Where the character with this index begins; the end when there are fewer.
+/// Byte offset of the character with this index; the end if there are fewer.
 fn byte_of(text: &str, index: usize) -> usize {
     text.char_indices().nth(index).map_or(text.len(), |(at, _)| at)
 }
 
-/// The key or value that begins at the 1-based column; the whole line without its indent for 0.
+/// Span of the key or value that begins at the 1-based column; for 0, of the whole line without its indentation.
 fn span(line: &str, column: usize) -> Range<usize> {
     let Some(index) = column.checked_sub(1) else {
         return line.len() - line.trim_start().len()..line.trim_end().len().max(1).min(line.len());
@@ -112,7 +113,7 @@ fn quoted_end(rest: &str, quote: char) -> usize {
     rest.trim_end().len()
 }
 
-/// The end of a plain key or value: at `: `, at ` #`, at what ends it within brackets, or with the line.
+/// End of a plain key or value: at `: `, ` #`, a delimiter within brackets, or the end of the line.
 fn plain_end(rest: &str) -> usize {
     let mut end = rest.len();
     let mut before = ' ';
@@ -137,7 +138,7 @@ fn plain_end(rest: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// The line with what is underlined in brackets.
+    /// The line with the underlined part in brackets.
     fn marked(line: &str, column: usize) -> String {
         let Excerpt { line, span, .. } = excerpt(line, column);
         format!("{}⟦{}⟧{}", &line[..span.start], &line[span.clone()], &line[span.end..])

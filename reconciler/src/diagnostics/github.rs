@@ -1,10 +1,10 @@
-//! Violations as workflow commands, which GitHub, Gitea and Forgejo show beside the line. Pure.
+//! Violations as workflow commands, which GitHub, Gitea and Forgejo show next to the line. Pure.
 
 use schema::violation::{Severity, Violation};
 
 use super::visible;
 
-/// One command, with a line break at its end.
+/// Formats a violation as a command, with a line break at its end.
 pub fn annotation(violation: &Violation) -> String {
     let command = match violation.severity {
         Severity::Error => "error",
@@ -26,12 +26,12 @@ pub fn annotation(violation: &Violation) -> String {
     format!("::{command} {place},title={}::{}\n", property(&violation.rule), data(&message))
 }
 
-/// A value behind `=`: a colon or comma would end it.
+/// Escapes a value after `=`: a colon or comma would end it.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// What follows `::`: a line break would end the command, and the next line begin another one.
+/// Escapes the text after `::`: a line break would end the command and begin another.
 fn data(text: &str) -> String {
     let lines: Vec<String> = text
         .split('\n')

@@ -1,4 +1,4 @@
-//! Checks folders and files of the disk as a push of them would be checked, without a cluster.
+//! Checks folders and files on disk as a push of them would be checked, without a cluster.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::gitops::load::folder::{self, Folder, FolderError};
 use crate::gitops::load::python;
 use crate::simulate::workflow::{FunctionLimits, cases, stray};
 
-/// A report, and where its files are.
+/// A report, and the root of its files.
 #[derive(Debug)]
 pub struct Inspection {
     pub report: Report,
     pub root: PathBuf,
-    /// Files that were named, and hold no manifest.
+    /// Named files that hold no manifest.
     pub not_manifests: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl Inspection {
     }
 }
 
-/// Runs the cases beside each workflow, in `<workflow>.tests.yaml` of the same folder.
+/// Runs the test cases of each workflow, in `<workflow>.tests.yaml` of the same folder.
 fn workflow_tests(folder: &Folder) -> (Vec<Violation>, CaseCounts) {
     let (mut violations, mut counts) = (Vec::new(), CaseCounts::default());
     let limits = FunctionLimits::of(folder.manifests.values().flat_map(|file| &file.documents));
@@ -58,13 +58,13 @@ fn workflow_tests(folder: &Folder) -> (Vec<Violation>, CaseCounts) {
     (violations, counts)
 }
 
-/// How long the functions may take whose manifests are in the repository around a file or folder.
+/// Time limits of the functions whose manifests are in the repository around a file or folder.
 pub fn limits_around(path: &Path) -> Option<FunctionLimits> {
     let folder = folder::read_all(&[folder::repository_around(&path.canonicalize().ok()?)?]).ok()?;
     Some(FunctionLimits::of(folder.manifests.values().flat_map(|file| &file.documents)))
 }
 
-/// The file read once more with what lies beside it in its repository, if a workflow of it names its definition.
+/// Reads the file again with its neighbors in the repository, if a workflow in it refers to a definition by name.
 pub fn with_definitions(file: &Path, loaded: ManifestFile) -> ManifestFile {
     let is_undefined = |document: &Document| match &document.object.resource {
         Resource::Workflow(spec) => spec.is_undefined(),
@@ -73,7 +73,7 @@ pub fn with_definitions(file: &Path, loaded: ManifestFile) -> ManifestFile {
     if !loaded.documents.iter().any(is_undefined) {
         return loaded;
     }
-    // What else can be wrong with the file was found already.
+    // Other mistakes in the file were found already.
     let read = folder::read_all(&[file]).ok();
     let beside = read.and_then(|folder| folder.manifests.values().next().map(|file| (**file).clone()));
     beside.unwrap_or(loaded)
@@ -96,30 +96,30 @@ pub fn inspect_definitions(paths: &[impl AsRef<Path>]) -> Result<Inspection, Fol
     Ok(Inspection { report, root: PathBuf::new(), not_manifests })
 }
 
-/// A file of the repository; none behind a link, which a commit does not follow.
+/// Text of a file of the repository; `None` behind a link, which a commit does not follow.
 fn regular_text(root: &Path, file: &str) -> Option<String> {
     let is_link = |at: &Path| root.join(at).symlink_metadata().is_ok_and(|meta| meta.is_symlink());
     let is_file = root.join(file).symlink_metadata().is_ok_and(|meta| meta.is_file());
     (is_file && !Path::new(file).ancestors().any(is_link)).then(|| folder::text(root, file))?
 }
 
-/// A violation that other files may answer.
+/// True for a violation that other files may resolve.
 fn of_others(violation: &Violation) -> bool {
     [&rules::DANGLING_TARGET, &rules::DEPENDS_ON_QUARANTINED, &rules::SELECTOR_MATCHES_NOTHING]
         .iter()
         .any(|rule| rule.id == violation.rule)
 }
 
-/// Reads and checks all of `paths` as one. Fails only when one of them itself can't be read.
+/// Reads and checks all of `paths` together. Fails only if one of them can't be read.
 pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let folder = folder::read_all(paths)?;
-    // Nothing is live: only what the files say of each other is checked.
+    // Nothing is live: check the files only against each other.
     let live = Table::new();
     let (resolved, remarks) = with_contents("", &folder.manifests, &live);
     let documents = Documents::of("", &resolved, &live);
     let checked = finish(&documents, fit(&documents, "", &live));
     let own = resolved.values().flat_map(|file| &file.violations).chain(&remarks);
-    // Single files say nothing of what other files hold.
+    // Single files don't tell the content of other files.
     let only_files = paths.iter().all(|path| path.as_ref().is_file());
     let is_known = |violation: &&Violation| !only_files || !of_others(violation);
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);

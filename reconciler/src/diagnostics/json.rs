@@ -1,4 +1,4 @@
-//! The report for programs. Every key of a violation is always there. Pure.
+//! The report for programs. Every key of a violation is always present. Pure.
 
 use schema::violation::{Severity, Violation};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::report::CaseCounts;
 pub struct JsonReport<'a> {
     pub ok: bool,
     pub objects: usize,
-    /// Left out where no case beside a workflow was run.
+    /// Omitted if no workflow test case was run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_tests: Option<CaseCounts>,
     pub violations: Vec<JsonViolation<'a>>,
@@ -28,7 +28,7 @@ pub struct JsonViolation<'a> {
     line: u32,
     /// 1-based; 0 for the whole line.
     column: u32,
-    /// `Kind/namespace/name`, `Kind/name` of a kind that belongs to no namespace, or null.
+    /// `Kind/namespace/name`, `Kind/name` for a cluster-scoped kind, or null.
     object: Option<&'a str>,
 }
 

@@ -1,7 +1,7 @@
-//! What is wrong with manifests, for people, programs and pull requests.
+//! Diagnostics of manifests for people, programs and pull requests.
 //!
-//! `inspect` reads a folder and checks it; `excerpt`, `text`, `json` and `github` are pure: a report and
-//! the lines it speaks of become text.
+//! `inspect` reads and checks a folder; `excerpt`, `text`, `json` and `github` are pure: they turn a report and the
+//! lines it refers to into text.
 
 pub mod excerpt;
 pub mod github;

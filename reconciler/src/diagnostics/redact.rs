@@ -1,7 +1,7 @@
-//! A line of a manifest without the values that may be secret. Pure.
+//! Redacts values that may be secret from a line of a manifest. Pure.
 //!
-//! Reads the line and those above it, as far as their indentation says what it belongs to: the file
-//! may be broken, so there need not be a document. What is below `env` or `args` is hidden whatever it looks like.
+//! Reads the line and those above, as far as their indentation tells its parents: the file may be broken, so there
+//! may be no document. Everything below `env` or `args` is hidden, whatever it looks like.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use schema::secrets::{
 };
 
 const HIDDEN: &str = "(hidden)";
-/// So far up is looked; what is deeper in a list is hidden.
+/// Maximum number of lines searched upward; a line deeper in a list is hidden.
 const LINES_UP_MAX: usize = 500;
 const HEAD_BYTES: usize = 400;
 
-/// Line `index`, without its values if one may be a secret: by its look, its name, or a field that it is below.
+/// Returns line `index`, without its values if one may be a secret by its form, its name, or a field above it.
 pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
     let line = lines[index];
     let is_secret = is_secret_text(line)
@@ -24,14 +24,14 @@ pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
     if is_secret { keys_only(line) } else { Cow::Borrowed(line) }
 }
 
-/// A field that the line is below may hold secrets, such as `env` and `args`.
+/// True if a field above the line may hold secrets, such as `env` and `args`.
 fn is_below_secret(lines: &[&str], index: usize) -> bool {
     let (mut indent, mut is_item) = place(lines[index]);
-    // By its name it hides what is in it, unless it turns out to be a state.
+    // The name of a field hides its content, unless the field turns out to be a state.
     let mut may_be_state = false;
     for (far, line) in lines[..index].iter().rev().enumerate() {
         let (at, item) = place(line);
-        // `env:` may stand right above `- name`, at the same column.
+        // `env:` may be right above `- name`, at the same column.
         let is_above = at < indent || at == indent && is_item && !item;
         if line.trim().is_empty() || line.trim_start().starts_with('#') || !is_above {
             continue;
@@ -53,7 +53,7 @@ fn is_below_secret(lines: &[&str], index: usize) -> bool {
     may_be_state
 }
 
-/// The key that the line is, if its value is below it.
+/// The key of a line whose value is below it.
 fn opened(line: &str) -> Option<&str> {
     let mut keys = keys(line);
     let (key, behind) = keys.next()?;
@@ -62,14 +62,14 @@ fn opened(line: &str) -> Option<&str> {
     is_alone.then_some(key)
 }
 
-/// The words of a line, without quotes, brackets and colons at their ends.
+/// Words of a line, without quotes, brackets and trailing colons.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     let parts =
         line.split(|c: char| c.is_whitespace() || matches!(c, '{' | '}' | '[' | ']' | ',' | '"' | '\''));
     parts.map(|part| part.trim_end_matches(':')).filter(|part| !part.is_empty())
 }
 
-/// Where the line begins, and whether it begins an item.
+/// Indentation of the line, and true if it begins an item.
 fn place(line: &str) -> (usize, bool) {
     let text = line.trim_start();
     (line.len() - text.len(), text == "-" || text.starts_with("- "))
@@ -80,19 +80,19 @@ fn head(line: &str) -> &str {
     &line[..end.unwrap_or(0)]
 }
 
-/// All words that a colon follows, and the rest of the line behind each.
+/// Words followed by a colon, each with the rest of its line.
 fn keys(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut from = 0;
     line.split([' ', '\t', '{', '}', '[', ']', ',']).filter_map(move |part| {
         let begin = from;
-        // All of these are one byte.
+        // Every separator is one byte.
         from += part.len() + 1;
         let (key, _) = part.split_once(':')?;
         Some((key.trim_matches(['"', '\'']), &line[begin + key.len() + 1..]))
     })
 }
 
-/// What stands behind the key may be a secret.
+/// True if the value of the key may be a secret.
 fn is_secret_key((key, behind): (&str, &str)) -> bool {
     match behind.trim_start() {
         "" => is_secret_mapping(key),
@@ -101,7 +101,7 @@ fn is_secret_key((key, behind): (&str, &str)) -> bool {
     }
 }
 
-/// The line up to the end of its first key; a name is shown with what it names.
+/// The line up to the end of its first key; a `name` is shown with its value.
 fn keys_only(line: &str) -> Cow<'_, str> {
     let start = line.len() - line.trim_start_matches([' ', '\t', '-']).len();
     let (before, text) = line.split_at(start);

@@ -1,4 +1,4 @@
-//! All that a check found, in order, with its totals.
+//! Findings of a check, in order, with totals.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::plural::plural;
 pub struct Report {
     pub violations: Vec<Violation>,
     pub objects: usize,
-    /// Files that mean to be manifests.
+    /// Number of files meant as manifests.
     pub files: usize,
-    /// Cases beside workflows that were run.
+    /// Workflow test cases that were run.
     pub cases: CaseCounts,
 }
 
-/// How many cases beside workflows hold, and how many do not.
+/// Numbers of passed and failed workflow test cases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct CaseCounts {
     pub passed: usize,
@@ -25,13 +25,13 @@ pub struct CaseCounts {
 }
 
 impl CaseCounts {
-    /// One more.
+    /// Counts a test case.
     pub fn add(&mut self, holds: bool) {
         let count = if holds { &mut self.passed } else { &mut self.failed };
         *count += 1;
     }
 
-    /// `3 workflow test cases passed`; nothing without any.
+    /// `3 workflow test cases passed`; `None` without any.
     fn summary(self) -> Option<String> {
         let all = plural(self.passed + self.failed, "workflow test case");
         match self {
@@ -43,7 +43,7 @@ impl CaseCounts {
 }
 
 impl Report {
-    /// A report of these violations, without duplicates.
+    /// Creates a report of these violations, without duplicates.
     pub fn new(violations: impl IntoIterator<Item = Violation>, objects: usize, files: usize) -> Self {
         let violations: BTreeSet<Violation> = violations.into_iter().collect();
         Self { violations: violations.into_iter().collect(), objects, files, cases: CaseCounts::default() }
@@ -53,12 +53,12 @@ impl Report {
         self.violations.iter().filter(|violation| violation.severity == severity).count()
     }
 
-    /// Nothing keeps a file from being applied.
+    /// True if nothing keeps a file from being applied.
     pub fn is_ok(&self) -> bool {
         self.count(Severity::Error) == 0
     }
 
-    /// `3 errors, 1 warning in 2 files; 14 objects`. Where a file has more than are shown: `at least 3 errors`.
+    /// `3 errors, 1 warning in 2 files; 14 objects`; `at least 3 errors` if a file has more than are shown.
     pub fn summary(&self) -> String {
         let cases = self.cases.summary().map(|cases| format!("; {cases}"));
         self.without_cases() + &cases.unwrap_or_default()
@@ -88,7 +88,7 @@ impl Report {
     }
 }
 
-/// Says only that a file has more violations than are shown.
+/// True for the note that a file has more violations than are shown.
 pub fn is_more(violation: &Violation) -> bool {
     violation.rule == rules::MORE_VIOLATIONS.id
 }

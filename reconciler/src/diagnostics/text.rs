@@ -1,7 +1,7 @@
-//! Messages for people: what, where with the line itself, on which object, what to do. Pure.
+//! Messages for people: the problem, its line, its object, and the remedy. Pure.
 //!
-//! The library draws: it lines carets up under tabs and wide characters and keeps lines within the
-//! width. What it is given is short and harmless: `excerpt` cuts, `visible` escapes.
+//! The rendering library lines carets up under tabs and wide characters and keeps lines within the width. Its input
+//! is short and harmless: `excerpt` cuts, `visible` escapes.
 
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use schema::violation::{Severity, Violation};
@@ -23,7 +23,7 @@ impl Default for Style {
     }
 }
 
-/// One message, with a line break at its end.
+/// Renders a message, with a line break at its end.
 pub fn render(violation: &Violation, excerpt: Option<&Excerpt>, style: Style) -> String {
     let renderer = if style.colour { Renderer::styled() } else { Renderer::plain() };
     let level = match violation.severity {

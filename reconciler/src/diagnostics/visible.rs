@@ -1,8 +1,8 @@
-//! Text of a repository made safe to print: a name or value in it may hold what drives a terminal.
+//! Makes text of a repository safe to print: a name or value in it may contain terminal control sequences.
 
 use std::borrow::Cow;
 
-/// The text with control characters, and those that turn the direction of text round, as escapes.
+/// Escapes control characters and those that change the direction of text.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_invisible) {
         return Cow::Borrowed(text);
@@ -20,7 +20,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Controls, zero-width characters, line separators and those of bidirectional text.
+/// True for controls, zero-width characters, line separators and bidirectional controls.
 pub(super) fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

@@ -1,4 +1,4 @@
-//! Which commits came since one, and which paths each changed.
+//! Commits since a given one, and the paths each changed.
 
 use std::collections::BTreeSet;
 
@@ -6,21 +6,21 @@ use git2::{Oid, Repository, Sort, Tree, TreeEntry};
 
 use super::walk::DEPTH_MAX;
 
-/// Most commits that are looked at; of more, the newest.
+/// Limit on inspected commits; the newest win.
 const COMMITS_MAX: usize = 256;
-/// Most files and folders that are looked at, those of the newest commits first.
+/// Limit on inspected files and folders, spent on the newest commits first.
 const ENTRIES_MAX: usize = 100_000;
 
-/// A commit, and what differs from its first parent: for a merge, all that it brings in.
+/// A commit and its differences from its first parent; for a merge, everything it brings in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
     pub commit: Oid,
-    /// From the root of the repository, sorted; removed files, too.
+    /// Paths from the repository root, sorted, including removed files.
     pub paths: Vec<String>,
 }
 
-/// The commits that lead from `applied` to `head`, the oldest first, along first parents. `head` alone if `applied` is
-/// not in the repository any more.
+/// Returns the commits from `applied` to `head` along first parents, oldest first; `head` alone if `applied` is no
+/// longer in the repository.
 pub fn changes_since(repository: &Repository, head: Oid, applied: &str) -> Result<Vec<Changes>, git2::Error> {
     let mut walk = repository.revwalk()?;
     walk.set_sorting(Sort::TOPOLOGICAL)?;
@@ -41,7 +41,7 @@ pub fn changes_since(repository: &Repository, head: Oid, applied: &str) -> Resul
     Ok(changes)
 }
 
-/// Trees may name each other many times over, so what is looked at is counted.
+/// Bounded comparison of two trees: trees may refer to each other many times over, so entries are counted.
 struct PathWalk<'r, 'l> {
     repository: &'r Repository,
     left: &'l mut usize,
@@ -142,7 +142,7 @@ mod tests {
             [(second, paths(&["a", "d/y", "e/z"])), (third, paths(&["d", "d/x"]))]
         );
         assert_eq!(since(&git, third, third), []);
-        // Forgotten by a rewritten history: the head alone.
+        // Missing after a history rewrite: the head alone.
         let unknown = Oid::from_str(&"1".repeat(40)).unwrap();
         assert_eq!(since(&git, third, unknown).len(), 1);
     }
@@ -158,7 +158,7 @@ mod tests {
         }
         let merge = commit(&git, &[("a", "1"), ("b", "3")], &[base, branch]);
         assert_eq!(since(&git, merge, base), [(merge, vec!["b".to_owned()])]);
-        // History that was rewritten: only what is new.
+        // Rewritten history: only the new commits.
         assert_eq!(since(&git, merge, branch), [(merge, vec!["b".to_owned()])]);
     }
 }

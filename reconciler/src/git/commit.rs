@@ -1,4 +1,4 @@
-//! A commit: who, when, what it says; and how it stands to another.
+//! Commit metadata and trailers, and the ancestry of two commits.
 
 use git2::{Commit, ErrorCode, Oid, Repository};
 use jiff::Timestamp;
@@ -7,17 +7,17 @@ const ALLOW_PRUNE: &str = "Minik8s-Allow-Prune";
 const PLAN: &str = "Minik8s-Plan";
 const PLAN_COMMITS_MAX: usize = 256;
 const SUBJECT_CHARS_MAX: usize = 200;
-/// Longest name and longest mail address of an author: both go into every object, whose size etcd bounds.
+/// Limit on an author's name and on their mail address: both go into every object, whose size etcd bounds.
 const AUTHOR_CHARS_MAX: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitMeta {
     pub id: String,
-    /// `Name <mail>`.
+    /// Name and address as `Name <mail>`.
     pub author: String,
     pub subject: String,
     pub committed_at: Timestamp,
-    /// It has the trailer `Minik8s-Allow-Prune: true`.
+    /// Set by the trailer `Minik8s-Allow-Prune: true`.
     pub allows_prune: bool,
 }
 
@@ -33,14 +33,14 @@ pub fn commit_meta(repository: &Repository, id: Oid) -> Result<CommitMeta, git2:
     })
 }
 
-/// `Name <mail>`.
+/// Formats the author as `Name <mail>`.
 pub(super) fn author_of(commit: &Commit<'_>) -> String {
     let author = commit.author();
     let text = |bytes: &[u8]| shown(String::from_utf8_lossy(bytes).trim(), AUTHOR_CHARS_MAX);
     format!("{} <{}>", text(author.name_bytes()), text(author.email_bytes()))
 }
 
-/// Fit for a terminal: a committer must not move a reader's cursor.
+/// Truncates text and strips control characters: a committer must not move a reader's cursor.
 fn shown(text: &str, chars_max: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(chars_max).collect()
 }
@@ -56,7 +56,7 @@ fn allows_prune(message: &str) -> bool {
     })
 }
 
-/// The hash of the reviewed plan, from the newest commit since `applied` that has one.
+/// Returns the reviewed plan's hash from the newest commit since `applied` that carries one.
 pub fn plan_trailer(
     repository: &Repository,
     head: Oid,
@@ -66,7 +66,7 @@ pub fn plan_trailer(
     walk.set_sorting(git2::Sort::TOPOLOGICAL)?;
     walk.push(head)?;
     if let Ok(applied) = Oid::from_str(applied) {
-        // Gone after a rewritten history: then only the bound holds.
+        // Missing after a history rewrite; then only the bound holds.
         let _ = walk.hide(applied);
     }
     for id in walk.take(PLAN_COMMITS_MAX) {
@@ -85,16 +85,16 @@ fn plan_of(message: &str) -> Option<String> {
     (DIGITS.contains(&hash.len()) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
 }
 
-/// How an older commit stands to the head.
+/// Ancestry of an older commit relative to the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
     Related,
     Unrelated,
-    /// The older one is not in the repository (any more).
+    /// The older commit is not, or no longer, in the repository.
     Unknown,
 }
 
-/// How `older` stands to `head`.
+/// Determines the ancestry of `older` relative to `head`.
 pub fn relation(repository: &Repository, older: &str, head: Oid) -> Result<Relation, git2::Error> {
     let Ok(older) = Oid::from_str(older) else { return Ok(Relation::Unknown) };
     if older == head {

@@ -1,17 +1,17 @@
 //! Keeps a mirror from growing a pack per fetch: many packs become one.
 //!
-//! libgit2 has no `git gc`. Of what can't be reached from the reference only the commits stay that the
-//! caller names: after a force push, the applied one is needed to compare histories.
+//! libgit2 has no `git gc`. Of the commits unreachable from the reference, only those that the caller names
+//! survive: after a force push, the applied commit is needed to compare histories.
 
 use std::fs;
 use std::path::PathBuf;
 
 use git2::{Oid, Repository};
 
-/// More packs than this and every look-up gets slow; one fetch makes one.
+/// Pack limit: above it every look-up gets slow. One fetch makes one pack.
 const PACKS_MAX: usize = 50;
 
-/// Repacks when it is due. A failure costs speed only: it is logged and tried at the next fetch.
+/// Repacks if due. A failure only costs speed: it is logged and retried after the next fetch.
 pub(super) fn when_due(repository: &Repository, head: Oid, kept: &[Oid]) {
     let packs = packs_of(repository);
     if packs.len() <= PACKS_MAX {

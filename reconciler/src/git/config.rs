@@ -1,4 +1,4 @@
-//! What a source is: address, reference, folder, credentials; and its address fit for a message.
+//! Configuration of a source: address, reference, folder, credentials; and its address without secrets, for messages.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::transport::authorities;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
-    /// Name: a DNS label. It is a key segment and a directory.
+    /// A DNS label, also used as a key segment and a directory name.
     pub name: String,
     /// A local path, or `file://`, `http(s)://`, `ssh://`, `user@host:path`.
     pub url: String,
@@ -17,11 +17,11 @@ pub struct SourceConfig {
     /// Folder within the repository, without slashes at its ends; empty for the root.
     pub path: String,
     pub credentials: Credentials,
-    /// Time between two looks at the remote.
+    /// Interval between checks of the remote.
     pub poll: Duration,
-    /// A commit with a violation anywhere is not applied at all.
+    /// Set if a commit with any violation must not be applied at all.
     pub strict: bool,
-    /// Only commits that a known key signed; `None`: any commit.
+    /// Accepts only commits signed by a known key; `None` accepts any commit.
     pub signatures: Option<SignaturePolicy>,
 }
 
@@ -35,7 +35,8 @@ pub enum Reference {
     Commit(String),
 }
 
-/// Who must have signed the commit that is applied, whatever came before it. A file without a readable key lets no commit pass.
+/// Signers that the applied commit must have, whatever came before it. A file without a readable key lets no commit
+/// pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignaturePolicy {
     /// Keys for SSH signatures, in OpenSSH's allowed_signers format.
@@ -45,40 +46,41 @@ pub struct SignaturePolicy {
 }
 
 impl SignaturePolicy {
-    /// None when no file of keys is named.
+    /// Returns `None` if no key file is named.
     pub fn of(allowed_signers: Option<PathBuf>, gpg_keys: Option<PathBuf>) -> Option<Self> {
         let any = allowed_signers.is_some() || gpg_keys.is_some();
         any.then_some(Self { allowed_signers, gpg_keys })
     }
 }
 
-/// Files and variables are read at every use, so they can be rotated in place. Only `proxy` may hold a secret.
+/// Credentials of a source. Files and variables are read at every use, so they can be rotated in place. Only
+/// `proxy` may hold a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// A token for `http(s)://`, alone in the file.
     pub token_file: Option<PathBuf>,
     pub token_env: Option<String>,
-    /// The user that goes with the token; the provider's usual one when not named.
+    /// User sent with the token; defaults to the provider's usual one.
     pub username: Option<String>,
     pub ssh_key: Option<PathBuf>,
-    /// Host keys, in OpenSSH's format; ssh does not go without.
+    /// Host keys, in OpenSSH's format; SSH requires them.
     pub known_hosts: Option<PathBuf>,
-    /// The only CA certificates to trust for `https://`, PEM; those of the machine when not named.
+    /// The only CA certificates trusted for `https://`, PEM; defaults to the machine's.
     pub ca_file: Option<PathBuf>,
-    /// Where token or key lie encrypted in another source's repository, in place of files here.
+    /// Token or key, encrypted in another source's repository, instead of files here.
     pub sealed: Option<SealedCredentials>,
-    /// The proxy for `http(s)://`; `none`: no proxy. When not named, the environment says.
+    /// Proxy for `http(s)://`; `none` disables it. Defaults to the environment's.
     pub proxy: Option<String>,
 }
 
-/// Credentials of a source that lie in another source's repository.
+/// Credentials of a source that are stored in another source's repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedCredentials {
-    /// The source whose repository has them.
+    /// Source whose repository holds the credentials.
     pub home: Box<SourceConfig>,
-    /// Its mirror, a bare repository.
+    /// Mirror of that source, a bare repository.
     pub mirror: PathBuf,
-    /// The file with this reconciler's age identity.
+    /// File with this reconciler's age identity.
     pub identity: PathBuf,
 }
 
@@ -90,7 +92,7 @@ pub(super) enum Transport {
 }
 
 impl SourceConfig {
-    /// A branch at an address, with nothing else set: polled every 5 s.
+    /// Creates a source that tracks a branch, with defaults otherwise; polled every 5 s.
     pub fn branch(name: &str, url: &str, branch: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -120,7 +122,7 @@ impl SourceConfig {
                        and %2F for a / in a password";
             return invalid(format!("repository `{}`", self.shown_url()), why);
         }
-        // The first use of libgit2 where there are sources.
+        // The first use of libgit2 in any process with sources.
         authorities::find();
         match &self.reference {
             Reference::Commit(id) if id.len() != 40 || git2::Oid::from_str(id).is_err() => {
@@ -149,7 +151,7 @@ impl SourceConfig {
         invalid(format!("proxy `{}`", without_login(proxy)), why)
     }
 
-    /// The address without user, password and token.
+    /// Returns the address without password and token; only an SSH address keeps its user.
     pub fn shown_url(&self) -> String {
         shown(&self.url)
     }
@@ -172,26 +174,26 @@ impl SourceConfig {
         host_and_port(&self.url).0
     }
 
-    /// The port of an `ssh://` address, 22 when none is given.
+    /// Returns the port of an `ssh://` address, 22 by default.
     pub(super) fn ssh_port(&self) -> u16 {
-        // What follows the colon of `user@host:path` is no port.
+        // In `user@host:path`, the text after the colon is not a port.
         let port = host_and_port(&self.url).1.filter(|_| self.url.contains("://"));
         port.and_then(|port| port.parse().ok()).unwrap_or(22)
     }
 
-    /// The port of an `http(s)://` address.
+    /// Returns the port of an `http(s)://` address, or the scheme's default.
     pub(super) fn http_port(&self) -> u16 {
         let default = if self.url.starts_with("http://") { 80 } else { 443 };
         host_and_port(&self.url).1.and_then(|port| port.parse().ok()).unwrap_or(default)
     }
 
-    /// What the address itself holds of credentials: to be struck from any message.
+    /// Returns the credentials embedded in the address, which must be removed from any message.
     pub(super) fn secret_of_url(&self) -> Option<&str> {
         let user_info = user_info(&self.url)?;
         (user_info.contains(':') || !matches!(self.transport(), Ok(Transport::Ssh))).then_some(user_info)
     }
 
-    /// A password or token stands in the address, or one is to be sent with it.
+    /// True if the address contains a password or token, or one is sent with it.
     pub(super) fn sends_secret(&self) -> bool {
         let named = &self.credentials;
         named.token_file.is_some()
@@ -205,7 +207,7 @@ fn invalid<T>(what: String, why: &str) -> Result<T, GitError> {
     Err(GitError::InvalidSource { what, why: why.to_owned() })
 }
 
-/// Host and port of `scheme://user@host:port/…`, `[::1]:port`, `host`.
+/// Extracts host and port from `scheme://user@host:port/…`, `[::1]:port` or `host`.
 pub(crate) fn host_and_port(url: &str) -> (&str, Option<&str>) {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();
@@ -217,19 +219,19 @@ pub(crate) fn host_and_port(url: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// `user:password` of an address: all before its last `@`, because a password may hold a slash.
+/// Extracts `user:password` from an address: everything before its last `@`, because a password may contain a slash.
 pub(super) fn user_info(url: &str) -> Option<&str> {
     let rest = url.split_once("://").map(|(_, rest)| rest)?;
     rest.rsplit_once('@').map(|(user_info, _)| user_info)
 }
 
-/// An `@` that belongs to no login by the book: after the first slash of what follows the scheme.
+/// Detects an `@` that strictly belongs to no login: one after the first slash that follows the scheme.
 fn has_late_at(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.split_once('/').is_some_and(|(_, path)| path.contains('@'))
 }
 
-/// The address of a proxy, which needs no scheme.
+/// Returns a proxy's address without its login; the scheme is optional.
 fn without_login(proxy: &str) -> String {
     match proxy.split_once("://") {
         Some(_) => shown(proxy),
@@ -237,7 +239,7 @@ fn without_login(proxy: &str) -> String {
     }
 }
 
-/// `git@host:path`: a colon before the first slash.
+/// Recognizes `git@host:path`: a colon before the first slash.
 fn is_scp(url: &str) -> bool {
     let before_slash = url.split('/').next().unwrap_or_default();
     before_slash.contains(':')
@@ -245,7 +247,7 @@ fn is_scp(url: &str) -> bool {
 
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return shown_without_scheme(url) };
-    // A file's name may hold anything, and no login.
+    // A file name may contain anything, and a file URL has no login.
     if scheme == "file" {
         return url.to_owned();
     }
@@ -253,13 +255,13 @@ fn shown(url: &str) -> String {
     // A query may carry a token as well.
     let place = place.split('?').next().unwrap_or_default();
     match login.map(|login| login.split([':', '/']).next().unwrap_or_default()) {
-        // The user of an ssh address is no secret, and part of the address.
+        // The user of an SSH address is part of the address and not secret.
         Some(user) if scheme.contains("ssh") => format!("{scheme}://{user}@{place}"),
         _ => format!("{scheme}://{place}"),
     }
 }
 
-/// A path, or `user@host:path`; `user:password@host` is neither, and is not shown either.
+/// Shows a path or `user@host:path`; drops the password of `user:password@host`.
 fn shown_without_scheme(url: &str) -> String {
     let is_login =
         |(login, _): &(&str, &str)| login.split_once(':').is_some_and(|(user, _)| !user.contains(['@', '/']));
@@ -270,7 +272,7 @@ fn shown_without_scheme(url: &str) -> String {
 }
 
 impl Reference {
-    /// The name in the repository; for a commit, the name that the mirror gives it.
+    /// Returns the full name in the repository; for a commit, the name that the mirror gives it.
     pub fn full_name(&self) -> String {
         match self {
             Reference::Branch(name) => format!("refs/heads/{name}"),

@@ -1,7 +1,7 @@
-//! A file or folder of a commit as an archive: what volumes mount and secrets decrypt.
+//! Archives of files and folders of a commit, for volumes to mount and secrets to decrypt.
 //!
-//! Reads the object database, decides what can't be mounted: links that lead out, submodules, pointers
-//! of Git LFS. Ignore files keep manifests from being read and nothing from being mounted.
+//! Reads the object database and rejects content that can't be mounted: links out of the folder, submodules, Git
+//! LFS pointers. Ignore files affect only manifests, never mounts.
 
 use std::io::{self, Write};
 
@@ -19,7 +19,7 @@ use crate::crypt;
 const LINK: i32 = 0o120_000;
 const EXECUTABLE: i32 = 0o100;
 
-/// A path of a commit can't be given to a pod.
+/// Reason why a path of a commit can't be given to a pod.
 #[derive(Debug, thiserror::Error)]
 pub enum ContentError {
     #[error("there is no {0} in the repository")]
@@ -76,22 +76,22 @@ impl ContentError {
         }
     }
 
-    /// It says something about the reconciler, and nothing about the commit.
+    /// True if the error concerns the reconciler rather than the commit.
     pub fn is_ours(&self) -> bool {
         matches!(self, ContentError::Git(_) | ContentError::Write { .. })
     }
 }
 
-/// What is at a path: two of the same id and mode have the same content.
+/// Tree entry at a path: entries of equal id and mode have equal content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
     pub id: Oid,
     pub mode: i32,
 }
 
-/// Looks for `path` (as `schema::files::normal_path` has it) in `commit`.
+/// Finds `path` (normalized as by `schema::files::normal_path`) in `commit`.
 pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<Found, ContentError> {
-    // No entry of a tree has such a name, and libgit2 reports it as if the mirror were broken.
+    // No tree entry has such a name, and libgit2 reports it as if the mirror were broken.
     if path.contains('\0') || path.split('/').any(|part| matches!(part, "" | "..")) {
         return Err(ContentError::Absent(path.to_owned()));
     }
@@ -115,7 +115,7 @@ pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<Found, C
     }
 }
 
-/// Writes the archive of what was found at `path`; a secret must be a file of ciphertext.
+/// Writes the archive of the entry found at `path`; a secret must be an encrypted file.
 pub fn archive<W: Write>(
     repository: &Repository,
     found: Found,
@@ -123,7 +123,7 @@ pub fn archive<W: Write>(
     is_secret: bool,
     writer: W,
 ) -> Result<(Made<W>, BlobKind), ContentError> {
-    // Secrets alone are looked up where it lies.
+    // Only secrets may be read from the identity's folder.
     if !is_secret && is_of_identity(path) {
         return Err(ContentError::Absent(path.to_owned()));
     }
@@ -151,7 +151,7 @@ pub fn archive<W: Write>(
 struct Walk<'r, W: Write> {
     repository: &'r Repository,
     archive: Archive<W>,
-    /// Files and folders: trees may name each other many times over without any file.
+    /// Number of files and folders: trees may refer to each other many times over without containing any file.
     entries: usize,
     top: &'r str,
 }
@@ -169,8 +169,8 @@ impl<W: Write> Walk<'_, W> {
             if self.entries > LIMITS.entries || depth > DEPTH_MAX {
                 return Err(refused(ArchiveError::TooMany, &path, self.top));
             }
-            // A new version of it, for a new node, changes no pod that mounts a folder around it. The list of recipients
-            // that lies beside it changes as well.
+            // A new version of the identity, for a new node, must not change pods that mount a folder around it.
+            // The list of recipients next to it changes as well.
             let is_list = name == RECIPIENTS_FILE && tree.get_name(IDENTITY_FOLDER).is_some();
             if is_of_identity(&path) || is_list {
                 continue;
@@ -192,7 +192,7 @@ impl<W: Write> Walk<'_, W> {
 
     fn file(&mut self, found: Found, name: &str, path: &str) -> Result<(), ContentError> {
         let top = self.top;
-        // Asked before it is read: a blob is read whole, and may be larger than memory.
+        // Check the size first: a blob is read whole, and may be larger than memory.
         let (size, _) = self.repository.odb()?.read_header(found.id)?;
         if size as u64 > LIMITS.bytes {
             return Err(refused(ArchiveError::TooLarge, path, top));
@@ -230,7 +230,8 @@ impl<W: Write> Walk<'_, W> {
     }
 }
 
-/// The file of a secret is encrypted: of age as far as shows without an identity, of SOPS in every value.
+/// Checks that a secret's file is encrypted: for age, as far as visible without an identity; for SOPS, in every
+/// value.
 pub fn check_ciphertext(path: &str, bytes: &[u8]) -> Result<(), ContentError> {
     if is_sops(path) {
         let sealed = Sealed::parse(bytes).map(drop);
@@ -243,7 +244,7 @@ pub fn check_ciphertext(path: &str, bytes: &[u8]) -> Result<(), ContentError> {
     crypt::without_armour(bytes).map(drop).map_err(damaged)
 }
 
-/// In the words of the commit. `top` is what was asked for.
+/// Translates an archive error into terms of the commit. `top` is the requested path.
 pub fn refused(error: ArchiveError, path: &str, top: &str) -> ContentError {
     match error {
         ArchiveError::TooLarge | ArchiveError::TooMany => {

@@ -1,11 +1,11 @@
-//! What can go wrong with a source, one variant per act, each one line: what, where, why, what to do.
+//! Errors of a source: one variant per operation, each a single line with what, where, why and the remedy.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use schema::records::SourceErrorKind;
 
-/// A source could not be read. No variant carries a credential.
+/// Failure to read a source. No variant contains a credential.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum GitError {
     #[error("{what}: {why}")]
@@ -40,7 +40,7 @@ pub enum GitError {
     MirrorUnwritable { directory: PathBuf, why: String },
 }
 
-/// The files of a commit could not be read.
+/// Failure to read the files of a commit.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("{0}")]
@@ -52,7 +52,7 @@ pub enum ReadError {
 }
 
 impl GitError {
-    /// Its word in the source's status.
+    /// Returns the kind of the error in the source's status.
     pub fn kind(&self) -> SourceErrorKind {
         match self {
             GitError::RemoteUnreachable { .. }
@@ -75,7 +75,7 @@ impl GitError {
         }
     }
 
-    /// The mirror itself is at fault, and a fresh one may do.
+    /// True if the mirror itself is at fault and a fresh one may help.
     pub(super) fn is_mirror_broken(&self) -> bool {
         matches!(self, GitError::MirrorBroken { .. })
     }

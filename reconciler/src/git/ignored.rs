@@ -1,4 +1,4 @@
-//! `.minik8signore`: gitignore syntax, in any folder, the deeper file wins.
+//! `.minik8signore`: gitignore syntax in any folder; the deeper file wins.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 pub const FILE_NAME: &str = ".minik8signore";
 
-/// All rules of a commit, by folder (without a slash at the end; empty for the root).
+/// Ignore rules of a commit by folder (without a trailing slash; empty for the root).
 #[derive(Debug, Clone, Default)]
 pub struct IgnoreRules(BTreeMap<String, Gitignore>);
 
 impl IgnoreRules {
-    /// Rules from (folder, text); a line that can't be read is skipped, as Git does.
+    /// Compiles rules from pairs of folder and text; unreadable lines are skipped, as in Git.
     pub fn new<'a>(files: impl Iterator<Item = (&'a str, String)>) -> Self {
         let compile = |(folder, text): (&str, String)| {
             let mut builder = GitignoreBuilder::new("");
@@ -24,7 +24,6 @@ impl IgnoreRules {
         Self(files.map(compile).collect())
     }
 
-    /// Whether the file at `path` is to be left alone.
     pub fn ignores(&self, path: &str) -> bool {
         if self.0.is_empty() {
             return false;

@@ -1,7 +1,7 @@
-//! One bare mirror per source: asked cheaply, fetched on change, made anew when broken.
+//! Bare mirror of a source: cheap to query, fetched on change, rebuilt when broken.
 //!
-//! Reads the remote, writes `<state>/reconciler/mirrors/<source>`. A mirror holds nothing that the
-//! remote does not: losing it costs a fetch, and never an object of the cluster.
+//! Reads the remote, writes `<state>/reconciler/mirrors/<source>`. A mirror holds nothing that the remote does not:
+//! losing it costs a fetch, never an object of the cluster.
 
 use std::fs;
 use std::io;
@@ -22,10 +22,10 @@ use super::{GitError, ReadError, compact, signatures};
 
 const NAMES_SHOWN_MAX: usize = 8;
 
-/// Where a mirror notes the address that it was filled from, without credentials.
+/// File in which a mirror records the address it was fetched from, without credentials.
 const ADDRESS_FILE: &str = "minik8s-address";
 
-/// Where a source's mirror lies and how it is filled. Blocking.
+/// Mirror of one source on disk. Every call blocks.
 #[derive(Debug, Clone)]
 pub struct Mirror {
     config: Arc<SourceConfig>,
@@ -33,14 +33,13 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// The mirror of `config` below `state_dir`. Touches nothing.
+    /// Creates a handle for the mirror of `config` below `state_dir`; neither opens nor creates the mirror.
     pub fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
         authorities::find();
         let directory = Self::directory(state_dir, &config.name);
         Self { config, directory }
     }
 
-    /// Where the mirror of a source of this name is.
     pub fn directory(state_dir: &Path, source: &str) -> PathBuf {
         state_dir.join("reconciler").join("mirrors").join(source)
     }
@@ -49,23 +48,23 @@ impl Mirror {
         &self.config
     }
 
-    /// It was made before; it may still be broken.
+    /// True if the mirror was created before; it may still be broken.
     pub fn exists(&self) -> bool {
         self.directory.join("HEAD").exists()
     }
 
-    /// It was filled from the present address before; it may still be broken.
+    /// True if the mirror was fetched from the present address before; it may still be broken.
     pub fn was_fetched(&self) -> bool {
         self.exists()
             && fs::read_to_string(self.directory.join(ADDRESS_FILE))
                 .is_ok_and(|url| url == self.config.shown_url())
     }
 
-    /// Asks the remote for the commit that the reference names: the cheap step of a poll.
+    /// Queries the remote for the commit of the reference: the cheap step of a poll.
     pub fn ls_remote(&self) -> Result<Oid, GitError> {
         let config = &*self.config;
         if let Reference::Commit(id) = &config.reference {
-            // A commit never moves; whether the remote has it shows at the fetch.
+            // A commit never moves; the fetch shows whether the remote has it.
             return Oid::from_str(id).map_err(|error| remote_error(config, &error));
         }
         self.check_reachable()?;
@@ -83,14 +82,14 @@ impl Mirror {
             .map_err(translate)?;
         let heads = connection.list().map_err(|error| remote_error(config, &error))?;
         let wanted = config.reference.full_name();
-        // An annotated tag is listed twice; the second is the commit it stands for.
+        // An annotated tag is listed twice; the second entry is the commit it points to.
         let peeled = format!("{wanted}^{{}}");
         let find = |name: &str| heads.iter().find(|head| head.name() == name).map(git2::RemoteHead::oid);
         let names = || heads.iter().map(|head| head.name().to_owned()).collect::<Vec<_>>();
         find(&peeled).or_else(|| find(&wanted)).ok_or_else(|| self.not_found(Some(&names())))
     }
 
-    /// Brings the mirror up to date and returns the reference's commit. A broken mirror is made anew.
+    /// Updates the mirror and returns the reference's commit. Rebuilds a broken mirror.
     pub fn fetch(&self, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
         self.check_reachable()?;
         let fetched = self.open().and_then(|repository| self.fetch_into(&repository, transfer));
@@ -102,7 +101,7 @@ impl Mirror {
         self.rebuild(transfer)
     }
 
-    /// Makes the mirror anew beside the old one and swaps them once it is whole.
+    /// Builds a fresh mirror next to the old one and swaps them once it is complete.
     pub fn rebuild(&self, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
         let [fresh, old] = ["new", "old"].map(|suffix| self.directory.with_extension(suffix));
         let unwritable = |error: io::Error| self.unwritable(&error.to_string());
@@ -118,18 +117,18 @@ impl Mirror {
         Ok(head)
     }
 
-    /// Passes a commit that a known key signed, and any commit where no signature is asked for.
+    /// Accepts commits signed by a known key, and any commit if no signature is required.
     pub fn check_commit(&self, commit: Oid) -> Result<(), GitError> {
         signatures::check_commit(&self.config, &self.open()?, commit)
     }
 
-    /// Repacks when fetches have left too many packs; keeps what `head` and `kept` hold.
+    /// Repacks if fetches have left too many packs; keeps everything reachable from `head` and `kept`.
     pub fn tidy(&self, head: Oid, kept: &[Oid]) -> Result<(), GitError> {
         compact::when_due(&self.open()?, head, kept);
         Ok(())
     }
 
-    /// Opens the mirror, or makes it. Opened per use, because its files may change.
+    /// Opens or creates the mirror. Opened per use, because its files may change.
     pub fn open(&self) -> Result<Repository, GitError> {
         if !self.exists() {
             return self.init(&self.directory);
@@ -141,7 +140,7 @@ impl Mirror {
         GitError::MirrorBroken { directory: self.directory.clone(), why: error.message().to_owned() }
     }
 
-    /// The files of `commit` can't be read: the mirror's own fault, or the commit's.
+    /// Converts a failure to read the files of `commit`: either the mirror or the commit is at fault.
     pub fn unread(&self, commit: Oid, error: ReadError) -> GitError {
         match error {
             ReadError::Git(error) => self.broken(&error),
@@ -153,7 +152,7 @@ impl Mirror {
         }
     }
 
-    /// What volumes and secrets name can't be read or kept, which is no fault of the commit.
+    /// Converts a failure to read or store the content named by volumes and secrets, which is not the commit's fault.
     pub fn no_content(&self, error: ContentError) -> GitError {
         match error {
             ContentError::Git(error) => self.broken(&error),
@@ -161,7 +160,8 @@ impl Mirror {
         }
     }
 
-    /// An empty repository to ask from over `http(s)://`: only its configuration keeps libgit2 from following redirects.
+    /// Opens an empty repository for queries over `http(s)://`: only its configuration keeps libgit2 from following
+    /// redirects.
     fn asking_place(&self) -> Result<Option<Repository>, GitError> {
         const FOLLOW: &str = "http.followRedirects";
         if !matches!(self.config.transport()?, Transport::Http { .. }) {
@@ -190,7 +190,7 @@ impl Mirror {
         GitError::MirrorUnwritable { directory: self.directory.clone(), why: why.to_owned() }
     }
 
-    /// What can be checked without dialling: libgit2 takes an absent path for an odd URL.
+    /// Checks what can be checked without connecting: libgit2 takes a missing path for an odd URL.
     fn check_reachable(&self) -> Result<(), GitError> {
         let config = &*self.config;
         credentials::check(config)?;
@@ -211,7 +211,7 @@ impl Mirror {
             Reference::Commit(id) => self.fetch_commit(repository, id, transfer)?,
             named => self.fetch_named(repository, &named.full_name(), transfer)?,
         };
-        // Only a hint for the next start: without it the remote is looked at first.
+        // Only a hint for the next start: without it the remote is queried first.
         let _ = fs::write(repository.path().join(ADDRESS_FILE), self.config.shown_url());
         Ok(commit)
     }
@@ -222,7 +222,7 @@ impl Mirror {
         name: &str,
         transfer: &Arc<Transfer>,
     ) -> Result<Oid, GitError> {
-        // The same name on both sides: libgit2's local transport compares by it what is missing.
+        // The same name on both sides: libgit2's local transport compares by name to determine what is missing.
         self.transfer(repository, &[format!("+{name}:{name}")], transfer)?;
         let reference = match repository.find_reference(name) {
             Ok(reference) => reference,
@@ -231,7 +231,7 @@ impl Mirror {
         };
         match reference.peel(ObjectType::Commit) {
             Ok(commit) => Ok(commit.id()),
-            // A tag may name a file or a folder: no fetch and no fresh mirror makes a commit of it.
+            // A tag may point to a file or folder: neither a fetch nor a fresh mirror makes a commit of it.
             Err(error) if matches!(error.code(), ErrorCode::Peel | ErrorCode::InvalidSpec) => {
                 Err(self.not_a_commit())
             }
@@ -239,7 +239,8 @@ impl Mirror {
         }
     }
 
-    /// From the mirror, else with all branches and tags: not every server gives out a bare commit id.
+    /// Takes the commit from the mirror, else fetches all branches and tags: not every server serves a bare commit
+    /// id.
     fn fetch_commit(
         &self,
         repository: &Repository,
@@ -271,14 +272,14 @@ impl Mirror {
         callbacks.sideband_progress(move |_| messages.lives());
         let mut options = FetchOptions::new();
         options.remote_callbacks(callbacks);
-        // A token is for one host, so redirects are not followed. A reference that is gone is an error, so none is pruned.
+        // A token is for one host, so redirects are not followed. A missing reference is an error, so none is pruned.
         options.proxy_options(proxy_options(config)).follow_redirects(RemoteRedirect::None);
         options.prune(FetchPrune::Off).download_tags(AutotagOption::None).update_fetchhead(false);
         let mut remote =
             repository.remote_anonymous(&config.url).map_err(|error| remote_error(config, &error))?;
         remote.fetch(refspecs, Some(&mut options), None).map_err(|error| match refusal.take() {
             Some(refused) => refused,
-            // A broken remote gives the same classes: a fresh mirror fails again, and then the error is the remote's.
+            // A broken remote yields the same classes: then a fresh mirror fails too, and the error is the remote's.
             None if self.is_ours(repository) && (is_mirror_fault(&error) || self.names_us(&error)) => {
                 self.broken(&error)
             }
@@ -290,7 +291,7 @@ impl Mirror {
         repository.path().canonicalize().ok() == self.directory.canonicalize().ok()
     }
 
-    /// What went wrong went wrong with a file of this mirror, such as a lock that a crash left.
+    /// True if the error concerns a file of this mirror, such as a lock that a crash left.
     fn names_us(&self, error: &git2::Error) -> bool {
         error.message().contains(&*self.directory.to_string_lossy())
     }
@@ -301,11 +302,11 @@ impl Mirror {
         GitError::ReferenceNotFound { url, reference, known }
     }
 
-    /// `names`: the references that are there, if that is known.
+    /// Builds the error for a missing reference; `names` are the existing references, if known.
     fn not_found(&self, names: Option<&[String]>) -> GitError {
         let config = &*self.config;
         let (url, reference) = (config.shown_url(), config.reference.to_string());
-        // The owner of a new repository pushes later; a name beside others is mistyped.
+        // The owner of an empty repository pushes later; a name missing among others is mistyped.
         if names.is_some_and(<[String]>::is_empty) {
             return GitError::NoCommit { url, reference };
         }

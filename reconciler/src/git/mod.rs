@@ -1,7 +1,7 @@
 //! Git as a source: a bare mirror per source, read by blob id and never checked out.
 //!
-//! Everything here blocks; `transport::remote` is the one place that bounds a call in time. Nothing of a
-//! credential leaves `transport::credentials`: errors and logs carry the address without them.
+//! Everything here blocks; only `transport::remote` bounds a call in time. No credential leaves
+//! `transport::credentials`: errors and logs carry the address without it.
 
 mod changes;
 mod commit;

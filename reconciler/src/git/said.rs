@@ -1,4 +1,4 @@
-//! What libgit2 says, as what failed.
+//! Translation of libgit2 errors into errors of a source.
 
 use git2::{ErrorClass, ErrorCode};
 
@@ -6,7 +6,7 @@ use super::config::{SourceConfig, Transport, user_info};
 use super::error::GitError;
 use super::transport::proxy;
 
-/// Translates what libgit2 said while talking to the remote.
+/// Translates a libgit2 error from talking to the remote.
 pub(super) fn remote_error(config: &SourceConfig, error: &git2::Error) -> GitError {
     let url = config.shown_url();
     let why = cleaned(config, error.message());
@@ -16,7 +16,7 @@ pub(super) fn remote_error(config: &SourceConfig, error: &git2::Error) -> GitErr
         let help = "make its owner the user that runs minik8s, or run `git config --global --add safe.directory PATH` as that user".into();
         return GitError::AuthenticationFailed { url, why, help };
     }
-    // libgit2 gives the code to some of its TLS streams only.
+    // libgit2 sets the code for some of its TLS streams only.
     if error.code() == ErrorCode::Certificate || says(&["certificate is invalid"]) {
         let help =
             "give --ca-file FILE with the CA that signed the server's certificate, if it is yours".into();
@@ -48,7 +48,7 @@ pub(super) fn remote_error(config: &SourceConfig, error: &git2::Error) -> GitErr
     GitError::RemoteUnreachable { url, why }
 }
 
-/// The fault lies in the local mirror, not with the remote.
+/// True if the local mirror is at fault, not the remote.
 pub(super) fn is_mirror_fault(error: &git2::Error) -> bool {
     let class = matches!(
         error.class(),
@@ -66,7 +66,7 @@ pub(super) fn is_mirror_fault(error: &git2::Error) -> bool {
     class || matches!(error.code(), ErrorCode::Locked | ErrorCode::HashsumMismatch | ErrorCode::Modified)
 }
 
-/// One line, with what the address holds of credentials struck out.
+/// Joins the message into one line and masks the credentials of the address and the proxy.
 fn cleaned(config: &SourceConfig, message: &str) -> String {
     let mut text = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let proxy = proxy::from_environment(config);

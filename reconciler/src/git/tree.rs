@@ -1,7 +1,7 @@
-//! A commit's manifest files by blob id. A subtree that did not change since the last listing is never opened.
+//! Manifest files of a commit by blob id. A subtree unchanged since the last listing is never opened.
 //!
-//! Links and submodules are skipped with a note. A manifest whose name can't be read is an error, and an ignore
-//! file that can't be read refuses the commit.
+//! Links and submodules are skipped with a note. A manifest whose name can't be decoded is an error, and an
+//! unreadable ignore file rejects the commit.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use super::walk::{At, Entry, Limits, Walk, entry_of};
 
 pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What one commit holds below the source's folder.
+/// Files of one commit below the source's folder.
 #[derive(Debug, Clone, Default)]
 pub struct Listing {
-    /// Manifest files by path from the repository's root, ignored ones left out.
+    /// Manifest files by path from the repository root, without ignored ones.
     pub files: OrdMap<Arc<str>, Oid>,
     pub notes: Vec<Violation>,
     root: Option<Oid>,
-    /// Everything of interest, ignored or not.
+    /// Every entry of interest, ignored or not.
     entries: OrdMap<Arc<str>, Entry>,
-    /// Ignore files of the folders that the source's folder lies in.
+    /// Ignore files of the folders above the source's folder.
     above: Vec<(String, Oid)>,
     rules: IgnoreRules,
-    /// Some names are not UTF-8, so that two paths may look the same: nothing is built on this.
+    /// Set if some names are not UTF-8, so that two paths may look the same: no later listing builds on this one.
     has_odd_names: bool,
 }
 
-/// Lists `commit` below `folder`, from `previous` where that helps. `None`: no such folder.
+/// Lists `commit` below `folder`, reusing `previous` where possible. `None` if there is no such folder.
 pub fn list(
     repository: &Repository,
     commit: Oid,
@@ -54,11 +54,11 @@ pub(super) fn list_within(
         return Ok(Some(previous.clone()));
     }
     let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-    // A tree that is gone from a rebuilt mirror only means that all of the new one is walked.
+    // A tree missing from a rebuilt mirror only means that the whole new tree is walked.
     let old = previous.root.filter(|_| !previous.has_odd_names);
     if let Some(old) = old.and_then(|id| repository.find_tree(id).ok()) {
         match from(repository, (Some(&old), previous), (&root, &prefix), above.clone(), limits) {
-            // Both sides together were too much, or can't be distinguished by their paths.
+            // Both sides together exceed a limit, or their paths can't be told apart.
             Err(ReadError::TooMuch { .. }) => {}
             Ok(listing) if listing.has_odd_names => {}
             other => return other.map(Some),
@@ -67,7 +67,7 @@ pub(super) fn list_within(
     from(repository, (None, &Listing::default()), (&root, &prefix), above, limits).map(Some)
 }
 
-/// The listing of `root`, made from that of `old`.
+/// Derives the listing of `root` from that of `old`.
 fn from(
     repository: &Repository,
     (old, previous): (Option<&Tree<'_>>, &Listing),
@@ -81,7 +81,7 @@ fn from(
     let rules_changed = old.is_none()
         || listing.above != above
         || walk.changes.iter().any(|(path, _)| path.ends_with(ignored::FILE_NAME));
-    // Odd names last: where one looks like another file's, the error is what counts.
+    // Odd names last: where one looks like another file's, the error counts.
     walk.changes.sort_by_key(|(_, entry)| *entry == Some(Entry::OddName));
     for (path, entry) in &walk.changes {
         match entry {
@@ -108,9 +108,9 @@ fn from(
     Ok(listing)
 }
 
-/// The bytes of a file; `None` when it is too large to be a manifest.
+/// Reads a file; `None` if it is too large to be a manifest.
 pub fn blob(repository: &Repository, id: Oid) -> Result<Option<Vec<u8>>, git2::Error> {
-    // Asked before it is read: a blob is read whole, and may be larger than memory.
+    // Check the size first: a blob is read whole, and may be larger than memory.
     let (size, _) = repository.odb()?.read_header(id)?;
     if size > BLOB_BYTES_MAX {
         return Ok(None);
@@ -118,14 +118,14 @@ pub fn blob(repository: &Repository, id: Oid) -> Result<Option<Vec<u8>>, git2::E
     Ok(Some(repository.find_blob(id)?.content().to_vec()))
 }
 
-/// The blob at `path` in `commit`, if both are there.
+/// Returns the blob at `path` in `commit`, if both exist.
 pub fn blob_at(repository: &Repository, commit: &str, path: &str) -> Option<Oid> {
     let commit = repository.find_commit(Oid::from_str(commit).ok()?).ok()?;
     let entry = commit.tree().ok()?.get_path(path.as_ref()).ok()?;
     (entry.kind() == Some(git2::ObjectType::Blob)).then(|| entry.id())
 }
 
-/// The paths of files below `folder` that differ between two commits, from that folder, in order.
+/// Lists the files below `folder` that differ between two commits, as paths relative to `folder`, in order.
 pub fn changed_below(
     repository: &Repository,
     (before, after): (Oid, Oid),
@@ -141,7 +141,7 @@ pub fn changed_below(
     Ok(diff.deltas().filter_map(path).collect())
 }
 
-/// The tree of `folder` in `commit`; `None` when it is not there or no folder.
+/// Returns the tree of `folder` in `commit`; `None` if it is missing or not a folder.
 fn folder_tree<'r>(
     repository: &'r Repository,
     commit: Oid,
@@ -156,7 +156,7 @@ fn folder_tree<'r>(
             repository.find_tree(entry.id()).map(Some)
         }
         Ok(_) => Ok(None),
-        // Only this means that the folder is absent; other errors are the mirror's.
+        // Only this error means that the folder is missing; others are the mirror's.
         Err(error) if error.code() == ErrorCode::NotFound && error.class() == git2::ErrorClass::Tree => {
             Ok(None)
         }
@@ -164,7 +164,7 @@ fn folder_tree<'r>(
     }
 }
 
-/// The ignore files of the folders around `folder`, outermost first.
+/// Returns the ignore files of the folders around `folder`, outermost first.
 fn ignore_files_above(
     repository: &Repository,
     commit: Oid,
@@ -255,7 +255,7 @@ fn note(path: &str, entry: Entry, rules: &IgnoreRules) -> Option<Violation> {
     }
 }
 
-/// What is not read, wherever files come from.
+/// Entries that are never read, wherever files come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassedOver {
     Link,
@@ -267,7 +267,7 @@ pub enum PassedOver {
 }
 
 impl PassedOver {
-    /// The note that says so.
+    /// Returns the note that reports the skipped entry.
     pub fn note(self, path: &str) -> Violation {
         let (rule, message) = match self {
             Self::Link => {

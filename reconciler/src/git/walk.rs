@@ -1,7 +1,7 @@
-//! The difference of two trees: what of it matters to a source, and bounds on how much that is.
+//! Difference of two trees: the entries that matter to a source, and bounds on their number.
 //!
-//! Trees may name each other many times over: a few kilobytes of them can stand for more paths than
-//! any memory holds. So what is walked is counted, and too much of it is an error of the commit.
+//! Trees may refer to each other many times over: a few kilobytes of them can stand for more paths than fit into
+//! memory. So visited entries are counted, and too many are an error of the commit.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::ignored;
 
 pub const DEPTH_MAX: usize = 64;
 
-/// How much of a commit is looked at, before it is called no repository of manifests.
+/// Limits on a commit, above which it does not count as a repository of manifests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Files and folders.
     pub(super) entries: usize,
     /// Bytes of all their paths.
     pub(super) path_bytes: usize,
-    /// Manifest files, and what is skipped with a note.
+    /// Manifest files, plus entries skipped with a note.
     pub(super) files: usize,
 }
 
@@ -29,37 +29,37 @@ impl Limits {
         Self { entries: 1_000_000, path_bytes: 256 * 1024 * 1024, files: 100_000 };
 }
 
-/// What is of interest at a path.
+/// Tree entry that matters to a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     Manifest(Oid),
     Ignore(Oid),
-    /// An ignore file that is a link: what it keeps out is not in the commit.
+    /// An ignore file that is a link: its rules are not in the commit.
     IgnoreLink,
-    /// A manifest whose path is not UTF-8; kept under what can be shown of it.
+    /// A manifest whose path is not UTF-8; stored under its lossy path.
     OddName,
     Link,
     Submodule,
     TooDeep,
 }
 
-/// One walk over two trees, side by side.
+/// Simultaneous walk over two trees.
 pub(super) struct Walk<'r> {
     repository: &'r Repository,
     limits: Limits,
     entries: usize,
     path_bytes: usize,
     pub(super) changes: Vec<(Arc<str>, Option<Entry>)>,
-    /// A name on either side is not UTF-8, so that two paths may look the same.
+    /// Set if a name on either side is not UTF-8, so that two paths may look the same.
     pub(super) has_odd_names: bool,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct At<'p> {
-    /// Its path with a slash at the end; empty for the root.
+    /// Path with a trailing slash; empty for the root.
     pub(super) prefix: &'p str,
     pub(super) depth: usize,
-    /// A name on the way to it is not UTF-8.
+    /// Set if a name on the path is not UTF-8.
     pub(super) odd: bool,
 }
 
@@ -68,7 +68,7 @@ impl<'r> Walk<'r> {
         Self { repository, limits, entries: 0, path_bytes: 0, changes: Vec::new(), has_odd_names: false }
     }
 
-    /// Adds what differs between the trees.
+    /// Adds the differences between the trees.
     pub(super) fn compare(
         &mut self,
         old: Option<&Tree<'_>>,
@@ -151,7 +151,7 @@ enum Side {
     New,
 }
 
-/// What an item that is no folder is.
+/// Classifies an entry that is not a folder.
 pub(super) fn entry_of(name: &str, item: &git2::TreeEntry<'_>) -> Option<Entry> {
     const LINK: i32 = 0o120_000;
     match item.kind() {

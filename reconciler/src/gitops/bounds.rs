@@ -1,14 +1,14 @@
-//! Makes a status and a revision fit under their keys, whatever a repository holds. Pure.
+//! Truncates a status and a revision to fit under their keys, whatever a repository holds. Pure.
 //!
-//! Reads both as they were folded, cuts detail step by step until they fit. Without this one hostile
-//! or merely broken commit could keep a source from writing anything at all.
+//! Takes both as folded and cuts detail step by step until they fit. Without this, a single hostile or merely
+//! broken commit could keep a source from writing anything at all.
 
 use schema::codec;
 use schema::records::{Revision, SourceStatus, Verdict};
 use schema::violation::{Violation, shortened};
 
-/// Cuts detail until the status fits under its key. No list that had something becomes empty, so the
-/// state still follows from it.
+/// Cuts detail until the status fits under its key. No list that had items becomes empty, so the state still
+/// follows from it.
 pub fn status(mut status: SourceStatus) -> SourceStatus {
     for (files, violations) in [(usize::MAX, 5), (200, 1), (50, 1), (10, 1)] {
         if codec::encode(&status).is_ok() {
@@ -28,7 +28,7 @@ pub fn status(mut status: SourceStatus) -> SourceStatus {
     status
 }
 
-/// Cuts texts until the revision fits under its key.
+/// Drops the list of removals and cuts texts until the revision fits under its key.
 pub fn revision(mut revision: Revision) -> Revision {
     for chars in [4_000, 1_000] {
         if codec::encode(&revision).is_ok() {
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// A status all of whose texts are `text`, and whose lists are `count` long.
+    /// Builds a status with `text` in every field and lists of `count` items.
     fn status_of(text: &str, count: usize) -> SourceStatus {
         let waiting = Waiting { object: object(text), on: object(text), why: text.to_owned(), since: None };
         SourceStatus {
@@ -185,7 +185,7 @@ mod tests {
             let text = text.repeat(times);
             let written = status(status_of(&text, count));
             prop_assert!(codec::encode(&written).is_ok());
-            // What the source's state follows from stays.
+            // Lists that determine the source's state stay.
             prop_assert_eq!(written.quarantined.is_empty(), count == 0);
             prop_assert!(written.held_prune.is_some() && written.error.is_some());
             prop_assert!(codec::encode(&revision(revision_of(&text))).is_ok());

@@ -1,7 +1,7 @@
-//! What changed between two versions of an object, field by field. Pure.
+//! Differences between two versions of an object, field by field. Pure.
 //!
-//! Reads both versions, decides which fields to name and what of them to show: secrets only as
-//! changed, so that no log, event or comment carries one.
+//! Reads both versions, decides which fields to name and how much of them to show: secrets only as changed, so that
+//! no log, event or comment carries one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,25 +16,26 @@ use schema::secrets::is_secret_text;
 
 use super::secrets::Place;
 
-/// One field that differs.
+/// A field that differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldChange {
-    /// Where, from the document's root. Items of lists by their number after the change, items that
-    /// go by their number before it.
+    /// Path from the document's root. List items have their number after the change, removed items their number
+    /// before it.
     pub steps: Vec<OwnedStep>,
-    /// Before; `None` is absent. What is secret is hidden.
+    /// Value before; `None` if absent. Secrets are hidden.
     pub from: Option<Value>,
-    /// After.
+    /// Value after.
     pub to: Option<Value>,
-    /// Both values are hidden.
+    /// Set if both values are hidden.
     pub hidden: bool,
 }
 
-/// A longer value is cut when shown.
+/// Length above which a value is cut when shown.
 const SHOWN_CHARS_MAX: usize = 60;
 
 impl FieldChange {
-    /// `spec.containers[0].image`; of content of another object that is used, `ConfigMap/default/settings`.
+    /// Formats the path as `spec.containers[0].image`; for content of another object, as
+    /// `ConfigMap/default/settings`.
     pub fn path(&self) -> String {
         match self.steps.as_slice() {
             [OwnedStep::Field(first), OwnedStep::Field(path)] if first == FILES => {
@@ -45,7 +46,7 @@ impl FieldChange {
     }
 }
 
-/// A path as it is shown.
+/// Formats a path for display.
 pub(super) fn dotted(steps: &[OwnedStep]) -> String {
     fn below(steps: &[OwnedStep], at: &Path<'_>) -> String {
         match steps.split_first() {
@@ -66,7 +67,7 @@ impl fmt::Display for FieldChange {
     }
 }
 
-/// A value in one line, cut where it is long.
+/// Formats a value in one line, truncated if long.
 pub fn brief(value: Option<&Value>) -> String {
     let Some(value) = value else { return "nothing".to_owned() };
     let text = value.to_string();
@@ -76,14 +77,14 @@ pub fn brief(value: Option<&Value>) -> String {
     }
 }
 
-/// All fields in which two versions differ, in order of their paths.
+/// Returns all fields in which two versions differ, in order of their paths.
 pub fn changes(before: (&ObjectMeta, &Resource), after: (&ObjectMeta, &Resource)) -> Vec<FieldChange> {
     let mut walk = Walk { steps: Vec::new(), found: Vec::new() };
     walk.compare(Some(&as_json(before)), Some(&as_json(after)), Place::Open);
     walk.found
 }
 
-/// Files of the repository whose content differs between two versions, as fields under [`FILES`].
+/// Returns repository files whose content differs between two versions, as fields under [`FILES`].
 pub fn file_changes(before: &Files, after: &Files) -> Vec<FieldChange> {
     let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let digest = |blob: &BlobRef| Value::from(blob.digest.get(..SHOWN_DIGITS).unwrap_or(&blob.digest));
@@ -97,9 +98,9 @@ pub fn file_changes(before: &Files, after: &Files) -> Vec<FieldChange> {
     changed.map(change).collect()
 }
 
-/// Under this name stand files of the repository among the fields that differ.
+/// Name under which repository files appear among changed fields.
 pub const FILES: &str = "files";
-/// Digits of a file's digest that are shown.
+/// Number of digits shown of a file's digest.
 const SHOWN_DIGITS: usize = 12;
 
 fn as_json((metadata, resource): (&ObjectMeta, &Resource)) -> Value {
@@ -125,7 +126,7 @@ impl Walk {
             (Some(Value::Object(old)), Some(Value::Object(new))) => {
                 for key in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
                     let (before, after) = (old.get(key), new.get(key));
-                    // Most fields did not change, and to look whether one is a secret takes long.
+                    // Most fields did not change, and the check for a secret is slow.
                     if before != after {
                         let place = place.of_entry(old, key).max(place.of_entry(new, key));
                         self.below(OwnedStep::Field(key.clone()), before, after, place);
@@ -157,17 +158,17 @@ impl Walk {
         let scalar = |value: Option<&Value>| value.is_none_or(|v| !v.is_object() && !v.is_array());
         let text = |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(is_secret_text);
         let scalars = scalar(from) && scalar(to);
-        // One side that is secret by its look makes the other so.
+        // If one side looks like a secret, the other is one, too.
         let place = if scalars && (text(from) || text(to)) { Place::Secret } else { place };
         let [from, to] = [from, to].map(|value| value.map(|value| place.shown(value)));
-        // What differs is hidden.
+        // Equal once shown: the difference is hidden.
         let hidden = scalars && (place == Place::Secret || from == to);
         FieldChange { steps: self.steps.clone(), from, to, hidden }
     }
 }
 
-/// Which item of two lists is which: by name where all have one and those that stay keep their
-/// order, so that one more in front does not make all others differ; else by number.
+/// Pairs the items of two lists: by name if all have one and the items in both keep their order, so that an
+/// insertion in front does not make all others differ; else by number.
 fn pairs(old: &[Value], new: &[Value]) -> Vec<(usize, Option<usize>, Option<usize>)> {
     let by_number = || {
         let there = |index: usize, list: &[Value]| (index < list.len()).then_some(index);

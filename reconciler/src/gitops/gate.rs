@@ -1,10 +1,10 @@
-//! Which steps of a plan wait, because what their object depends on is not healthy yet. Pure.
+//! Gate of a plan: holds back steps whose dependencies are not healthy yet. Pure.
 //!
-//! A step that waits is taken out of the plan with its reason. No other addition or change is held up
-//! by it; removals are, because what runs meanwhile is the version before, and may need what goes.
-//! The plan is made anew when the snapshot changes, so a step waits as long as its reason holds and what it waits
-//! for gets on, but not past a deadline without progress: something dead must not keep what would mend it away. A newer commit
-//! finds nothing under way that it would have to break off.
+//! A step that waits is taken out of the plan with its reason. It holds up no other addition or change, only
+//! removals: meanwhile the previous version runs, and may need what goes. The plan is made again when the snapshot
+//! changes, so a step waits as long as its reason holds and its dependency makes progress, but not past a deadline
+//! without progress: something dead must not block its own repair. A newer commit finds nothing in progress that it
+//! would have to abort.
 
 use std::collections::BTreeMap;
 
@@ -18,26 +18,26 @@ use super::plan::{Act, Step, SyncPlan};
 use schema::kinds::links::dependencies;
 use schema::snapshot::health::{deadline_seconds, progressed_at, trouble};
 
-/// Why a removal waits.
+/// Reason why a removal waits.
 const REMOVED_LAST: &str = "it is removed once nothing waits";
 
-/// Why an object waits for one that waits. Its deadline does not count yet.
+/// Reason for waiting for an object that waits itself. Its deadline does not count yet.
 const WAITS_ITSELF: &str = "it waits itself";
-/// Why an object waits for one that is written by the same plan. Its deadline begins anew.
+/// Reason for waiting for an object that the same plan writes. Its deadline starts again.
 const IS_APPLIED: &str = "it is being applied";
 
-/// How the object of an earlier step stands.
+/// State of an earlier step's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// It is written by this plan.
+    /// Written by this plan.
     Written,
-    /// It waits itself.
+    /// Waits for dependencies of its own.
     Waits,
 }
 
-/// Takes the steps out that have to wait. Only what brings pods up or replaces them waits: labels,
-/// annotations and the place in the repository are written at once. A step whose deadline is over
-/// goes on, and is reported. How long each waits already is in the status of `source`.
+/// Takes out the steps that must wait. Only steps that start or replace pods wait: labels, annotations and the
+/// place in the repository are written immediately. A step whose deadline has passed goes ahead, and is reported.
+/// The status of `source` records how long each has waited.
 pub fn gate(mut plan: SyncPlan, snapshot: &Snapshot, source: &str, now: Timestamp) -> SyncPlan {
     let depends =
         |step: &Step| step.object_after().is_some_and(|object| !object.metadata.depends_on.is_empty());
@@ -84,8 +84,8 @@ pub fn gate(mut plan: SyncPlan, snapshot: &Snapshot, source: &str, now: Timestam
     plan
 }
 
-/// Since when the deadline of a wait counts: since what the object waits for waits no more itself
-/// and was last written.
+/// Returns the time from which the deadline of a wait counts: the dependency no longer waits itself, and was last
+/// written.
 fn since(
     known: Option<&SourceStatus>,
     object: &ObjectRef,
@@ -96,7 +96,7 @@ fn since(
     let Some(known) = known else { return now };
     let is_truncated = known.waiting_total > known.waiting.len() as u64;
     let waits = |wait: &&Waiting| wait.object == *object && wait.why != REMOVED_LAST;
-    // A status lists only the first. Others have waited as long as those that wait for the same.
+    // A status lists only the first waits. Others have waited as long as those for the same object.
     let alike = |wait: &&Waiting| is_truncated && wait.on == *on && wait.why != REMOVED_LAST;
     let before = known.waiting.iter().find(waits).or_else(|| known.waiting.iter().rfind(alike));
     let goes_on = |before: &&Waiting| {
@@ -106,14 +106,15 @@ fn since(
     before.filter(goes_on).and_then(|before| before.since).map_or(now, |since| since.min(now))
 }
 
-/// When a wait is over, unless what it is for gets on; none while that waits itself, and for a removal.
+/// Returns the end of a wait unless the dependency makes progress; `None` while that waits itself, and for a removal.
 pub(super) fn deadline(snapshot: &Snapshot, wait: &Waiting, now: Timestamp) -> Option<Timestamp> {
     let since = wait.since.filter(|_| wait.why != WAITS_ITSELF)?;
     let since = progress(snapshot, &wait.on, now).map_or(since, |progress| progress.max(since));
     since.checked_add(patience(snapshot, &wait.on)).ok()
 }
 
-/// When an object last came closer to being healthy; one without pods gets on as the pods of its commit do.
+/// Time of an object's last progress towards health; an object without pods makes progress with the pods of its
+/// commit.
 fn progress(snapshot: &Snapshot, object: &ObjectRef, now: Timestamp) -> Option<Timestamp> {
     let live = &snapshot.objects.get(object)?.value;
     if live.resource.pod(&live.metadata).is_some() {
@@ -126,7 +127,7 @@ fn progress(snapshot: &Snapshot, object: &ObjectRef, now: Timestamp) -> Option<T
     beside.filter_map(|object| progressed_at(snapshot, object, now)).max()
 }
 
-/// How long an object may go on without progress.
+/// Returns the time that an object may go without progress.
 pub(super) fn patience(snapshot: &Snapshot, object: &ObjectRef) -> SignedDuration {
     let default = || snapshot.cluster().defaults.progress_deadline_seconds;
     let live = snapshot.objects.get(object);
@@ -134,12 +135,12 @@ pub(super) fn patience(snapshot: &Snapshot, object: &ObjectRef) -> SignedDuratio
     SignedDuration::from_secs(seconds.into())
 }
 
-/// While something waits, removals wait, too: what replaces them may be among what waits. But what
-/// only one can have, and a step of this plan takes, is given up by the one that goes.
+/// Holds removals while anything waits: their replacement may be among the waiting steps. Objects that hold an
+/// exclusive resource which a step of this plan takes are removed all the same.
 fn keep_removals(plan: &mut SyncPlan, snapshot: &Snapshot) {
     let Some(first) = plan.waiting.first().map(|waiting| waiting.object.clone()) else { return };
     let has = |object: &Object| object.resource.exclusives(&object.metadata).into_iter();
-    // Whether all that take it only share it.
+    // True if all takers only share the resource.
     let mut taken: BTreeMap<_, bool> = BTreeMap::new();
     for used in plan.steps.iter().filter_map(Step::object_after).flat_map(|object| has(object)) {
         *taken.entry(used.what).or_insert(true) &= used.shares;
@@ -162,7 +163,7 @@ fn keep_removals(plan: &mut SyncPlan, snapshot: &Snapshot) {
     }));
 }
 
-/// The first dependency that is not healthy, and why.
+/// Returns the first dependency that is not healthy, with the reason.
 fn blocked(
     snapshot: &Snapshot,
     before: &BTreeMap<ObjectRef, Before>,

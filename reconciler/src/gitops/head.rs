@@ -1,7 +1,7 @@
-//! The newest commit of a remote, read and kept up to date.
+//! Newest commit of a remote, loaded and kept up to date.
 //!
-//! Reads the remote through its mirror; decides only when to fetch, to make the mirror anew and to
-//! repack. What it holds is a cache.
+//! Reads the remote through its mirror; decides only when to fetch, to rebuild the mirror and to repack. Its
+//! contents are a cache.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,20 +19,20 @@ use super::reviewed::{self, Begun};
 use crate::blobs::BlobStore;
 use crate::git::{Changes, CommitMeta, GitError, Remote, SourceConfig, changes_since, commit_meta};
 
-/// A commit that a fresh mirror can't read either is broken at the remote: fetching the mirror again
-/// at every poll would fetch it all again and again.
+/// Least time between rebuilds for the same commit. A commit that a fresh mirror can't read either is broken at the
+/// remote: a rebuild at every poll would fetch everything again and again.
 const REBUILD_AGAIN: Duration = Duration::from_secs(600);
 
-/// The newest commit of one source.
+/// Loader of a source's newest commit.
 pub(super) struct Head {
     remote: Remote,
-    /// Content of what manifests name, for agents.
+    /// Content that manifests name, for agents.
     blobs: BlobStore,
-    /// The commit read last.
+    /// The commit loaded last.
     loaded: Option<Loaded>,
-    /// Something was fetched since the mirror was last looked after.
+    /// Set if something was fetched since the mirror was last tidied.
     fetched: bool,
-    /// The commit that the mirror was last made anew for, and when.
+    /// Commit and time of the last rebuild.
     rebuilt: Option<(Oid, Instant)>,
 }
 
@@ -42,20 +42,19 @@ impl Head {
         Self { remote: Remote::new(config, state_dir), blobs, loaded: None, fetched: false, rebuilt: None }
     }
 
-    /// The commit read last, if any was.
     pub(super) fn loaded(&self) -> Option<&Loaded> {
         self.loaded.as_ref()
     }
 
-    /// Asks the remote, and reads its commit if it is another one. `applied` is the commit in the
-    /// status; `live` names the commits that what is live is of.
+    /// Queries the remote, and reads its commit if it is a new one. `applied` is the commit in the status; `live`
+    /// returns the commits of the live objects.
     pub(super) async fn look(
         &mut self,
         applied: Option<String>,
         live: impl FnOnce() -> BTreeSet<String>,
     ) -> Result<Oid, GitError> {
         let head = self.remote.ls_remote().await?;
-        // Without its mirror nothing can be made again that agents ask for.
+        // Without its mirror, content that agents ask for can't be rebuilt.
         let is_whole = self.remote.mirror().exists();
         if is_whole && self.loaded.as_ref().is_some_and(|loaded| loaded.head == head) {
             if std::mem::take(&mut self.fetched) {
@@ -67,7 +66,7 @@ impl Head {
             return Ok(head);
         }
         self.fetched = true;
-        // What was fetched counts: the branch may have moved on since it was asked.
+        // The fetched commit counts: the branch may have moved since the query.
         let head = self.remote.fetch().await?;
         let loaded = match self.read(head, applied.clone()).await {
             Err(error @ GitError::MirrorBroken { .. }) if self.may_rebuild(head) => {
@@ -84,7 +83,7 @@ impl Head {
         Ok(head)
     }
 
-    /// How `base` and `commits` stand to `loaded`.
+    /// Determines the ancestry of `base` and `commits` relative to `loaded`.
     pub(super) async fn lineage(
         &self,
         loaded: &Loaded,
@@ -98,7 +97,7 @@ impl Head {
         self.blocking(move || read_lineage(&mirror, head, base, commits)).await
     }
 
-    /// The files of `loaded`; those that are truncated say so. `whole` is as for [`truncated::marked`].
+    /// Returns the files of `loaded`, with truncated ones marked. `whole` is as for [`truncated::marked`].
     pub(super) async fn manifests(
         &self,
         loaded: &Loaded,
@@ -114,8 +113,8 @@ impl Head {
         self.blocking(read).await
     }
 
-    /// The plan that the commit read last was begun with, beside its review. `applied` is the
-    /// commit before.
+    /// Returns the record of the plan that the last commit was started with, next to its review. `applied` is the
+    /// previous commit.
     pub(super) async fn plan_record(
         &self,
         begun: Begun,
@@ -125,7 +124,7 @@ impl Head {
         self.blocking(move || reviewed::record(&mirror, begun, applied.as_deref())).await
     }
 
-    /// The commits since `applied` that were read last, each with what it changed.
+    /// Returns the commits since `applied` up to the commit loaded last, each with its changes.
     pub(super) async fn changes_since(
         &self,
         applied: String,

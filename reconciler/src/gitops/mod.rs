@@ -1,9 +1,8 @@
 //! From a commit to desired state: load, check, plan, apply; one loop per source.
 //!
-//! `bounds check diff prune plan gate review secrets status history` are pure. `source_loop`
-//! observes and reports, `apply` alone writes `objects/`. `record` writes the status of a configured source and
-//! its new revisions; `verdict` writes what became of a revision, once, and that a source is not configured any
-//! more.
+//! `bounds check diff prune plan gate review secrets status history` are pure. `source_loop` observes and reports,
+//! `apply` alone writes `objects/`. `record` writes the status of a configured source and its new revisions;
+//! `verdict` writes the outcome of a revision, once, and marks a source that is no longer configured.
 
 pub mod apply;
 pub mod bounds;

@@ -1,8 +1,8 @@
-//! A plan between two revisions of a local repository: what `minik8s plan` shows. Blocking.
+//! Plan between two revisions of a local repository, for `minik8s plan`. Blocking.
 //!
-//! Reads the object database and nothing else: no checkout, no hook, no filter, nothing that a
-//! pull request could bring along is run; Python code of functions is parsed by this machine's Python. Decides what stands for "live": what the base gives if
-//! it is applied whole, or what a server says is applied. The plan is the reconciler's own.
+//! Reads the object database and nothing else: no checkout, no hook, no filter, so nothing that a pull request
+//! brings along is run; this machine's Python parses the Python code of functions. Decides what counts as "live":
+//! the result of applying the whole base, or what a server reports as applied. The plan is the reconciler's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,54 +30,54 @@ use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 use crate::plural::plural;
 use crate::simulate::workflow::{FunctionLimits, cases, stray};
 
-/// Files in which the lines of fields are looked up, in bytes; further fields have no line.
+/// Limit on the bytes of files in which the lines of fields are looked up; further fields have no line.
 const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Most files of a folder that a volume mounts that are named.
+/// Limit on the named files of a folder that a volume mounts.
 const FILES_NAMED_MAX: usize = 5;
-/// Most files of a conflict that are named.
+/// Limit on the named files of a conflict.
 const CONFLICTS_SHOWN_MAX: usize = 10;
 
-/// What is to be compared.
+/// Inputs of a comparison.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The repository, or a folder in it.
     pub repo: &'a Path,
-    /// What is changed from; with `live` the applied commit if none is given.
+    /// Revision to compare from; with `live`, the applied commit by default.
     pub base: Option<&'a str>,
-    /// What is changed to.
+    /// Revision to compare to.
     pub head: &'a str,
     /// Folder of the repository that the source reads; empty for all of it.
     pub folder: &'a str,
     /// Name of the source.
     pub source: &'a str,
-    /// A single file that can't be applied keeps all of the source from it.
+    /// Set if a single file that can't be applied blocks all of the source.
     pub strict: bool,
-    /// The head takes the place of the base, as after a push by force; it is not merged into it.
+    /// Set if the head replaces the base, as after a force push, instead of being merged into it.
     pub in_place: bool,
-    /// What is applied now; none: what `base` gives.
+    /// Applied state; `None` for the result of applying `base`.
     pub live: Option<Live>,
 }
 
-/// What a server says of the present.
+/// Present state, as a server reports it.
 #[derive(Debug, Clone, Default)]
 pub struct Live {
     /// Objects of all sources.
     pub objects: Table<ObjectRef, Object>,
-    /// Commit of the source that is applied.
+    /// Applied commit of the source.
     pub applied: Option<String>,
     /// Newest commit whose removals were all done.
     pub base: Option<String>,
-    /// Newest commit of which all was applied.
+    /// Newest commit that was applied completely.
     pub whole: Option<String>,
-    /// Against what the prune that is still held is measured.
+    /// Baseline of the prune that is still held.
     pub held: Option<HeldOf>,
-    /// Nodes that live.
+    /// Nodes that are alive.
     pub nodes: Vec<Room>,
-    /// Pods that run of each workload, whatever number Git asks for.
+    /// Running pods of each workload, whatever number Git asks for.
     pub running: BTreeMap<ObjectRef, u32>,
 }
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     #[error("no Git repository at {path}: {why}; name one with --repo")]
@@ -106,17 +106,17 @@ pub enum OfflineError {
     Read(#[source] git2::Error),
 }
 
-/// The review of `head` against `base`, or against what is live.
+/// Reviews `head` against `base`, or against the live state.
 pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let repository = open(request.repo)?;
-    // What a merge makes stays in memory.
+    // The results of a merge stay in memory.
     let odb = repository.odb().map_err(OfflineError::Read)?;
     let _memory = odb.add_new_mempack_backend(1000).map_err(OfflineError::Read)?;
     let applied = request.live.as_ref().and_then(|live| live.applied.as_deref());
     let mut notes = Vec::new();
     let typed_base = request.base.or(applied);
     let base = typed_base.map(|base| resolve(&repository, base)).transpose();
-    // What is applied may be newer than the clone; only what is missing from it is not known then.
+    // The applied commit may be newer than the clone; then only what is missing from the clone is unknown.
     let base =
         if request.live.is_some() && request.base.is_none() { base.unwrap_or_default() } else { base? };
     let head = resolve(&repository, request.head)?;
@@ -174,7 +174,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     review.violations.extend(python_errors(&repository, effective, &after.manifests));
     review.workflow_tests = workflow_tests(&repository, effective, &after.manifests, &mut review.violations);
     review.violations.sort();
-    // A name that can't be read is among the quarantined files as well.
+    // A name that can't be decoded is among the quarantined files as well.
     review.violations.dedup();
     if let Some(base) = base {
         review.name_files(|folder| changed_files(&repository, (base, effective), folder));
@@ -183,7 +183,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     Ok(review)
 }
 
-/// What keeps the Python code of functions from being parsed.
+/// Returns the errors that keep the Python code of functions from being parsed.
 fn python_errors(repository: &Repository, commit: Oid, manifests: &Manifests) -> Vec<Violation> {
     let text = |path: &str| {
         let found = content::find(repository, commit, path).ok()?;
@@ -197,7 +197,7 @@ fn refused(files: usize) -> String {
     format!("the source is strict and {files} can't be applied, so none of it would be applied")
 }
 
-/// What the cases beside each workflow come to. Cases and mocks that are not used are warned of.
+/// Runs the test cases next to each workflow. Warns of unused cases and mocks.
 fn workflow_tests(
     repository: &Repository,
     commit: Oid,
@@ -250,7 +250,7 @@ fn resolve(repository: &Repository, revision: &str) -> Result<Oid, OfflineError>
     })
 }
 
-/// The commit that is there after a merge: `head` itself if it holds all of `base`.
+/// Returns the commit after a merge: `head` itself if it contains all of `base`.
 fn merged(
     repository: &Repository,
     (base, base_typed): (Oid, &str),
@@ -306,22 +306,22 @@ fn conflicts(index: &git2::Index) -> String {
     shown.join(", ")
 }
 
-/// A commit's files, parsed.
+/// Parsed files of a commit.
 struct Read {
     commit: Arc<CommitMeta>,
     listing: Listing,
-    /// As they are parsed: the same for the same blob, whatever lies beside it.
+    /// Files as parsed: the same for the same blob, whatever is next to it.
     parsed: Manifests,
-    /// With the files that they name looked up.
+    /// Files with the paths that they name looked up.
     manifests: Manifests,
-    /// What the paths that it names came to.
+    /// Hashes of the paths that the commit names.
     known: HashedContent,
-    /// Of the files that were parsed for it.
+    /// Layouts of the files that were parsed for this commit.
     layouts: Layouts,
 }
 
-/// Reads a commit. `base`: a folder that was there and is gone by a commit that says so is empty.
-/// `before`: another commit of which most files may be the same; those are not read again.
+/// Reads a commit. A folder that exists in `base` counts as empty if the commit that removes it says so. `before`
+/// is another commit that may share most files; those are not read again.
 fn read(
     repository: &Repository,
     commit: Oid,
@@ -339,7 +339,7 @@ fn read(
     let meta = git::commit_meta(repository, commit).map_err(OfflineError::Read)?;
     let listing = match (listed(commit)?, base) {
         (Some(listing), _) => listing,
-        // A base without the folder is one in which the source is yet to begin.
+        // In a base without the folder, the source has not begun yet.
         (None, None) => Listing::default(),
         (None, Some(base)) if meta.allows_prune && listed(base)?.is_some() => Listing::default(),
         (None, Some(_)) => {
@@ -349,7 +349,7 @@ fn read(
             });
         }
     };
-    // Without a commit before it, all files are read and few fields of them asked for.
+    // Without an earlier commit, all files are read, and few of their fields are asked for.
     let most = before.map_or(0, |_| LOCATE_BYTES_MAX);
     let (old, new) = (&old_listing.files, &listing.files);
     let (manifests, layouts) =
@@ -369,10 +369,10 @@ fn read(
     Ok(Read { commit: Arc::new(meta), listing, parsed, manifests, known, layouts })
 }
 
-/// Files that can't be applied, and by which rule.
+/// Files that can't be applied, with the violated rule.
 type Broken = BTreeMap<Arc<str>, String>;
 
-/// What etcd holds if a commit is applied whole where nothing was, and the files that are not in it.
+/// Returns etcd's objects after applying a whole commit to an empty cluster, and the files that are not part of it.
 pub(super) fn objects_of(
     source: &str,
     commit: &Arc<CommitMeta>,
@@ -427,9 +427,10 @@ fn lineage(
     Lineage { base: newest, relations: commits.into_iter().map(relation).collect(), is_unused: false }
 }
 
-/// The files of a folder that differ between two commits, from the folder; none if it is itself a file.
+/// Returns the files of a folder that differ between two commits, relative to the folder; empty if it is itself a
+/// file.
 fn changed_files(repository: &Repository, commits: (Oid, Oid), folder: &str) -> Vec<String> {
-    // What can't be read is reported by the digest alone.
+    // A folder that can't be read is reported by its digest alone.
     let mut files = git::changed_below(repository, commits, folder).unwrap_or_default();
     let more = files.len().saturating_sub(FILES_NAMED_MAX);
     files.truncate(FILES_NAMED_MAX);
@@ -439,8 +440,8 @@ fn changed_files(repository: &Repository, commits: (Oid, Oid), folder: &str) -> 
     files
 }
 
-/// Finds the lines of changed fields, as far as that costs little: in files that did not change, those
-/// whose content did that the document names, each file is read once more.
+/// Finds the lines of changed fields, as far as that is cheap: files that did not change, but name content that
+/// did, are read once more.
 fn locate(repository: &Repository, after: Read, review: &mut Review) {
     let Read { listing, mut layouts, .. } = after;
     let mut missing = BTreeSet::new();

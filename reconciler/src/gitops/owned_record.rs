@@ -1,8 +1,7 @@
-//! What a source owns, written down beside its mirror, so that losing etcd releases no held removal.
+//! Record of the objects that a source owns, next to its mirror, so that losing etcd releases no held removal.
 //!
-//! Reads and writes `<state>/reconciler/owned/<source>.json`, decides nothing: the plan measures what
-//! an empty etcd has lost like anything else that Git has not. Without the file all goes on as in a
-//! new cluster.
+//! Reads and writes `<state>/reconciler/owned/<source>.json`, decides nothing: the plan treats objects of a lost
+//! etcd like any others missing from Git. Without the file, everything proceeds as in a new cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,23 +18,23 @@ use sha2::{Digest as _, Sha256};
 use super::plan::{Act, Kept, Situation, SyncPlan};
 use super::prune::{Prune, is_protected};
 
-/// The file, and what of it is needed all the time.
+/// The file, and the parts of it that are needed all the time.
 pub(super) struct OwnedRecord {
     disk: DiskRecord,
-    /// Digest of what was last written.
+    /// Digest of the bytes last written.
     written: Option<[u8; 32]>,
-    /// What that was made of.
+    /// Inputs of the bytes last written.
     made_of: Option<MadeOf>,
     is_read: bool,
-    /// Objects that etcd lost, and that no commit has named again or removed.
+    /// Objects that a lost etcd held, and that no commit has named again or removed.
     pub(super) lost: BTreeMap<ObjectRef, Kept>,
-    /// What a held prune was measured against.
+    /// Number of owned objects that a held prune was measured against.
     pub(super) held_of: Option<u64>,
     /// Newest commit whose removals were all done.
     pub(super) base: Option<String>,
 }
 
-/// All that is written follows from this, if nothing is created.
+/// Inputs from which the whole record follows, if nothing is created.
 struct MadeOf {
     live: Table<ObjectRef, Object>,
     lost: BTreeMap<ObjectRef, Kept>,
@@ -43,7 +42,7 @@ struct MadeOf {
     base: Option<String>,
 }
 
-/// As it lies on the disk: objects by the commit that set them.
+/// Format on disk: objects by the commit that set them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Record {
@@ -54,7 +53,7 @@ struct Record {
     base: Option<String>,
 }
 
-/// The same as it is written: of 10,000 objects no name is copied, and what comes in order costs one pass.
+/// Borrowed form of the record for writing: of 10,000 objects no name is copied, and sorted input costs one pass.
 #[skip_serializing_none]
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -80,8 +79,8 @@ impl OwnedRecord {
         }
     }
 
-    /// Remembers what etcd does not know. `is_new`: it knows nothing of the source at all, so what
-    /// the source owned there is lost.
+    /// Loads the objects that etcd does not know. `is_new`: etcd knows nothing of the source at all, so everything
+    /// that the source owned there is lost.
     pub(super) async fn recall(
         &mut self,
         is_new: bool,
@@ -113,7 +112,7 @@ impl OwnedRecord {
         Ok(())
     }
 
-    /// Writes down what is owned once `plan` is carried out, ahead of it, if that is news.
+    /// Writes the objects owned after `plan`, ahead of its execution, if the record changed.
     pub(super) async fn keep(&mut self, situation: &Situation, plan: &SyncPlan) -> Result<(), io::Error> {
         self.lost.retain(|object, _| plan.lost.contains(object));
         self.held_of = matches!(plan.prune, Prune::Held { .. }).then_some(plan.prune_of.owned);
@@ -143,7 +142,7 @@ impl OwnedRecord {
         MadeOf { live, lost, held_of: self.held_of, base: self.base.clone() }
     }
 
-    /// Looks at no object: equal ones that lie elsewhere are taken for others.
+    /// Compares identities, not objects: an equal table elsewhere in memory counts as different.
     fn is_made_of(&self, made_of: &MadeOf, situation: &Situation) -> bool {
         let MadeOf { live, lost, held_of, base } = made_of;
         live.ptr_eq(&situation.live) && (lost, held_of, base) == (&self.lost, &self.held_of, &self.base)
@@ -170,7 +169,7 @@ impl OwnedRecord {
             }
         }
         let lists = record.owned.values_mut().chain([&mut record.protected]);
-        // Only what is created is not in its place yet.
+        // Only created objects are not in their place yet.
         lists.for_each(|objects| objects.sort());
         record
     }

@@ -1,7 +1,7 @@
-//! What to write so that etcd says what Git says, and why; and what is not done, and why. Pure.
+//! Plan of the writes that make etcd match Git, with reasons, and of everything not done, with reasons. Pure.
 //!
-//! Reads parsed files and live objects, decides every write in order. It is made against what is
-//! live each time: after a crash, a conflict or a hand in etcd, the next plan is what is left.
+//! Reads parsed files and live objects, decides every write in order. Made against the live state each time: after
+//! a crash, a conflict or a manual change in etcd, the next plan is what remains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,39 +26,39 @@ use super::prune::{Evidence, Lineage, Prune, Share, is_protected, prune};
 use crate::git::CommitMeta;
 use schema::kinds::links::{dependencies, in_hash};
 
-/// All that a plan is made from.
+/// Inputs of a plan.
 #[derive(Debug, Clone)]
 pub struct Situation {
     /// Name of the source.
     pub source: String,
-    /// The commit that the files are of.
+    /// Commit that the files belong to.
     pub commit: Arc<CommitMeta>,
     pub manifests: Manifests,
     /// Live objects of all sources.
     pub live: Table<ObjectRef, Object>,
     /// Objects whose key holds something unreadable.
     pub malformed: BTreeSet<ObjectRef>,
-    /// History, as far as a prune asks for it.
+    /// History, as far as a prune needs it.
     pub lineage: Lineage,
-    /// Against what the prune that is still held is measured.
+    /// Baseline of the prune that is still held.
     pub held: Option<HeldOf>,
     /// Etcd's revision as of `live`.
     pub revision: i64,
-    /// Objects that the source owned in an etcd that was lost, and that may still run.
+    /// Objects that the source owned in a lost etcd, and that may still run.
     pub lost: BTreeMap<ObjectRef, Kept>,
-    /// The range of services, if it is known.
+    /// Service range, if known.
     pub service_cidr: Option<Ipv4Net>,
-    /// Why the files may not be all there is, for example a remote that can't be reached.
+    /// Reason why the files may be incomplete, for example a remote that can't be reached.
     pub incomplete: Option<String>,
 }
 
-/// What a source owned when a prune was first held. What a commit adds must not make its removals look few: not in
-/// the next run, nor under the next commit.
+/// Baseline of a held prune: the objects that the source owned when it was first held. Objects that a commit adds
+/// must not make its removals look few, neither in the next run nor under the next commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldOf {
-    /// How many objects.
+    /// Number of objects.
     pub owned: u64,
-    /// Etcd's revision at that time; 0 if it is not known.
+    /// Etcd's revision at that time; 0 if unknown.
     pub since: i64,
 }
 
@@ -67,90 +67,89 @@ pub struct HeldOf {
 pub struct Kept {
     /// The commit that set it.
     pub commit: String,
-    /// Its annotation keeps it whatever Git says.
+    /// Set if its annotation keeps it whatever Git says.
     pub is_protected: bool,
 }
 
-/// The decision for one source.
+/// Plan for one source.
 #[derive(Debug, Clone, Default)]
 pub struct SyncPlan {
     /// Writes, in order: puts by kind, then removals in reverse.
     pub steps: Vec<Step>,
-    /// Objects that are as they should be.
+    /// Number of objects that need no write.
     pub unchanged: u64,
-    /// What was decided on removals.
+    /// Decision on removals.
     pub prune: Prune,
-    /// Objects that Git has not, and that their annotation keeps.
+    /// Objects missing from Git but protected by annotation.
     pub protected: Vec<ObjectRef>,
     /// Files that can't be applied: their objects stay as they are.
     pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
-    /// Objects that the source owns once all steps are done.
+    /// Number of objects that the source owns once all steps are done.
     pub owned: u64,
-    /// What the decision on removals was measured against, and a held one is from now on.
+    /// Baseline of the decision on removals, and of a held one from now on.
     pub prune_of: HeldOf,
-    /// Those of them that a lost etcd held, while their removal is held.
+    /// Objects of a lost etcd whose removal is held.
     pub lost: BTreeSet<ObjectRef>,
-    /// The commit holds no manifest, does not say that this is meant, and some commit before it did.
+    /// Set if the commit holds no manifest without declaring that as intended, and an earlier commit did.
     pub empty: bool,
     /// Warnings and notes of the checks across objects.
     pub remarks: Vec<Violation>,
     /// Objects that wait for others; see [`super::gate`].
     pub waiting: Vec<Waiting>,
-    /// Objects that waited until their deadline, and are written now.
+    /// Objects that waited until their deadline and are written now.
     pub overdue: Vec<Waiting>,
-    /// When the first deadline of a wait is over.
+    /// Time of the first deadline of a wait.
     pub due: Option<Timestamp>,
-    /// The source is strict and a file can't be applied, so nothing is.
+    /// Set if the source is strict and a file can't be applied, so nothing is.
     pub refused: bool,
 }
 
-/// One write.
+/// A single write.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub object: ObjectRef,
-    /// What of it.
     pub act: Act,
-    /// What the write replaces, for its guard.
+    /// State that the write replaces, for its guard.
     pub over: Over,
     pub why: StepReason,
 }
 
-/// What a step does.
+/// Action of a step.
 #[derive(Debug, Clone)]
 pub enum Act {
     /// Writes a new object.
     Create(Arc<Object>),
-    /// Writes an object while what runs goes on: labels, a number of replicas, ports of a service.
+    /// Writes an object without interrupting what runs: labels, a number of replicas, ports of a service.
     Update(Arc<Object>),
-    /// Writes an object so that what runs is stopped and started anew.
+    /// Writes an object so that what runs is stopped and started again.
     Replace(Arc<Object>),
     /// Removes the object.
     Delete,
 }
 
-/// What a step finds in etcd, or does not happen.
+/// State that etcd must hold for the step to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
     /// No such key.
     Nothing,
-    /// The key as of this revision.
+    /// The key at this revision.
     Revision(i64),
-    /// Something unreadable; its revision is not known yet.
+    /// Unreadable data; its revision is not known yet.
     Unreadable,
 }
 
-/// Why a step is taken.
+/// Reason for a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepReason {
-    /// Git has it and etcd has not.
+    /// In Git but not in etcd.
     Missing,
     /// These fields differ.
     Changed(Vec<FieldChange>),
-    /// Only its place in the repository changed, which was this `file:line`.
+    /// Only its place in the repository changed, from this `file:line`.
     Moved { from: String },
-    /// Git has it no more.
+    /// No longer in Git.
     Removed,
-    /// What etcd holds is no object.
+    /// The data in etcd is no object.
     Unreadable,
 }
 
@@ -180,7 +179,7 @@ impl schema::control::Plan for SyncPlan {
 }
 
 impl SyncPlan {
-    /// How many steps there are of each sort, and what is not done.
+    /// Counts the steps by action, and everything not done.
     pub fn counts(&self) -> ChangeCounts {
         let count = |of: fn(&Act) -> bool| self.steps.iter().filter(|step| of(&step.act)).count() as u64;
         ChangeCounts {
@@ -200,7 +199,7 @@ impl SyncPlan {
         }
     }
 
-    /// All or nothing: a single file that can't be applied keeps the whole commit from it.
+    /// Makes the plan all or nothing: a single file that can't be applied blocks the whole commit.
     #[must_use]
     pub fn strictly(mut self) -> Self {
         if !self.quarantined.is_empty() {
@@ -214,7 +213,7 @@ impl SyncPlan {
 }
 
 impl Step {
-    /// The object as the step writes it; none for a removal.
+    /// Returns the object as the step writes it; `None` for a removal.
     pub fn object_after(&self) -> Option<&Arc<Object>> {
         match &self.act {
             Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(object),
@@ -223,8 +222,8 @@ impl Step {
     }
 }
 
-/// Steps that may be done side by side, one such group after the other: of one kind, and none that
-/// depends on another of its group. Removals come one by one, as they are in order.
+/// Groups steps that may run in parallel, one group after the other: of one kind, and none depends on another of
+/// its group. Removals keep their order, to be done one by one.
 pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
     let mut waves = Vec::new();
     let mut first = 0;
@@ -248,12 +247,12 @@ pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
     waves
 }
 
-/// Decides.
+/// Decides the plan of a source.
 pub fn plan(situation: &Situation) -> SyncPlan {
     let (manifests, remarks) = with_contents(&situation.source, &situation.manifests, &situation.live);
     let documents = Documents::of(&situation.source, &manifests, &situation.live);
     let mut scene = check::fit(&documents, &situation.source, &situation.live);
-    // What is decided on removals holds, whatever the second check finds: it only keeps more of what is live.
+    // The decision on removals stands whatever the second check finds: that only keeps more of the live objects.
     let removals = removals(situation, &documents, &scene);
     if removals.prune.is_held() && !documents.absent.is_empty() {
         check::stay(&mut scene);
@@ -291,7 +290,7 @@ fn put(situation: &Situation, object: &ObjectRef, declared: &Declaration<'_>) ->
     };
     let Versioned { value: live, mod_revision, .. } = live;
     let over = Over::Revision(*mod_revision);
-    // Compared in full and not by the stored hash alone: a hand may have changed one without the other.
+    // Compared in full and not by the stored hash alone: a manual change may affect one without the other.
     let same_spec = live.hash == declared.document.hash && live.resource == declared.document.object.resource;
     let same_words = live.metadata == declared.document.object.metadata
         && live.api_version == declared.document.object.api_version;
@@ -302,7 +301,7 @@ fn put(situation: &Situation, object: &ObjectRef, declared: &Declaration<'_>) ->
         fields.extend(file_changes(&live.files, &declared.document.files));
         let another = live.hash != declared.document.hash;
         let object = built(declared, here(), live.generation + u64::from(another));
-        // A hash that is not the resource's was changed by a hand, and pods go by the hash.
+        // A hash that is not the resource's was changed manually, and pods follow the hash.
         let replaced = live.resource.is_replaced_by(&draft.resource)
             || draft.resource.kind().descriptor().labels_are_of_replicas
                 && live.metadata.labels != draft.metadata.labels
@@ -332,8 +331,8 @@ fn built(declared: &Declaration<'_>, provenance: Provenance, generation: u64) ->
     })
 }
 
-/// What the Cluster object says that is live. A commit can't loosen the policy that it is held by:
-/// once its own Cluster object is live, what was held stays so until another commit comes.
+/// Returns the policy of the live Cluster object. A commit can't loosen the policy that holds it: once its own
+/// Cluster object is live, its removals stay held until another commit arrives.
 fn prune_policy(situation: &Situation) -> Option<PrunePolicy> {
     let Some(live) = situation.live.get(&cluster_reference()) else { return Some(PrunePolicy::default()) };
     if situation.held.is_some() && live.value.provenance.commit == situation.commit.id {
@@ -345,11 +344,11 @@ fn prune_policy(situation: &Situation) -> Option<PrunePolicy> {
     }
 }
 
-/// What is decided on removals.
+/// Decision on removals.
 struct Removals {
     prune: Prune,
     protected: Vec<ObjectRef>,
-    /// Objects that the source has live.
+    /// Number of live objects of the source.
     owned: usize,
     prune_of: HeldOf,
     lost: BTreeSet<ObjectRef>,
@@ -361,7 +360,7 @@ fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>)
     let owned = situation.live.values().filter(|live| is_own(live)).count();
     let (mut absent, mut protected) = (BTreeMap::new(), Vec::new());
     for (object, live) in &documents.absent {
-        // What a quarantined file held is kept with the file, not held back from removal.
+        // Objects of a quarantined file are kept with the file, not held back from removal.
         if scene.quarantined.contains_key(live.value.provenance.file.as_str()) {
             continue;
         }
@@ -380,7 +379,7 @@ fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>)
     let now = Share { removals: absent.len(), owned: all };
     let began = situation.held.map(|held| {
         let owned = all.min(usize::try_from(held.owned).unwrap_or(all));
-        // What came since was not there to be measured against, and so does not count against it.
+        // Objects created since were not part of the baseline, and so do not count against it.
         let is_newer = |object: &ObjectRef| {
             held.since > 0 && situation.live.get(object).is_some_and(|live| live.create_revision > held.since)
         };
@@ -389,7 +388,7 @@ fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>)
     let policy = prune_policy(situation);
     let is_over = |share: Share| share.hold(policy.as_ref()).is_some();
     let prune_of = match situation.held {
-        // Of what was there then nothing too much goes any more, but it does of what there is now.
+        // The removals fit the old baseline again, but exceed the present one, which replaces it.
         Some(_) if !began.is_some_and(is_over) && is_over(now) => None,
         held => held,
     };
@@ -414,7 +413,7 @@ fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>)
     Removals { prune, protected, owned, prune_of, lost, empty }
 }
 
-/// What etcd lost, and no document names: it may still run.
+/// Returns the objects of a lost etcd that no document names: they may still run.
 fn lost(situation: &Situation) -> BTreeMap<&ObjectRef, &Kept> {
     let mut lost: BTreeMap<&ObjectRef, &Kept> = situation.lost.iter().collect();
     lost.retain(|object, _| !situation.live.contains_key(*object));

@@ -1,7 +1,7 @@
-//! Which live objects are to go, and whether they may. Pure.
+//! Decision on removals: the live objects that should go, and whether they may. Pure.
 //!
-//! Absence is the weakest of evidence: a typo, an outage or a wrong branch all look like it. So a
-//! removal needs a complete picture, stays in a budget, or is asked for by a commit's trailer.
+//! Absence is the weakest of evidence: a typo, an outage or a wrong branch all look like it. So a removal needs a
+//! complete picture, and must stay in a budget or be requested by a commit's trailer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,57 +15,57 @@ use schema::violation::shortened;
 use crate::git::Relation;
 use crate::plural::plural;
 
-/// The object stays whatever Git says.
+/// True if an annotation keeps the object whatever Git says.
 pub fn is_protected(metadata: &ObjectMeta) -> bool {
     metadata.annotations.get(PRUNE_ANNOTATION).is_some_and(|value| value == "false")
 }
 
-/// Most files that are named in a reason; there may be thousands.
+/// Limit on files named in a reason; there may be thousands.
 const FILES_SHOWN_MAX: usize = 5;
-/// A longer path is cut there.
+/// Length at which a path is cut.
 const PATH_CHARS_MAX: usize = 150;
 
-/// How a held prune is released, for messages.
+/// Instruction for releasing a held prune, for messages.
 pub const RELEASE_HELP: &str =
     "if this is intended, push a commit (it may be empty) with the trailer `Minik8s-Allow-Prune: true`";
 
-/// What the decision is made on.
+/// Inputs of the decision.
 #[derive(Debug)]
 pub struct Evidence<'a> {
-    /// Objects that the source owns.
+    /// Number of objects that the source owns.
     pub owned: usize,
-    /// Those of them that it owned when the prune that is still held was first held.
+    /// Removals and objects relative to the baseline of the prune that is still held.
     pub began: Option<Share>,
-    /// Those of them that no document names, with the commit that set them.
+    /// Objects that no document names, with the commit that set them.
     pub absent: BTreeMap<&'a ObjectRef, &'a str>,
     /// Files that can't be read.
     pub quarantined: Vec<&'a str>,
-    /// Why the picture is not complete, if it is not.
+    /// Reason why the picture is incomplete, if it is.
     pub incomplete: Option<&'a str>,
-    /// Of the absent, objects of a lost etcd that their annotation keeps.
+    /// Number of absent objects of a lost etcd that their annotation protects.
     pub lost_protected: usize,
-    /// No file means to be a manifest.
+    /// Set if no file is meant to be a manifest.
     pub empty: bool,
-    /// The head commit has the trailer.
+    /// Set if the head commit has the trailer.
     pub released: bool,
-    /// How older commits stand to the head.
+    /// Ancestry of older commits relative to the head.
     pub lineage: &'a Lineage,
-    /// How much may go, as it is applied. `None`: the prune was held by a policy that the commit has
-    /// replaced meanwhile, and its own does not release it.
+    /// Budget for removals, as applied. `None`: the prune was held by a policy that the commit has replaced in the
+    /// meantime, and its own does not release it.
     pub policy: Option<PrunePolicy>,
 }
 
-/// A number of removals, of a number of objects.
+/// Number of removals out of a number of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// That would go.
+    /// Objects that would go.
     pub removals: usize,
-    /// Of these.
+    /// Owned objects in total.
     pub owned: usize,
 }
 
 impl Share {
-    /// Why they may not go, if they may not.
+    /// Returns the reason for holding the removals; `None` if they may proceed.
     pub fn hold(self, policy: Option<&PrunePolicy>) -> Option<Hold> {
         let Self { removals, owned } = self;
         if removals == 0 {
@@ -83,52 +83,51 @@ impl Share {
     }
 }
 
-/// How the history of what is live stands to the head commit.
+/// Ancestry of the live objects' commits relative to the head commit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lineage {
     /// Newest commit whose removals were all done, if one is known.
     pub base: Option<String>,
-    /// By commit.
+    /// Ancestry by commit.
     pub relations: BTreeMap<String, Relation>,
-    /// Neither the head nor any commit before it holds a manifest.
+    /// Set if neither the head nor any commit before it holds a manifest.
     pub is_unused: bool,
 }
 
-/// The decision.
+/// Decision on removals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Prune {
     /// Nothing is absent.
     #[default]
     Nothing,
-    /// These go.
+    /// These objects go.
     Remove(Vec<ObjectRef>),
-    /// These stay until it is released.
+    /// These objects stay until the prune is released.
     Held { why: Hold, objects: Vec<ObjectRef> },
 }
 
 impl Prune {
-    /// Removals are held.
     pub fn is_held(&self) -> bool {
         matches!(self, Prune::Held { .. })
     }
 }
 
-/// Why a prune waits.
+/// Reason for holding a prune.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
     /// The remote or the folder can't be read.
     Incomplete(String),
     /// Files can't be read.
     Quarantine(Vec<String>),
-    /// Etcd was lost, and with it objects that only their annotation kept.
+    /// Etcd was lost, and with it objects that only their annotation protected.
     Protected(usize),
     /// The commit holds no manifest.
     Empty,
     /// The commit has no history in common with what is applied.
     UnrelatedHistory { base: String },
-    /// Nothing would be left of what the source owns.
+    /// The source would own nothing any longer.
     Everything { owned: usize },
-    /// More than the budget of `policy`, if that is known: `removals` of `owned` objects would go.
+    /// `removals` of `owned` objects exceed the budget of `policy`, if that is known.
     Budget { removals: usize, owned: usize, policy: Option<PrunePolicy> },
 }
 
@@ -190,14 +189,14 @@ pub fn prune(evidence: &Evidence<'_>) -> Prune {
 }
 
 fn hold(evidence: &Evidence<'_>) -> Option<Hold> {
-    // An incomplete picture can't be released: what is absent in it is not known to be gone.
+    // An incomplete picture can't be released: objects absent from it are not known to be gone.
     if let Some(why) = evidence.incomplete {
         return Some(Hold::Incomplete(why.to_owned()));
     }
     if !evidence.quarantined.is_empty() {
         return Some(Hold::Quarantine(evidence.quarantined.iter().map(|file| (*file).to_owned()).collect()));
     }
-    // A trailer never removed these either.
+    // A trailer never removed protected objects, either.
     if evidence.lost_protected > 0 {
         return Some(Hold::Protected(evidence.lost_protected));
     }
@@ -214,9 +213,9 @@ fn hold(evidence: &Evidence<'_>) -> Option<Hold> {
     evidence.began.into_iter().chain([now]).find_map(|share| share.hold(evidence.policy.as_ref()))
 }
 
-/// The commit that the head has nothing in common with. Unrelated is only what neither the last
-/// whole commit nor the commits of the absent objects tie to the head: so a history begun anew
-/// with the same content is taken over, and a hold lasts until it is released.
+/// Returns a commit without common history with the head. History is unrelated only if neither the last complete
+/// commit nor the commits of the absent objects tie it to the head: so a new history with the same content is
+/// accepted, and a hold lasts until it is released.
 fn unrelated(evidence: &Evidence<'_>) -> Option<String> {
     let lineage = evidence.lineage;
     let related = |commit: &str| lineage.relations.get(commit) == Some(&Relation::Related);

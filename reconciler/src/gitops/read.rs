@@ -1,7 +1,7 @@
-//! Reads a commit for the loop: meta, files, documents, lineage. Blocking.
+//! Reads a commit for the loop: metadata, files, documents, ancestry. Blocking.
 //!
-//! Reads the mirror, decides nothing but whether the commit can be read; what libgit2 says about
-//! unreadable objects becomes a broken mirror, which the loop makes anew.
+//! Reads the mirror, decides nothing but whether the commit can be read; a libgit2 error about unreadable objects
+//! becomes a broken mirror, which the loop rebuilds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,29 +18,29 @@ use super::prune::Lineage;
 use crate::blobs::BlobStore;
 use crate::git::{self, CommitMeta, GitError, Listing, Mirror, ReadError, Relation, Remote, SourceConfig};
 
-/// More commits than this are not looked up; unknown ones only ever hold a prune.
+/// Limit on commits looked up; unknown ones only ever hold a prune.
 const LINEAGE_COMMITS_MAX: usize = 256;
-/// A repository that was never used is a new one: a longer history is taken for one that was.
+/// Limit on the history of an unused repository, which is a new one: a longer history counts as used.
 const UNUSED_COMMITS_MAX: usize = 256;
 
-/// A commit in memory. Clones are cheap and share what did not change.
+/// A commit in memory. Clones are cheap and share unchanged parts.
 #[derive(Debug, Clone)]
 pub(super) struct Loaded {
     pub(super) head: Oid,
     pub(super) commit: Arc<CommitMeta>,
     listing: Listing,
-    /// As the files are by themselves.
+    /// Files as parsed.
     parsed: Manifests,
-    /// With the content of the files and secrets that they name.
+    /// Files with the content of the files and secrets that they name.
     pub(super) manifests: Manifests,
-    /// Neither this commit nor one before it holds a manifest.
+    /// Set if neither this commit nor one before it holds a manifest.
     pub(super) is_unused: bool,
     known: Arc<HashedContent>,
-    /// Why content that the manifests name is not on this disk, if some is not.
+    /// Reason why content that the manifests name is not on this disk, if some is not.
     pub(super) unkept: Option<Arc<str>>,
 }
 
-/// Reads `head`, from `before` where that helps. `applied` is the commit in the status.
+/// Reads `head`, reusing `before` where possible. `applied` is the commit in the status.
 pub(super) fn read_commit(
     mirror: &Mirror,
     head: Oid,
@@ -48,7 +48,7 @@ pub(super) fn read_commit(
     applied: Option<&str>,
     store: &BlobStore,
 ) -> Result<Loaded, GitError> {
-    // Before anything else of the commit is looked at.
+    // Before anything else of the commit is read.
     mirror.check_commit(head)?;
     let repository = mirror.open()?;
     let broken = |error: git2::Error| mirror.broken(&error);
@@ -59,8 +59,8 @@ pub(super) fn read_commit(
     let unread = |error: ReadError| mirror.unread(head, error);
     let listing = match git::list(&repository, head, folder, &old_listing).map_err(unread)? {
         Some(listing) => listing,
-        // Git keeps no empty folder: the last file's removal takes it along. Believed only from a
-        // commit that says so, and only of a folder that was there.
+        // Git keeps no empty folder: it disappears with its last file. Accepted only from a commit that says so,
+        // and only for a folder that existed.
         None if commit.allows_prune && had_folder(&repository, applied, folder) => Listing::default(),
         None => {
             let (url, commit) = (mirror.config().shown_url(), short_commit(&commit.id).to_owned());
@@ -100,7 +100,7 @@ fn had_folder(repository: &Repository, applied: Option<&str>, folder: &str) -> b
     matches!(git::list(repository, applied, folder, &Listing::default()), Ok(Some(_)))
 }
 
-/// How `base` and `commits` stand to `head`.
+/// Determines the ancestry of `base` and `commits` relative to `head`.
 pub(super) fn read_lineage(
     mirror: &Mirror,
     head: Oid,
@@ -116,8 +116,8 @@ pub(super) fn read_lineage(
     Ok(Lineage { base, relations, is_unused: false })
 }
 
-/// Whether no commit up to `head` holds a manifest below `folder`. Of a history that is too long to be looked
-/// at, this is not known, and so not said.
+/// True if no commit up to `head` holds a manifest below `folder`; false for a history that is too long to read,
+/// where this is unknown.
 fn is_unused(repository: &Repository, head: Oid, folder: &str) -> Result<bool, ReadError> {
     let mut walk = repository.revwalk()?;
     walk.push(head)?;
@@ -136,8 +136,8 @@ fn is_unused(repository: &Repository, head: Oid, folder: &str) -> Result<bool, R
     Ok(true)
 }
 
-/// Looks at a source that has no mirror yet, so that a wrong address, branch, folder or login
-/// ends the start of the daemon with one line. A source seen before may be away: it starts anyway.
+/// Checks a source that has no mirror yet, so that a wrong address, branch, folder or login ends the start of the
+/// daemon with a one-line error. A source that was fetched before may be unreachable: the daemon starts anyway.
 pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), GitError> {
     config.check()?;
     git::check_keys(config)?;
@@ -146,7 +146,7 @@ pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), Gi
         return Ok(());
     }
     match remote.ls_remote().await {
-        // It is followed until somebody pushes.
+        // The source is followed until somebody pushes.
         Err(GitError::NoCommit { .. }) => return Ok(()),
         asked => drop(asked?),
     }

@@ -1,4 +1,4 @@
-//! Whether what is applied is what was reviewed: the hash in a trailer beside that of the plan that is carried out.
+//! Comparison of the applied with the reviewed plan: the hash in a trailer against that of the executed plan.
 //! Blocking where it reads Git.
 
 use git2::Oid;
@@ -18,20 +18,20 @@ pub(super) struct Planned {
     first: Option<Begun>,
 }
 
-/// The plan that a commit was begun with.
+/// The plan that a commit was started with.
 #[derive(Debug, Clone)]
 pub(super) struct Begun {
     commit: Oid,
-    /// The fence by which this process led then.
+    /// Fence by which this process led at that time.
     fence: Fence,
     hash: String,
-    /// A part of the commit may have been applied before, by a process that ended or another leader.
+    /// Set if a part of the commit may have been applied before, by a process that ended or another leader.
     may_be_rest: bool,
 }
 
 impl Planned {
-    /// Keeps the first plan of a commit: after a conflict, or while objects wait for others, a later plan
-    /// is only what is left.
+    /// Keeps the first plan of a commit: after a conflict, or while objects wait for others, a later plan is only
+    /// the rest.
     pub(super) fn begin(
         &mut self,
         commit: Oid,
@@ -46,13 +46,13 @@ impl Planned {
         }
     }
 
-    /// The first plan of `commit`.
+    /// Returns the first plan of `commit`.
     pub(super) fn of(&self, commit: Oid) -> Option<Begun> {
         self.first.clone().filter(|known| known.commit == commit)
     }
 }
 
-/// The record of a plan that was carried out. `applied` is the commit before it.
+/// Builds the record of an executed plan. `applied` is the commit before it.
 pub(super) fn record(mirror: &Mirror, begun: Begun, applied: Option<&str>) -> Result<PlanRecord, GitError> {
     let Begun { commit, hash, may_be_rest, .. } = begun;
     let Some(applied) = applied else {

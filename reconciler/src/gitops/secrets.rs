@@ -1,8 +1,8 @@
-//! Which values are never shown: passwords, tokens, keys, ciphertext. Pure.
+//! Values that are never shown: passwords, tokens, keys, ciphertext. Pure.
 //!
-//! Reads values of objects, decides what of them is hidden; `schema::secrets` has the words. What refers to a secret (its name, its key, a
-//! file) is shown; what may be one is not. Rather too much than too little: who reviews a change
-//! of a password needs to know that it changes, not to what.
+//! Reads values of objects, decides which parts are hidden; `schema::secrets` has the words. References to a secret
+//! (its name, its key, a file) are shown; possible secrets are not. When in doubt, a value is hidden: the reviewer
+//! of a changed password needs to know that it changes, not to what.
 
 use schema::secrets::{
     holds_secret, is_called_pass, is_plain_text, is_plain_value, is_secret_flag, is_secret_name,
@@ -10,23 +10,23 @@ use schema::secrets::{
 };
 use serde_json::{Map, Value};
 
-/// Stands for a value that is not shown.
+/// Placeholder for a hidden value.
 pub const HIDDEN: &str = "(hidden)";
 
-/// What may be shown at a place.
+/// Visibility of values at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// What does not look like a secret.
+    /// Shows everything that does not look like a secret.
     Open,
-    /// A text of which all words are plainly none: a command, a note.
+    /// Shows text in which no word could be a secret: a command, a note.
     Words,
-    /// Nothing.
+    /// Shows nothing.
     Secret,
 }
 
 impl Place {
-    /// Of what lies below `key` of `map`: by the key itself, or by the name that stands beside a value.
-    /// Values of variables and headers are shown only if they are of a plain shape.
+    /// Returns the visibility below `key` of `map`: by the key itself, or by the name next to a value. Values of
+    /// variables and headers are shown only if they have a plain shape.
     pub fn of_entry(self, map: &Map<String, Value>, key: &str) -> Self {
         let text = map.get(key).and_then(Value::as_str);
         let named = ["name", "key"].into_iter().find_map(|name| map.get(name).and_then(Value::as_str));
@@ -34,25 +34,26 @@ impl Place {
             ("value", Some(name), Some(text)) => holds_secret(name, text) || !is_plain_value(text),
             ("value", Some(name), None) => is_secret_name(name),
             (_, _, Some(text)) => holds_secret(key, text),
-            // The name of a state.
+            // A workflow state of this name.
             _ if is_called_pass(key) && map.get(key).is_some_and(Value::is_object) => false,
             _ => is_secret_name(key),
         };
         match is_secret {
             true => Self::Secret,
-            // `secret: {secretName: db}` says where one is, not what it is.
+            // `secret: {secretName: db}` names a secret without containing it.
             false if is_wordy_field(key) || self == Self::Words => Self::Words,
             false => Self::Open,
         }
     }
 
-    /// Of item `index` of `list`: it may be the value of a flag before it, as in `["--password", "x"]`.
+    /// Returns the visibility of item `index` of `list`: it may be the value of the flag before it, as in
+    /// `["--password", "x"]`.
     pub fn of_item(self, list: &[Value], index: usize) -> Self {
         let before = index.checked_sub(1).and_then(|before| list.get(before)).and_then(Value::as_str);
         if before.is_some_and(is_secret_flag) { Self::Secret } else { self }
     }
 
-    /// The value without what must not be shown.
+    /// Returns the value with everything hidden that must not be shown.
     pub fn shown(self, value: &Value) -> Value {
         match value {
             Value::String(text) if self == Self::Secret || is_secret_text(text) => Value::from(HIDDEN),

@@ -1,8 +1,8 @@
-//! The loop of one source: look at the remote, plan against what is live, write, report.
+//! Loop of one source: query the remote, plan against the live objects, write, report.
 //!
 //! Reads the remote, the mirror and the snapshot; decides in `plan.rs`; writes through `apply/` and
-//! `apply/record.rs`. What it remembers between runs is a cache: a fresh loop at any moment comes to the
-//! same state. A run that finds nothing new costs one ls-remote and writes nothing.
+//! `apply/record.rs`. Everything it remembers between runs is a cache: a fresh loop at any moment reaches the same
+//! state. A run without news costs one ls-remote and writes nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -44,10 +44,10 @@ use crate::git::{GitError, SourceConfig};
 use crate::guarded_writes::caught_up;
 use crate::runs::{self, RequestError};
 
-/// When to look again after something changed under a plan; no decision, as the plan knew nothing of the change.
+/// Delay after a change under a plan; no decision, as the plan knew nothing of the change.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
-/// Keeps etcd's objects of one source as its repository has them.
+/// Keeps a source's objects in etcd equal to its repository.
 pub struct SourceLoop {
     config: Arc<SourceConfig>,
     head: Head,
@@ -56,36 +56,36 @@ pub struct SourceLoop {
     snapshot: SnapshotReader,
     pub(super) fence: FenceReader,
     events: EventRecorder,
-    /// What the last plan found to be as it should.
+    /// State in which the last plan found nothing to do.
     settled: Option<Rest>,
-    /// What the newest commit was begun with.
+    /// First plan of the newest commit.
     planned: Planned,
-    /// The commit of which it was last reported whether its content is on this disk.
+    /// Last commit for which it was reported whether its content is on this disk.
     unkept_reported: Option<Oid>,
-    /// Newest revision of the store that this loop wrote, or at which it came to lead: until then the leader
-    /// before it had written its last.
+    /// Newest store revision that this loop wrote, or at which it became leader: the previous leader wrote nothing
+    /// after that.
     written: i64,
-    /// The range of services, if it is known.
+    /// Service range, if known.
     service_cidr: Option<Ipv4Net>,
-    /// How far the clock of a test is ahead.
+    /// Lead of a test's clock.
     #[cfg(test)]
     pub(super) ahead: jiff::SignedDuration,
 }
 
-/// A state of the snapshot in which there is nothing to do.
+/// State of the snapshot in which there is nothing to do.
 struct Rest {
     commit: Oid,
     objects: Table<ObjectRef, Object>,
     status: i64,
-    /// What kept the remote from being read, if anything did.
+    /// Problem that kept the remote from being read, if any.
     problem: Option<Problem>,
-    /// The snapshot, while objects wait for others to get well: another one may release them.
+    /// The snapshot, while objects wait for others to become healthy: another snapshot may release them.
     snapshot: Option<Arc<Snapshot>>,
-    /// When the first of these has waited long enough.
+    /// Time at which the first of these has waited long enough.
     due: Option<Timestamp>,
 }
 
-/// What one run saw.
+/// Observations of one run.
 pub struct Observed {
     started: Instant,
     fence: Fence,
@@ -93,28 +93,28 @@ pub struct Observed {
     /// Newest commit at the remote.
     head: Option<String>,
     problem: Option<Problem>,
-    /// Nothing changed since nothing was left to do.
+    /// Set if nothing changed since nothing was left to do.
     rests: bool,
-    /// When the first wait ends that the plan found then.
+    /// End of the first wait that the last plan found.
     due: Option<Timestamp>,
-    /// A file that can't be applied keeps the whole commit from it.
+    /// Set if a file that can't be applied blocks the whole commit.
     strict: bool,
-    /// None: nothing was ever read.
+    /// `None` if nothing was ever read.
     loaded: Option<Loaded>,
-    /// None: nothing changed since all was as it should be.
+    /// `None` if nothing changed since nothing was left to do.
     situation: Option<Situation>,
 }
 
-/// What one run did.
+/// Result of one run.
 pub struct Outcome {
     plan: Option<SyncPlan>,
-    /// The status as it was written ahead of the plan, and its revision.
+    /// Status written ahead of the plan, and its revision.
     ahead: Option<(SourceStatus, i64)>,
     applied: Applied,
 }
 
 impl SourceLoop {
-    /// The loop of `config`, mirrored below `state_dir`. Touches nothing yet.
+    /// Creates the loop of `config`, mirrored below `state_dir`. Touches nothing yet.
     #[expect(
         clippy::too_many_arguments,
         clippy::needless_pass_by_value,
@@ -150,7 +150,7 @@ impl SourceLoop {
         }
     }
 
-    /// The same, which warns of addresses outside of this range of services.
+    /// Adds warnings of addresses outside of this service range.
     #[must_use]
     pub fn serving(self, service_cidr: Ipv4Net) -> Self {
         Self { service_cidr: Some(service_cidr), ..self }
@@ -163,7 +163,7 @@ impl SourceLoop {
         Timestamp::now()
     }
 
-    /// Reports, once per commit, that content of it is not on this disk.
+    /// Reports, once per commit, that some of its content is not on this disk.
     fn record_unkept(&mut self, observed: &Observed) {
         let Some(loaded) = &observed.loaded else { return };
         if self.unkept_reported.replace(loaded.head) == Some(loaded.head) {
@@ -174,7 +174,7 @@ impl SourceLoop {
         record_unkept(&self.events, &self.config.name, why);
     }
 
-    /// Nothing changed since nothing was left to do; a problem that comes or goes is a change.
+    /// True if nothing changed since nothing was left to do; a problem that comes or goes is a change.
     fn is_settled(&self, snapshot: &Snapshot, problem: Option<&Problem>) -> bool {
         let (Some(settled), Some(loaded)) = (&self.settled, self.head.loaded()) else { return false };
         let status = snapshot.sources.get(&self.config.name);
@@ -206,7 +206,7 @@ impl SourceLoop {
         let status = snapshot.sources.get(source);
         let held = status.and_then(|status| status.value.held_prune.as_ref());
         let held = held.map(|held| HeldOf { owned: held.owned, since: held.since });
-        // Revisions of an etcd that was lost say nothing of this one.
+        // Revisions of a lost etcd mean nothing in this one.
         let recalled = self.owned.held_of.filter(|_| !self.owned.lost.is_empty());
         let recalled = recalled.map(|owned| HeldOf { owned, since: 0 });
         Ok(Some(Situation {
@@ -225,7 +225,7 @@ impl SourceLoop {
     }
 }
 
-/// The commits that objects of the source, and pods, are of: what they name is made again from these.
+/// Returns the commits of the source's objects, and of pods: their content is rebuilt from these.
 fn commits_of(snapshot: &Snapshot, source: &str) -> BTreeSet<String> {
     let objects = snapshot.objects.values().map(|object| &object.value.provenance);
     let objects = objects.filter(|provenance| provenance.source == source);
@@ -248,7 +248,7 @@ impl Loop for SourceLoop {
             self.settled = None;
             return Ok(Observation::NotReady("another reconciler leads".to_owned()));
         };
-        // Without what the leader before it wrote, what that one made would not be known to be too much.
+        // Without the previous leader's writes, objects that it created would not be known to be superfluous.
         self.written = self.written.max(fence.create_revision);
         let snapshot = match caught_up(self.store.as_ref(), &mut self.snapshot, &mut self.written).await {
             Ok(snapshot) => snapshot,
@@ -263,13 +263,13 @@ impl Loop for SourceLoop {
             Ok(head) => (Some(head.to_string()), None),
             Err(error) => (None, Some(problem_of(&error))),
         };
-        // Looking may have taken long: the plan is for what is there now.
+        // The query may have taken long: the plan is for the present state.
         let snapshot = self.snapshot.current();
         let mut situation = None;
         let rests = self.is_settled(&snapshot, problem.as_ref());
         if !rests {
             let is_new = !snapshot.sources.contains_key(&self.config.name);
-            // With no commit in memory nothing is planned, and why is reported as the remote's problem.
+            // With no commit in memory nothing is planned, and the reason is reported as the remote's problem.
             if self.head.loaded().is_some() {
                 let recalled = self.owned.recall(is_new, &snapshot.objects).await;
                 recalled.map_err(|error| LoopError::new("cannot read what the source owned", error))?;
@@ -342,15 +342,15 @@ impl Loop for SourceLoop {
         self.written = self.written.max(outcome.applied.revision).max(ahead.map_or(0, |(_, at)| at));
         let settled_before = self.settled.take();
         match &outcome.applied.stopped {
-            // Another one leads, and the next run sees that; it is no error.
+            // Another reconciler leads, which the next run finds out; not an error.
             Some(Stopped::FenceLost | Stopped::Ahead(RecordError::FenceLost)) => return Ok(Next::Interval),
             Some(Stopped::Ahead(RecordError::Changed)) => return Ok(Next::After(AFTER_CONFLICT)),
-            // A conflict passes by itself within moments and is no news for the status.
+            // A conflict resolves itself within moments and is no news for the status.
             None if !outcome.applied.conflicts.is_empty() => return Ok(Next::After(AFTER_CONFLICT)),
             _ => {}
         }
         if observed.rests {
-            // The status stands as it is.
+            // The status is up to date.
             self.settled = settled_before;
             return Ok(Next::Interval);
         }
@@ -358,7 +358,7 @@ impl Loop for SourceLoop {
         let (status, mut revision) = self.fold(&observed, &outcome, before.map(|(status, _)| status));
         if let Some(revision) = &mut revision {
             revision.plan = self.plan_record(&observed).await;
-            // Before the commit counts as applied: what is asked for twice is one run.
+            // Before the commit counts as applied: a run requested twice is one run.
             self.start_triggered(&observed, &outcome).await?;
         }
         let unchanged = revision.is_none() && before.is_some_and(|(before, _)| *before == status);
@@ -403,7 +403,7 @@ impl Observed {
         self.situation.is_some()
     }
 
-    /// The status of the source as it was seen, with its revision.
+    /// Returns the observed status of the source, with its revision.
     fn before(&self, source: &str) -> Option<(&SourceStatus, i64)> {
         let found: Option<&Versioned<SourceStatus>> =
             self.snapshot.sources.get(source).map(|status| &**status);
@@ -433,7 +433,7 @@ impl SourceLoop {
         })
     }
 
-    /// Asks for the runs that the commits since the one applied last start. The first commit of all starts none.
+    /// Requests the runs that the commits since the last applied one start. The first commit of all starts none.
     async fn start_triggered(&self, observed: &Observed, outcome: &Outcome) -> Result<(), LoopError> {
         let before = observed.before(&self.config.name).and_then(|(status, _)| status.applied_commit.clone());
         let steps = outcome.plan.as_ref().map_or(&[][..], |plan| &plan.steps);
@@ -442,7 +442,7 @@ impl SourceLoop {
         let commits = match self.head.changes_since(before).await {
             Ok(commits) => commits,
             Err(error) => {
-                // To wait for it would keep what is applied from ever being recorded.
+                // Waiting for it would keep the applied commit from ever being recorded.
                 tracing::warn!(source = %self.config.name, %error, "no trigger on commits starts a run");
                 let why = format!("cannot read what changed since the commit before: {error}");
                 record_unstarted(&self.events, &self.config.name, &why);
@@ -463,7 +463,7 @@ impl SourceLoop {
         Ok(())
     }
 
-    /// What was carried out beside what was reviewed; unknown if Git can't be read.
+    /// Returns the executed plan with its review; `None` if Git can't be read.
     async fn plan_record(&self, observed: &Observed) -> Option<PlanRecord> {
         let begun = self.planned.of(observed.loaded.as_ref()?.head)?;
         let before = observed.before(&self.config.name);

@@ -1,4 +1,4 @@
-//! The status of a source, its revisions and its events, folded from what was seen and done. Pure.
+//! Status of a source, its revisions and its events, folded from the observations and results of a run. Pure.
 
 use std::collections::BTreeMap;
 
@@ -17,42 +17,42 @@ use super::prune::{Prune, RELEASE_HELP};
 use crate::git::{CommitMeta, SourceConfig};
 use crate::plural::plural;
 
-/// Most violations of a file, and objects of a held prune, that are shown.
+/// Limit on the shown violations of a file, and on the shown objects of a held prune.
 const SHOWN_MAX: usize = 20;
-/// Removed objects that a revision names.
+/// Limit on removed objects that a revision names.
 const REMOVED_MAX: usize = 100;
-/// Most files that are named in one event.
+/// Limit on files named in one event.
 const QUARANTINED_NAMED_MAX: usize = 10;
 
-/// What one run saw and did.
+/// Observations and results of one run.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub config: &'a SourceConfig,
-    /// Status before.
+    /// Status before the run.
     pub previous: Option<&'a SourceStatus>,
-    /// Newest commit at the remote, if it could be asked.
+    /// Newest commit at the remote, if it could be queried.
     pub head: Option<String>,
     /// The commit that the plan was for.
     pub commit: Option<&'a CommitMeta>,
-    /// The plan; none if nothing was read or nothing changed.
+    /// The plan; `None` if nothing was read or nothing changed.
     pub plan: Option<&'a SyncPlan>,
-    /// What kept the remote from being read.
+    /// Problem that kept the remote from being read.
     pub problem: Option<Problem>,
-    /// What kept the plan from being carried out.
+    /// Failure that kept the plan from being executed.
     pub failure: Option<String>,
-    /// Number that a new revision gets.
+    /// Number for a new revision.
     pub next_sequence: u64,
-    /// From the start of the fetch, in milliseconds.
+    /// Time since the start of the fetch, in milliseconds.
     pub duration_ms: u64,
     pub now: Timestamp,
 }
 
-/// Something that keeps a source from being read or applied.
+/// A problem that keeps a source from being read or applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Which step failed.
+    /// Step that failed.
     pub kind: SourceErrorKind,
-    /// What happened and what to do, in one line.
+    /// Cause and remedy, in one line.
     pub message: String,
 }
 
@@ -79,7 +79,7 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
         status.waiting_total = plan.waiting.len() as u64;
         status.quarantined = quarantined(plan, commit, run.previous);
         let held = held(plan, commit, run.previous);
-        // While the remote can't be read whole, what was held before is still what is held.
+        // While the remote can't be read completely, the earlier hold still applies.
         status.held_prune = match (&run.problem, status.held_prune) {
             (Some(_), Some(before)) => {
                 Some(HeldPrune { owned: plan.prune_of.owned, since: plan.prune_of.since, ..before })
@@ -101,7 +101,7 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
         status.revision = revision.sequence;
     }
     status.state = match &status.error {
-        // A repository begins without a commit.
+        // A new repository has no commit.
         Some(error) if error.kind == SourceErrorKind::NoCommit && status.applied_commit.is_none() => {
             SourceState::Pending
         }
@@ -148,7 +148,7 @@ fn empty(run: &Run<'_>) -> Option<Problem> {
     Some(Problem { kind: SourceErrorKind::Empty, message })
 }
 
-/// A strict source with a file that can't be applied. Which file has what wrong is reported with the file.
+/// Reports a strict source with a file that can't be applied. The errors are reported with each file.
 fn refused(run: &Run<'_>) -> Option<Problem> {
     let (plan, commit) = (run.plan.filter(|plan| plan.refused)?, run.commit?);
     let files: Vec<&str> = plan.quarantined.keys().map(|file| &**file).collect();
@@ -183,7 +183,7 @@ fn quarantined(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceSta
         let mut shown = violations.clone();
         shown.sort_by_key(|violation| violation.severity != Severity::Error);
         shown.truncate(SHOWN_MAX);
-        // As long as the same is wrong, it is the older commit that is to blame.
+        // While the violations are the same, the older commit is to blame.
         let before = previous.and_then(|status| status.quarantined.iter().find(|q| *q.file == **file));
         match before.filter(|before| before.violations == shown && before.violations_total == total) {
             Some(before) => before.clone(),
@@ -199,8 +199,8 @@ fn quarantined(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceSta
     files.collect()
 }
 
-/// The status to write before a plan whose removals are held begins to write objects; none if it
-/// is there already. Later plans measure the removals against it, so it must not be lost.
+/// Returns the status to write before a plan with held removals starts to write objects; `None` if it is written
+/// already. Later plans measure the removals against it, so it must not be lost.
 pub fn hold_ahead(
     config: &SourceConfig,
     previous: Option<&SourceStatus>,
@@ -208,7 +208,7 @@ pub fn hold_ahead(
     plan: &SyncPlan,
 ) -> Option<SourceStatus> {
     let before = previous.and_then(|status| status.held_prune.as_ref());
-    // What it is measured against must outlive this run, which adds objects.
+    // The baseline must outlive this run, which adds objects.
     let is_known = |held: &HeldPrune| HeldOf { owned: held.owned, since: held.since } == plan.prune_of;
     if plan.steps.is_empty() || before.is_some_and(is_known) {
         return None;
@@ -273,18 +273,18 @@ fn verdict(plan: &SyncPlan, counts: &ChangeCounts) -> Verdict {
     if parts.is_empty() { Verdict::Applied } else { Verdict::Degraded { why: parts.join("; ") } }
 }
 
-/// Something to report about a source.
+/// A report about a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
-    /// Someone should look.
+    /// Set if someone should investigate.
     pub warning: bool,
-    /// One CamelCase word.
+    /// Event reason, a CamelCase word.
     pub reason: &'static str,
     /// A sentence.
     pub message: String,
 }
 
-/// What is new between two statuses.
+/// Returns the news between two statuses.
 pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Option<&Revision>) -> Vec<News> {
     let mut news = Vec::new();
     if let Some(revision) = revision {
@@ -327,7 +327,7 @@ pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Optio
     news
 }
 
-/// The files that are new in quarantine, as one for each commit that they came with.
+/// Reports the files that are new in quarantine, once for each commit that they came with.
 fn news_of_quarantine(before: Option<&SourceStatus>, after: &SourceStatus) -> Vec<News> {
     let is_new = |file: &&Quarantine| before.is_none_or(|before| !before.quarantined.contains(file));
     let mut by_commit: BTreeMap<&str, Vec<&Quarantine>> = BTreeMap::new();
@@ -357,8 +357,7 @@ fn news_of_quarantine(before: Option<&SourceStatus>, after: &SourceStatus) -> Ve
     news.collect()
 }
 
-/// How many errors a file has: they come first, so that if warnings are among those that are kept, all
-/// errors are.
+/// Counts the errors of a file: they come first, so that if warnings are among the kept violations, all errors are.
 fn errors(file: &Quarantine) -> u64 {
     let is_error = |violation: &&Violation| violation.severity == Severity::Error;
     let kept = file.violations.iter().filter(is_error).count();

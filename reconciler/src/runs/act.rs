@@ -25,7 +25,7 @@ use super::task::RunTask;
 use super::workflows_loop::WorkflowsLoop;
 use crate::guarded_writes::guarded;
 
-/// Why a step was not carried out.
+/// Error of a step that was not carried out.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
     #[error(transparent)]
@@ -34,54 +34,56 @@ enum StepError {
     Codec(#[from] CodecError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// It is taken up again after a pause, as one whose task ended.
+    /// The run is resumed after a pause, like one whose task ended.
     #[error("the run can't be worked out: {0}")]
     Panicked(JoinError),
 }
 
-/// What a step that was carried out means for the book.
+/// Effect of a step on the book.
 enum Effect {
     None,
     Began(Box<Ready>),
     Resumed(Box<Ready>),
-    /// Its journal can't be read: this is its end.
+    /// The run has ended with this head: it had ended already, its journal is unreadable, or it was tried too often.
     Ended(RunId, Box<KeptHead>),
-    /// It may have begun although the answer was lost; or there is such a run, and the book does not have it.
+    /// The run may have begun although the response was lost, or it exists and the book does not have it.
     Unsure(RunId),
-    /// It can't be worked out.
+    /// The run's state can't be rebuilt.
     Stuck(RunId),
     Forgotten(RunId),
 }
 
-/// A run that a task can carry on.
+/// A run that is ready for its task.
 struct Ready {
     id: RunId,
     kept: KeptHead,
     spec: WorkflowSpec,
     run: Run,
     journal: Journal,
-    /// Why it is to end before it does anything more.
+    /// Cause for which the run must end before it does anything more.
     cancelled: Option<String>,
-    /// How often it was set to work on in vain before; none for a run that begins.
+    /// Number of earlier attempts to resume in vain; `None` for a run that begins.
     tried: Option<u32>,
 }
 
 impl WorkflowsLoop {
-    /// Batch after batch, the steps of each at once. A step that fails for a reason of its own holds no other up.
+    /// Carries out batch after batch, the steps of each concurrently. A step that fails for its own reason holds up
+    /// no other.
     pub(super) async fn carry_out(&mut self, fence: Fence, batches: Vec<Vec<Step>>) -> Result<(), LoopError> {
         for steps in batches {
             self.doubt_definitions(&steps);
             let at_once = steps.len();
             let performed = stream::iter(steps).map(|step| self.perform(fence, step));
             let performed: Vec<_> = performed.buffer_unordered(at_once).collect().await;
-            // All of them, also after one that failed: what was begun is to be carried on.
+            // Handle all results, even after a failure: runs that have begun must continue.
             let done = performed.into_iter().map(|(id, what, done)| self.take_in(fence, id, what, done));
             done.fold(Ok(()), Result::and)?;
         }
         Ok(())
     }
 
-    /// A definition may be deleted even if the answer is lost; the next run writes it again.
+    /// Forgets definitions that the steps delete: a deletion may happen even if the response is lost, and the next
+    /// run writes the definition again.
     fn doubt_definitions(&mut self, steps: &[Step]) {
         for step in steps {
             if let Step::Forget { id, definition: Some(definition) } = step {
@@ -134,7 +136,7 @@ impl WorkflowsLoop {
         (id, what, done)
     }
 
-    /// The book after a step.
+    /// Updates the book after a step.
     fn take_in(
         &mut self,
         fence: Fence,
@@ -167,13 +169,13 @@ impl WorkflowsLoop {
                 self.book.unsure.extend(id.filter(|id| !self.book.heads.contains_key(id)));
                 return Err(LoopError::new(what, error));
             }
-            // What is wrong with one run holds no other up.
+            // A fault of one run holds up no other.
             Err(error) => tracing::warn!(%error, "{what} failed"),
         }
         Ok(())
     }
 
-    /// A conflict is left to the next plan.
+    /// Writes one key. A conflict is left to the next plan.
     async fn write_one(&self, fence: Fence, guard: Guard, op: Op) -> Result<Effect, StepError> {
         guarded(&self.deps.store, fence, vec![guard], vec![op]).await?;
         Ok(Effect::None)
@@ -218,7 +220,7 @@ impl WorkflowsLoop {
         let begun = context(&id, input, kept.head.started_at);
         let (run, spec) = match worked_out(begun, spec, Vec::new()).await {
             Ok(worked_out) => worked_out,
-            // It has begun, so it counts as one that is to be taken up.
+            // The run has begun, so it counts as one to resume.
             Err(error) => {
                 tracing::error!(run = %id, %error, "the run is taken up again");
                 return Ok(Effect::Unsure(id));
@@ -229,7 +231,7 @@ impl WorkflowsLoop {
     }
 
     async fn resume(&self, fence: Fence, id: &RunId, cancelled: Option<String>) -> Result<Effect, StepError> {
-        // A task that failed may have written the head since.
+        // A failed task may have written the head since.
         let Some(found) = self.deps.store.get(&id.head().to_string()).await? else {
             return Ok(Effect::Forgotten(id.clone()));
         };
@@ -273,7 +275,7 @@ impl WorkflowsLoop {
         }
     }
 
-    /// The definition of a run, and its journal.
+    /// Reads the definition of a run, and its journal.
     async fn read_back(&self, id: &RunId, kept: &KeptHead) -> Result<(WorkflowSpec, Loaded), StepError> {
         let missing = |what: &str| JournalError::Unreadable(format!("its {what} is gone"));
         let definition = (id.workflow.clone(), kept.head.definition.clone());
@@ -322,7 +324,7 @@ impl WorkflowsLoop {
         Ok(Effect::None)
     }
 
-    /// The journal first: a head without one can be forgotten again.
+    /// Deletes a run, the journal first: a head without a journal can be forgotten again.
     async fn forget(&self, fence: Fence, id: RunId, definition: Option<String>) -> Result<Effect, StepError> {
         for prefix in journal::prefixes_of(&id) {
             let keys = self.deps.store.list(&prefix).await?.items;
@@ -338,7 +340,8 @@ impl WorkflowsLoop {
     }
 }
 
-/// The run as its journal has it. On a thread of its own: it may be long, and a run that can't be worked out ends no other.
+/// Rebuilds a run from its journal. Runs on its own thread: it may take long, and a run that can't be rebuilt must
+/// not end others.
 async fn worked_out(
     begun: RunContext,
     spec: WorkflowSpec,

@@ -1,4 +1,4 @@
-//! Which steps of a plan may be done at once. Pure.
+//! Groups the steps of a plan that may be carried out concurrently. Pure.
 
 use jiff::Timestamp;
 use schema::control;
@@ -6,14 +6,14 @@ use schema::control;
 use super::book::Heads;
 use super::plan::{Step, Steps};
 
-/// Most steps at once: etcd answers many in the time of one.
+/// Maximum number of concurrent steps: etcd answers many in the time of one.
 const AT_ONCE: usize = 32;
 
-/// The steps of a plan, as they are carried out: one batch after the other, the steps of each at once.
+/// Steps of a plan in the order of execution: batch after batch, the steps of each concurrently.
 #[derive(Debug, Default)]
 pub struct Batches {
     pub(super) batches: Vec<Vec<Step>>,
-    /// There are more runs to forget.
+    /// Set if there are more runs to forget.
     pub(super) has_more_to_forget: bool,
     again_at: Option<Timestamp>,
 }
@@ -29,8 +29,8 @@ impl control::Plan for Batches {
 }
 
 impl Batches {
-    /// A run by which a reconciler may have ended is taken up alone, so that no other counts as the one that did it. Runs
-    /// that take their definition along are forgotten after all others that have it.
+    /// Groups the steps. A run that may have ended a reconciler is resumed alone, so that no other run is blamed
+    /// for it. Runs that take their definition along are forgotten after all others that have it.
     pub(super) fn of(plan: Steps, heads: &Heads) -> Self {
         let Steps { steps, has_more_to_forget, again_at } = plan;
         let (mut others, mut alone, mut forgets, mut last) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

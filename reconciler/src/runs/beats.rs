@@ -1,5 +1,5 @@
-//! Signs of life of a function that is called: it sends them to the gateway that passed its call on, and they come
-//! here in that node's `demand/<node>`.
+//! Heartbeats of a called function: it sends them to the gateway that forwarded its call, and they arrive in that
+//! node's `demand/<node>`.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,28 +10,28 @@ use schema::snapshot::Snapshot;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::mpsc;
 
-/// Names the call to the gateway: nobody else can beat for it.
+/// Header that identifies the call to the gateway: nobody else can beat for it.
 pub(super) const TOKEN: &str = "x-heartbeat-token";
-/// A beat is at most so long under way: its node writes `demand/` once a second.
+/// Maximum delay of a beat: its node writes `demand/` once a second.
 pub(super) const BEAT_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// The beats of one call.
+/// Heartbeats of one call.
 pub(super) struct Beats {
     token: String,
 }
 
 impl Beats {
-    /// Those of a call, under a token of its own.
+    /// Creates the heartbeats of a call, with a new token.
     pub(super) fn new() -> Self {
         Self { token: format!("{:032x}", rand::random::<u128>()) }
     }
 
-    /// The token that goes to the gateway.
+    /// Returns the token that goes to the gateway.
     pub(super) fn token(&self) -> &str {
         &self.token
     }
 
-    /// Sends the call's id whenever there are beats that it has not been sent for.
+    /// Sends the call's id whenever new beats have arrived.
     pub(super) async fn pass_on(
         &self,
         mut snapshot: SnapshotReader,
@@ -45,13 +45,13 @@ impl Beats {
             let is_alive = has_risen(&known, &counts);
             known = counts;
             if is_alive {
-                // Nobody takes it once the run has ended, and then this is dropped as well.
+                // Nobody receives it once the run has ended, and then this future is dropped as well.
                 let _ = beats.send(call).await;
             }
         }
     }
 
-    /// Those that each gateway has counted that passed the call on.
+    /// Returns the counts of each gateway that forwarded the call.
     fn counts(&self, snapshot: &Snapshot) -> BTreeMap<String, u32> {
         let of_node = |node: &NodeDemand| node.beats.get(&self.token).copied();
         let counts = snapshot.demand.iter();
@@ -59,7 +59,7 @@ impl Beats {
     }
 }
 
-/// A gateway that is done with the call no longer counts it: that is no beat.
+/// True if a count has risen. A gateway that is done with the call no longer counts it: that is no beat.
 fn has_risen(before: &BTreeMap<String, u32>, now: &BTreeMap<String, u32>) -> bool {
     now.iter().any(|(node, count)| *count > before.get(node).copied().unwrap_or(0))
 }

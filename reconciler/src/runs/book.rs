@@ -1,4 +1,4 @@
-//! What the leader knows of all runs, and the tasks that carry them on.
+//! The leader's book of all runs, and the tasks that execute them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -12,58 +12,57 @@ use tokio::time::Instant;
 
 use super::records::{RunHead, RunId};
 
-/// All runs that are kept, by name.
+/// Heads of all stored runs.
 pub(super) type Heads = OrdMap<RunId, Arc<KeptHead>>;
 
-/// A head, and when it was written.
+/// A head, and the revision of its last write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptHead {
     pub head: RunHead,
-    /// Revision of its last write.
     pub revision: i64,
 }
 
-/// Where a run is.
+/// Progress of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     pub state: String,
-    /// States that it went through.
+    /// Number of states entered.
     pub steps: u32,
 }
 
-/// Where a run is, as its task says.
+/// Progress of a run, shared with its task.
 pub(super) type SharedProgress = Arc<Mutex<Progress>>;
 
-/// A run that a task carries on.
+/// A run that a task executes.
 pub(super) struct Carried {
     pub progress: SharedProgress,
-    /// Ends it, with the reason.
+    /// Ends the run, with the cause.
     pub cancel: watch::Sender<Option<String>>,
 }
 
-/// All of it. Empty while another reconciler leads.
+/// Known runs and their tasks. Empty while another reconciler leads.
 #[derive(Default)]
 pub(super) struct Book {
     pub heads: Heads,
-    /// Those that have not ended.
+    /// Runs that have not ended.
     pub running: BTreeSet<RunId>,
-    /// Those that a task carries on.
+    /// Runs that a task executes.
     pub carried: BTreeMap<RunId, Carried>,
-    /// The tasks: each gives the head of its run once that has ended, or none if another reconciler carries it on. They end
-    /// with the book.
+    /// Tasks: each returns the head of its run once the run has ended, or `None` if another reconciler took over.
+    /// They end with the book.
     tasks: JoinSet<Option<KeptHead>>,
-    /// Which run each task carries on.
+    /// Run that each task executes.
     run_of_task: BTreeMap<Id, RunId>,
-    /// Runs whose task ended before they did, and when.
+    /// Runs whose task ended before they did, with the time.
     pub stuck: BTreeMap<RunId, Instant>,
-    /// Runs that may have begun although the answer of etcd was lost.
+    /// Runs that may have begun although etcd's response was lost.
     pub(super) unsure: BTreeSet<RunId>,
-    /// Definitions that etcd has.
+    /// Definitions stored in etcd.
     pub definitions: BTreeSet<(NamespacedName, String)>,
 }
 
 impl Book {
-    /// Takes in a head.
+    /// Records a head.
     pub(super) fn put(&mut self, id: RunId, kept: KeptHead) {
         if kept.head.is_running() {
             self.running.insert(id.clone());
@@ -81,7 +80,7 @@ impl Book {
         self.stuck.remove(id);
     }
 
-    /// Carries a run on in a task of its own, which gives its head at the end.
+    /// Executes a run in its own task, which returns the head at the end.
     pub(super) fn carry_on(
         &mut self,
         id: RunId,
@@ -93,7 +92,7 @@ impl Book {
         debug_assert!(former.is_none(), "one task for a run");
     }
 
-    /// Takes in what tasks that ended have to say.
+    /// Records the results of tasks that ended.
     pub(super) fn reap(&mut self, now: Instant) {
         while let Some(ended) = self.tasks.try_join_next_with_id() {
             let (task, kept) = match ended {
@@ -111,7 +110,7 @@ impl Book {
         }
     }
 
-    /// Where each run is that a task carries on.
+    /// Returns the progress of each run that a task executes.
     pub(super) fn progress(&self) -> BTreeMap<RunId, Progress> {
         let read = |carried: &Carried| lock(&carried.progress).clone();
         self.carried.iter().map(|(id, carried)| (id.clone(), read(carried))).collect()

@@ -1,4 +1,4 @@
-//! Calls a function for a run, through the gateway of any node, until there is an answer.
+//! Calls a function for a run, through the gateway of any node, until it is answered.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -16,33 +16,32 @@ use super::beats::{self, Beats};
 use super::machine::{Call, Event};
 use super::records::{PAYLOAD_MAX_BYTES, RunId};
 
-/// Longest time to connect to a node.
+/// Timeout for connecting to a node.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// First and longest wait before a call that did not begin is made again.
+/// First and longest wait before a call that did not begin is retried.
 const RETRY_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// For so long a function may have too much to do, or no replica.
+/// Time for which a function may be overloaded or without a replica.
 const BUSY_MAX: Duration = Duration::from_secs(600);
-/// Largest body of an error that is read: one with the whole traceback still says the error's type.
+/// Largest error body that is read: one with the whole traceback still contains the error's type.
 const ERROR_MAX_BYTES: usize = 2 << 20;
-/// Names the call to the function: the same however often it is made.
+/// Header that identifies the call to the function: the same for all retries.
 const KEY: &str = "idempotency-key";
-/// Names the call in the function's log.
+/// Header that identifies the call in the function's log.
 const ACTIVATION: &str = "x-activation-id";
-/// So much of a traceback goes into a cause.
+/// Maximum length of a cause, with its traceback.
 const CAUSE_MAX_CHARS: usize = 4 * 1024;
-/// And so much of an error's name.
+/// Maximum length of an error's name.
 const ERROR_MAX_CHARS: usize = 256;
 
-/// Calls functions.
 pub(super) struct Caller {
-    /// Made at the first call: for each client OpenSSL reads all CAs of the machine, which would hold up the start.
+    /// Created at the first call: for each client, OpenSSL reads all CAs of the machine, which would delay the start.
     http: LazyLock<reqwest::Client>,
     snapshot: SnapshotReader,
-    /// Until then a gateway may refuse this reconciler because it does not know yet that it leads.
+    /// Time until which a gateway may reject this reconciler because it does not know yet that it leads.
     known_at: Instant,
 }
 
-/// What happened next in a run, and the activation id of the call if it is the answer of one.
+/// Next event of a run, and the activation id if the event is the answer to a call.
 pub(super) struct Answer {
     pub(super) event: Event,
     pub(super) activation: Option<String>,
@@ -54,10 +53,10 @@ impl From<Event> for Answer {
     }
 }
 
-/// What came of one attempt.
+/// Result of one attempt.
 enum Attempt {
     Ended(Event),
-    /// It did not begin; it may after this.
+    /// The call did not begin; it may after `wait`.
     NotBegun {
         why: String,
         wait: Option<Duration>,
@@ -66,7 +65,7 @@ enum Attempt {
 }
 
 impl Caller {
-    /// A caller that gateways know as the leader's in this time.
+    /// Creates a caller that every gateway knows as the leader's after `unknown_for`.
     pub(super) fn new(snapshot: SnapshotReader, unknown_for: Duration) -> Self {
         let http = || {
             let built = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX).build();
@@ -75,8 +74,8 @@ impl Caller {
         Self { http: LazyLock::new(http), snapshot, known_at: Instant::now() + unknown_for }
     }
 
-    /// Makes the call until it is answered. Who waits bounds the time, by dropping it. Its id goes to `beats` for as long
-    /// as the function says that it is alive.
+    /// Makes the call until it is answered. The caller limits the time by dropping the future. Sends the call's id
+    /// to `beats` for as long as the function reports that it is alive.
     pub(super) async fn call(&self, run: &RunId, call: &Call, beats: mpsc::Sender<u64>) -> Answer {
         if let Some(refused) = call.refused() {
             return refused.into();
@@ -99,7 +98,7 @@ impl Caller {
         let key = format!("{run}/{}", call.step);
         let mut busy_since = None;
         let mut wait = RETRY_WAIT.0;
-        // Steps take turns, and the attempts of one. Ids of calls would not: timers have some of them.
+        // Rotates with steps and with the attempts of a step. Call ids would not do: timers take some of them.
         let mut turn = usize::try_from(call.step + u64::from(call.attempt)).unwrap_or_default();
         loop {
             let (attempt, activation) = match self.gateway(turn) {
@@ -124,7 +123,7 @@ impl Caller {
         }
     }
 
-    /// The gateway of one of the nodes that are ready.
+    /// Returns the gateway of one of the ready nodes.
     fn gateway(&self, turn: usize) -> Option<String> {
         let snapshot = self.snapshot.current();
         let is_ready = |name: &str, calls: &str| !calls.is_empty() && snapshot.node_is_ready(name);
@@ -137,7 +136,7 @@ impl Caller {
         all.get(turn.checked_rem(all.len())?).map(|calls| (*calls).to_owned())
     }
 
-    /// A gateway may hear of a function later than this reconciler, which begins runs at once.
+    /// True if this reconciler knows the function: a gateway may learn of it later, and runs begin immediately.
     fn knows(&self, function: &str) -> bool {
         let Some((namespace, name)) = function.split_once('/') else { return false };
         let id = ObjectRef { kind: Kind::Function, namespace: namespace.to_owned(), name: name.to_owned() };
@@ -176,7 +175,7 @@ impl Caller {
                 let activation = activation.map(str::to_owned);
                 (answered(call, response).await, activation)
             }
-            // The node or its gateway is gone, maybe in the middle of the call: the key says that it is the same one.
+            // The node or its gateway is gone, maybe in the middle of the call: the key identifies the retry.
             Err(error) => (Attempt::NotBegun { why: error_chain(&error), wait: None, is_busy: false }, None),
         }
     }
@@ -226,7 +225,7 @@ async fn answered(call: &Call, response: Response) -> Attempt {
     })
 }
 
-/// The body of an answer; none if it is larger than `most`.
+/// Reads the body of a response; `None` if it is larger than `most`.
 async fn bounded(mut response: Response, most: usize) -> reqwest::Result<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await? {

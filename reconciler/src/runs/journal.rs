@@ -1,4 +1,4 @@
-//! The journal of a run: written an entry at a time, each only if nothing else took its number, and read back.
+//! The journal of a run: appended one entry at a time, each only if nothing else took its number, and read back.
 
 use std::time::Duration;
 
@@ -15,47 +15,47 @@ use super::book::KeptHead;
 use super::machine::Event;
 use super::records::{Entry, INLINE_MAX_BYTES, JournalPart, PART_MAX_BYTES, Parts, RunHead, RunId, Stored};
 
-/// Entries that become one value.
+/// Number of entries that are compacted into one value.
 const COMPACTED_ENTRIES: usize = 100;
-/// Most bytes of that value.
+/// Total size from which on fewer entries are compacted.
 const COMPACTED_BYTES: usize = 24 * 1024;
-/// First and longest wait before etcd is asked again.
+/// First and longest wait before a request to etcd is retried.
 const RETRY_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Why nothing more is written.
+/// Error of reading or writing a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another reconciler leads, or another process wrote this number.
     #[error("another reconciler has taken over the run")]
     Lost,
-    /// A value that can't be written or read.
+    /// A value can't be written or read.
     #[error("{0}")]
     Unreadable(String),
-    /// Etcd did not do it.
+    /// The request to etcd failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A journal at its end.
+/// Writer at the end of a journal.
 pub struct Journal {
     id: RunId,
     next: u64,
-    /// What was written since the last compaction, each with its number.
+    /// Entries since the last compaction, each with its number.
     tail: Vec<(u64, Entry)>,
     tail_bytes: usize,
 }
 
-/// All of a journal.
+/// Content of a journal.
 pub struct Loaded {
-    /// The input of the run.
+    /// Input of the run.
     pub input: Json,
-    /// What happened, in order.
+    /// Entries in order.
     pub entries: Vec<Entry>,
-    /// Where it goes on.
+    /// Writer for further entries.
     pub journal: Journal,
 }
 
-/// The writes that keep `value` for a run: none if it is small.
+/// Prepares the writes that store `value` for a run: none if it is small.
 pub(super) fn store(id: &RunId, value: Json) -> (Stored, Vec<Op>) {
     let text = value.to_string();
     if text.len() <= INLINE_MAX_BYTES {
@@ -68,7 +68,7 @@ pub(super) fn store(id: &RunId, value: Json) -> (Stored, Vec<Op>) {
     (Stored::Parts(Parts { digest: digest.clone(), count }), ops)
 }
 
-/// A text as JSON strings of bounded size, and how many.
+/// Splits a text into JSON strings of bounded size, and returns their number as well.
 pub(super) fn in_parts(text: &str) -> (impl Iterator<Item = Bytes>, u64) {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -84,7 +84,7 @@ pub(super) fn in_parts(text: &str) -> (impl Iterator<Item = Bytes>, u64) {
     (parts.into_iter(), count)
 }
 
-/// The value, read from where it lies.
+/// Reads the value from where it is stored.
 pub(super) async fn restore(store: &SharedStore, stored: Stored, prefix: &str) -> Result<Json, JournalError> {
     let parts = match stored {
         Stored::Inline(value) => return Ok(value),
@@ -110,7 +110,7 @@ fn payload_prefix(id: &RunId, parts: &Stored) -> String {
     format!("{}{id}/{digest}/", prefix::RUN_PAYLOADS)
 }
 
-/// Ends a run with an error that its journal does not have; its end then.
+/// Ends a run with an error that is not in its journal, and returns its final head.
 pub(super) async fn end_failed(
     store: &SharedStore,
     fence: Fence,
@@ -126,7 +126,7 @@ pub(super) async fn end_failed(
     write_head(store, fence, id, kept, head).await
 }
 
-/// Writes the head of a run without an entry of its journal.
+/// Writes the head of a run without a journal entry.
 pub(super) async fn write_head(
     store: &SharedStore,
     fence: Fence,
@@ -141,23 +141,23 @@ pub(super) async fn write_head(
     Ok(KeptHead { head, revision })
 }
 
-/// All that lies at keys of this run.
+/// Returns the prefixes of a run's journal and payload keys.
 pub(super) fn prefixes_of(id: &RunId) -> [String; 2] {
     [format!("{}{id}/", prefix::RUN_JOURNALS), format!("{}{id}/", prefix::RUN_PAYLOADS)]
 }
 
 impl Journal {
-    /// That of a run whose beginning is written at 0.
+    /// Creates the journal of a run whose beginning is written at 0.
     pub fn of_begun(id: RunId) -> Self {
         Self { id, next: 1, tail: Vec::new(), tail_bytes: 0 }
     }
 
-    /// Number of the next entry.
+    /// Returns the number of the next entry.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Reads a journal; none if there is none.
+    /// Loads a journal; `None` if the run has none.
     pub async fn load(store: &SharedStore, id: &RunId) -> Result<Option<Loaded>, JournalError> {
         let listing = store.list(&format!("{}{id}/", prefix::RUN_JOURNALS)).await?;
         let (mut begun, mut entries) = (None, Vec::new());
@@ -197,8 +197,8 @@ impl Journal {
         Ok(Some(Loaded { input, entries, journal }))
     }
 
-    /// Writes what happened under the next number; with `head`, the end of the run as well. Waits for as long as
-    /// etcd is away: when it returns, the entry is there, or another reconciler carries the run on.
+    /// Appends an entry under the next number, and with `head` also the end of the run. Retries for as long as etcd
+    /// is away: on return, the entry is written, or another reconciler has taken over the run.
     pub async fn append(
         &mut self,
         store: &SharedStore,
@@ -238,7 +238,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts the entries since the last time under the key of the first of them. It may fail: they stay as they are.
+    /// Compacts the entries since the last compaction under the key of the first of them. On failure they stay as
+    /// they are.
     async fn compact(&mut self, store: &SharedStore, fence: Fence) {
         let tail = std::mem::take(&mut self.tail);
         self.tail_bytes = 0;
@@ -255,7 +256,8 @@ impl Journal {
     }
 }
 
-/// Does `ops`, of which one writes `value` at `key`, until it is done or can't be; the revision at which it was.
+/// Commits `ops`, one of which writes `value` at `key`; retries until they are committed or can't be. Returns the
+/// revision of the commit.
 async fn write(
     store: &SharedStore,
     (key, value): (&str, &[u8]),
@@ -266,7 +268,7 @@ async fn write(
     loop {
         let error = match store.txn(guards.clone(), ops.clone()).await {
             Ok(TxnOutcome::Committed(revision)) => return Ok(revision),
-            // It may be the answer to the second time of what was done the first.
+            // The conflict may be with this very transaction, committed by an earlier attempt.
             Ok(TxnOutcome::Conflict) => match store.get(key).await {
                 Ok(Some(there)) if there.value == value => return Ok(there.mod_revision),
                 Ok(_) => return Err(JournalError::Lost),

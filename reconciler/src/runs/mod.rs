@@ -1,8 +1,8 @@
-//! Runs of workflows: each is a journal of what happened to it, and a task of the leader that carries it on.
+//! Runs of workflows: each is a journal of its events, and a task of the leader that executes it.
 //!
-//! [`machine`] is pure: the state of a run is what its journal makes of it. [`WorkflowsLoop`] begins, resumes and
-//! ends runs; a task for each writes an entry before anything follows from it, and calls the functions. Writes
-//! `/minik8s-runs/`, `workflows/` and `triggers/`.
+//! [`machine`] is pure: the state of a run follows from its journal. [`WorkflowsLoop`] begins, resumes and ends
+//! runs; a task for each run writes an entry before acting on it, and calls the functions. Writes `/minik8s-runs/`,
+//! `workflows/` and `triggers/`.
 
 mod act;
 mod batches;

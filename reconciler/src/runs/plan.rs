@@ -1,4 +1,4 @@
-//! Which runs begin, go on, end and are forgotten, and what is said of each workflow. Pure.
+//! Plans which runs begin, go on, end and are forgotten, and the record of each workflow. Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,37 +19,37 @@ use super::records::{Origin, RunHead, RunId, RunRequest, Stored};
 use super::triggers;
 use crate::controllers::LastKnown;
 
-/// Most runs under way at once; more wait.
+/// Maximum number of runs in progress; more wait.
 pub(super) const RUNNING_MAX: usize = 500;
-/// How long a run that has ended is kept, unless its workflow says otherwise.
+/// Time for which an ended run is kept, unless its workflow says otherwise.
 pub(super) const KEPT_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// And how many of a workflow.
+/// Number of ended runs kept per workflow, unless it says otherwise.
 pub(super) const KEPT_PER_WORKFLOW: usize = 1_000;
-/// For so long a workflow that a run is asked for may be unknown.
+/// Time for which the workflow of a requested run may be unknown.
 const UNKNOWN_FOR: SignedDuration = SignedDuration::from_secs(10);
-/// Most runs that are forgotten in one go: so long others wait to begin.
+/// Maximum number of runs forgotten at once: others wait to begin meanwhile.
 const FORGOTTEN_AT_ONCE: usize = 200;
-/// Where a run is, is said at most so often.
+/// Minimum interval between updates of a run's progress.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the loop saw.
+/// Input of the plan.
 pub struct Observed {
-    /// All of etcd but the runs.
+    /// Snapshot of etcd, without the runs.
     pub snapshot: Arc<Snapshot>,
-    /// What etcd knew before it was lost, until it is settled.
+    /// State of etcd before it was lost, until it is settled again.
     pub last_known: Arc<LastKnown>,
     pub heads: Heads,
-    /// Runs that a task carries on.
+    /// Runs that a task executes.
     pub carried: BTreeMap<RunId, Progress>,
-    /// Runs under way that none does, and that may be resumed now.
+    /// Runs in progress without a task that may be resumed now.
     pub idle: Vec<RunId>,
-    /// Runs under way that are resumed after a pause.
+    /// Runs in progress that are resumed after a pause.
     pub resting: Vec<RunId>,
-    /// Runs that are asked for, each with the revision of its request.
+    /// Requested runs, each with the revision of its request.
     pub requests: Vec<(RunId, RunRequest, i64)>,
-    /// Requests that can't be read, likewise.
+    /// Unreadable requests, likewise.
     pub unreadable: Vec<(RunId, i64)>,
-    /// It is time to forget old runs.
+    /// Set when it is time to forget old runs.
     pub forgets: bool,
 }
 
@@ -58,53 +58,55 @@ pub struct Observed {
 pub(super) struct Begin {
     pub id: RunId,
     pub spec: WorkflowSpec,
-    /// Its input, or where it lies among those asked for.
+    /// Input, or its location among the requests.
     pub input: Stored,
     pub head: RunHead,
-    /// Revision of the request that goes with it.
+    /// Revision of the request that is deleted with it.
     pub request: Option<i64>,
-    /// What is said of the workflow in the same transaction, and the revision of what was said before.
+    /// Record of the workflow for the same transaction, and the revision of the former record.
     pub record: Option<(WorkflowRecord, Option<i64>)>,
-    /// What is said of the trigger that starts it, likewise.
+    /// Record of the trigger that starts the run, likewise.
     pub trigger: Option<TriggerWrite>,
 }
 
-/// What is said of a trigger.
+/// A write of a trigger's record.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TriggerWrite {
     pub object: ObjectRef,
     pub trigger: String,
-    /// What; nothing once the trigger is gone.
+    /// New record; `None` once the trigger is gone.
     pub record: Option<TriggerRecord>,
-    /// Revision of what was said before.
+    /// Revision of the former record.
     pub before: Option<i64>,
 }
 
-/// One step.
+/// A step of the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     /// Begins a run.
     Begin(Box<Begin>),
-    /// Takes up a run where its journal ends. `cancelled`: why it is to end before it does anything more.
+    /// Resumes a run where its journal ends. `cancelled` is the cause for which it must end before it does anything
+    /// more.
     Resume { id: RunId, cancelled: Option<String> },
     /// Ends a run.
     Cancel { id: RunId, cause: String },
-    /// Takes away a request that has nothing left to ask for, as of this revision of it.
+    /// Deletes a request that has nothing left to ask for, if it is still at this revision.
     Dismiss { id: RunId, revision: i64 },
-    /// Says how the runs of a workflow go; no record once it is gone. `before`: revision of what was said before.
+    /// Writes the record of a workflow's runs; `record` is `None` once the workflow is gone. `before` is the
+    /// revision of the former record.
     WriteStatus { workflow: NamespacedName, record: Option<WorkflowRecord>, before: Option<i64> },
-    /// Says what a trigger did and will do.
+    /// Writes the record of a trigger.
     WriteTrigger(TriggerWrite),
-    /// Forgets a run that ended long ago. `definition`: its hash, if it goes, too, because no run that stays needs it, and
-    /// none that is forgotten after this one.
+    /// Forgets a run that ended long ago. `definition` is its hash if it is deleted as well, because neither a run
+    /// that stays needs it nor one that is forgotten after this one.
     Forget { id: RunId, definition: Option<String> },
 }
 
-/// The steps in order.
+/// Steps in order.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     pub(super) steps: Vec<Step>,
-    /// There are more runs to forget.
+    /// Set if there are more runs to forget.
     pub(super) has_more_to_forget: bool,
     pub(super) again_at: Option<Timestamp>,
 }
@@ -115,7 +117,7 @@ impl Steps {
     }
 }
 
-/// Decides. What Git asks for comes before what people ask for, which may be without end.
+/// Plans the steps. Runs that Git asks for come before those that people ask for, which may be without end.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     let mut out = Steps::default();
     let runnables = runnables(seen);
@@ -163,7 +165,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Steps {
     out
 }
 
-/// Why a run is to end, if it is.
+/// Returns why a run must end; `None` if it goes on.
 fn why_cancelled(runnables: &Runnables<'_>, id: &RunId) -> Option<&'static str> {
     match runnables.get(&id.workflow) {
         None if RunId::function(&id.workflow).is_some() => Some("its function was removed"),
@@ -172,12 +174,12 @@ fn why_cancelled(runnables: &Runnables<'_>, id: &RunId) -> Option<&'static str> 
     }
 }
 
-/// Why a run of this workflow is to end, if the workflow says so.
+/// Returns why a run of this workflow must end; `None` unless the workflow says so.
 pub(super) fn named_by(spec: &WorkflowSpec, id: &RunId) -> Option<&'static str> {
     spec.cancel.contains(&id.run).then_some("spec.cancel names it")
 }
 
-/// Runs under way of each workflow.
+/// Counts the runs in progress of each workflow.
 fn running(seen: &Observed) -> BTreeMap<&NamespacedName, u32> {
     let mut running: BTreeMap<_, u32> = BTreeMap::new();
     for id in seen.carried.keys().chain(&seen.idle).chain(&seen.resting) {
@@ -186,7 +188,7 @@ fn running(seen: &Observed) -> BTreeMap<&NamespacedName, u32> {
     running
 }
 
-/// The runs that are asked for, and how many of each workflow must wait.
+/// Begins the requested runs, and returns how many of each workflow must wait.
 fn begin_requested<'a>(
     seen: &'a Observed,
     runnables: &Runnables<'_>,
@@ -195,7 +197,7 @@ fn begin_requested<'a>(
     out: &mut Steps,
 ) -> BTreeMap<&'a NamespacedName, u32> {
     let mut waiting: BTreeMap<&NamespacedName, u32> = BTreeMap::new();
-    // The last start of each trigger: one write for all that begin now.
+    // The last start of each trigger: one write for all runs that begin now.
     let mut started = BTreeMap::new();
     for (id, request, revision) in &seen.requests {
         let known = runnables.get(&id.workflow).filter(|_| !seen.heads.contains_key(id));
@@ -238,7 +240,7 @@ fn begin_requested<'a>(
     waiting
 }
 
-/// What can run: a workflow, or a function that a trigger or a request names.
+/// An object that can run: a workflow, or a function that a trigger or a request names.
 struct Runnable<'a> {
     object: &'a Object,
     spec: Cow<'a, WorkflowSpec>,
@@ -247,7 +249,7 @@ struct Runnable<'a> {
 
 type Runnables<'a> = BTreeMap<NamespacedName, Runnable<'a>>;
 
-/// All of it, by what runs are of.
+/// Returns everything that can run, by the workflow in the ids of its runs.
 fn runnables(seen: &Observed) -> Runnables<'_> {
     let asked = seen.requests.iter().map(|(id, ..)| &id.workflow);
     let under_way = seen.carried.keys().chain(&seen.idle).map(|id| &id.workflow);
@@ -275,12 +277,12 @@ fn runnables(seen: &Observed) -> Runnables<'_> {
     .collect()
 }
 
-/// What is to be written of a workflow.
+/// Record to write for a workflow.
 struct Status<'a> {
     id: &'a NamespacedName,
     record: WorkflowRecord,
     there: Option<&'a Arc<Versioned<WorkflowRecord>>>,
-    /// The run that its push starts, with which it is written.
+    /// Run that the workflow's push starts, written together with the record.
     begin: Option<Begin>,
 }
 
@@ -297,7 +299,7 @@ impl Status<'_> {
     }
 }
 
-/// The record of one workflow, and the run that its push starts.
+/// Returns the record of one workflow, and the run that its push starts.
 fn status<'a>(
     seen: &'a Observed,
     (id, Runnable { object, spec, .. }): (&'a NamespacedName, &Runnable<'_>),
@@ -330,13 +332,13 @@ fn status<'a>(
     };
     if *free == 0 {
         record.waiting = 1;
-        // What is said stays that of the run before, so that this one is not taken for begun.
+        // Keep the former generation, so that the new run is not taken for begun.
         record.generation = before.map_or(0, |before| before.generation);
         return Status { id, record, there, begin: None };
     }
     *free -= 1;
     let base = format!("push-{}-{}", object.generation, &hash[..8]);
-    // A workflow that was removed and comes back has the generations of before.
+    // A workflow that was removed and comes back has the same generations as before.
     let is_free = |run: &String| !seen.heads.contains_key(&RunId::new(id.clone(), run));
     let mut names = [base.clone()].into_iter().chain((2..).map(|number: u64| format!("{base}-{number}")));
     let run = names.find(is_free).unwrap_or(base);
@@ -356,7 +358,7 @@ fn status<'a>(
     Status { id, record, there, begin: Some(begin) }
 }
 
-/// All triggers; the records of those that are gone go, too.
+/// Fires all triggers, and deletes the records of those that are gone.
 fn fire_all(seen: &Observed, runnables: &Runnables<'_>, free: &mut usize, now: Timestamp, out: &mut Steps) {
     let mut known = BTreeSet::new();
     for (id, runnable) in runnables {
@@ -377,7 +379,7 @@ fn fire_all(seen: &Observed, runnables: &Runnables<'_>, free: &mut usize, now: T
     }
 }
 
-/// The run that a trigger starts now, and what is said of it.
+/// Begins the run that a trigger starts now, and writes the trigger's record.
 fn fire(
     seen: &Observed,
     (id, runnable, trigger): (&NamespacedName, &Runnable<'_>, &Trigger),
@@ -390,7 +392,7 @@ fn fire(
     let known = there.map(|there| &there.value).or_else(|| seen.last_known.trigger(&object, &trigger.name));
     let decided = match trigger.started_by() {
         Some(StartedBy::Schedule(schedule)) => triggers::decide((trigger, schedule), known, now),
-        // These are asked for.
+        // These start runs through requests.
         Some(StartedBy::Commit(_) | StartedBy::Call(_)) | None => None,
     };
     let next = decided.as_ref().map(|decided| &decided.record).or(known).and_then(|record| record.next);
@@ -400,13 +402,13 @@ fn fire(
     let before = there.map(|there| there.mod_revision);
     let write = |record| TriggerWrite { object, trigger: trigger.name.clone(), record: Some(record), before };
     let Some(decided) = decided else {
-        // What is only on the disk goes back to etcd.
+        // A record that is only on disk goes back to etcd.
         if let Some(known) = known.filter(|_| there.is_none()) {
             out.steps.push(Step::WriteTrigger(write(known.clone())));
         }
         return;
     };
-    // A run of this id that somebody asked for is the run of the tick.
+    // If somebody requested a run with this id, that is the run of the tick.
     let start = decided.start.filter(|start| !seen.heads.contains_key(&RunId::new(id.clone(), &start.run)));
     let Some(start) = start else {
         out.steps.push(Step::WriteTrigger(write(decided.record)));
@@ -431,7 +433,8 @@ fn fire(
     })));
 }
 
-/// Runs that ended too long ago, or that too many of the same workflow ended after. The last one of a push stays.
+/// Forgets runs that ended too long ago, or that too many runs of the same workflow followed. The last run of a
+/// push stays.
 fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut Steps) {
     let mut ended: BTreeMap<&NamespacedName, BTreeSet<(Timestamp, &RunId)>> = BTreeMap::new();
     for (id, kept) in &seen.heads {
@@ -467,8 +470,9 @@ fn forget(seen: &Observed, runnables: &Runnables<'_>, now: Timestamp, out: &mut 
     }
 }
 
-/// Forgets these runs. A definition goes with the last of them that needs it, unless a run that stays needs it, too. If a
-/// run that begins now is the only other one, an ended run stays and keeps it: that run may not begin after all.
+/// Returns the steps that forget these runs. A definition is deleted with the last of them that needs it, unless a
+/// run that stays needs it as well. If the only other one is a run that begins now, an ended run stays and keeps
+/// the definition: the new run may not begin after all.
 fn with_definitions(seen: &Observed, gone: Vec<&RunId>, steps: &[Step]) -> Vec<Step> {
     let definition = |id: &RunId| seen.heads[id].head.definition.as_str();
     let begun = steps.iter().filter_map(|step| match step {
@@ -480,7 +484,7 @@ fn with_definitions(seen: &Observed, gone: Vec<&RunId>, steps: &[Step]) -> Vec<S
     let stay = seen.heads.keys().filter(|id| !forgotten.contains(id));
     let mut needed: BTreeSet<_> = stay.map(|id| (&id.workflow, definition(id))).collect();
     let mut forgets = Vec::with_capacity(gone.len());
-    // Backwards, the first run that needs another definition is the last one that does.
+    // Going backwards, the first run with another definition is the last one that needs it.
     for id in gone.into_iter().rev() {
         let own = (&id.workflow, definition(id));
         let is_last = needed.insert(own);

@@ -8,11 +8,12 @@ use schema::store::{SharedStore, StoreError};
 use super::journal::{Journal, JournalError, Loaded};
 use super::records::{RunHead, RunId};
 
-/// The heads of the newest runs, of one namespace or workflow if `below` says so: `default/` or `default/sum/`. At most
-/// `limit`, and only such as began before `before`; with what to give as `before` for the next ones, if there are more.
+/// Reads the heads of the newest runs, of one namespace or workflow if `below` says so: `default/` or
+/// `default/sum/`. Returns at most `limit` runs that began before `before`, and the value of `before` for the next
+/// page, if there is one.
 ///
 /// # Errors
-/// Etcd does not answer.
+/// Etcd does not respond.
 pub async fn newest_runs(
     store: &SharedStore,
     below: &str,
@@ -20,7 +21,7 @@ pub async fn newest_runs(
     before: Option<i64>,
 ) -> Result<(Vec<(RunId, RunHead)>, Option<i64>), StoreError> {
     let page = store.newest(&format!("{}{below}", prefix::RUN_HEADS), limit, before).await?;
-    // Each run begins in a transaction of its own, so none is lost between two pages.
+    // Each run begins in its own transaction, so none is lost between two pages.
     let next = page.items.last().filter(|_| page.has_more).map(|last| last.create_revision);
     let heads = page.items.into_iter().filter_map(|item| {
         let Ok(Key::RunHead(workflow, run)) = item.key.parse() else { return None };
@@ -29,19 +30,19 @@ pub async fn newest_runs(
     Ok((heads.collect(), next))
 }
 
-/// The head of a run; none if there is none.
+/// Reads the head of a run; `None` if there is no such run.
 ///
 /// # Errors
-/// Etcd does not answer, or what it holds can't be read.
+/// Etcd does not respond, or the head is unreadable.
 pub async fn run_head(store: &SharedStore, id: &RunId) -> Result<Option<RunHead>, JournalError> {
     let Some(found) = store.get(&id.head().to_string()).await? else { return Ok(None) };
     decode(&found.value).map(Some).map_err(|error| JournalError::Unreadable(error.to_string()))
 }
 
-/// A run with its definition and its journal; none if there is none.
+/// Reads a run with its definition and its journal; `None` if there is no such run.
 ///
 /// # Errors
-/// Etcd does not answer, or what it holds can't be read.
+/// Etcd does not respond, or a value is unreadable.
 pub async fn kept_run(
     store: &SharedStore,
     id: &RunId,

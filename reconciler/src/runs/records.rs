@@ -1,4 +1,4 @@
-//! What lies below `/minik8s-runs/`. Only reconcilers read and write it.
+//! Records below `/minik8s-runs/`, which only reconcilers read and write.
 
 use std::fmt;
 
@@ -13,21 +13,21 @@ use serde_with::skip_serializing_none;
 
 use super::machine::Event;
 
-/// Values of more bytes lie in parts of their own.
+/// Size above which values are stored in separate parts.
 pub(super) const INLINE_MAX_BYTES: usize = 32 * 1024;
-/// Largest part of such a value.
+/// Maximum size of such a part.
 pub(super) const PART_MAX_BYTES: usize = 48 * 1024;
-/// Largest input of a run, and output of a state: that of Step Functions.
+/// Largest input of a run, and output of a state: the same as in Step Functions.
 pub(super) const PAYLOAD_MAX_BYTES: usize = 256 * 1024;
-/// A run fails after this many tries that added no entry to its journal.
+/// Number of attempts without a new journal entry after which a run fails.
 pub(super) const TRIES_MAX: u32 = 5;
-/// So much of a cause is kept beside a run's end.
+/// Maximum length of an error and of its cause in a head.
 const CAUSE_SHOWN_CHARS: usize = 1_000;
 
-/// Before the name of a function in place of a workflow's, which has no colon.
+/// Prefix of a function's name in place of a workflow's name, which has no colon.
 const OF_FUNCTION: &str = "function:";
 
-/// Names a run: its workflow, and its id among the workflow's.
+/// Identifies a run: its workflow, and its id within the workflow.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId {
     pub workflow: NamespacedName,
@@ -35,12 +35,12 @@ pub struct RunId {
 }
 
 impl RunId {
-    /// A run of a workflow.
+    /// Creates the id of a workflow's run.
     pub fn new(workflow: NamespacedName, run: impl Into<String>) -> Self {
         Self { workflow, run: run.into() }
     }
 
-    /// A run of a workflow, or of a function, which is of no workflow.
+    /// Creates the id of a run of a workflow, or of a function that is run without a workflow.
     pub fn of_object(object: &ObjectRef, run: impl Into<String>) -> Self {
         let name = match object.kind {
             Kind::Function => format!("{OF_FUNCTION}{}", object.name),
@@ -49,7 +49,7 @@ impl RunId {
         Self::new(NamespacedName::new(&object.namespace, name), run)
     }
 
-    /// The function that it is of, if it is of one.
+    /// Returns the function that is run under this name; `None` for a workflow.
     pub(super) fn function(workflow: &NamespacedName) -> Option<&str> {
         workflow.name.strip_prefix(OF_FUNCTION)
     }
@@ -77,15 +77,15 @@ impl fmt::Display for RunId {
     }
 }
 
-/// Why a run began.
+/// Origin of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "by")]
 pub enum Origin {
     /// A push of the workflow with params, of this generation.
     Push { generation: u64 },
-    /// `minik8s run` or the API, taken by the reconciler of this name.
+    /// `minik8s run` or the API, accepted by the reconciler of this name.
     Request { reconciler: String },
-    /// A call with a trigger's token, taken by the reconciler of this name.
+    /// A call with a trigger's token, accepted by the reconciler of this name.
     Call { trigger: String, reconciler: String },
     /// A commit, by its full id, that changed paths of a trigger.
     Commit { trigger: String, commit: String },
@@ -94,7 +94,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The trigger that it is asked for by, and the commit that this is for.
+    /// Returns the trigger that requested the run, and the commit, if it was for one.
     pub(super) fn asking_trigger(&self) -> Option<(&str, Option<&str>)> {
         match self {
             Self::Call { trigger, .. } => Some((trigger, None)),
@@ -119,24 +119,23 @@ impl fmt::Display for Origin {
     }
 }
 
-/// `requests/<ns>/<workflow>/<run>`.
+/// Request for a run, at `requests/<ns>/<workflow>/<run>`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunRequest {
-    /// When it was asked for.
+    /// Time of the request.
     pub asked_at: Timestamp,
-    /// Who asks.
     pub origin: Origin,
     pub input: Stored,
 }
 
-/// A value, or where it lies.
+/// A value, or its location.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stored {
-    /// The value.
+    /// The value itself.
     Inline(Json),
-    /// It lies in parts.
+    /// Parts with separate keys.
     Parts(Parts),
 }
 
@@ -149,43 +148,43 @@ pub struct Parts {
     pub count: u64,
 }
 
-/// How often reconcilers set to work on a run, and may have ended by that, since it last got further.
+/// Attempts of reconcilers to continue a run since its last progress; any of them may have ended its reconciler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tries {
-    /// Number of the entry of its journal that was to be written next.
+    /// Number of the next journal entry at that time.
     pub entry: u64,
     pub count: u32,
 }
 
-/// `heads/<ns>/<workflow>/<run>`: written when the run begins and when it ends, and when it is taken up again.
+/// Head of a run, at `heads/<ns>/<workflow>/<run>`: written when the run begins, ends or is resumed.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunHead {
-    /// Hash of its definition.
+    /// Hash of the definition.
     pub definition: String,
     pub origin: Origin,
     pub started_at: Timestamp,
     pub phase: RunPhase,
     pub finished_at: Option<Timestamp>,
-    /// The state that it ended in; before its end the one that it began with.
+    /// State that the run ended in; before its end the state that it began with.
     pub state: String,
-    /// States that it went through, once it has ended.
+    /// Number of states entered, once the run has ended.
     #[serde(default)]
     pub steps: u32,
-    /// Name of the error that ended it; empty without one.
+    /// Name of the error that ended the run; empty without one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// The error in a sentence.
+    /// Description of the error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cause: String,
-    /// None while all is well.
+    /// Attempts without progress; `None` while all is well.
     pub tries: Option<Tries>,
 }
 
 impl RunHead {
-    /// That of a run of this definition, at its beginning.
+    /// Creates the head of a run of this definition, at its beginning.
     pub fn begun(spec: &WorkflowSpec, definition: String, origin: Origin, at: Timestamp) -> Self {
         Self {
             definition,
@@ -201,10 +200,10 @@ impl RunHead {
         }
     }
 
-    /// The next try to work on it, if its journal goes on at this entry.
+    /// Returns the next attempt at the run, if its journal goes on at this entry.
     ///
     /// # Errors
-    /// Why the run fails: it has had [`TRIES_MAX`] tries at this entry.
+    /// The reason why the run fails: it has had [`TRIES_MAX`] attempts at this entry.
     pub(super) fn next_try(&self, entry: u64) -> Result<Tries, String> {
         let tried = self.tries.filter(|tries| tries.entry == entry).map_or(0, |tries| tries.count);
         if tried >= TRIES_MAX {
@@ -215,7 +214,7 @@ impl RunHead {
         Ok(Tries { entry, count: tried + 1 })
     }
 
-    /// The run in short, under this id.
+    /// Returns the summary of the run, under this id.
     pub fn summary(&self, id: &str) -> RunSummary {
         RunSummary {
             id: id.to_owned(),
@@ -228,7 +227,6 @@ impl RunHead {
         }
     }
 
-    /// It has not ended.
     pub fn is_running(&self) -> bool {
         self.phase == RunPhase::Running
     }
@@ -239,26 +237,26 @@ impl RunHead {
     }
 }
 
-/// `journal/<ns>/<workflow>/<run>/<seq>`: the beginning at 0, then what happened.
+/// Part of a journal, at `journal/<ns>/<workflow>/<run>/<seq>`: the beginning at 0, then the entries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum JournalPart {
-    /// What the run was begun with.
+    /// Beginning of the run, with its input.
     Begun { input: Stored },
-    /// What happened, in order.
+    /// Entries in order.
     Entries(Vec<Entry>),
 }
 
-/// One thing that happened.
+/// An entry of a journal.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     pub at: Timestamp,
-    /// What. The output of an answer is null where it lies in parts.
+    /// Event, where the output of an answer is null if it is stored in parts.
     pub event: Event,
-    /// Where the output of the answer lies.
+    /// Location of the answer's output, if it is stored in parts.
     pub output: Option<Parts>,
-    /// The activation id of the call that it is the answer of: its lines in the function's log.
+    /// Activation id of the answered call, which marks its lines in the function's log.
     pub activation: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Asks for a run, at any reconciler. The leader begins it.
+//! Requests a run, at any reconciler. The leader begins it.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -20,23 +20,23 @@ use super::machine::is_deeper_than;
 use super::machine::limits::DEPTH_MAX;
 use super::records::{Origin, PAYLOAD_MAX_BYTES, Parts, RunId, RunRequest, Stored};
 
-/// Most runs that are asked for and wait: with the largest inputs they take 256 MiB of etcd's 2 GiB.
+/// Maximum number of requested runs that wait: with the largest inputs they take 256 MiB of etcd's 2 GiB.
 pub(super) const WAITING_MAX: usize = 1_000;
-/// Larger inputs lie in parts of their own until the run begins: the leader reads every request whenever it looks, and
-/// an input once, when its turn comes.
+/// Size above which inputs are stored in separate parts until the run begins: the leader lists every request in
+/// each observation, and reads an input once, when its turn comes.
 const ASKED_INLINE_MAX_BYTES: usize = 1024;
-/// After a watch that broke.
+/// Pause after a broken watch.
 const REWATCH_WAIT: Duration = Duration::from_secs(1);
 
-/// How many runs are asked for and have not begun, as far as this reconciler knows.
+/// Number of requested runs that have not begun, as far as this reconciler knows.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting(Arc<AtomicUsize>);
 
 impl Waiting {
-    /// Follows what is asked for, and wakes the loop that begins it.
+    /// Watches the requests, and wakes the loop that begins them.
     pub async fn follow(self, store: SharedStore, nudge: Nudge) -> Infallible {
         loop {
-            // Who asks for a run sees the error.
+            // The client that requests a run gets the error.
             let _ = self.follow_once(&store, &nudge).await;
             sleep(REWATCH_WAIT).await;
         }
@@ -61,10 +61,10 @@ impl Waiting {
         Ok(())
     }
 
-    /// Refuses a run that is new while too many wait.
+    /// Rejects a new run while too many wait.
     ///
     /// # Errors
-    /// Too many wait, or etcd does not answer.
+    /// Too many runs wait, or etcd does not respond.
     pub async fn admit(&self, store: &SharedStore, id: &RunId) -> Result<(), RequestError> {
         if self.0.load(Ordering::Relaxed) < WAITING_MAX {
             return Ok(());
@@ -78,16 +78,16 @@ impl Waiting {
     }
 }
 
-/// What is there now.
+/// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// The run will begin.
     New,
-    /// There is such a run already, or it is asked for.
+    /// The run exists already, or is requested.
     Existing,
 }
 
-/// Why it was not asked for.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The input is too large.
@@ -96,18 +96,18 @@ pub enum RequestError {
     /// The input is nested too deeply.
     #[error("the input is nested more than {DEPTH_MAX} levels deep")]
     TooDeep,
-    /// Too many wait already.
+    /// Too many runs wait already.
     #[error("the queue is full: {WAITING_MAX} runs are waiting")]
     TooManyWaiting,
-    /// Etcd did not take it.
+    /// Etcd did not accept the request.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Asks for a run. The same id is the same run, however often and wherever it is asked for.
+/// Requests a run. The same id is the same run, however often and wherever it is requested.
 ///
 /// # Errors
-/// The input is too large or nested too deeply, or etcd does not answer.
+/// The input is too large or nested too deeply, or etcd does not respond.
 pub async fn ask(
     store: &SharedStore,
     id: &RunId,

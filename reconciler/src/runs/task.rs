@@ -1,4 +1,4 @@
-//! One run under way: what happens is written down, and only then followed up.
+//! Executes one run: writes each event to the journal, and only then acts on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::machine::limits::CALLS_MAX;
 use super::machine::{Event, Outcome, Run, Timer, errors};
 use super::records::{Entry, RunHead, RunId, Tries};
 
-/// A run, and all that it needs to go on.
+/// A run, and everything it needs to continue.
 pub(super) struct RunTask {
     pub(super) store: SharedStore,
     pub(super) caller: Arc<Caller>,
@@ -32,17 +32,17 @@ pub(super) struct RunTask {
     pub(super) journal: Journal,
     pub(super) cancelled: watch::Receiver<Option<String>>,
     pub(super) progress: SharedProgress,
-    /// How often it was set to work on in vain before; none once it has got further.
+    /// Number of earlier attempts to resume in vain; `None` once the run has made progress.
     pub(super) tried: Option<u32>,
-    /// Its head says that this reconciler is at work on it.
+    /// Set while the head says that this reconciler works on the run.
     pub(super) is_marked: bool,
 }
 
-/// Calls under way.
+/// Calls in progress.
 struct Calls {
     answers: JoinSet<Answer>,
     by_id: BTreeMap<u64, AbortHandle>,
-    /// Ids of calls whose functions say that they are alive.
+    /// Ids of calls whose functions report that they are alive.
     beats: mpsc::Receiver<u64>,
     beating: mpsc::Sender<u64>,
 }
@@ -55,7 +55,7 @@ impl Calls {
 }
 
 impl RunTask {
-    /// Until the run has ended: its head then. None if another reconciler carries it on.
+    /// Executes the run until it ends, and returns its final head. `None` if another reconciler took over.
     pub(super) async fn carry_on(mut self) -> Option<KeptHead> {
         let mut calls = Calls::new();
         let mut last = self.run.at().max(Timestamp::now());
@@ -65,8 +65,8 @@ impl RunTask {
                 if !self.kept.head.is_running() {
                     return Some(self.kept);
                 }
-                // Its journal alone ends it: today's bounds are tighter than those it was written under, or it ended
-                // as it began.
+                // The journal alone ends the run: today's limits are tighter than those it was written under, or
+                // the run ended as it began.
                 let head = ended(&self.kept.head, outcome, &self.run, self.run.at());
                 let ended = journal::write_head(&self.store, self.fence, &self.id, &self.kept, head).await;
                 return self.written(ended);
@@ -75,12 +75,12 @@ impl RunTask {
                 Ok(at) => last = at,
                 Err(error) => return self.ended_by(error).await,
             }
-            // A run that never waits for anything keeps no other waiting.
+            // A run that never waits must not block others.
             tokio::task::consume_budget().await;
         }
     }
 
-    /// Waits for what happens next and takes it in; the time of it.
+    /// Waits for the next event and applies it; returns its time.
     async fn go_on(&mut self, calls: &mut Calls, last: Timestamp) -> Result<Timestamp, JournalError> {
         let cancelled = self.cancelled.borrow_and_update().clone();
         let answer = match cancelled {
@@ -102,7 +102,7 @@ impl RunTask {
         self.take(answer, at).await.map(|()| at)
     }
 
-    /// Says in the head of a run that was taken up whether it is worked on or waits, until it gets further: if this process
+    /// Marks in the head of a resumed run if it is worked on or waits, until it makes progress: if this process
     /// ends meanwhile, the run counts as the cause only if it was worked on.
     async fn mark(&mut self, is_at_work: bool) -> Result<(), JournalError> {
         let Some(before) = self.tried.filter(|_| is_at_work != self.is_marked) else { return Ok(()) };
@@ -114,8 +114,8 @@ impl RunTask {
         Ok(())
     }
 
-    /// A call that is made again after a change of leader has a new token, and as long for its first sign of life as the
-    /// first one had.
+    /// Restarts the heartbeat timers: a call that is repeated after a change of leader has a new token, and as long
+    /// for its first heartbeat as the first one had.
     fn grant_heartbeats(&mut self, at: Timestamp) {
         let calls: Vec<u64> = self.run.pending().calls.iter().map(|call| call.id).collect();
         for call in calls {
@@ -123,7 +123,7 @@ impl RunTask {
         }
     }
 
-    /// Its end if it can't be journaled; none if another reconciler carries it on.
+    /// Final state when the journal can't be written; `None` if another reconciler took over.
     async fn ended_by(&self, error: JournalError) -> Option<KeptHead> {
         self.written(match error {
             JournalError::Unreadable(why) => {
@@ -139,7 +139,7 @@ impl RunTask {
         ended.inspect_err(|error| tracing::info!(run = %self.id, "{error}")).ok()
     }
 
-    /// Calls what the run waits for, and lets go of what it does not.
+    /// Makes the calls that the run waits for, and aborts the others.
     fn follow_up(&self, calls: &mut Calls) {
         let pending = self.run.pending();
         let wanted: BTreeSet<u64> = pending.calls.iter().map(|call| call.id).collect();
@@ -161,7 +161,7 @@ impl RunTask {
         }
     }
 
-    /// What happens next: an inner transition, the end of the run if it is asked for, an answer or the end of a wait.
+    /// Returns the next event: an inner transition, a cancellation, an answer or the end of a wait.
     async fn next_event(&mut self, calls: &mut Calls) -> Answer {
         let pending = self.run.pending();
         // A beat may be on its way when its time is over.
@@ -172,7 +172,7 @@ impl RunTask {
         let timer = pending.timers.iter().copied().min_by_key(fires_at);
         let left = timer.as_ref().map(|timer| fires_at(timer).duration_since(Timestamp::now()));
         if pending.continues {
-            // A branch that needs nothing from outside keeps no other waiting.
+            // A branch that needs nothing from outside must not block others.
             return match (&timer, calls.answers.try_join_next()) {
                 (_, Some(Ok(answer))) => answer,
                 (_, Some(Err(error))) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -187,7 +187,7 @@ impl RunTask {
             tokio::select! {
                 Some(answer) = calls.answers.join_next() => match answer {
                     Ok(answer) => return answer,
-                    // It was let go of.
+                    // The call was aborted.
                     Err(error) if error.is_cancelled() => {}
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 },
@@ -206,13 +206,13 @@ impl RunTask {
         }
     }
 
-    /// Makes the transition, and writes it down.
+    /// Makes the transition, and writes it to the journal.
     async fn take(&mut self, answer: Answer, at: Timestamp) -> Result<(), JournalError> {
         let Answer { event, activation } = answer;
         if self.run.step(&self.spec, at, &event).is_none() {
             return Ok(());
         }
-        // The next leader asks for new ones, so what these put off is nothing to it.
+        // The next leader restarts the heartbeat timers, so it does not need beats.
         if matches!(event, Event::Beat { .. }) {
             return Ok(());
         }
@@ -231,7 +231,7 @@ impl RunTask {
     }
 }
 
-/// The head of a run at its end.
+/// Returns the head of a run at its end.
 fn ended(begun: &RunHead, outcome: &Outcome, run: &Run, at: Timestamp) -> RunHead {
     let mut head = RunHead {
         finished_at: Some(at),

@@ -1,30 +1,30 @@
-//! Which ticks of a trigger have a run, and what a run of a trigger is begun with. Pure.
+//! Decides which ticks of a trigger get a run, and the input of that run. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::trigger::{Missed, Schedule, Ticks, Trigger};
 use schema::records::{TriggerRecord, TriggerStart};
 use serde_json::{Value as Json, json};
 
-/// A tick is missed once it is older than this: a change of leader takes less.
+/// Age from which on a tick is missed: a change of leader takes less.
 const LATE: SignedDuration = SignedDuration::from_secs(60);
-/// Most missed ticks that are counted one by one; of a longer time only the end is looked at.
+/// Maximum number of missed ticks that are counted one by one; of a longer time only the end is counted.
 const COUNTED_MAX: u32 = 1_000;
-/// That end.
+/// Length of that end.
 const LOOKED_AT: SignedDuration = SignedDuration::from_hours(48);
 
-/// What a trigger does now.
+/// Decision on a trigger.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Decision {
-    /// What is said of it from now on.
+    /// New record of the trigger.
     pub record: TriggerRecord,
-    /// The run that it starts, which is in the record.
+    /// Run that the trigger starts, also in the record.
     pub start: Option<TriggerStart>,
 }
 
-/// Decides on all ticks of its schedule until now; none if there are none.
+/// Decides on all ticks of the schedule until now; `None` if there are none.
 ///
-/// A schedule that is new or was changed has its first tick after now. Of several that are due, the newest has a run,
-/// which stands for the others.
+/// A new or changed schedule has its first tick after now. If several ticks are due, the newest gets a run, which
+/// stands for the others.
 pub(super) fn decide(
     (trigger, schedule): (&Trigger, &Schedule),
     before: Option<&TriggerRecord>,
@@ -58,7 +58,7 @@ pub(super) fn decide(
     Some(Decision { record, start: Some(start) })
 }
 
-/// The newest tick that is due, and how many before it are.
+/// Returns the newest due tick, and the number of due ticks before it.
 fn newest(ticks: &Ticks, first: Timestamp, now: Timestamp) -> (Timestamp, u32) {
     let is_due = |tick: &Timestamp| *tick <= now;
     let (mut newest, mut missed) = (first, 0);
@@ -70,7 +70,7 @@ fn newest(ticks: &Ticks, first: Timestamp, now: Timestamp) -> (Timestamp, u32) {
     (newest, missed)
 }
 
-/// The input of a run of a tick.
+/// Returns the input of a tick's run.
 pub(super) fn input(trigger: &Trigger, tick: Timestamp) -> Json {
     let written = trigger.params.clone();
     written.unwrap_or_else(|| json!({"trigger": trigger.name, "time": tick.to_string()}))
@@ -99,7 +99,7 @@ mod tests {
         format!("2026-11-{text}Z").parse().unwrap()
     }
 
-    /// The record after looks at these times, and the runs that they started with what these missed.
+    /// Returns the record after decisions at these times, and the runs they started with their missed ticks.
     fn looks(trigger: &Trigger, times: &[&str]) -> (Option<TriggerRecord>, Vec<(String, u32)>) {
         let (mut record, mut runs) = (None, Vec::new());
         for time in times {
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(runs, [("tick.20261123T1900Z".to_owned(), 2), ("tick.20261123T2000Z".to_owned(), 0)]);
         let (record, runs) = looks(&trigger("0 * * * *", Missed::Skip), &hourly[..2]);
         assert_eq!((record.unwrap().skipped, runs.len()), (3, 0));
-        // The next that is in time says what has none.
+        // The next run in time reports the ticks without a run.
         let (record, runs) = looks(&trigger("0 * * * *", Missed::Skip), &hourly);
         assert_eq!(runs, [("tick.20261123T2000Z".to_owned(), 3)]);
         assert_eq!(record.unwrap().skipped, 0);

@@ -1,5 +1,5 @@
-//! The loop over all runs: observe and report. It plans in `plan.rs` and `batches.rs` and carries out in `act.rs`; each
-//! run goes on in a task of its own, so that a transition costs no plan.
+//! The loop over all runs: observes and reports. It plans in `plan.rs` and `batches.rs` and acts in `act.rs`; each
+//! run has its own task, so that a transition needs no plan.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,49 +22,50 @@ use super::plan::{self, Observed};
 use super::records::{RunHead, RunId, RunRequest};
 use crate::controllers::LastKnown;
 
-/// A run whose task ended before it did is taken up again after this.
+/// Pause before a run is resumed whose task ended before it did.
 const RESUMED_AFTER: Duration = Duration::from_secs(10);
-/// How often old runs are looked for.
+/// Interval between searches for old runs.
 const FORGETS_EVERY: Duration = Duration::from_secs(60);
 
-/// Each with its revision.
+/// Requests, each with its revision.
 type Requests = Vec<(RunId, RunRequest, i64)>;
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct WorkflowsDeps {
-    /// Where runs are.
+    /// Store of the runs.
     pub store: SharedStore,
-    /// All the rest of etcd.
+    /// Snapshot of the rest of etcd.
     pub snapshot: SnapshotReader,
-    /// Whether this process leads.
+    /// The present fence, while this process leads.
     pub fence: FenceReader,
-    /// What etcd held when it was last settled.
+    /// State of etcd when it was last settled.
     pub last_known: watch::Receiver<Arc<LastKnown>>,
-    /// Wakes the loop: for tasks that end.
+    /// Wakes the loop when a task ends.
     pub nudge: Nudge,
-    /// How long gateways may take to learn that this process leads.
+    /// Time that gateways may take to learn that this process leads.
     pub unknown_for: Duration,
 }
 
-/// The loop.
+/// The loop over all runs.
 pub struct WorkflowsLoop {
     pub(super) deps: WorkflowsDeps,
     pub(super) caller: Arc<Caller>,
     pub(super) term: Option<Fence>,
     pub(super) book: Book,
-    /// Old runs are looked for.
+    /// Set while the loop searches for old runs to forget.
     forgets: bool,
     looked_at: Option<Instant>,
 }
 
 impl WorkflowsLoop {
-    /// A loop that has not looked yet.
+    /// Creates a loop that has observed nothing yet.
     pub fn new(deps: WorkflowsDeps) -> Self {
         let caller = Arc::new(Caller::new(deps.snapshot.clone(), deps.unknown_for));
         Self { deps, caller, term: None, book: Book::default(), forgets: false, looked_at: None }
     }
 
-    /// A new term knows no run, and ends the tasks of the one before: the leader key is younger than all that they wrote.
+    /// Starts a new term: ends the tasks of the previous one, and lists the runs again. The leader key is younger
+    /// than all writes of these tasks.
     async fn enter(&mut self, fence: Fence) -> Result<(), LoopError> {
         if self.term == Some(fence) {
             return Ok(());
@@ -90,7 +91,7 @@ impl WorkflowsLoop {
         self.book = Book::default();
     }
 
-    /// Takes in runs that began although the answer was lost.
+    /// Records runs that began although the response was lost.
     async fn make_sure(&mut self) -> Result<(), LoopError> {
         for id in self.book.unsure.clone() {
             let found = self.deps.store.get(&id.head().to_string()).await;
@@ -104,7 +105,7 @@ impl WorkflowsLoop {
         Ok(())
     }
 
-    /// Those that ask for a run, the oldest first, and those that can't be read.
+    /// Returns the requests for runs, oldest first, and the unreadable ones.
     async fn requests(&self) -> Result<(Requests, Vec<(RunId, i64)>), LoopError> {
         let listing = self.deps.store.list(prefix::RUN_REQUESTS).await;
         let listing =

@@ -1,5 +1,5 @@
-//! What the controllers would have done: their own decisions on a recorded load, and the state machine of runs with
-//! mocks for functions, offline and in virtual time.
+//! Simulations: the controllers' own decisions on a recorded load, and the state machine of runs with mocks for
+//! functions, offline and in virtual time.
 
 pub mod function;
 pub mod hpa;

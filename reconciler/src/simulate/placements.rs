@@ -1,5 +1,5 @@
-//! Where new pods would go if a change of objects were applied now: the controllers' own plans on a copy of the snapshot,
-//! in which every pod that has a node becomes ready. Pure.
+//! Predicts the nodes of new pods if a change of objects were applied now: runs the controllers' own plans on a
+//! copy of the snapshot in which every pod that has a node becomes ready. Pure.
 
 use jiff::Timestamp;
 use schema::codec::encode;
@@ -15,40 +15,41 @@ use serde::{Deserialize, Serialize};
 use crate::controllers::scheduler::{self, Explainer};
 use crate::controllers::{Change, Expect, LastKnown, Reason, Write, autoscaler, workloads};
 
-/// Most pods that are simulated.
+/// Maximum number of simulated pods.
 pub const PODS_MAX: usize = 50_000;
 
-/// What becomes of objects.
+/// A change of objects.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectChanges {
-    /// New and changed ones.
+    /// New and changed objects.
     pub put: Vec<Object>,
-    /// Removed ones.
+    /// Removed objects.
     pub delete: Vec<ObjectRef>,
 }
 
-/// Where a new or moved pod would go.
+/// Predicted node of a new or moved pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub namespace: String,
     pub pod: String,
-    /// The node; none: it fits nowhere.
+    /// The node; `None` if the pod fits nowhere.
     pub node: Option<String>,
-    /// Why there, or why nowhere.
+    /// Reason for the node, or for fitting nowhere.
     pub why: String,
 }
 
-/// Where all of them would go.
+/// Predicted nodes of all new and moved pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placements {
-    /// In order of namespace and name.
+    /// Placements in order of namespace and name.
     pub items: Vec<Placement>,
-    /// Every rollout was simulated to its last step; otherwise later pods are left out.
+    /// Set if every rollout was simulated to its last step; otherwise later pods are missing.
     pub complete: bool,
 }
 
-/// One for each pod that would be new or move to another node. `goes_on` is asked before each step of a rollout.
+/// Predicts a placement for each pod that would be new or move to another node. Before each step of a rollout,
+/// `goes_on` can stop the simulation.
 ///
 /// # Errors
 /// The changes ask for more than [`PODS_MAX`] pods.
@@ -94,11 +95,11 @@ pub fn placements(
     Ok(Placements { items: changed.map(|pod| rehearsal.placement(pod, &explainer)).collect(), complete })
 }
 
-/// A snapshot that moves on as the cluster would.
+/// A snapshot that changes as the cluster would.
 struct Rehearsal(Snapshot);
 
 impl Rehearsal {
-    /// Writes a value, unless it is too large for etcd: it would not get there either.
+    /// Writes a value, unless it is too large for etcd and could not be written there either.
     fn put<T: Serialize>(&mut self, key: Key, value: &T) {
         if let Ok(value) = encode(value) {
             self.write(key, Change::Put(value.into()));
@@ -114,13 +115,14 @@ impl Rehearsal {
         Write { key, change, expect, reason, joined: false }.apply_to(&mut self.0);
     }
 
-    /// Whether any of it is about pods: records of a rollout alone move none.
+    /// Applies the writes. Returns true if any is about pods: records of a rollout alone move none.
     fn carry_out(&mut self, writes: &[Write]) -> bool {
         writes.iter().for_each(|write| write.apply_to(&mut self.0));
         writes.iter().any(|write| matches!(write.key, Key::Pod(_) | Key::Binding(..)))
     }
 
-    /// Nodes end what is not bound to them any more, and what is becomes ready. Whether that changes anything.
+    /// Simulates the nodes: pods that are no longer bound end, bound pods become ready. Returns true if anything
+    /// changed.
     fn report(&mut self) -> bool {
         let is_gone = |place: &&(String, NamespacedName)| !self.0.bindings.contains_key(*place);
         let gone: Vec<_> = self.0.pod_status.keys().filter(is_gone).cloned().collect();
@@ -203,7 +205,7 @@ mod tests {
         ObjectChanges { put: objects.to_vec(), delete: Vec::new() }
     }
 
-    /// What is there once these objects were applied.
+    /// The snapshot after these objects were applied.
     fn applied(snapshot: &Snapshot, objects: &[Object]) -> Snapshot {
         let mut rehearsal = Rehearsal(snapshot.clone());
         for object in objects {
@@ -235,7 +237,7 @@ mod tests {
         assert_eq!(snapshot.pods.len(), 5);
         assert!(nodes_of(&snapshot, &ObjectChanges::default()).is_empty());
         assert_eq!(nodes_of(&snapshot, &put(&[replica_set(4, 200)])).len(), 4);
-        // More of the same: only the further ones are new.
+        // The same template with more replicas: only the additional ones are new.
         assert_eq!(nodes_of(&snapshot, &put(&[replica_set(6, 100)])).len(), 2);
         let gone = ObjectChanges { put: Vec::new(), delete: vec![replica_set(4, 100).reference()] };
         assert!(nodes_of(&snapshot, &gone).is_empty());

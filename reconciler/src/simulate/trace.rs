@@ -1,4 +1,4 @@
-//! What traces have in common: how they are read, their times, and what is said of one that can't be followed.
+//! Common parts of traces: parsing, times, and errors.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use serde_json::Number;
 /// Furthest time in a trace, in seconds: thirty years.
 pub(super) const SECONDS_MAX: f64 = 1e9;
 
-/// A trace that can't be followed: where, and what to do.
+/// An invalid trace: the place of the error, and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}; {help}")]
 pub struct TraceError {
@@ -24,24 +24,24 @@ impl TraceError {
     }
 }
 
-/// Reads a trace; `command` has a help that names its fields.
+/// Parses a trace; the help of `command` documents its fields.
 pub(super) fn read<T: DeserializeOwned>(text: &str, command: &str) -> Result<T, TraceError> {
     read_json(text).map_err(|(place, why)| {
         TraceError::at(place, why, format!("see 'minik8s {command} --help' for the fields of a trace"))
     })
 }
 
-/// The value that a text is. An error is its place and what is wrong.
+/// Parses JSON. An error is its place and its reason.
 pub(super) fn read_json<T: DeserializeOwned>(text: &str) -> Result<T, (String, String)> {
     serde_json::from_str(text).map_err(|error| {
         let whole = error.to_string();
-        // Its place goes to the front, as that of every other error.
+        // The place goes to the front, as in every other error.
         let why = whole.rsplit_once(" at line ").map_or(whole.as_str(), |(why, _)| why).to_owned();
         (format!("line {}, column {}", error.line(), error.column()), why)
     })
 }
 
-/// Steps are in order, at times that a trace may have.
+/// Checks that steps are in order, at valid times.
 pub(super) fn check_order(times: impl Iterator<Item = f64>) -> Result<(), TraceError> {
     let mut before = f64::NEG_INFINITY;
     for (index, at) in times.enumerate() {
@@ -56,13 +56,13 @@ pub(super) fn check_order(times: impl Iterator<Item = f64>) -> Result<(), TraceE
     Ok(())
 }
 
-/// The time this number of seconds after the beginning.
+/// The timestamp `seconds` after the beginning.
 pub(super) fn time(seconds: f64) -> Timestamp {
-    // Within the bounds that `read` checks.
+    // Within the bounds that `seconds` checks.
     Timestamp::from_millisecond((seconds * 1000.0).round() as i64).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// A span of time, at least `least` seconds.
+/// Converts a number of seconds, at least `least`, to a duration.
 pub(super) fn seconds(written: f64, place: &str, least: f64) -> Result<SignedDuration, TraceError> {
     if !(least..=SECONDS_MAX).contains(&written) {
         let help = format!("write seconds from {least} to {SECONDS_MAX}");
@@ -71,7 +71,7 @@ pub(super) fn seconds(written: f64, place: &str, least: f64) -> Result<SignedDur
     Ok(SignedDuration::from_millis((written * 1000.0).round() as i64))
 }
 
-/// A whole number as that.
+/// A JSON number, as an integer if it is whole.
 pub(super) fn number(at: f64) -> Number {
     match at.fract() == 0.0 {
         true => Number::from(at as i64),
@@ -79,7 +79,7 @@ pub(super) fn number(at: f64) -> Number {
     }
 }
 
-/// A field that is there, even if it is `null`.
+/// Deserializes a field that is present, even if it is `null`.
 pub(super) fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<T>, D::Error> {

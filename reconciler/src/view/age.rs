@@ -1,4 +1,4 @@
-//! Ages as kubectl writes them.
+//! Ages in the format of kubectl.
 //!
 //! The steps are those of `HumanDuration` in k8s.io/apimachinery `pkg/util/duration`.
 
@@ -12,7 +12,7 @@ pub fn age(then: Timestamp, now: Timestamp) -> String {
     human_duration(now.as_second().saturating_sub(then.as_second()))
 }
 
-/// Seconds in two units at most, the coarser the longer.
+/// Formats seconds in at most two units, coarser for longer times.
 pub fn human_duration(seconds: i64) -> String {
     let seconds = seconds.max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -33,7 +33,7 @@ fn two((whole, unit): (i64, &str), (rest, rest_unit): (i64, &str)) -> String {
     if rest == 0 { format!("{whole}{unit}") } else { format!("{whole}{unit}{rest}{rest_unit}") }
 }
 
-/// When each commit was applied.
+/// Time at which each commit was applied.
 pub(super) struct AppliedAt<'a>(BTreeMap<&'a str, Timestamp>);
 
 impl<'a> AppliedAt<'a> {
@@ -46,7 +46,7 @@ impl<'a> AppliedAt<'a> {
         self.0.get(commit).copied()
     }
 
-    /// Empty when the time is not known any more.
+    /// Age of a commit; empty if its time is no longer known.
     pub(super) fn age(&self, commit: &str, now: Timestamp) -> String {
         self.of(commit).map(|then| age(then, now)).unwrap_or_default()
     }

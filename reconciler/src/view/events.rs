@@ -1,4 +1,4 @@
-//! Events as a person reads them: oldest first, as kubectl sorts them.
+//! Views of events: oldest first, as kubectl sorts them.
 
 use jiff::Timestamp;
 use schema::records::Event;
@@ -14,12 +14,12 @@ pub struct EventView {
     pub age: String,
 }
 
-/// One event as seen at `now`.
+/// Returns an event with its age at `now`.
 pub fn event_view(event: Event, now: Timestamp) -> EventView {
     EventView { age: age(event.time, now), event }
 }
 
-/// The same thing, however often it happened.
+/// Events that differ only in their time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventGroup {
     pub last: Event,
@@ -28,7 +28,7 @@ pub struct EventGroup {
     pub age: String,
 }
 
-/// Like events as one, in the order of their last time; of more than `max` the newest.
+/// Groups similar events, ordered by their last time; keeps the newest `max` groups.
 pub fn event_groups(events: &[EventView], max: usize, now: Timestamp) -> Vec<EventGroup> {
     let mut groups: Vec<(Timestamp, EventGroup)> = Vec::new();
     for EventView { event, .. } in events {
@@ -60,7 +60,7 @@ pub fn event_groups(events: &[EventView], max: usize, now: Timestamp) -> Vec<Eve
     aged.collect()
 }
 
-/// Events in order of time; of more than `max` the newest.
+/// Sorts events by time; keeps the newest `max`.
 pub fn event_views(mut events: Vec<Event>, max: usize, now: Timestamp) -> Vec<EventView> {
     events.sort_by(|a, b| (a.time, &a.namespace, &a.name).cmp(&(b.time, &b.namespace, &b.name)));
     let surplus = events.len().saturating_sub(max);

@@ -1,4 +1,4 @@
-//! Functions as a person sees them: their replicas, images and calls, and what is wrong with them.
+//! Views of functions: replicas, images, calls, and problems.
 
 use std::collections::BTreeMap;
 
@@ -26,25 +26,25 @@ pub struct FunctionView {
     pub name: String,
     /// Replicas that take calls.
     pub ready: u32,
-    /// Replicas that there are to be.
+    /// Desired number of replicas.
     pub wanted: u32,
-    /// Calls that wait for a replica, through all nodes.
+    /// Calls that wait for a replica, on all nodes.
     pub waiting: u32,
     /// Calls at replicas.
     pub in_flight: u32,
     /// Calls answered per second, the mean over the last minute.
     #[serde(default)]
     pub calls_per_second: f64,
-    /// Their mean time at the gateways in milliseconds; none without calls.
+    /// Mean time of calls at the gateways in milliseconds; `None` without calls.
     pub mean_millis: Option<f64>,
-    /// How far the image of the newest version is: Ready, Building, Waiting or Failed.
+    /// State of the newest version's image: Ready, Building, Waiting or Failed.
     pub image: String,
     /// Folder or image.
     pub source: String,
     /// Healthy, Progressing or Degraded.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty when that is not known any more.
+    /// Time since the commit was applied; empty if no longer known.
     pub age: String,
     pub labels: StringMap,
 }
@@ -54,23 +54,23 @@ pub struct FunctionView {
 pub struct FunctionDetail {
     #[serde(flatten)]
     pub row: FunctionView,
-    /// How it is called, below the address of a node.
+    /// URL path for calls, below the address of a node.
     pub path: String,
     pub replicas: Vec<Replica>,
     pub images: Vec<FunctionImage>,
     /// Versions that have pods, and the newest one.
     #[serde(default)]
     pub revisions: Vec<FunctionRevision>,
-    /// How calls failed lately, the newest first.
+    /// Recent failures of calls, newest first.
     #[serde(default)]
     pub failures: Vec<CallFailure>,
-    /// What the rollout of the newest version did, and why.
+    /// Steps of the newest version's rollout, with reasons.
     pub steps: Vec<RolloutStep>,
-    /// Who set it: `apps/web.yaml:1 of source main`.
+    /// Manifest that defines it: `apps/web.yaml:1 of source main`.
     pub set_by: String,
     pub commit: String,
     pub annotations: StringMap,
-    /// As it is after its defaults.
+    /// Spec with its defaults applied.
     pub spec: FunctionSpec,
     pub triggers: Vec<TriggerView>,
     pub events: Vec<EventView>,
@@ -80,12 +80,12 @@ pub struct FunctionDetail {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionRevision {
-    /// As in the names of its pods; empty before its image is built.
+    /// Version as in the names of its pods; empty before its image is built.
     pub version: String,
     pub commit: String,
     pub image: String,
     pub pods: u32,
-    /// What it is: newest, failed, or one before that.
+    /// Newest (with its build state or failure), or before.
     pub state: String,
 }
 
@@ -99,7 +99,7 @@ pub fn functions(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> 
     .collect()
 }
 
-/// One function in full; `events` are shown as they are given.
+/// Returns a function in full, with the given `events`.
 pub fn function(
     snapshot: &Snapshot,
     id: &NamespacedName,
@@ -129,7 +129,7 @@ pub fn function(
     })
 }
 
-/// Failures that several nodes report are one.
+/// Recent failures of calls; merges equal failures of several nodes.
 fn failures(snapshot: &Snapshot, id: &NamespacedName) -> Vec<CallFailure> {
     const SHOWN: usize = 5;
     let mut all: Vec<CallFailure> = Vec::new();

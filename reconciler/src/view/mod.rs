@@ -1,5 +1,4 @@
-//! Views: what a person is shown of the snapshot. Pure. The structs go out as JSON, and the CLI reads the same
-//! structs back.
+//! Views of the snapshot for people. Pure. The API sends the structs as JSON, and the CLI parses the same structs.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +62,7 @@ pub fn short(commit: &str) -> &str {
     commit.get(..7).unwrap_or(commit)
 }
 
-/// How objects of a kind are shown.
+/// Page type of a kind's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KindPage {
     Pod,
@@ -75,6 +74,6 @@ pub enum KindPage {
     Function,
     Workflow,
     Job,
-    /// Any object with what Git says of it.
+    /// Any object, with its definition from Git.
     Object,
 }

@@ -1,4 +1,4 @@
-//! Nodes as a person sees them: alive or not, what runs there, how full they are.
+//! Views of nodes: liveness, pods, and requested resources.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use super::pods::{PodView, pods};
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
     pub name: String,
-    /// Ready or NotReady, as kubectl with `,SchedulingDisabled` for a node that takes no new pods.
+    /// Ready or NotReady; as in kubectl with `,SchedulingDisabled` for a node that accepts no new pods.
     pub status: String,
     pub is_ready: bool,
     pub registered_at: Timestamp,
@@ -33,7 +33,7 @@ pub struct NodeView {
     pub address: Option<IpAddr>,
     #[serde(default, rename = "podCIDR", skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<String>,
-    /// Whom to encrypt secrets for so that it can read them: `age1…`.
+    /// Recipient of secrets that the node can decrypt: `age1…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_recipient: Option<String>,
     pub cluster_recipient: Option<String>,
@@ -43,15 +43,15 @@ pub struct NodeView {
     pub cpu_requested: Cpu,
     pub memory: Memory,
     pub memory_requested: Memory,
-    /// Its agent's, with those of its Node object over them.
+    /// Labels of the agent, overridden by those of the Node object.
     pub labels: StringMap,
     /// `key=value:effect` each.
     #[serde(default)]
     pub taints: Vec<String>,
-    /// `draining, 3 pods left` or `drained`; empty when no drain is wanted.
+    /// `draining, 3 pods left` or `drained`; empty if no drain is requested.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub drain: String,
-    /// What keeps it from being ready; empty when it is.
+    /// Reason that the node is not ready; empty if it is.
     pub why: String,
 }
 
@@ -60,7 +60,7 @@ pub struct NodeView {
 pub struct NodeDetail {
     #[serde(flatten)]
     pub row: NodeView,
-    /// All its addresses, the one to use first.
+    /// Addresses of the node, the preferred one first.
     pub addresses: Vec<IpAddr>,
     pub api: String,
     #[serde(default)]
@@ -85,7 +85,7 @@ pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetai
     })
 }
 
-/// As the nodes controller has seen the node fare.
+/// Conditions as recorded by the nodes controller.
 fn conditions(snapshot: &Snapshot, node: &str) -> Vec<Condition> {
     let Some(seen) = snapshot.node_conditions.get(node).map(|found| &found.value) else { return Vec::new() };
     let (reason, message) = match seen.ready {

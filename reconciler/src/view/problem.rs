@@ -1,10 +1,10 @@
-//! What is wrong, as the API says it and the CLI prints it.
+//! Errors as the API sends them and the CLI prints them.
 
 use std::error::Error;
 
 use serde::{Deserialize, Serialize};
 
-/// An answer that is not the one asked for.
+/// Body of an error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     pub error: String,
@@ -18,7 +18,7 @@ pub fn root_cause(error: &(dyn Error + 'static)) -> String {
     let text = text.split(" (os error").next().unwrap_or(&text);
     let mut letters = text.chars();
     match letters.next() {
-        // A capital before a small letter begins a sentence; others begin a name.
+        // A capital before a lowercase letter begins a sentence; other capitals begin a name.
         Some(first) if letters.clone().next().is_some_and(char::is_lowercase) => {
             first.to_lowercase().chain(letters).collect()
         }

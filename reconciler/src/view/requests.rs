@@ -1,4 +1,4 @@
-//! Requests of webhooks and of `minik8s sync` as a person sees them.
+//! Views of sync requests from webhooks and `minik8s sync`.
 
 use jiff::Timestamp;
 use schema::records::{RequestAnswer, RequestOutcome, SyncRequest};
@@ -17,9 +17,9 @@ pub struct RequestView {
     pub answer: Option<RequestAnswer>,
     /// Synced, Waiting or Ignored.
     pub status: String,
-    /// What it waits for, or why it is ignored.
+    /// Reason for waiting or for being ignored.
     pub why: String,
-    /// Time from its coming to the end of the look, in milliseconds.
+    /// Time from the last receipt to the end of the sync, in milliseconds.
     pub took_ms: Option<u64>,
     pub age: String,
 }

@@ -1,4 +1,4 @@
-//! Label selectors as kubectl's `-l` takes them: `app=web,tier!=back,env in (a,b),new,!old`.
+//! Label selectors in the syntax of kubectl's `-l`: `app=web,tier!=back,env in (a,b),new,!old`.
 
 use std::str::FromStr;
 
@@ -13,7 +13,7 @@ pub struct Selector {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Term {
     In(String, Vec<String>),
-    /// The label is none of these, or not there.
+    /// The label has none of these values, or is missing.
     NotIn(String, Vec<String>),
     Exists(String),
     Absent(String),
@@ -48,7 +48,7 @@ impl FromStr for Selector {
     }
 }
 
-/// At commas that stand outside of parentheses.
+/// Splits at commas outside of parentheses.
 fn split(text: &str) -> Result<Vec<&str>, String> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0_u32, 0);
     for (at, c) in text.char_indices() {

@@ -1,5 +1,5 @@
-//! Services, their endpoints and the hosts of Dns objects as a person sees them: what they have, who is
-//! behind them, who is not and why, and which nodes know it.
+//! Views of services, their endpoints and the hosts of Dns objects: addresses, endpoints, pods left out with the
+//! reason, and the nodes that programmed them.
 
 use std::net::Ipv4Addr;
 
@@ -30,24 +30,24 @@ pub struct ServiceView {
     /// ClusterIP, NodePort or ExternalName.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its address; `None` for a headless one, empty until it has one.
+    /// Cluster address; the text `None` for a headless service, empty until assigned.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
     #[serde(rename = "externalIPs")]
     pub external_ips: Vec<Ipv4Addr>,
-    /// The name that its own is an alias of; empty for other types.
+    /// Name that the service is an alias of; empty for other types.
     #[serde(default)]
     pub external_name: String,
-    /// `80/TCP`, with a port of the nodes `80:30080/TCP`.
+    /// Ports as `80/TCP`, or with a node port as `80:30080/TCP`.
     pub ports: Vec<String>,
-    /// How many are behind it.
+    /// Number of endpoints.
     pub ready: usize,
-    /// How many its selector matches that are not behind it.
+    /// Number of pods that match the selector but are no endpoints.
     pub left_out: u32,
     /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty when that is not known any more.
+    /// Time since the commit was applied; empty if no longer known.
     pub age: String,
     pub labels: StringMap,
 }
@@ -57,13 +57,13 @@ pub struct ServiceView {
 pub struct ServiceDetail {
     #[serde(flatten)]
     pub row: ServiceView,
-    /// Labels of the pods behind it.
+    /// Labels that select its pods.
     pub selector: StringMap,
     pub endpoints: Vec<EndpointView>,
-    /// Who its selector matches and is not behind it, and why; at most 20 of them.
+    /// Pods that match the selector but are no endpoints, with the reason; at most 20 of them.
     pub not_ready: Vec<LeftOut>,
     pub nodes: Vec<NodeRules>,
-    /// Who set it: `services/web.yaml:1 of source main`.
+    /// Manifest that defines it: `services/web.yaml:1 of source main`.
     pub set_by: String,
     pub commit: String,
     pub annotations: StringMap,
@@ -74,22 +74,22 @@ pub struct ServiceDetail {
 pub struct EndpointView {
     /// Address and port, for each of the service's ports.
     pub addresses: Vec<String>,
-    /// Its pod; empty for an address that the manifest gives.
+    /// Pod of the endpoint; empty for an address from the manifest.
     pub pod: String,
     pub node: String,
 }
 
-/// How far a node's rules are.
+/// State of a service's rules on a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRules {
     pub node: String,
     /// `programmed`, `behind`, `nothing yet`, or what failed.
     pub state: String,
-    /// When the node last brought its rules up to date; none if it never did.
+    /// Time of the node's last rule update; `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programmed_at: Option<Timestamp>,
-    /// Time since then; empty while it never has.
+    /// Time since `programmed_at`; empty if there is none.
     #[serde(default)]
     pub age: String,
 }
@@ -102,13 +102,13 @@ pub struct EndpointsView {
     pub age: String,
 }
 
-/// One host of a Dns object in a list.
+/// A host of a Dns object in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RouteView {
     pub namespace: String,
     pub name: String,
     pub host: String,
-    /// `/shop -> shop:80`, the longest first.
+    /// Paths as `/shop -> shop:80`, longest first.
     pub paths: Vec<String>,
     /// Healthy, Progressing or Degraded.
     pub health: String,
@@ -169,7 +169,7 @@ pub fn service(
     })
 }
 
-/// The first live node that has not programmed the newest record of a service, and why.
+/// First live node that has not programmed the newest record of a service, with the reason.
 pub(super) fn unprogrammed(snapshot: &Snapshot, service: &NamespacedName) -> Option<String> {
     let stored = snapshot.services.get(service).filter(|stored| stored.value.cluster_ip.is_some())?;
     let nodes = node_rules(snapshot, service, stored.mod_revision, Timestamp::UNIX_EPOCH).into_iter();
@@ -177,7 +177,7 @@ pub(super) fn unprogrammed(snapshot: &Snapshot, service: &NamespacedName) -> Opt
     behind.next().map(|rules| format!("node {}: rules {}", rules.node, rules.state))
 }
 
-/// What each node has programmed of a record of that revision.
+/// State of each node's rules for a service record of that revision.
 fn node_rules(
     snapshot: &Snapshot,
     service: &NamespacedName,

@@ -1,4 +1,4 @@
-//! Sources and their history as a person sees them.
+//! Views of sources and their history.
 
 use jiff::Timestamp;
 use schema::records::{Revision, SourceState, SourceStatus, Verdict};
@@ -17,9 +17,9 @@ pub struct SourceView {
     pub author: String,
     #[serde(default)]
     pub subject: String,
-    /// Time since it was applied; empty before the first.
+    /// Time since the commit was applied; empty before the first commit.
     pub age: String,
-    /// What is wrong, one line each; empty when all is well.
+    /// Problems, one line each; empty if there are none.
     pub problems: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub fn sources(snapshot: &Snapshot, now: Timestamp) -> Vec<SourceView> {
     snapshot.sources.values().map(|source| source_view(snapshot, &source.value, now)).collect()
 }
 
-/// Applied commits, the newest first, of one source if given.
+/// Applied commits, newest first, of one source if given.
 pub fn history(snapshot: &Snapshot, source: Option<&str>, now: Timestamp) -> Vec<RevisionView> {
     let mut all: Vec<RevisionView> = snapshot
         .revisions
@@ -107,7 +107,7 @@ fn problems(status: &SourceStatus) -> Vec<String> {
     }
     if let Some(held) = &status.held_prune {
         let commit = short(&held.commit);
-        // Of how many there were when it was first held; there may be more by now that go.
+        // The total is from the time when the prune was first held; more objects may be removed by now.
         let of = if held.deletes <= held.owned { format!(" of {}", held.owned) } else { String::new() };
         lines.push(format!("prune of {}{of} objects by commit {commit} is held: {}", held.deletes, held.why));
     }

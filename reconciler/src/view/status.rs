@@ -18,24 +18,24 @@ const NAMED_MAX: usize = 10;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
-    /// Revision of etcd that this was made from.
+    /// Revision of etcd that the page was built from.
     pub revision: i64,
-    /// Every prefix of etcd has been read once.
+    /// Set once every prefix of etcd has been read.
     pub synced: bool,
-    /// Who leads; none between two leaders.
+    /// Current leader; `None` between two leaders.
     pub leader: Option<LeaderView>,
-    /// The sources, with what is wrong in them.
+    /// Sources with their problems.
     pub sources: Vec<SourceView>,
     pub pods: PodCounts,
     pub nodes: NodeCounts,
-    /// Keys of etcd whose value can't be read, the first of them.
+    /// First etcd keys whose values can't be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub malformed: Vec<Malformed>,
-    /// Why etcd does not answer now; the page is then as old as its revision.
+    /// Error if etcd does not answer now; the page is then as old as its revision.
     pub etcd_error: Option<String>,
-    /// The last run of the answering reconciler's sync loop; none where it does not lead.
+    /// The last run of the answering reconciler's sync loop; `None` if it does not lead.
     pub last_sync: Option<SyncRun>,
-    /// What webhooks came to at the answering reconciler; none where they stay out.
+    /// Webhook counters of the answering reconciler; `None` if webhooks are off.
     pub webhooks: Option<HookCounts>,
 }
 
@@ -49,9 +49,9 @@ pub struct LeaderView {
 #[serde(rename_all = "camelCase")]
 pub struct PodCounts {
     pub total: u64,
-    /// Ready, or done for good.
+    /// Pods that are ready or have completed.
     pub ready: u64,
-    /// By the word of `get pods`.
+    /// Counts by the status word of `get pods`.
     pub by_status: BTreeMap<String, u64>,
     /// The first pods that are not ready: `namespace/name: status: why`.
     pub waiting: Vec<String>,
@@ -86,7 +86,7 @@ pub struct SyncAccepted {
     pub at: Timestamp,
     #[serde(default)]
     pub requests: Vec<String>,
-    /// What is odd about it: a request that could not be written.
+    /// Warning: a request that could not be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -97,7 +97,7 @@ pub struct VersionView {
     pub name: String,
 }
 
-/// The cluster on one page. `leader` is read apart: it is no part of the snapshot.
+/// Builds the page. `leader` is read separately, because it is not part of the snapshot.
 pub fn cluster_status(snapshot: &Snapshot, leader: Option<LeaderView>, now: Timestamp) -> ClusterStatus {
     let malformed = snapshot.malformed.iter().take(NAMED_MAX);
     ClusterStatus {

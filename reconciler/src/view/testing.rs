@@ -22,7 +22,7 @@ pub(crate) const C1: &str = "1111111111111111111111111111111111111111";
 pub(crate) const C2: &str = "2222222222222222222222222222222222222222";
 pub(crate) const C3: &str = "3333333333333333333333333333333333333333";
 
-/// All fixtures happen `seconds` after this.
+/// Time `seconds` after the start of all fixtures.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_767_225_600 + seconds).unwrap()
 }
@@ -153,7 +153,7 @@ pub(crate) fn put_object(snapshot: &mut Snapshot, name: &str, commit: &str) -> O
     object
 }
 
-/// Its pod, as the workloads controller writes it.
+/// Adds the object's pod, as the workloads controller writes it.
 pub(crate) fn put_instance(snapshot: &mut Snapshot, object: &Object) -> PodInstance {
     let Resource::Pod(spec) = &object.resource else { panic!("a pod") };
     let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
@@ -230,7 +230,7 @@ pub(crate) fn pod_waiting(reason: &str, message: &str) -> PodStatus {
     }
 }
 
-/// A bare pod that went the whole way: object, instance, binding and this report.
+/// Adds a complete bare pod: object, instance, binding and this report.
 pub(crate) fn put_pod(snapshot: &mut Snapshot, name: &str, status: PodStatus) -> PodInstance {
     let object = put_object(snapshot, name, C2);
     let instance = put_instance(snapshot, &object);

@@ -1,4 +1,4 @@
-//! What pods and nodes use, beside what they asked for: the rows of `minik8s top`.
+//! Usage of pods and nodes next to their requests: the rows of `minik8s top`.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ use super::age::age;
 use super::nodes::nodes;
 use super::pods::{PodView, pods};
 
-/// A sample older than this is remarked on: three were missed.
+/// Samples older than this get a remark: three were missed.
 const OLD: SignedDuration = SignedDuration::from_secs(60);
 
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Use {
-    /// CPU in use, the mean of the sample's window; none where there is no sample.
+    /// CPU in use, the mean of the sample's window; `None` without a sample.
     pub cpu: Option<Cpu>,
     pub cpu_requested: Option<Cpu>,
     pub cpu_limit: Option<Cpu>,
-    /// Hundredths of the node's CPU.
+    /// Percentage of the node's CPU.
     pub cpu_percent: Option<u64>,
     pub memory: Option<Memory>,
     pub memory_requested: Option<Memory>,
     pub memory_limit: Option<Memory>,
-    /// Hundredths of the node's memory.
+    /// Percentage of the node's memory.
     pub memory_percent: Option<u64>,
 }
 
@@ -42,18 +42,18 @@ pub struct PodUsageView {
     pub namespace: String,
     pub name: String,
     pub node: Option<String>,
-    /// All containers together; a limit only where every container has one.
+    /// Sum of all containers; a limit only if every container has one.
     #[serde(flatten)]
     pub total: Use,
     pub containers: BTreeMap<String, Use>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, Memory>,
-    /// Volumes with too many files to count: they hold at least so much.
+    /// Volumes with too many files to count; their sizes are lower bounds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at_least: Vec<String>,
     pub at: Option<Timestamp>,
     pub sample_age: String,
-    /// Why there is no sample, an old one, or only a part; empty when all is well.
+    /// Reason for a missing, old or partial sample; empty if all is well.
     pub why: String,
 }
 
@@ -63,18 +63,18 @@ pub struct NodeUsageView {
     pub name: String,
     pub cpu_capacity: Cpu,
     pub memory_capacity: Memory,
-    /// Everything that runs there, and what pods asked for; a limit is the node itself.
+    /// Usage of everything on the node, and the requests of its pods; the limit is the node itself.
     #[serde(flatten)]
     pub total: Use,
     pub pods: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
     pub sample_age: String,
-    /// Why there is no sample, or an old one; empty when all is well.
+    /// Reason for a missing or old sample; empty if all is well.
     pub why: String,
 }
 
-/// Pods that run or should, of one namespace if given, by namespace and name.
+/// Usage of pods that run or should, in one namespace if given, by namespace and name.
 pub fn pod_usage(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodUsageView> {
     let rows = pods(snapshot, namespace, now).into_iter();
     let done = |row: &PodView| matches!(row.phase, PodPhase::Succeeded | PodPhase::Failed);
@@ -138,7 +138,7 @@ pub(super) fn usage_of(snapshot: &Snapshot, row: &PodView, now: Timestamp) -> Po
     let mut total = sum(spec, &containers);
     if let Some(used) = used {
         take(&mut total, used.total(), capacity);
-        // Without a name they are all containers together.
+        // An entry without a name is the sum of all containers.
         for (name, usage) in used.containers.iter().filter(|(name, _)| !name.is_empty()) {
             take(containers.entry(name.clone()).or_default(), *usage, capacity);
         }
@@ -186,7 +186,7 @@ fn why(
     }
 }
 
-/// When the first of its containers that run was started.
+/// Start time of the running container that started first.
 fn started(status: &PodStatus) -> Option<Timestamp> {
     use schema::kinds::pod::ContainerState;
     let running = status.container_statuses.iter().filter_map(|container| match &container.state {
@@ -212,7 +212,7 @@ fn take(into: &mut Use, used: ContainerUsage, (cpu, memory): (Cpu, Memory)) {
     into.memory_percent = percent(used.memory, memory.bytes);
 }
 
-/// What all containers asked for; a limit only where each has one.
+/// Sums the requests of all containers; a limit only if each has one.
 fn sum(spec: Option<&PodSpec>, containers: &BTreeMap<String, Use>) -> Use {
     let all = || containers.values();
     let any = |sum: u64| (sum > 0).then_some(sum);
@@ -229,7 +229,7 @@ fn sum(spec: Option<&PodSpec>, containers: &BTreeMap<String, Use>) -> Use {
     }
 }
 
-/// Hundredths, to the nearest; none of nothing.
+/// Percentage, rounded to the nearest; `None` if `whole` is zero.
 fn percent(part: u64, whole: u64) -> Option<u64> {
     (whole > 0).then(|| {
         let hundredths = (u128::from(part) * 100 + u128::from(whole) / 2) / u128::from(whole);

@@ -1,6 +1,6 @@
-//! Whether the cluster is where a commit wants it, and if not, the first thing it waits for. Healthy: the commit is
-//! applied whole, its objects (those that no later commit changed) are healthy, and pods of removed objects are gone
-//! from live nodes. Failed: this can't come true without a change.
+//! Progress of the cluster toward a commit, with the first pending item. Healthy: the commit is fully applied, its
+//! objects (those that no later commit changed) are healthy, and pods of removed objects are gone from live nodes.
+//! Failed: the commit can't become healthy without a change.
 
 use jiff::Timestamp;
 use schema::keys::prefix;
@@ -18,29 +18,29 @@ use super::pods::row;
 use super::services::unprogrammed;
 use super::short;
 
-/// Fewest digits by which a commit can be named.
+/// Minimum number of digits that identify a commit.
 const COMMIT_DIGITS_MIN: usize = 7;
 
-/// Where the cluster is on the way to a commit.
+/// Progress of the cluster toward a commit.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitState {
-    /// The commit, or a later one, is applied.
+    /// Set once the commit, or a later one, is applied.
     pub synced: bool,
-    /// And all that it wants is there and ready.
+    /// Set if the commit is synced and everything in it exists and is ready.
     pub healthy: bool,
-    /// It can't become healthy without a change.
+    /// Set if the commit can't become healthy without a change.
     pub failed: bool,
-    /// The first thing that is waited for, or that failed; empty when healthy.
+    /// First pending or failed item; empty when healthy.
     pub why: String,
-    /// What of a synced commit is not applied: quarantined files, held removals, waiting objects.
+    /// Parts of a synced commit that are not applied: quarantined files, held prunes, waiting objects.
     pub missing: Option<String>,
-    /// The commit in full, once it has been seen.
+    /// Full id of the commit, once it was observed.
     pub commit: Option<String>,
 }
 
-/// The way to `commit` (7 digits at least), or to the newest commit that each source has shown.
+/// Returns the progress toward `commit` (at least 7 digits), or toward the newest observed commit of each source.
 pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> WaitState {
     if !snapshot.synced {
         return waiting("the reconciler has not read etcd yet");
@@ -58,7 +58,7 @@ pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> 
         return unknown_commit(all().filter(|source| source.observed_commit.is_none()), commit);
     }
     targets.sort_by_key(|target| target.source.name.as_str());
-    // What does not come by itself first.
+    // First the parts that need a change.
     let missing = targets.iter().find_map(Target::missing);
     let missing = missing.or_else(|| targets.iter().find_map(Target::still_waits));
     let judged = judge(snapshot, &targets, commit.is_some(), now);
@@ -77,7 +77,7 @@ fn failed(why: impl Into<String>) -> WaitState {
     WaitState { failed: true, ..waiting(why) }
 }
 
-/// A source that has the commit, and where in its history.
+/// A source that has the commit, with the commit's place in its history.
 struct Target<'a> {
     snapshot: &'a Snapshot,
     source: &'a SourceStatus,
@@ -94,7 +94,7 @@ impl<'a> Target<'a> {
                 commit == wanted || wanted.len() >= COMMIT_DIGITS_MIN && commit.starts_with(wanted)
             }
         };
-        // The last of them: a branch may come back to an old commit.
+        // The last match, because a branch may return to an old commit.
         let revision = history_of(snapshot, &source.name).rfind(|revision| is_wanted(&revision.commit));
         let applied = source.applied_commit.as_deref();
         let commit = [applied, newest, revision.map(|r| r.commit.as_str())];
@@ -107,7 +107,7 @@ impl<'a> Target<'a> {
             || self.revision.is_some_and(|revision| revision.sequence <= self.source.revision)
     }
 
-    /// The commit is the one applied now, not one before it.
+    /// True if the commit is the one applied now, not an earlier one.
     fn is_newest(&self) -> bool {
         self.source.applied_commit.as_deref() == Some(self.commit)
     }
@@ -121,7 +121,7 @@ impl<'a> Target<'a> {
         if needs_a_change(error.kind) { failed(why) } else { waiting(why) }
     }
 
-    /// What of the commit is not applied, if this does not come right by itself.
+    /// Part of the commit that is not applied and needs a change.
     fn missing(&self) -> Option<String> {
         let name = &self.source.name;
         let quarantined =
@@ -143,33 +143,33 @@ impl<'a> Target<'a> {
         None
     }
 
-    /// The object is one of the commit's own, or of the source at all.
+    /// True if the object belongs to the source and, with `only_own`, to the commit.
     fn has(&self, object: &Object, only_own: bool) -> bool {
         object.provenance.source == self.source.name && (!only_own || object.provenance.commit == self.commit)
     }
 
-    /// The pod may be of an object that the commit removed. Of a commit that removes more later, removed too much to name, or is
-    /// older than the history that is kept, that is any pod.
+    /// True if the pod may belong to an object that the commit removed. Holds for every pod if the commit removes
+    /// more later, removed too many objects to name, or is older than the kept history.
     fn may_have_removed(&self, pod: &NamespacedName) -> bool {
         let Some(Revision { counts, removed, .. }) = self.revision else { return true };
         let names_all = counts.delete == removed.len() as u64 && counts.held + counts.waiting == 0;
         let workload = PodInstance::workload_in_name(&pod.name);
         let is_owner = |object: &ObjectRef| {
             let has_name = || pod.name == object.name || workload == Some(&object.name);
-            // The copies of a pod go with its autoscaler.
+            // Copies of a pod are removed with its autoscaler.
             let is_its = object.kind == Kind::HorizontalPodAutoscaler || has_name();
             object.namespace == pod.namespace && is_its
         };
         !names_all || removed.iter().any(is_owner)
     }
 
-    /// What of the commit is not written yet. A commit before the newest does not wait any more.
+    /// First part of the commit that is not written yet. Commits before the newest no longer wait.
     fn still_waits(&self) -> Option<String> {
         let first = self.source.waiting.first().filter(|_| self.is_newest())?;
         Some(format!("source {}: {first}", self.source.name))
     }
 
-    /// Why the commit can't become healthy without a change.
+    /// Reason that the commit can't become healthy without a change.
     fn refused(&self) -> Option<String> {
         if let Some(missing) = self.missing() {
             return Some(missing);
@@ -184,7 +184,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Whether this target's commit has the trouble that `commit` brought: trouble of a later commit is not its own.
+    /// True if this target's commit has the problem that `commit` introduced: problems of later commits don't count.
     fn shares_trouble_of(&self, commit: &str) -> bool {
         let since = || {
             let mut history = history_of(self.snapshot, &self.source.name);
@@ -197,13 +197,13 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What was applied of a source, the oldest first.
+/// Applied revisions of a source, oldest first.
 fn history_of<'a>(snapshot: &'a Snapshot, source: &str) -> impl DoubleEndedIterator<Item = &'a Revision> {
     let all = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
     snapshot.revisions.range(all).map(|(_, revision)| &revision.value)
 }
 
-/// Waiting alone does not help against these.
+/// True if waiting alone does not resolve the error.
 fn needs_a_change(kind: SourceErrorKind) -> bool {
     match kind {
         SourceErrorKind::AuthenticationFailed
@@ -241,12 +241,12 @@ fn unknown_commit<'a>(sources: impl Iterator<Item = &'a SourceStatus>, commit: O
     }
 }
 
-/// Health, given that all targets are synced; of their commits' own objects alone, or of all their objects.
+/// Health of targets that are all synced: of their commits' own objects only, or of all their objects.
 fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Timestamp) -> WaitState {
     if let Some(why) = targets.iter().find_map(Target::refused) {
         return failed(why);
     }
-    // What can't be read may hold an object or a pod: nothing is healthy before it can.
+    // An unreadable key may hold an object or a pod: nothing is healthy until it can be read.
     if let Some((key, why)) = snapshot.malformed.iter().find(|(key, _)| holds_intent(key)) {
         return waiting(format!("etcd's {key} can't be read: {why}"));
     }
@@ -256,13 +256,13 @@ fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Times
     let index = Index::new(snapshot);
     let is_target = |object: &&Object| targets.iter().any(|target| target.has(object, only_own));
     let owned = || snapshot.objects.values().map(|object| &object.value).filter(is_target);
-    // Pods first: what is wrong with one says why a service has none.
+    // Pods first, because the problem of a pod explains why a service has none.
     let pods = owned().filter(|object| object.kind() == Kind::Pod);
     let unwell = pods.map(|pod| bare_pod(&index, pod, now)).find(|state| !state.healthy);
     let unwell = unwell.or_else(|| {
         owned().filter(|object| object.kind() != Kind::Pod).find_map(|object| awaited(snapshot, object))
     });
-    // A commit does not wait for what others removed.
+    // A commit does not wait for removals by other commits.
     let is_awaited =
         |pod: &NamespacedName| !only_own || targets.iter().any(|target| target.may_have_removed(pod));
     let unwell = unwell.or_else(|| still_there(&index, is_awaited));
@@ -287,7 +287,7 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     let row = row(index, pod, Timestamp::UNIX_EPOCH);
     let why = || format!("pod {pod}: {}: {}", row.status, row.why);
     let health = health(index.snapshot, object);
-    // It runs itself, or it would not be about them.
+    // The pod itself runs, so its health is about its copies.
     let of_copies = |why: &str| format!("copies of pod {pod}: {why}");
     let is_ready = row.why.is_empty();
     match health {
@@ -302,10 +302,10 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     }
 }
 
-/// What an object other than a pod waits for.
+/// Reason to wait for an object other than a pod.
 fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
     let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
-    // A host has no rules of its own.
+    // A host has no rules.
     let on_nodes = || unprogrammed(snapshot, &id).filter(|_| object.kind() == Kind::Service);
     let why = trouble(snapshot, object).or_else(on_nodes)?;
     let why = format!("{} {id}: {why}", object.kind().as_str().to_lowercase());
@@ -314,7 +314,7 @@ fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
     Some(if has_failed { failed(why) } else { waiting(why) })
 }
 
-/// A pod of a removed object on a live node. Pods that a workload removes are not waited for.
+/// Finds a pod of a removed object on a live node. Pods that a workload removes are not awaited.
 fn still_there(index: &Index<'_>, is_awaited: impl Fn(&NamespacedName) -> bool) -> Option<WaitState> {
     let snapshot = index.snapshot;
     let has_workload = |pod: &NamespacedName| {

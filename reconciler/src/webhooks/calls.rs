@@ -1,5 +1,5 @@
-//! Calls of triggers: `POST /v1/calls/<kind>/<namespace>/<object>/<trigger>` with a trigger's token starts a run, at any
-//! reconciler, leading or not. Served beside the webhooks and by the API.
+//! Calls of triggers: `POST /v1/calls/<kind>/<namespace>/<object>/<trigger>` with a trigger's token starts a run,
+//! at any reconciler, leading or not. Served next to the webhooks and by the API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,19 +25,19 @@ use tokio::time::timeout;
 use crate::runs::{self, Asked, Origin, RequestError, RunId, Waiting};
 use crate::view::{Problem, RunAccepted};
 
-/// Largest body; what a run takes as its input is less.
+/// Largest body; the limit for a run's input is lower.
 const BODY_MAX_BYTES: usize = 512 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most calls at once whose bodies are read: with the largest ones, 16 MiB.
+/// Maximum number of concurrent calls whose bodies are read: 16 MiB with the largest ones.
 const CALLS_MAX: usize = 32;
 /// `Retry-After` when there is no room.
 const RETRY_AFTER_S: u64 = 5;
-/// Longest id of a call: the run's has the trigger's name before it.
+/// Longest id of a call; the run's id has the trigger's name in front.
 const ID_MAX_CHARS: usize = 128;
-/// Names a call, so that the same one sent again is the same run.
+/// Header with the id of a call, so that a repeated call gives the same run.
 const ID_HEADER: &str = "idempotency-key";
 
-/// What takes calls.
+/// Call handler state.
 pub struct CallState {
     store: SharedStore,
     snapshot: SnapshotReader,
@@ -47,8 +47,8 @@ pub struct CallState {
 }
 
 impl CallState {
-    /// Calls of the triggers in this snapshot, which ask for runs at the reconciler `identity`; `waiting` counts those
-    /// that have not begun.
+    /// Creates the handler of calls of the triggers in this snapshot, which request runs at the reconciler
+    /// `identity`; `waiting` counts requests that have not begun.
     pub fn new(store: &SharedStore, snapshot: &SnapshotReader, identity: &str, waiting: &Waiting) -> Self {
         let (store, snapshot) = (Arc::clone(store), snapshot.clone());
         let room = Semaphore::new(CALLS_MAX);
@@ -56,14 +56,14 @@ impl CallState {
     }
 }
 
-/// The route, for a listener.
+/// The route, to be merged into a listener's router.
 pub fn router<S: Clone + Send + Sync + 'static>(desk: CallState) -> Router<S> {
     Router::new()
         .route("/v1/calls/{kind}/{namespace}/{object}/{trigger}", post(call))
         .with_state(Arc::new(desk))
 }
 
-/// Why no run is started. A stranger learns nothing from it.
+/// Reason for not starting a run. Reveals nothing to unauthorized callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Refusal {
     NotReady,
@@ -140,7 +140,7 @@ async fn call(
     if !snapshot.synced {
         return Err(Refusal::NotReady);
     }
-    // Before the body: only who may call has it read.
+    // Before the body, so that it is read only for authorized callers.
     let (object, trigger) = authorized(&snapshot, &names, &head.headers).ok_or(Refusal::Unauthorized)?;
     let id = call_id(&head.headers)?;
     let _place = desk.room.try_acquire().map_err(|_| Refusal::Busy)?;
@@ -157,8 +157,8 @@ async fn call(
     Ok((status, Json(RunAccepted { id: run.run, is_new })).into_response())
 }
 
-/// The trigger of these names, if the caller has its token. What there is, and how much of a token is right, takes no
-/// other time to find out.
+/// Finds the trigger of these names if the caller has its token. Takes the same time whether or not the trigger
+/// exists, and whatever part of the token is right.
 fn authorized<'a>(
     snapshot: &'a Snapshot,
     (kind, namespace, name, trigger): &Names,
@@ -181,14 +181,14 @@ fn authorized<'a>(
     found.filter(|_| is_right).map(|(id, known, _)| (id, known))
 }
 
-/// The token, if there is one: an empty one is none.
+/// The bearer token; `None` if it is empty.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"Bearer ";
     let (scheme, token) = value.split_at_checked(SCHEME.len())?;
     Some(token.trim_ascii()).filter(|token| scheme.eq_ignore_ascii_case(SCHEME) && !token.is_empty())
 }
 
-/// The caller's own id of the call, if it has one.
+/// The caller's own id of the call, if given.
 fn call_id(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get(ID_HEADER) else { return Ok(None) };
     let text = value.to_str().map_err(|_| Refusal::WrongId)?;

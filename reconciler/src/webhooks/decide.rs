@@ -1,24 +1,24 @@
-//! What to do with a request: write it down, count it as a repetition, or nothing. Pure.
+//! Decides whether to write a sync request, to count it as a repetition, or to ignore it. Pure.
 
 use jiff::Timestamp;
 use schema::keys::Key;
 use schema::records::{CLI_REQUESTS_MAX, Provider, REQUEST_ID_MAX, SyncRequest, WEBHOOK_REQUESTS_MAX};
 use schema::snapshot::Table;
 
-/// Most old requests, and most answers to requests that are gone, that one write removes with it.
+/// Maximum number of old requests, and of orphaned answers, that one write removes.
 pub(super) const REMOVED_MAX: usize = 100;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Decision {
-    /// It is new: write it, and remove the oldest.
+    /// A new request: write it, and remove the oldest.
     Write { remove: Vec<Key> },
-    /// It was there before: that one counts it and waits for an answer again.
+    /// A repetition of an earlier request, which counts it and waits for an answer again.
     Repeat(Box<SyncRequest>),
-    /// The provider sent the very same delivery again: all is done already.
+    /// The very same delivery again: nothing is left to do.
     Duplicate { id: String },
 }
 
-/// Decides on `new`, which has the id that [`id`] gives it; `known` is the request of that id.
+/// Decides on `new`, whose id is from [`id`]; `known` is the earlier request of that id.
 pub(super) fn decide(
     requests: &Table<String, SyncRequest>,
     known: Option<&SyncRequest>,
@@ -28,11 +28,11 @@ pub(super) fn decide(
     if let Some(known) = known {
         return match has_own_id && known.body == new.body {
             true => Decision::Duplicate { id: new.id.clone() },
-            // Without the sender's id it may be another one that looks the same.
+            // Without the sender's id it may be a different request that looks the same.
             false => Decision::Repeat(Box::new(repeated(known, new))),
         };
     }
-    // The provider's id is not signed, so a replayed request may have any. Its body is compared.
+    // The provider's id is not signed, so a replayed request may have any id; compare the body.
     let copies_are_recognized =
         !matches!(new.provider, Provider::Generic | Provider::Cli) && !new.body.is_empty();
     let is_copy = |known: &SyncRequest| {
@@ -55,7 +55,7 @@ fn repeated(known: &SyncRequest, new: &SyncRequest) -> SyncRequest {
     }
 }
 
-/// The oldest requests that must go for one more of `provider`; webhooks and the command line count apart.
+/// The oldest requests to remove for one more of `provider`; webhooks and the command line count separately.
 fn oldest(requests: &Table<String, SyncRequest>, provider: Provider) -> Vec<Key> {
     let is_cli = |provider| provider == Provider::Cli;
     let limit = if is_cli(provider) { CLI_REQUESTS_MAX } else { WEBHOOK_REQUESTS_MAX };
@@ -66,7 +66,7 @@ fn oldest(requests: &Table<String, SyncRequest>, provider: Provider) -> Vec<Key>
     alike.into_iter().take(over.min(REMOVED_MAX)).map(|(_, id)| Key::Request(id.clone())).collect()
 }
 
-/// The id of a request: source, provider, and the provider's id, or else the body and minute.
+/// Id of a request: source, provider, and the provider's id, or else the body and minute.
 pub(super) fn id(new: &SyncRequest, own: Option<&str>) -> String {
     let rest = match own {
         Some(own) => own.replace(' ', "_"),

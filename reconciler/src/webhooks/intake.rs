@@ -1,7 +1,7 @@
-//! The one place that takes requests to look at a repository: webhooks and `minik8s sync`.
+//! Single intake of sync requests: from webhooks and `minik8s sync`.
 //!
-//! It nudges the loop of this process first and writes the request then, which wakes the leader if that is another
-//! process. Without etcd the nudge stands alone.
+//! First nudges the loop of this process, then writes the request, which wakes the leader if that is another
+//! process. Without etcd there is only the nudge.
 
 use jiff::Timestamp;
 use schema::control::Nudge;
@@ -26,7 +26,7 @@ pub struct SourceTarget {
 }
 
 impl SourceTarget {
-    /// The target of a source that follows a branch.
+    /// Creates the target of a source that follows a branch.
     pub fn of_branch(source: &str, branch: &str, nudge: Nudge) -> Self {
         Self { source: source.to_owned(), follows: Reference::Branch(branch.to_owned()), nudge }
     }
@@ -39,11 +39,11 @@ pub struct Intake {
     pub(super) identity: String,
 }
 
-/// Someone who asks, let in already.
+/// An authenticated request.
 #[derive(Debug, Clone)]
 pub struct IncomingRequest {
     pub provider: Provider,
-    /// The provider's word for what has happened.
+    /// The provider's name of the event.
     pub event: String,
     pub id: Option<String>,
     pub hint: Hint,
@@ -70,7 +70,7 @@ pub enum Outcome {
 }
 
 impl Intake {
-    /// Takes requests for `targets`, at the reconciler `identity`.
+    /// Creates an intake for `targets`, at the reconciler `identity`.
     pub fn new(
         targets: Vec<SourceTarget>,
         snapshot: SnapshotReader,
@@ -84,7 +84,7 @@ impl Intake {
         &self.targets
     }
 
-    /// The source of that name; without a name, the only one.
+    /// Finds the source of that name; without a name, the only source.
     pub fn target(&self, source: Option<&str>) -> Option<&SourceTarget> {
         match (source, self.targets.as_slice()) {
             (Some(name), targets) => targets.iter().find(|target| target.source == name),
@@ -93,17 +93,17 @@ impl Intake {
         }
     }
 
-    /// Lets someone in. Never fails: whatever cannot be written down is done all the same.
+    /// Accepts a request. Never fails: a request that can't be written still nudges the loop.
     pub async fn take(&self, target: &SourceTarget, incoming: IncomingRequest) -> Receipt {
         let ignored = match event_kind(&incoming.event) {
             EventKind::Push => payload::not_followed(&target.follows, &incoming.hint),
             EventKind::Ping => Some("a ping asks for nothing".to_owned()),
             EventKind::Other => Some(format!("`{}` moves no branch or tag", incoming.event)),
         };
-        // Before the nudge: the run that it wakes begins later than the request says, and answers it.
+        // Before the nudge: the run that it wakes begins after this time, and answers the request.
         let received_at = Timestamp::now();
         if ignored.is_none() {
-            // Before anything that may take time, and whether or not it came before.
+            // Before anything that may take time, and even for a repeated request.
             target.nudge.nudge();
         }
         let own_id = incoming.id.clone();
@@ -157,12 +157,12 @@ impl Intake {
         new
     }
 
-    /// Writes the request, or counts it at the former one. Without a guard: the later of two stands and is answered.
+    /// Writes the request, or counts it at the earlier one. Without a guard: the later of two stays and is answered.
     async fn note(&self, new: &SyncRequest, has_own_id: bool) -> Result<Receipt, SyncRequestError> {
         let requests = &self.snapshot.current().requests;
         let known = match requests.get(&new.id) {
             Some(known) => Some(known.value.clone()),
-            // It may have come just now: etcd knows more than the snapshot.
+            // The earlier request may be very recent: etcd is newer than the snapshot.
             None => self.requests.read(&Key::Request(new.id.clone())).await?,
         };
         let (id, outcome) = match decide::decide(requests, known.as_ref(), new, has_own_id) {
@@ -193,7 +193,7 @@ fn ignored(outcome: Outcome) -> Outcome {
     if outcome == Outcome::Duplicate { outcome } else { Outcome::Ignored }
 }
 
-/// SHA-256 in hex, as a request holds it.
+/// Formats a SHA-256 in hex, as in a request.
 pub(super) fn digest(hash: Sha256) -> String {
     hex::encode(hash.finalize())
 }

@@ -1,32 +1,32 @@
-//! How many wrong requests an address may send before it gets less room. Pure: the time is an argument. An address is
-//! never shut out: all hooks of a large Git server come from few addresses.
+//! Limits addresses that send wrong requests. Pure: the time is an argument. An address is never shut out, because
+//! all webhooks of a large Git server come from few addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Wrong requests of one address within [`WINDOW`], after which its requests get less room.
+/// Number of wrong requests within [`WINDOW`] after which an address gets tighter limits.
 pub const FAILURES_MAX: u32 = 10;
-/// How long a wrong request counts.
+/// Time that a wrong request counts.
 pub const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses remembered; when there are more, the one with the oldest window is forgotten.
+/// Maximum number of addresses remembered; beyond it, the one with the oldest window is forgotten.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// Wrong requests by address: when the window of an address began, and how many came in it.
+/// Wrong requests by address: start of the window, and count.
 #[derive(Debug, Default)]
 pub struct Failures {
     by_address: BTreeMap<IpAddr, (Duration, u32)>,
 }
 
 impl Failures {
-    /// How long requests of this address still get less room, if they do. `now` counts from any fixed moment.
+    /// Remaining time of tighter limits for this address, if any. `now` is the time since a fixed moment.
     pub fn narrow(&self, address: IpAddr, now: Duration) -> Option<Duration> {
         let (begun, _) =
             self.by_address.get(&network(address)?).filter(|(_, count)| *count >= FAILURES_MAX)?;
         (*begun + WINDOW).checked_sub(now).filter(|left| !left.is_zero())
     }
 
-    /// Counts a wrong request. True for the first of a window, which is worth a line in the log.
+    /// Counts a wrong request. True for the first in a window, which should be logged.
     pub fn count(&mut self, address: IpAddr, now: Duration) -> bool {
         let Some(network) = network(address) else { return true };
         let known = self.by_address.remove(&network).filter(|(begun, _)| *begun + WINDOW > now);
@@ -42,7 +42,8 @@ impl Failures {
     }
 }
 
-/// An IPv4 address or a /64 of IPv6. Loopback is none: it may be a reverse proxy, which limits its clients itself.
+/// The IPv4 address or IPv6 /64 to count. `None` for loopback, which may be a reverse proxy that limits its clients
+/// itself.
 fn network(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
         address if address.is_loopback() => None,

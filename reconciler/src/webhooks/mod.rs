@@ -1,8 +1,8 @@
-//! Webhooks: a push at the Git server wakes the loop of its source at once.
+//! Webhooks: a push at the Git server immediately wakes the loop of its source.
 //!
-//! `verify provider payload limit decide` are pure; `server` reads requests from the network and
-//! decides status codes; `intake` nudges and writes the sync request; `answers` is the loop that answers it. `calls`
-//! starts runs for who calls a trigger.
+//! `verify provider payload limit decide` are pure; `server` reads requests from the network and decides status
+//! codes; `intake` nudges and writes the sync request; `answers` is the loop that answers it. `calls` starts runs
+//! for callers of triggers.
 
 mod answers;
 pub mod calls;
@@ -29,24 +29,24 @@ use verify::{SECRET_FILE_BYTES_MAX, SecretError, Secrets};
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct WebhookArgs {
-    /// Address for webhooks alone; the rest of the API is not to be seen there
+    /// Address for webhooks and calls of triggers; the rest of the API is not served there
     #[arg(long, env = "MINIK8S_WEBHOOK_LISTEN", value_name = "ADDR:PORT", requires = "webhook_secret_file")]
     pub webhook_listen: Option<SocketAddr>,
-    /// File with the secret that webhooks are signed with; a second line is valid as well
+    /// File with the secret that webhooks are signed with; a second line is valid, too
     #[arg(long, env = "MINIK8S_WEBHOOK_SECRET_FILE", value_name = "FILE", requires = "webhook_listen")]
     pub webhook_secret_file: Option<PathBuf>,
 }
 
-/// Where webhooks are let in, and what they must be signed with.
+/// Address and secret of webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookConfig {
     pub listen: SocketAddr,
-    /// The secret; read anew for every request, so it can be changed in place.
+    /// File with the secret; read again for every request, so it can be changed in place.
     pub secret_file: PathBuf,
 }
 
 impl WebhookArgs {
-    /// None if webhooks are off.
+    /// Settings of webhooks; `None` if they are off.
     pub fn config(self) -> Option<WebhookConfig> {
         Some(WebhookConfig { listen: self.webhook_listen?, secret_file: self.webhook_secret_file? })
     }
@@ -65,7 +65,7 @@ pub enum ReadSecretError {
     Use { path: String, why: SecretError },
 }
 
-/// Reads the secret file as it is now.
+/// Reads the current content of the secret file.
 pub fn read_secrets(file: &Path) -> Result<Secrets, ReadSecretError> {
     use std::io::Read as _;
     let path = || file.display().to_string();

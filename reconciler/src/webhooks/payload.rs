@@ -1,28 +1,28 @@
-//! What a verified body says: branch, commit, repository. Pure, and total over any bytes.
+//! Content of a verified body: branch, commit, repository. Pure, and total over any bytes.
 //!
-//! A hint and no more: what is applied is what the repository shows. What can't be read is none,
-//! and then the repository is looked at.
+//! Only a hint: the repository itself decides what is applied. An unreadable body gives an empty hint, and the
+//! repository is checked.
 
 use serde_json::Value;
 
 use crate::git::Reference;
 
-/// Longest text that is kept of a body, in bytes.
+/// Maximum bytes kept of a text of a body.
 const TEXT_BYTES_MAX: usize = 256;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hint {
     /// The branch or tag in full: `refs/heads/main`.
     pub reference: Option<String>,
-    /// The commit that it is at now; none if it was removed.
+    /// The commit that it points to now; `None` if it was removed.
     pub commit: Option<String>,
     pub repository: Option<String>,
 }
 
-/// The names of a repository, the most specific first.
+/// Fields that name a repository, the most specific first.
 const NAMES: [&str; 3] = ["full_name", "path_with_namespace", "name"];
 
-/// A text, or the name of an object.
+/// The text of a value, or the name of an object.
 fn name_of(value: &Value) -> Option<&str> {
     match value {
         Value::String(text) => Some(text),
@@ -31,7 +31,7 @@ fn name_of(value: &Value) -> Option<&str> {
     }
 }
 
-/// Reads a body; what can't be read is left out.
+/// Parses a body, leaving out unreadable parts.
 pub fn read(body: &[u8]) -> Hint {
     let Ok(body) = serde_json::from_slice::<Value>(body) else { return Hint::default() };
     let is_commit = |text: &&str| {
@@ -47,7 +47,7 @@ pub fn read(body: &[u8]) -> Hint {
     }
 }
 
-/// `create` events name a branch or tag without its folder.
+/// Full name of a reference; `create` events name a branch or tag without its prefix.
 fn in_full(name: &str, kind: Option<&str>) -> Option<String> {
     match kind {
         _ if name.starts_with("refs/") => Some(name.to_owned()),
@@ -57,13 +57,13 @@ fn in_full(name: &str, kind: Option<&str>) -> Option<String> {
     }
 }
 
-/// Only text that fits a table and a log.
+/// Accepts only text that fits a table and a log.
 fn plain(text: String) -> Option<String> {
     let fit = !text.is_empty() && text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
     fit.then_some(text)
 }
 
-/// Why a source that follows `followed` does not care, if so.
+/// Reason why a source that follows `followed` ignores the event, if so.
 pub fn not_followed(followed: &Reference, hint: &Hint) -> Option<String> {
     if let Reference::Commit(_) = followed {
         return Some("the source stays at a commit".to_owned());

@@ -1,11 +1,11 @@
-//! Who sent a request and how it claims to be authentic, from its headers alone. Pure, total over any headers.
+//! Sender and claimed proof of a request, from its headers alone. Pure, and total over any headers.
 //!
-//! Only the first of [`SCHEMES`] that is there counts: Forgejo and Gitea also send the headers of their ancestors.
+//! Only the first of [`SCHEMES`] that is present counts: Forgejo and Gitea also send the headers of their ancestors.
 
 use axum::http::HeaderMap;
 use schema::records::Provider;
 
-/// A claim to be authentic.
+/// A claim of authenticity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthClaim {
     pub provider: Provider,
@@ -16,7 +16,7 @@ pub struct AuthClaim {
 pub enum Proof {
     HmacSha256(Vec<u8>),
     HmacSha512(Vec<u8>),
-    /// HMAC-SHA256 of `<id>.<timestamp>.<body>`; one of several suffices.
+    /// HMAC-SHA256 of `<id>.<timestamp>.<body>`; one matching signature of several suffices.
     Standard {
         /// `webhook-id`.
         id: String,
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Proof {
     }
 }
 
-/// No claim that could be checked.
+/// Lack of a claim that could be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoClaim {
     #[error("the request is not signed")]
@@ -47,7 +47,7 @@ pub enum NoClaim {
     Malformed,
 }
 
-/// Headers that carry a signature, in the order in which they are considered, and whose they are.
+/// Headers that carry a signature, in order of preference, with their providers.
 pub const SCHEMES: [(&str, Provider); 7] = [
     ("x-forgejo-signature", Provider::Forgejo),
     ("x-gitea-signature", Provider::Gitea),
@@ -60,9 +60,9 @@ pub const SCHEMES: [(&str, Provider); 7] = [
 
 const SHA256_BYTES: usize = 32;
 const SHA512_BYTES: usize = 64;
-/// Signatures of one request; a sender that changes its key sends two.
+/// Maximum number of signatures of a request; a sender that changes its key sends two.
 const SIGNATURES_MAX: usize = 4;
-/// Longest id or event name that is kept, in bytes.
+/// Maximum bytes kept of an id or event name.
 const NAME_BYTES_MAX: usize = 64;
 
 pub fn claim(headers: &HeaderMap) -> Result<AuthClaim, NoClaim> {
@@ -82,7 +82,7 @@ pub fn claim(headers: &HeaderMap) -> Result<AuthClaim, NoClaim> {
     Ok(AuthClaim { provider, proof: proof.ok_or(NoClaim::Malformed)? })
 }
 
-/// The one value of a header; none if it is there twice.
+/// The value of a header; `None` if the header is missing or occurs twice.
 fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;
@@ -108,23 +108,23 @@ fn standard(headers: &HeaderMap, value: &[u8]) -> Option<Proof> {
     whole.then(|| Proof::Standard { id: id.to_owned(), timestamp, signatures })
 }
 
-/// What a request says of itself in its headers. It is not signed: it may only name and distinguish deliveries.
+/// Metadata in a request's headers. Not signed: it may only name and distinguish deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
-    /// The provider's word for what has happened; `push` if it has none.
+    /// The provider's name of the event; `push` by default.
     pub event: String,
-    /// The provider's id of the delivery, the same when it is sent again.
+    /// The provider's id of the delivery, the same for a redelivery.
     pub id: Option<String>,
 }
 
-/// What a request of this provider says of itself.
+/// Reads the metadata of a request of this provider.
 pub fn envelope(provider: Provider, headers: &HeaderMap) -> Envelope {
     let (event, ids): (&str, &[&str]) = match provider {
         Provider::GitHub => ("x-github-event", &["x-github-delivery"]),
         Provider::Gitea => ("x-gitea-event", &["x-gitea-delivery"]),
         Provider::Forgejo => ("x-forgejo-event", &["x-forgejo-delivery"]),
         Provider::Gogs => ("x-gogs-event", &["x-gogs-delivery"]),
-        // The key is the same when it is sent again; the UUID is one of an event and all its hooks.
+        // The key is the same for a redelivery; the UUID is shared by an event's hooks.
         Provider::GitLab => ("x-gitlab-event", &["webhook-id", "idempotency-key", "x-gitlab-event-uuid"]),
         Provider::Generic | Provider::Cli => ("x-event", &["x-delivery-id"]),
     };
@@ -135,7 +135,7 @@ pub fn envelope(provider: Provider, headers: &HeaderMap) -> Envelope {
     }
 }
 
-/// Letters, digits and `-_. `, cut: fit for a key, a table and a log.
+/// Letters, digits and `-_. `, cut to fit a key, a table and a log.
 fn plain(text: &[u8]) -> String {
     let kept = text.iter().take(NAME_BYTES_MAX).map(|byte| char::from(*byte));
     let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ') { c } else { '_' };

@@ -1,4 +1,4 @@
-//! Writes `requests/` and `answers/` on a lease that all of an hour share.
+//! Writes `requests/` and `answers/` with a lease shared by all writes of an hour.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-/// A request lives a day at least: a lease takes new ones for [`LEASE_SHARED`].
+/// Lifetime of a lease. A request lives at least a day, since a lease accepts new ones for [`LEASE_SHARED`].
 const LEASE_TTL: Duration = Duration::from_secs(25 * 3600);
-/// How long one lease is given to new requests.
+/// Time during which a lease is used for new requests.
 const LEASE_SHARED: Duration = Duration::from_secs(3600);
-/// Longest that a read or write may take: the sender waits for it, and most wait 10 s.
+/// Longest time for a read or write: the sender waits for it, and most wait 10 s.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub(super) enum SyncRequestError {
     Slow,
 }
 
-/// The requests in etcd, and the lease of new ones.
+/// The requests in etcd, and the lease for new ones.
 #[derive(Clone)]
 pub(super) struct RequestStore {
     store: SharedStore,
@@ -39,7 +39,7 @@ impl RequestStore {
         Self { store, lease: std::sync::Arc::default() }
     }
 
-    /// Writes a key if the guards hold, and removes others with it.
+    /// Writes a key if the guards hold, and removes others in the same transaction.
     pub(super) async fn write(
         &self,
         key: &Key,
@@ -50,7 +50,7 @@ impl RequestStore {
         let value = encode(value).map_err(SyncRequestError::Encode)?;
         let key = key.to_string();
         let written = timeout(ETCD_TIMEOUT, async {
-            // A lease may end with an etcd that was made anew: then once more with a new one.
+            // The lease may be gone with an etcd that was recreated: then try again with a new one.
             for last in [false, true] {
                 let lease = self.lease().await?;
                 let put = Op::Put { key: key.clone(), value: value.clone().into(), lease: Some(lease) };
@@ -66,7 +66,7 @@ impl RequestStore {
         written.await.unwrap_or(Err(SyncRequestError::Slow))
     }
 
-    /// A value as it is in etcd now; none if there is none that can be read.
+    /// Reads the current value in etcd; `None` if it is missing or unreadable.
     pub(super) async fn read<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, SyncRequestError> {
         let found = timeout(ETCD_TIMEOUT, self.store.get(&key.to_string())).await;
         let found = found.map_err(|_| SyncRequestError::Slow)??;

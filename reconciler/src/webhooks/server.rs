@@ -1,7 +1,8 @@
-//! The listener for webhooks: HTTP/1.1, one request per connection, everything bounded.
+//! Listener for webhooks: HTTP/1.1, one request per connection, with limits on everything.
 //!
-//! A request passes cheap checks first: length (413), secret (503), signature header (401), room (503), then its body
-//! (408, 413), the signature (401) and the source (404). After too many failures an address gets less room (429).
+//! A request passes cheap checks first: length (413), secret (503), signature header (401), room (503), then its
+//! body (408, 413), the signature (401) and the source (404). After too many failures an address gets tighter
+//! limits (429).
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -34,16 +35,16 @@ use super::{payload, read_secrets};
 use crate::listener::{self, Bounds};
 use crate::view::Problem;
 
-/// Largest body: GitHub sends no larger ones.
+/// Largest body; GitHub sends no larger ones.
 pub(super) const BODY_BYTES_MAX: u64 = 25 * 1024 * 1024;
-/// How much of a body is kept. A larger one is not read as JSON, and the repository is looked at.
+/// Maximum bytes kept of a body. A larger one is not parsed as JSON, and the repository is checked.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
-/// Bodies that are read at once; times [`KEPT_BYTES_MAX`] it is the memory that hooks may take.
+/// Maximum number of bodies read concurrently; times [`KEPT_BYTES_MAX`] it is the memory for webhooks.
 const BODIES_MAX: usize = 16;
-/// One request per connection.
+/// Limits of connections: one request each.
 const BOUNDS: Bounds = Bounds {
     connections: 256,
-    // A proxy may stand for all senders.
+    // A proxy may represent all senders.
     of_address: 256,
     head_bytes: 32 * 1024,
     head_wait: Duration::from_secs(5),
@@ -52,30 +53,30 @@ const BOUNDS: Bounds = Bounds {
     drain: Duration::from_secs(2),
 };
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest body of an address that failed too often; most hooks of pushes have a tenth of it.
+/// Largest body from an address that failed too often; most push webhooks have a tenth of it.
 pub(super) const NARROW_BYTES_MAX: u64 = 256 * 1024;
-/// Longest that such a body may take, for the next one waits.
+/// Longest time for such a body, because the next one waits.
 const NARROW_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for a turn among those.
+/// Longest wait for a turn among such bodies.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// `Retry-After` when there is no room.
 const RETRY_AFTER_S: u64 = 5;
 
-/// Counts what hooks came to.
+/// Counters of webhook outcomes.
 #[derive(Debug, Default)]
 pub struct Counts(Mutex<HookCounts>);
 
-/// The number that a request adds to.
+/// Selects the counter that a request increments.
 type Count = fn(&mut HookCounts) -> &mut u64;
 
-/// How many hooks came to what, since the start of the answering reconciler.
+/// Numbers of webhooks by outcome, since the start of the answering reconciler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HookCounts {
     pub accepted: u64,
     pub duplicate: u64,
     pub ignored: u64,
-    /// Not signed with the secret, or from an address that sent too many of those.
+    /// Not signed with the secret, or from an address with too many such requests.
     pub refused: u64,
     pub too_large: u64,
     pub busy: u64,
@@ -92,20 +93,20 @@ impl Counts {
     }
 }
 
-/// What the listener stands on.
+/// State of the listener.
 pub struct Hooks {
     intake: Arc<Intake>,
     secret_file: PathBuf,
     bodies: Semaphore,
     failures: Mutex<Failures>,
-    /// Where bodies of addresses that failed too often queue up: one at a time.
+    /// Queue for bodies from addresses that failed too often: one at a time.
     guesses: Semaphore,
     begun: Instant,
     counts: Arc<Counts>,
 }
 
 impl Hooks {
-    /// Hooks signed with what is in `secret_file`, let in at `intake`.
+    /// Creates the state for webhooks signed with the secret in `secret_file` and passed to `intake`.
     pub fn new(intake: Arc<Intake>, secret_file: PathBuf, counts: Arc<Counts>) -> Self {
         Self {
             intake,
@@ -122,7 +123,7 @@ impl Hooks {
 #[derive(Debug, Clone, Copy)]
 struct Peer(IpAddr);
 
-/// Serves webhooks, and calls of triggers, until shutdown, and those under way a little longer.
+/// Serves webhooks and calls of triggers until shutdown, and gives those in progress a little longer.
 pub async fn serve(
     listener: TcpListener,
     hooks: Hooks,
@@ -154,7 +155,7 @@ async fn receive(
     hooks.receive(peer.0, source.as_deref(), request).await
 }
 
-/// Why a request is not taken in. A stranger learns nothing from it.
+/// Reason for rejecting a request. Reveals nothing to a stranger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Refusal {
     TooOften(Duration),
@@ -199,7 +200,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// How large a body may be, and how long it may take.
+/// Limits on the size and time of a body.
 struct Room {
     bytes: u64,
     time: Duration,
@@ -207,11 +208,11 @@ struct Room {
 }
 
 impl Room {
-    /// `narrow`: how long the address still has less.
+    /// Limits for an address; `narrow` is the remaining time of its tighter limits.
     fn of(narrow: Option<Duration>) -> Self {
         match narrow {
             None => Self { bytes: BODY_BYTES_MAX, time: BODY_TIMEOUT, too_large: Refusal::TooLarge },
-            // It is not too large later.
+            // Not "too large": the same body will be accepted later.
             Some(left) => {
                 Self { bytes: NARROW_BYTES_MAX, time: NARROW_TIMEOUT, too_large: Refusal::TooOften(left) }
             }
@@ -267,7 +268,7 @@ impl Hooks {
         self.let_in(Sent { peer, source, headers: &head.headers }, claim.provider, &kept, hash).await
     }
 
-    /// What is done with a request whose signature is right.
+    /// Handles a request with a valid signature.
     async fn let_in(
         &self,
         Sent { peer, source, headers }: Sent<'_>,
@@ -320,7 +321,7 @@ fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a body through the verifier; what is kept of it, and its SHA-256, if it is authentic.
+/// Reads a body through the verifier; returns the kept part and its SHA-256 if it is authentic.
 async fn read_body(
     mut pieces: BodyDataStream,
     mut verifier: Verifier,
@@ -340,7 +341,7 @@ async fn read_body(
     }
     verifier.finish().map_err(|_| Refusal::Unauthorized)?;
     if total > kept.len() as u64 {
-        // A part of a JSON text is none.
+        // A truncated JSON text can't be parsed.
         kept = Vec::new();
     }
     Ok((kept, digest(hash)))
@@ -348,7 +349,7 @@ async fn read_body(
 
 #[cfg(test)]
 impl Hooks {
-    /// Takes all room for bodies, until it is dropped.
+    /// Takes all permits for bodies, until dropped.
     pub(super) fn full(&self) -> tokio::sync::SemaphorePermit<'_> {
         self.bodies.try_acquire_many(u32::try_from(BODIES_MAX).unwrap()).unwrap()
     }

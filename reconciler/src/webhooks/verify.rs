@@ -1,25 +1,25 @@
-//! Whether a request was signed by someone who knows the secret. Pure, and total over any bytes.
+//! Verifies that a request was signed by someone who knows the secret. Pure, and total over any bytes.
 //!
-//! The signature is over the bytes as they came, fed piece by piece, so that a body of any size
-//! takes the same memory. All comparisons are `Mac::verify_slice`: constant in time.
+//! The signature covers the bytes as received, fed piece by piece, so that a body of any size takes the same
+//! memory. All comparisons are `Mac::verify_slice`: constant in time.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Sha256, Sha512};
 
 use super::provider::{AuthClaim, Proof};
 
-/// Shortest secret: 16 bytes of chance can't be guessed.
+/// Shortest secret: 16 random bytes can't be guessed.
 pub const SECRET_BYTES_MIN: usize = 16;
-/// Longest secret; a larger file is another file.
+/// Largest file of secrets; a larger file is not one.
 pub const SECRET_FILE_BYTES_MAX: usize = 4 * 1024;
-/// How far the sender's clock may be off, in seconds; the Standard Webhooks specification's value.
+/// Maximum skew of the sender's clock in seconds, as in the Standard Webhooks specification.
 pub const CLOCK_SKEW_MAX_S: i64 = 300;
 
-/// The secrets that are valid: one, or the old and the new one while it is changed.
+/// The valid secrets: one, or the old and the new one during a change.
 #[derive(Clone)]
 pub struct Secrets(Vec<Vec<u8>>);
 
-/// The file holds no secret. Says nothing of what it holds.
+/// Failure to read secrets from the file. Reveals nothing of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     #[error("it is empty")]
@@ -33,7 +33,7 @@ pub enum SecretError {
 }
 
 impl Secrets {
-    /// Reads the secret file's content: one secret per line, two at most.
+    /// Parses the content of the secret file: one secret per line, two at most.
     pub fn parse(file: &[u8]) -> Result<Self, SecretError> {
         if file.len() > SECRET_FILE_BYTES_MAX {
             return Err(SecretError::TooLarge);
@@ -59,12 +59,12 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// The request is not from someone who knows the secret. The sender does not learn why.
+/// Error of a request whose sender does not know the secret. The reason is not revealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the request is not signed with the secret")]
 pub struct Forged;
 
-/// Takes the body in and says whether the signature is right.
+/// Incremental verifier of a body's signature.
 pub struct Verifier(State);
 
 enum State {
@@ -74,7 +74,7 @@ enum State {
 }
 
 impl Verifier {
-    /// Begins to check `claim`. What the headers alone disprove is refused before the body is read.
+    /// Begins to verify `claim`. A claim that the headers alone disprove is rejected before the body is read.
     pub fn begin(claim: &AuthClaim, secrets: &Secrets, now: i64) -> Result<Self, Forged> {
         let sha256 = |keys: Vec<Vec<u8>>, head: &[u8], signatures: Vec<Vec<u8>>| {
             let macs = keys.iter().map(|key| mac::<Hmac<Sha256>>(key).chain_update(head)).collect();
@@ -106,7 +106,7 @@ impl Verifier {
     }
 
     pub fn finish(self) -> Result<(), Forged> {
-        // All are compared, so that the time does not depend on which secret is right.
+        // Compare all, so that the time does not depend on the secret that matches.
         let right = match self.0 {
             State::Proven => true,
             State::Sha512 { macs, signature } => macs.into_iter().fold(false, |right, mac| {
@@ -138,7 +138,7 @@ fn is_known(secrets: &Secrets, token: &[u8]) -> bool {
     })
 }
 
-/// The key that a Standard Webhooks secret stands for: base64 after `whsec_`, else the text itself.
+/// Key of a Standard Webhooks secret: base64 after `whsec_`, else the text itself.
 fn standard_key(secret: &[u8]) -> Vec<u8> {
     use base64::Engine as _;
     let encoded = secret.strip_prefix(b"whsec_");

@@ -1,7 +1,7 @@
-//! The random source: splitmix64 by Steele, Lea and Flood, written out because generators of libraries
-//! promise their numbers for one version only, and a seed in a test's failure must stay good.
+//! Random source: splitmix64 by Steele, Lea and Flood. Implemented here because library generators guarantee their
+//! numbers for one version only, and the seed in a test's failure must stay reproducible.
 
-/// Gives numbers that follow from a seed.
+/// Deterministic generator of numbers from a seed.
 #[derive(Debug, Clone)]
 pub struct Chance {
     state: u64,
@@ -10,7 +10,7 @@ pub struct Chance {
 const WORDS: [&str; 8] = ["web", "db", "cache", "api", "blue", "green", "v1", "v2"];
 
 impl Chance {
-    /// The source of this seed.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -23,37 +23,36 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0, less than `bound`.
+    /// Returns a number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// An index of something of this length; 0 if it has none.
+    /// Returns an index into a collection of this length; 0 if it is empty.
     pub fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// A number of this range.
+    /// Returns a number from `least` to `most`, inclusive.
     pub(super) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// True once in `times`.
+    /// True once in `times` calls, on average.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of these.
+    /// Picks one of `choices`.
     pub(super) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// A name.
     pub(super) fn word(&mut self) -> &'static str {
         self.pick(&WORDS)
     }
 
-    /// A line that tries YAML's and the shell's patience.
+    /// Returns a text that is hard to quote in YAML and in the shell.
     pub(super) fn text(&mut self) -> &'static str {
         self.pick(&["plain", "", "no", "1.10", "- a: b", "# x", "ä €😀", "a\nb", "\"'\\", "{{x}}", " tab\t"])
     }

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::Chance;
 
 pub(super) fn function(chance: &mut Chance) -> Json {
-    // Not of a folder, which would have to be in the repository.
+    // Always an image: a source folder would have to be in the repository.
     let mut function = json!({"image": chance.pick(&["example/price:1", "lan.example:5000/orders/price"])});
     if chance.one_in(2) {
         function["env"] = json!([{"name": "MODE", "value": chance.text()}]);
@@ -30,7 +30,7 @@ pub(super) fn function(chance: &mut Chance) -> Json {
     function
 }
 
-/// A workflow, and the names of the functions that it calls.
+/// Generates a workflow and the names of the functions it calls.
 pub(super) fn workflow(name: &str, chance: &mut Chance) -> (Json, Vec<String>) {
     let functions: Vec<String> = (0..chance.between(1, 3)).map(|index| format!("{name}-f{index}")).collect();
     let mut states = serde_json::Map::new();
@@ -61,7 +61,7 @@ pub(super) fn workflow(name: &str, chance: &mut Chance) -> (Json, Vec<String>) {
 pub(super) fn job(chance: &mut Chance) -> Json {
     let mut job = json!({"runCommands": ["./run \"$HOME\""], "nTasks": chance.between(1, 8)});
     if chance.one_in(2) {
-        // Without a secret, which would have to be in the repository; nor a folder, for the same reason.
+        // Neither a secret nor a folder: both would have to be in the repository.
         job["login"] = json!({"host": "login.example.edu", "username": "alice"});
     }
     if chance.one_in(2) {

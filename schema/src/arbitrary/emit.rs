@@ -1,10 +1,10 @@
-//! JSON as YAML, in block or flow style as chance has it: the style must never matter.
+//! Writes JSON as YAML, in block or flow style at random: the style must never matter.
 
 use serde_json::Value as Json;
 
 use super::Chance;
 
-/// The value as one document.
+/// Writes a value as one document.
 pub(super) fn yaml(value: &Json, chance: &mut Chance) -> String {
     let mut text = String::new();
     block(value, 0, chance, &mut text);
@@ -30,16 +30,16 @@ fn block(value: &Json, indent: usize, chance: &mut Chance, text: &mut String) {
     }
 }
 
-/// What follows a key or a dash.
+/// Writes the value after a key or a dash.
 fn below(value: &Json, indent: usize, chance: &mut Chance, text: &mut String) {
     let is_empty = match value {
         Json::Object(fields) => fields.is_empty(),
         Json::Array(items) => items.is_empty(),
         _ => true,
     };
-    // The envelope stays in blocks: a document needs a line for each of its words.
+    // The envelope stays in block style: a document needs a line for each of its top-level keys.
     if is_empty || (indent > 0 && chance.one_in(3)) {
-        // JSON in one line is YAML.
+        // One-line JSON is YAML.
         text.push_str(&format!(" {value}\n"));
     } else {
         text.push('\n');
@@ -47,7 +47,7 @@ fn below(value: &Json, indent: usize, chance: &mut Chance, text: &mut String) {
     }
 }
 
-/// A key, in quotes only where it needs them.
+/// Writes a key, quoted only where necessary.
 fn word(key: &str) -> String {
     let is_plain = key.starts_with(|c: char| c.is_ascii_alphabetic())
         && key.bytes().all(|byte| byte.is_ascii_alphanumeric());

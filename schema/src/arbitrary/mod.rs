@@ -1,5 +1,5 @@
-//! Random manifests that are valid, for property tests: the same seed gives the same text, on every
-//! machine and in every version of this crate's dependencies.
+//! Random valid manifests for property tests: the same seed gives the same text, on every machine and with every
+//! version of this crate's dependencies.
 
 use serde_json::{Value as Json, json};
 
@@ -13,24 +13,24 @@ mod workloads;
 
 pub use chance::Chance;
 
-/// Kinds that [`arbitrary_object`] gives: all but Cluster, of which there may be one only.
+/// Kinds that [`arbitrary_object`] generates: all but Cluster, which may exist only once.
 fn kinds() -> Vec<Kind> {
     Kind::ALL.into_iter().filter(|kind| *kind != Kind::Cluster).collect()
 }
 
-/// YAML of one object of any kind but Cluster, with the objects that it refers to: the text is valid on
-/// its own, and texts of different seeds can lie in one repository.
+/// Returns YAML of one object of any kind but Cluster, with the objects it refers to: the text is valid on its own,
+/// and texts of different seeds can share a repository.
 pub fn arbitrary_object(seed: u64) -> String {
     let mut chance = Chance::new(seed);
     let kind = chance.pick(&kinds());
     arbitrary_object_of(kind, &format!("x{seed:x}"), seed)
 }
 
-/// YAML of an object of this kind and name, with the objects that it refers to (their names begin with
-/// this one). Another seed is another content under the same names.
+/// Returns YAML of an object of this kind and name, with the objects it refers to (their names begin with `name`).
+/// Another seed gives other content under the same names.
 pub fn arbitrary_object_of(kind: Kind, name: &str, seed: u64) -> String {
     let mut chance = Chance::new(seed);
-    // The kind is drawn from the first number elsewhere; contents must not follow from it.
+    // `arbitrary_object` draws the kind from the first number; the content must not depend on it.
     chance.below(2);
     let objects = match kind {
         Kind::Cluster => vec![object(kind, "cluster", compute::cluster(&mut chance), &mut chance)],
@@ -71,7 +71,7 @@ fn config_map(chance: &mut Chance) -> Json {
     json!({"data": data, "binaryData": {"logo.png": "iVBORw0KGgo="}})
 }
 
-/// The envelope, with labels and annotations as chance has it.
+/// Builds the envelope, with random labels and annotations.
 fn object(kind: Kind, name: &str, spec: impl Into<Json>, chance: &mut Chance) -> Json {
     let mut metadata = json!({"name": name});
     if chance.one_in(2) {
@@ -117,7 +117,7 @@ mod tests {
         for seed in 0..300 {
             for document in load_file("a.yaml", arbitrary_object(seed).as_bytes()).documents {
                 let draft = document.object;
-                // Its values are elsewhere.
+                // The values are not part of the object.
                 if draft.resource.content().is_some() {
                     continue;
                 }

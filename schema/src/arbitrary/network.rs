@@ -1,4 +1,4 @@
-//! Services and the hosts that lead to them. No fixed addresses and ports: those of two seeds could clash.
+//! Services and the hosts routed to them. No fixed addresses or ports: those of two seeds could clash.
 
 use serde_json::{Value as Json, json};
 

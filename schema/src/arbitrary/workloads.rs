@@ -1,4 +1,4 @@
-//! Pods, and what multiplies them.
+//! Pods, workloads and their autoscalers.
 
 use serde_json::{Value as Json, json};
 
@@ -72,7 +72,7 @@ fn volume(index: u64, chance: &mut Chance) -> Json {
 
 pub(super) fn replica_set(name: &str, chance: &mut Chance) -> Json {
     let mut template = pod(chance);
-    // Pods of a ReplicaSet always come back.
+    // A ReplicaSet requires `Always`.
     template["restartPolicy"] = json!("Always");
     let mut set = json!({
         "replicas": chance.below(5),

@@ -1,4 +1,4 @@
-//! A file of a daemon's own, mostly JSON. It is replaced as a whole: a crash leaves the former file or the new one.
+//! A daemon's own file, mostly JSON. Writes replace it as a whole: a crash leaves either the old file or the new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What a write waits for, and so what it survives.
+/// Sync that a write waits for, and with it the failures that the write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fsync {
-    /// Nothing: it survives the end of the process.
+    /// No sync: the write survives the end of the process.
     None,
-    /// The content. It survives a power failure once the caller has called [`sync_folder`], which it does
-    /// once for many files.
+    /// Syncs the content. The write survives a power failure once the caller has called [`sync_folder`], once for
+    /// many files.
     Content,
-    /// Content and name: it survives a power failure.
+    /// Syncs content and name: the write survives a power failure.
     All,
 }
 
-/// The file.
+/// A file that is replaced as a whole.
 #[derive(Debug, Clone)]
 pub struct DiskRecord {
     path: PathBuf,
@@ -29,38 +29,38 @@ pub struct DiskRecord {
 }
 
 impl DiskRecord {
-    /// The record at `path`, which survives a power failure and which only its owner may read: some hold an address
-    /// with a password. Touches nothing.
+    /// Creates a record at `path` that survives a power failure and that only its owner may read: some records hold
+    /// an address with a password. No I/O.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), fsync: Fsync::All, mode: 0o600 }
     }
 
-    /// The same with another guarantee.
+    /// Returns the record with another sync.
     #[must_use]
     pub fn fsync(self, fsync: Fsync) -> Self {
         Self { fsync, ..self }
     }
 
-    /// The same with other permissions, whatever the umask is.
+    /// Returns the record with other permissions, whatever the umask is.
     #[must_use]
     pub fn mode(self, mode: u32) -> Self {
         Self { mode, ..self }
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file is there.
+    /// True if the file exists.
     pub fn exists(&self) -> bool {
         self.path.exists()
     }
 
-    /// What it holds; none when there is no file. Fields that this version does not know are left out.
+    /// Reads the file; `None` if it does not exist. Unknown fields are ignored.
     ///
     /// # Errors
-    /// The disk's, or `InvalidData` when it is not the JSON of a `T`.
+    /// Any I/O error, or `InvalidData` if the file is not the JSON of a `T`.
     pub fn read<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
         match fs::read(&self.path) {
             Ok(bytes) => {
@@ -72,7 +72,7 @@ impl DiskRecord {
         }
     }
 
-    /// What it holds; none, with a warning that names `what`, when it can't be read.
+    /// Reads the file; `None` if it does not exist or, with a warning that names `what`, if it can't be read.
     pub fn read_or_warn<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
         let read = self.read();
         let warn =
@@ -80,26 +80,26 @@ impl DiskRecord {
         read.inspect_err(warn).ok().flatten()
     }
 
-    /// Makes it hold this. One writer at a time. Makes its folder if it is not there.
+    /// Replaces the content. One writer at a time. Creates the folder if it is missing.
     ///
     /// # Errors
-    /// The disk's; then the former file is still there.
+    /// Any I/O error; the old file then stays in place, unless only the sync of the folder failed.
     pub fn write(&self, value: &impl Serialize) -> io::Result<()> {
         self.write_bytes(&serde_json::to_vec(value)?)
     }
 
-    /// As [`DiskRecord::write`], of a value that has its form already.
+    /// Like [`DiskRecord::write`], for a value that is encoded already.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`DiskRecord::write`].
     pub fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
         self.put(bytes, |draft| fs::rename(draft, &self.path))
     }
 
-    /// As [`DiskRecord::write_bytes`], of a record that must never replace another.
+    /// Like [`DiskRecord::write_bytes`], but never replaces an existing file.
     ///
     /// # Errors
-    /// As there, and `AlreadyExists` when something has its name.
+    /// As for [`DiskRecord::write`], and `AlreadyExists` if the path exists.
     pub fn create_new(&self, bytes: &[u8]) -> io::Result<()> {
         self.put(bytes, |draft| {
             let linked = fs::hard_link(draft, &self.path);
@@ -108,13 +108,13 @@ impl DiskRecord {
         })
     }
 
-    /// Writes a draft, which `publish` gives the record's name.
+    /// Writes a draft, which `publish` moves to the record's path.
     fn put(&self, bytes: &[u8], publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let draft = self.path.with_extension("tmp");
-        // A draft that a crash left would keep its own mode.
+        // A draft left by a crash would keep its own mode.
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -132,10 +132,10 @@ impl DiskRecord {
         Ok(())
     }
 
-    /// Removes it; that it is not there is no error.
+    /// Removes the file; a missing file is no error.
     ///
     /// # Errors
-    /// The disk's.
+    /// Any other I/O error.
     pub fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -144,10 +144,10 @@ impl DiskRecord {
     }
 }
 
-/// Makes the names in a folder survive a power failure.
+/// Syncs a folder, so that the names in it survive a power failure.
 ///
 /// # Errors
-/// The disk's.
+/// Any I/O error.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -191,7 +191,7 @@ mod tests {
         let record = DiskRecord::new(dir.path().join("record.json"));
         let former = Value::from([("a".to_owned(), 1)]);
         record.write(&former).unwrap();
-        // In the way of the draft.
+        // Blocks the draft.
         fs::create_dir(dir.path().join("record.tmp")).unwrap();
         record.write(&Value::new()).unwrap_err();
         assert_eq!(record.read::<Value>().unwrap(), Some(former));

@@ -1,5 +1,4 @@
-//! The driver: runs a loop on tick, nudge and shutdown. The only `select!` of a loop is here, and
-//! the only clock.
+//! Driver: runs a loop on tick, nudge and shutdown. Holds the only `select!` of a loop, and the only clock.
 
 use std::time::Duration;
 
@@ -12,58 +11,58 @@ use tracing::Instrument as _;
 use super::{Loop, LoopError, Next, Nudged, Observation, Plan, error_chain};
 use crate::backoff::Backoff;
 
-/// A loop that asks to run again at once gets this much time between two runs all the same.
+/// Shortest tick after a successful run, even if the loop asks to run again immediately.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// How a loop is driven.
+/// Timing of a loop.
 #[derive(Debug, Clone)]
 pub struct Driver {
-    /// Longest time between two runs that go well. Up to a tenth of it is taken away at random,
-    /// so that loops of many daemons do not march in step.
+    /// Longest time between two successful runs. Shortened at random by up to a tenth, so that the loops of many
+    /// daemons do not run in lockstep.
     pub interval: Duration,
-    /// Time after a first failure; doubles up to `backoff_max`.
+    /// Wait after the first failure; doubles up to `backoff_max`.
     pub backoff_min: Duration,
-    /// Longest time after a failure.
+    /// Longest wait after a failure.
     pub backoff_max: Duration,
 }
 
-/// What the last run was like, for status and metrics.
+/// Summary of a loop's last run, for status and metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LastRun {
-    /// When it began.
+    /// Start of the run.
     pub started_at: Timestamp,
-    /// How long it took.
+    /// Duration of the run.
     pub took: Duration,
-    /// The plan had steps.
+    /// True if the plan had steps.
     pub did_something: bool,
-    /// Why it failed, the whole chain.
+    /// Error of a failed run, with all its causes.
     pub error: Option<String>,
-    /// Why there was nothing to decide on.
+    /// Reason why there was nothing to decide on.
     pub not_ready: Option<String>,
     /// Runs since the start of the process, this one included.
     pub runs: u64,
-    /// Those of them that failed.
+    /// Failed runs since the start of the process.
     pub failures: u64,
 }
 
-/// Where the last run is shown as it ends; none before the first.
+/// Receiver of a loop's last run, updated when a run ends; `None` before the first.
 pub type LastRunReader = watch::Receiver<Option<LastRun>>;
 
 impl LastRun {
-    /// How long it took, in whole milliseconds.
+    /// Returns the duration of the run in whole milliseconds.
     pub fn took_ms(&self) -> u64 {
         u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
 impl Driver {
-    /// A driver with this interval that backs off from 200 ms to 30 s.
+    /// Creates a driver with this interval that backs off from 200 ms to 30 s.
     pub fn every(interval: Duration) -> Self {
         Self { interval, backoff_min: Duration::from_millis(200), backoff_max: Duration::from_secs(30) }
     }
 
-    /// Runs `the_loop` until `shutdown`; a run under way is finished first. The first run is at
-    /// once. A panic of the loop is a panic of this: the task that drives it is a critical one.
+    /// Runs `the_loop` until `shutdown`; finishes a run in progress first. The first run starts immediately. A
+    /// panic of the loop propagates: the task that drives it is a critical one.
     pub async fn run<L: Loop>(
         self,
         mut the_loop: L,
@@ -75,7 +74,7 @@ impl Driver {
         let mut last_logged = LastLogged::default();
         let (mut number, mut failures) = (0_u64, 0_u64);
         let mut tick_at = Instant::now();
-        // A nudge is heard from here on; until then the loop rests, whatever comes.
+        // Nudges take effect from here on; until then the loop rests.
         let mut rest_until = Instant::now();
         loop {
             tokio::select! {
@@ -90,7 +89,7 @@ impl Driver {
             }
             number += 1;
             let span = tracing::info_span!("run", name = the_loop.name(), number);
-            // Outside of the select: once begun, a run comes to its end.
+            // Outside of the select: once begun, a run is never cancelled.
             let (mut record, next) = run_once(&mut the_loop).instrument(span).await;
             failures += u64::from(record.error.is_some());
             (record.runs, record.failures) = (number, failures);
@@ -104,7 +103,7 @@ impl Driver {
     }
 }
 
-/// Observe, plan, act, report.
+/// Runs the loop once: observe, plan, act, report.
 async fn run_once<L: Loop>(the_loop: &mut L) -> (LastRun, Next) {
     let begun = Instant::now();
     let mut record = LastRun { started_at: Timestamp::now(), ..LastRun::default() };
@@ -155,7 +154,7 @@ async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, 
     })
 }
 
-/// When to run next. Pure.
+/// Computes the time of the next run. Pure.
 #[derive(Debug)]
 struct Pace {
     driver: Driver,
@@ -163,12 +162,12 @@ struct Pace {
     unready: Backoff,
 }
 
-/// The wait after a run.
+/// Wait after a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Wait {
-    /// Until the next run by itself.
+    /// Time until the next run without a nudge.
     tick: Duration,
-    /// Until a nudge is heard.
+    /// Time until nudges take effect.
     rest: Duration,
 }
 
@@ -183,8 +182,8 @@ impl Pace {
         if record.error.is_some() {
             self.unready.reset();
             let tick = self.failing.after_failure(random);
-            // A nudge may cut the wait short, for it may bring the remedy; but many nudges do not
-            // make a failing loop spin.
+            // A nudge may cut the wait short, because it may bring the remedy; but many nudges must not make a
+            // failing loop spin.
             return Wait { tick, rest: self.driver.backoff_min.min(tick) };
         }
         self.failing.reset();
@@ -201,7 +200,7 @@ impl Pace {
     }
 }
 
-/// What was last logged: the same trouble is logged once, not on every try.
+/// The problems logged last: each is logged once, not on every attempt.
 #[derive(Debug, Default)]
 struct LastLogged {
     error: Option<String>,

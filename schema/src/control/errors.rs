@@ -1,13 +1,13 @@
-//! What is behind an error.
+//! Cause chains of errors as text.
 
 use std::error::Error;
 
-/// The error and all its causes, in one line. A cause that the text already includes is left out.
+/// Formats an error and all its causes in one line. Leaves out a cause that the text already includes.
 pub fn error_chain(error: &dyn Error) -> String {
     with_causes(error.to_string(), error)
 }
 
-/// A text of one's own for the error, and all its causes, as [`error_chain`] writes them.
+/// Appends all causes of an error to `text`, as [`error_chain`] does.
 pub fn with_causes(mut text: String, error: &dyn Error) -> String {
     for inner in causes(error) {
         let inner = inner.to_string();
@@ -18,12 +18,12 @@ pub fn with_causes(mut text: String, error: &dyn Error) -> String {
     text
 }
 
-/// The innermost cause.
+/// Returns the innermost cause; the error itself if it has none.
 pub fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     causes(error).last().unwrap_or(error)
 }
 
-/// Each cause, the outermost first, without the error itself.
+/// Iterates over the causes, outermost first, without the error itself.
 pub fn causes<'e>(error: &'e (dyn Error + '_)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(error.source(), |cause| (*cause).source())
 }

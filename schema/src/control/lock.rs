@@ -1,4 +1,4 @@
-//! Locks of files that one process at a time holds.
+//! File locks, each held by one process at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,22 +7,22 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// The kernel releases it when the process ends, however it ends.
+/// A file lock. The kernel releases it when the process ends, however it ends.
 pub type FileLock = Flock<File>;
 
-/// What came of locking a file.
+/// Outcome of locking a file.
 #[derive(Debug)]
 pub enum FileLocking {
-    /// This process has it.
+    /// This process holds the lock.
     Locked(FileLock),
-    /// Another process has it; the file, to read who.
+    /// Another process holds the lock; the file, which may name that process.
     Busy(File),
 }
 
-/// Locks the file at `path`, which is made if it is not there, and not changed. Does not wait.
+/// Locks the file at `path` without waiting. Creates the file if it is missing; does not change it.
 ///
 /// # Errors
-/// The disk's.
+/// Any I/O error.
 pub fn lock_file(path: &Path) -> io::Result<FileLocking> {
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -32,7 +32,7 @@ pub fn lock_file(path: &Path) -> io::Result<FileLocking> {
     }
 }
 
-/// Another process has the file at `path`. Makes nothing.
+/// True if another process holds the lock on the file at `path`. Creates nothing.
 pub fn is_file_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))

@@ -1,19 +1,20 @@
-//! Logs of both daemons: on standard error, as text for people or JSON for collectors.
+//! Logging of both daemons: to standard error, as text for people or JSON for collectors.
 
 use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
-/// What is logged unless someone says otherwise: our own doings, and of libraries only trouble. Of the name
-/// server not even that: anyone who sends it junk would fill the disk.
+/// Default filter: our own crates at info, libraries at warn, the name server off, because anyone who sends it junk
+/// could fill the disk.
 const DEFAULT_FILTER: &str = "warn,hickory_server=off,hickory_net=off,agent=info,reconciler=info,schema=info,\
                               minik8s=info,minik8s_agent=info";
 
-/// Libraries that would log requests and answers with the variables of containers, and so secrets.
+/// Libraries kept at warn because they would log requests and responses with the variables of containers, and so
+/// secrets.
 const QUIET: [&str; 4] = ["bollard", "bollard::docker", "bollard::read", "bollard::uri"];
 
-/// The filter can't be read.
+/// Error from parsing a log filter.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the log filter `{filter}`: {source}; give a level, as in --log-level debug")]
 pub struct LogFilterError {
@@ -21,17 +22,16 @@ pub struct LogFilterError {
     source: ParseError,
 }
 
-/// Logs from now on go to standard error, those of this level or filter (`--log-level`). A second call
-/// changes nothing.
+/// Starts logging to standard error with this level or filter (`--log-level`). A second call changes nothing.
 ///
 /// # Errors
-/// One line when the filter can't be read.
+/// One line if the filter can't be parsed.
 pub fn init(level: Option<&str>, as_json: bool) -> Result<(), LogFilterError> {
     let filter = filter(level, std::env::var("RUST_LOG").ok().as_deref())?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // The reader may be gone, and to say so would be a panic.
+    // The reader may be gone, and reporting that would panic.
     let logs = logs.log_internal_errors(false);
-    // An error means that logs go somewhere already, as in a test or within `up`.
+    // An error means that logging is set up already, as in a test or within `up`.
     let _ = match as_json {
         false => logs.with_ansi(io::stderr().is_terminal()).try_init(),
         true => logs.json().flatten_event(true).try_init(),
@@ -39,7 +39,8 @@ pub fn init(level: Option<&str>, as_json: bool) -> Result<(), LogFilterError> {
     Ok(())
 }
 
-/// The flag wins over `RUST_LOG`, which wins over the default. A bare level is for our own code.
+/// Builds the filter: the flag overrides `RUST_LOG`, which overrides the default. A bare level applies to our own
+/// crates.
 fn filter(flag: Option<&str>, rust_log: Option<&str>) -> Result<EnvFilter, LogFilterError> {
     let text = match (flag, rust_log.filter(|text| !text.is_empty())) {
         (Some(level @ ("error" | "warn" | "info" | "debug" | "trace")), _) => {

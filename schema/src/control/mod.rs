@@ -1,6 +1,6 @@
-//! The loop that everything in both daemons is: observe, plan, act, report.
+//! Control loops, the building blocks of both daemons: observe, plan, act, report.
 //!
-//! One driver decides when a loop runs; a loop itself waits for nothing but its own steps.
+//! A driver decides when a loop runs; the loop itself waits only for its own steps.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -30,53 +30,53 @@ pub use runtime::Runtime;
 
 pub use crate::mutex::lock;
 
-/// One loop of a daemon.
+/// A control loop of a daemon.
 #[async_trait]
 pub trait Loop: Send + 'static {
-    /// What it saw, with time and seed in it where the plan needs more than `now`.
+    /// Observed state, with time and seed in it where the plan needs more than `now`.
     type Observed: Send + Sync;
-    /// What it decided.
+    /// Decision based on the observed state.
     type Plan: Plan;
-    /// What became of each step.
+    /// Outcome of each step.
     type Outcome: Send;
 
     /// Short name for logs, metrics and events: `pods`, `gitops`, `scheduler`.
     fn name(&self) -> &'static str;
 
-    /// Reads the world. [`Observation::NotReady`] when there is nothing to decide on yet.
+    /// Reads the current state. Returns [`Observation::NotReady`] while there is nothing to decide on.
     async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError>;
 
-    /// Decides. Total, without I/O, clock or randomness; it has no `self` on purpose.
+    /// Decides what to do. Total, without I/O, clock or randomness; has no `self` on purpose.
     fn plan(observed: &Self::Observed, now: Timestamp) -> Self::Plan;
 
-    /// Carries the plan out: idempotent steps, each outcome kept.
+    /// Carries out the plan: idempotent steps, each with its outcome recorded.
     async fn act(&mut self, observed: &Self::Observed, plan: Self::Plan) -> Self::Outcome;
 
-    /// Folds what was seen and done into status; the only writer of this loop's status.
+    /// Folds observation and outcome into status; the only writer of this loop's status.
     async fn report(&mut self, observed: Self::Observed, outcome: Self::Outcome) -> Result<Next, LoopError>;
 }
 
-/// A decision that can be printed.
+/// A decision that can be logged.
 pub trait Plan: Debug + Send {
-    /// Nothing to do.
+    /// True if there is nothing to do.
     fn is_empty(&self) -> bool;
 
-    /// When to plan again at the latest, although nothing changes before: the end of a wait.
+    /// Latest time of the next plan, even if nothing changes before: the end of a wait.
     fn again_at(&self) -> Option<Timestamp> {
         None
     }
 }
 
-/// What a loop saw.
+/// Result of observing.
 #[derive(Debug)]
 pub enum Observation<T> {
-    /// The world.
+    /// The observed state.
     Ready(T),
-    /// Not yet, and why: a prefix is not listed, this reconciler does not lead.
+    /// Not ready yet, and why: a prefix is not listed, this reconciler does not lead.
     NotReady(String),
 }
 
-/// When the loop runs next, unless it is nudged before.
+/// Time of the loop's next run, unless a nudge comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// At the loop's own interval.
@@ -86,7 +86,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// This or after `wait`, whichever is sooner.
+    /// Returns this or `After(wait)`, whichever is sooner.
     fn within(self, wait: Duration) -> Self {
         match self {
             Self::After(sooner) if sooner <= wait => self,
@@ -95,24 +95,24 @@ impl Next {
     }
 }
 
-/// A run failed. The driver logs the chain once and backs off.
+/// Error of a failed run. The driver logs the chain once and backs off.
 #[derive(Debug, thiserror::Error)]
 #[error("{context}")]
 pub struct LoopError {
-    /// Which step, on what.
+    /// The failed step and its subject.
     pub context: String,
-    /// Why.
+    /// Cause of the failure.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl LoopError {
-    /// An error with its cause.
+    /// Creates an error with its cause.
     pub fn new(context: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self { context: context.into(), source: Some(Box::new(source)) }
     }
 
-    /// An error without another behind it.
+    /// Creates an error without a cause.
     pub fn message(context: impl Into<String>) -> Self {
         Self { context: context.into(), source: None }
     }

@@ -1,4 +1,4 @@
-//! A nudge: "look again". It carries nothing, and many are as one.
+//! Nudges: signals that make a loop run again. A nudge carries no data, and several count as one.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use tokio::sync::Notify;
 pub struct Nudge(Arc<Notify>);
 
 impl Nudge {
-    /// A nudge and the end that a driver waits on.
+    /// Creates a nudge and the receiving end that a driver waits on.
     pub fn new() -> (Self, Nudged) {
         let nudge = Self::default();
         let nudged = Nudged(Arc::clone(&nudge.0));
         (nudge, nudged)
     }
 
-    /// Wakes the loop now, or as soon as its present run is over. Never lost.
+    /// Wakes the loop now, or as soon as its current run ends. Never lost.
     pub fn nudge(&self) {
         self.0.notify_one();
     }
 }
 
-/// The end that a driver waits on.
+/// Receiving end of a [`Nudge`], which a driver waits on.
 #[derive(Debug)]
 pub struct Nudged(Arc<Notify>);
 
 impl Nudged {
-    /// Returns at the next nudge, at once if one came since the last return.
+    /// Waits for the next nudge; returns immediately if one came since the last return.
     pub async fn wait(&self) {
         self.0.notified().await;
     }

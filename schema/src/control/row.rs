@@ -1,4 +1,4 @@
-//! A row of a daemon's table: how often a loop or a follower runs, and what wakes it.
+//! A row of a daemon's table: the interval of a loop or follower, and the changes that wake it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,16 +19,16 @@ use crate::{
 /// Longer than any daemon runs.
 const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// Something that changes.
+/// Source of changes.
 pub trait Changes: Send + 'static {
-    /// Returns at the next change that was not seen yet; never, once there will be none. Cancel-safe.
+    /// Waits for the next unseen change; never returns if there will be none. Cancel-safe.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 impl<T: Send + Sync + 'static> Changes for watch::Receiver<T> {
     async fn changed(&mut self) {
         if watch::Receiver::changed(self).await.is_err() {
-            // The writer ended; the runtime, which watches over it, ends the process.
+            // The writer ended; the runtime, which supervises it, ends the process.
             pending::<()>().await;
         }
     }
@@ -48,7 +48,7 @@ impl Changes for FenceReader {
     }
 }
 
-/// When a loop or a follower runs.
+/// Schedule of a loop or follower.
 #[must_use]
 pub struct Row {
     pub(super) driver: Driver,
@@ -61,7 +61,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// At once, and then at this interval.
+    /// Creates a row that runs immediately, and then at this interval.
     pub fn every(interval: Duration) -> Self {
         let (nudge, nudged) = Nudge::new();
         Self {
@@ -75,33 +75,33 @@ impl Row {
         }
     }
 
-    /// At once, and then only when woken.
+    /// Creates a row that runs immediately, and then only when woken.
     pub fn when_woken() -> Self {
         Self::every(NEVER)
     }
 
-    /// Longest wait of a loop after a failure.
+    /// Sets the longest wait of a loop after a failure.
     pub fn backoff_max(mut self, longest: Duration) -> Self {
         self.driver.backoff_max = longest;
         self
     }
 
-    /// Least time between two steps of a follower.
+    /// Sets the least time between two steps of a follower.
     pub fn rest(self, rest: Duration) -> Self {
         Self { rest, ..self }
     }
 
-    /// A follower's first step is after the first change, not at once.
+    /// Delays a follower's first step until the first change.
     pub fn first_at_change(self) -> Self {
         Self { first_at_change: true, ..self }
     }
 
-    /// A follower's last step is at shutdown.
+    /// Adds a last step of a follower at shutdown.
     pub fn last_at_end(self) -> Self {
         Self { last_at_end: true, ..self }
     }
 
-    /// Each change of `source` wakes it.
+    /// Wakes the loop on each change of `source`.
     pub fn wake_on(self, mut source: impl Changes) -> Self {
         self.wake_by(|nudge| async move {
             loop {
@@ -111,8 +111,8 @@ impl Row {
         })
     }
 
-    /// A change of the snapshot wakes it if it is news, but not again within `gap`, so that a burst of
-    /// changes is planned once. The first change of a burst wakes it at once.
+    /// Wakes the loop on a change of the snapshot that `is_news`, but not again within `gap`, so that a burst of
+    /// changes is planned once. The first change of a burst wakes it immediately.
     #[cfg(feature = "store")]
     pub fn wake_if(
         self,
@@ -134,7 +134,7 @@ impl Row {
         })
     }
 
-    /// A future wakes it as it likes, and never ends.
+    /// Wakes the loop from a future that never ends.
     pub fn wake_by<F: Future<Output = Infallible> + Send + 'static>(
         mut self,
         waker: impl FnOnce(Nudge) -> F,
@@ -143,12 +143,12 @@ impl Row {
         self
     }
 
-    /// Wakes it.
+    /// Returns a nudge that wakes the loop.
     pub fn nudge(&self) -> Nudge {
         self.nudge.clone()
     }
 
-    /// Runs a loop by this row until `shutdown`, as [`Driver::run`].
+    /// Runs a loop on this schedule until `shutdown`, like [`Driver::run`].
     pub async fn run<L: Loop>(
         self,
         the_loop: L,
@@ -159,10 +159,10 @@ impl Row {
     }
 }
 
-/// Runs `main` to its end, and what wakes it in the same task.
+/// Runs `main` to its end, with its wakers in the same task.
 pub(super) async fn beside(wakes: Vec<BoxFuture<'static, Infallible>>, main: impl Future<Output = ()>) {
     let wakes = async {
-        // Only without any.
+        // Reached only if there are no wakers.
         join_all(wakes).await;
         pending::<()>().await;
     };

@@ -1,4 +1,4 @@
-//! The last run of every loop of a daemon: what `GET /v1/loops` answers.
+//! The last run of every loop of a daemon, served by `GET /v1/loops`.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{LastRun, LastRunReader, lock};
 
-/// The loops of a daemon in the order of its table. Clones are the same table.
+/// The loops of a daemon in the order of its table. Clones share one table.
 #[derive(Debug, Clone, Default)]
 pub struct LoopRuns(Arc<Mutex<Vec<(String, LastRunReader)>>>);
 
@@ -17,19 +17,19 @@ pub struct LoopRuns(Arc<Mutex<Vec<(String, LastRunReader)>>>);
 pub struct LoopStatus {
     /// Name of the loop; `gitops/<source>` where there is one for each source.
     pub name: String,
-    /// When its last run began; none before the first has ended.
+    /// Start of the last run; `None` before the first has ended.
     pub started_at: Option<Timestamp>,
-    /// How long that took.
+    /// Duration of the last run in milliseconds.
     pub took_ms: u64,
-    /// Its plan had steps.
+    /// True if its plan had steps.
     pub did_something: bool,
-    /// Why it failed.
+    /// Error of the last run, if it failed.
     pub error: Option<String>,
-    /// Why there was nothing to decide on.
+    /// Reason why there was nothing to decide on.
     pub not_ready: Option<String>,
     /// Runs since the start of the process.
     pub runs: u64,
-    /// Runs that failed, likewise.
+    /// Failed runs since the start of the process.
     pub failures: u64,
 }
 
@@ -39,12 +39,12 @@ impl LoopRuns {
         lock(&self.0).push((name.into(), last_run));
     }
 
-    /// Every loop.
+    /// Returns the status of every loop.
     pub fn statuses(&self) -> Vec<LoopStatus> {
         lock(&self.0).iter().map(|(name, last)| status(name, last.borrow().as_ref())).collect()
     }
 
-    /// The newest run of any loop whose name begins so.
+    /// Returns the newest run of any loop whose name begins with `prefix`.
     pub fn newest(&self, prefix: &str) -> Option<LastRun> {
         let loops = lock(&self.0);
         let runs = loops.iter().filter(|(name, _)| name.starts_with(prefix));

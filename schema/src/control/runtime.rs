@@ -1,5 +1,5 @@
-//! What a daemon runs: its table of loops and followers, and other tasks. All are critical: when one ends
-//! before shutdown, the process ends.
+//! Runtime of a daemon: its table of loops and followers, and other tasks. All are critical: when one ends before
+//! shutdown, the process ends.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{LastRunReader, Loop, LoopRuns, Row};
 pub struct Runtime {
     tasks: Tasks,
     runs: LoopRuns,
-    /// Every loop holds one until it ends.
+    /// Held by every loop until it ends.
     working: mpsc::Sender<()>,
     all_ended: Option<mpsc::Receiver<()>>,
 }
@@ -31,28 +31,28 @@ impl Default for Runtime {
 }
 
 impl Runtime {
-    /// Nothing runs yet.
+    /// Creates a runtime without tasks.
     pub fn new() -> Self {
         let (working, all_ended) = mpsc::channel(1);
         Self { tasks: Tasks::new(), runs: LoopRuns::default(), working, all_ended: Some(all_ended) }
     }
 
-    /// Cancelled at shutdown.
+    /// Returns a token that is cancelled at shutdown.
     pub fn token(&self) -> CancellationToken {
         self.tasks.token()
     }
 
-    /// The last run of each loop.
+    /// Returns the last run of each loop.
     pub fn runs(&self) -> LoopRuns {
         self.runs.clone()
     }
 
-    /// Runs a loop; its last run is kept under its name.
+    /// Runs a loop and keeps its last run under its name.
     pub fn drive<L: Loop>(&mut self, row: Row, the_loop: L) -> LastRunReader {
         self.drive_as(the_loop.name(), row, the_loop)
     }
 
-    /// Runs a loop of which there may be several, under a name of its own.
+    /// Runs a loop that may exist several times, under a given name.
     pub fn drive_as<L: Loop>(&mut self, name: impl Into<String>, row: Row, the_loop: L) -> LastRunReader {
         let name = name.into();
         let (sender, last_run) = watch::channel(None);
@@ -65,7 +65,7 @@ impl Runtime {
         last_run
     }
 
-    /// Runs a step that reads, derives and publishes: at once, and whenever the row says.
+    /// Runs a step that reads, derives and publishes: immediately, and on the row's schedule.
     pub fn follow(&mut self, name: &'static str, row: Row, mut step: impl FnMut() + Send + 'static) {
         self.follow_async(name, row, move || {
             step();
@@ -73,8 +73,8 @@ impl Runtime {
         });
     }
 
-    /// As [`Runtime::follow`], of a step that takes long or blocks. A step that panics is logged, and the
-    /// next one tries again.
+    /// Like [`Runtime::follow`], for a step that takes long or blocks. A panic is logged, and the next step tries
+    /// again.
     pub fn follow_blocking(&mut self, name: &'static str, row: Row, step: impl Fn() + Send + Sync + 'static) {
         let step = Arc::new(step);
         self.follow_async(name, row, move || {
@@ -87,7 +87,7 @@ impl Runtime {
         });
     }
 
-    /// As [`Runtime::follow`], of a step that waits for answers. Shutdown waits for a step that is under way.
+    /// Like [`Runtime::follow`], for an asynchronous step. Shutdown waits for a step in progress.
     pub fn follow_async<F: Future<Output = ()> + Send>(
         &mut self,
         name: &'static str,
@@ -97,19 +97,19 @@ impl Runtime {
         let Row { driver, rest, first_at_change, last_at_end, nudged, wakes, nudge } = row;
         let token = self.token();
         let steps = async move {
-            // Without it a row that nothing wakes would be one whose waker ended.
+            // Held so that a row without wakers is not mistaken for one whose waker ended.
             let _nudge = nudge;
             let mut waits_first = first_at_change;
             let next = async |rest: Duration| {
                 sleep(rest).await;
-                // Over either way.
+                // Either way the wait is over.
                 let _ = timeout(driver.interval, nudged.wait()).await;
             };
             loop {
                 if !std::mem::take(&mut waits_first) {
                     step().await;
                 }
-                // Cancel-safe: a step is never cut off, and nothing is held between two.
+                // Cancel-safe: a step is never cut off, and nothing is held between two steps.
                 if token.run_until_cancelled(next(rest)).await.is_none() {
                     break;
                 }
@@ -121,7 +121,7 @@ impl Runtime {
         self.tasks.spawn_critical(name, beside(wakes, steps));
     }
 
-    /// A task that must run until shutdown.
+    /// Runs a task that must last until shutdown.
     pub fn task<F, E>(&mut self, name: impl Into<String>, future: F)
     where
         F: Future<Output = E> + Send + 'static,
@@ -130,7 +130,7 @@ impl Runtime {
         self.tasks.spawn_critical(name, future);
     }
 
-    /// A task that shutdown may cut off anywhere.
+    /// Runs a task that shutdown may cut off anywhere.
     pub fn task_until_shutdown(
         &mut self,
         name: impl Into<String>,
@@ -138,24 +138,24 @@ impl Runtime {
     ) {
         let token = self.token();
         self.tasks.spawn_critical(name, async move {
-            // Cancel-safe by its contract.
+            // Cancel-safe by the contract of this function.
             token.run_until_cancelled(future).await;
         });
     }
 
-    /// Returns once every loop has ended. Only the first call gets a future that waits.
+    /// Returns a future that ends once every loop has ended. Only the first call gets a future that waits.
     pub fn all_loops_ended(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let all_ended = self.all_ended.take();
         async move {
             if let Some(mut all_ended) = all_ended {
-                // Nothing is ever sent: this is none when the last loop has dropped its end.
+                // Nothing is ever sent: `recv` returns `None` when the last loop has dropped its sender.
                 let _ = all_ended.recv().await;
             }
         }
     }
 
-    /// Runs until SIGTERM, SIGINT or the unexpected end of a task. All tasks get 10 s to end then; a second signal ends
-    /// the wait, and the rest is aborted.
+    /// Runs until SIGTERM, SIGINT or the unexpected end of a task. All tasks then get 10 s to end; a second signal
+    /// ends the wait, and the remaining tasks are aborted.
     ///
     /// # Errors
     /// [`RunError::TaskEnded`] names the task that ended first, also when it panicked while stopping.
@@ -164,7 +164,7 @@ impl Runtime {
         self.tasks.run_until_signal().await
     }
 
-    /// As [`Runtime::run_until_signal`], with the signals as a stream of names.
+    /// Like [`Runtime::run_until_signal`], with the signals as a stream of names.
     ///
     /// # Errors
     /// [`TaskEnded`] names the task that ended first.

@@ -1,4 +1,4 @@
-//! The tasks of a daemon: all are critical, all stop together, none is waited for without end.
+//! The tasks of a daemon: all are critical, all stop together, and the wait for them is bounded.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,33 +11,33 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Time for tasks to finish what they are at; what takes longer survives an abort.
+/// Time for tasks to finish their current work; longer work survives an abort.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// A task that should have run until shutdown did not.
+/// Error of a task that ended before shutdown.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} ended: {why}")]
 pub struct TaskEnded {
-    /// Its name.
+    /// Name of the task.
     pub name: String,
-    /// Its error, its panic's message, or that there was none.
+    /// Error or panic message of the task, or a note that it had none.
     pub why: String,
 }
 
-/// Why a daemon ended other than by a signal.
+/// Reason for a daemon's end other than a signal.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A critical task ended before shutdown.
     #[error(transparent)]
     TaskEnded(#[from] TaskEnded),
-    /// The kernel gives no signal handler.
+    /// No signal handler could be installed.
     #[error("cannot listen for SIGTERM and SIGINT")]
     ListenForSignals(#[source] std::io::Error),
 }
 
-/// How a task may end: `()` or a `Result` whose error is kept.
+/// Result of a task: `()` or a `Result` whose error is kept.
 pub trait Ending: Send + 'static {
-    /// The error, in one line.
+    /// Returns the error, in one line.
     fn error(self) -> Option<String>;
 }
 
@@ -66,12 +66,11 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// No tasks yet.
     pub(super) fn new() -> Self {
         Self { set: JoinSet::new(), names: BTreeMap::new(), token: CancellationToken::new(), drain: DRAIN }
     }
 
-    /// Cancelled at shutdown; every task must heed it.
+    /// Returns a token that is cancelled at shutdown; every task must obey it.
     pub(super) fn token(&self) -> CancellationToken {
         self.token.clone()
     }
@@ -107,10 +106,10 @@ impl Tasks {
         Ok(self.run_until(signals).await?)
     }
 
-    /// As [`Tasks::run_until_signal`], with the signals as a stream of names.
+    /// Like [`Tasks::run_until_signal`], with the signals as a stream of names.
     ///
     /// # Errors
-    /// As there.
+    /// [`TaskEnded`] names the task that ended first.
     pub(super) async fn run_until(
         mut self,
         signals: impl Stream<Item = &'static str> + Send,
@@ -141,7 +140,7 @@ impl Tasks {
         first.or(later).map_or(Ok(()), Err)
     }
 
-    /// Waits for all tasks, within bounds; the first panic or error among them is the answer.
+    /// Waits for all tasks within the deadline; returns the first panic or error among them.
     async fn drain(&mut self, mut signals: impl Stream<Item = &'static str> + Unpin) -> Option<TaskEnded> {
         let deadline = Instant::now() + self.drain;
         let mut trouble = None;
@@ -162,13 +161,13 @@ impl Tasks {
         if !self.set.is_empty() {
             let tasks: Vec<&String> = self.names.values().collect();
             tracing::warn!(?tasks, "still running, aborted");
-            // Every act of ours survives an abort: the next start finds what is and goes on.
+            // Every operation survives an abort: the next start observes the current state and continues.
             self.set.shutdown().await;
         }
         trouble
     }
 
-    /// The name of a task that ended, and what went wrong.
+    /// Returns the name of a task that ended, and its error.
     fn ended(&mut self, ended: Result<(Id, Option<String>), JoinError>) -> (String, Option<String>) {
         let (id, why) = match ended {
             Ok((id, why)) => (id, why),

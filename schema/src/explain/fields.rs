@@ -1,10 +1,10 @@
-//! A kind's JSON Schema read as people read it: fields with their types, defaults and values.
+//! Human view of a kind's JSON Schema: fields with their types, defaults and values.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-/// One schema within a whole one.
+/// A subschema within a whole schema.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SchemaView<'a> {
     whole: &'a Json,
@@ -17,9 +17,9 @@ pub(super) struct Field<'a> {
     pub(super) name: &'a str,
     pub(super) required: bool,
     pub(super) shape: SchemaView<'a>,
-    /// For an object of several sorts: those that have the field, if not all have it.
+    /// For an object with variants: the variants that have the field, unless all have it.
     pub(super) only_in: Vec<&'a str>,
-    /// For the field that says which sort it is: all of them.
+    /// For the field that selects the variant: every variant.
     pub(super) sorts: Vec<&'a str>,
 }
 
@@ -28,7 +28,7 @@ impl<'a> SchemaView<'a> {
         Self { whole, here: whole }
     }
 
-    /// One of the definitions.
+    /// Returns a definition of the schema by name.
     pub(super) fn definition(whole: &'a Json, name: &str) -> Self {
         Self { whole, here: &whole["$defs"][name] }
     }
@@ -37,7 +37,7 @@ impl<'a> SchemaView<'a> {
         Self { here, ..self }
     }
 
-    /// What a reference stands for; the schema itself otherwise.
+    /// Resolves a reference; the schema itself if it is none.
     fn target(self) -> Self {
         match self.reference() {
             Some(name) => self.at(&self.whole["$defs"][name]),
@@ -45,7 +45,7 @@ impl<'a> SchemaView<'a> {
         }
     }
 
-    /// The name of the type that is referred to.
+    /// Returns the name of the referenced type.
     fn reference(self) -> Option<&'a str> {
         self.here["$ref"].as_str()?.strip_prefix("#/$defs/")
     }
@@ -55,7 +55,7 @@ impl<'a> SchemaView<'a> {
         own.or_else(|| self.target().here["description"].as_str()).unwrap_or_default()
     }
 
-    /// The default as one writes it.
+    /// Returns the default as written in a manifest.
     pub(super) fn default(self) -> Option<String> {
         match self.here.get("default")? {
             Json::String(text) => Some(text.clone()),
@@ -63,7 +63,7 @@ impl<'a> SchemaView<'a> {
         }
     }
 
-    /// The words that a value, or an item of it, may be, each with what it means.
+    /// Returns the words that a value or its items may be, each with its meaning.
     pub(super) fn values(self) -> Vec<(&'a str, &'a str)> {
         let target = self.target();
         if let Some(items) = target.here.get("items") {
@@ -82,7 +82,7 @@ impl<'a> SchemaView<'a> {
         branches.iter().filter_map(word).collect()
     }
 
-    /// `[]Container`, `map[string]string`, `integer or string`.
+    /// Returns the type as text: `[]Container`, `map[string]string`, `integer or string`.
     pub(super) fn type_name(self) -> String {
         let target = self.target();
         let Some(keys) = target.here.as_object() else { return "any".to_owned() };
@@ -114,13 +114,13 @@ impl<'a> SchemaView<'a> {
         }
     }
 
-    /// The name of the object type behind lists and maps, for links.
+    /// Returns the name of the object type inside lists and maps, for links.
     pub(super) fn object_name(self) -> Option<&'a str> {
         let (shape, _) = self.object()?;
         shape.reference()
     }
 
-    /// The object behind lists and maps, with its reference kept, and whether a map's key comes before.
+    /// Returns the object inside lists and maps, with its reference kept, and whether a map's key precedes it.
     pub(super) fn object(self) -> Option<(Self, bool)> {
         let target = self.target();
         if target.properties().is_some() || target.variants().is_some() {
@@ -140,7 +140,7 @@ impl<'a> SchemaView<'a> {
         self.here["properties"].as_object()
     }
 
-    /// Objects distinguished by a field: its value for each, and the object.
+    /// Returns the variants of an object: the value of the distinguishing field, and the variant.
     fn variants(self) -> Option<Vec<(&'a str, Self)>> {
         let branches = self.here["oneOf"].as_array().filter(|branches| !branches.is_empty())?;
         let variant = |branch: &'a Json| {
@@ -151,7 +151,7 @@ impl<'a> SchemaView<'a> {
         branches.iter().map(variant).collect()
     }
 
-    /// The fields of an object, by name.
+    /// Returns the fields of an object, sorted by name.
     pub(super) fn fields(self) -> Vec<Field<'a>> {
         let target = self.target();
         let Some(variants) = target.variants() else { return target.own_fields() };

@@ -1,6 +1,6 @@
-//! What a kind or a field of it is, as text: `minik8s explain pod.spec.containers`. Pure.
+//! Explains a kind or a field as text: `minik8s explain pod.spec.containers`. Pure.
 //!
-//! Reads the kind's JSON Schema, so that it can say nothing that the loader does not do.
+//! Reads the kind's JSON Schema, so the text can't differ from what the loader does.
 
 mod fields;
 mod page;
@@ -19,12 +19,12 @@ use crate::manifest::nearest::{list, nearest};
 use fields::{Field, SchemaView};
 use tree::{tree, wrapped};
 
-/// Why there is nothing to explain, and what there is instead.
+/// Error for an unknown kind or field, with a suggestion.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ExplainError(String);
 
-/// The kind that a person means: by name, short name or plural, in any case.
+/// Finds a kind by name, short name or plural, in any case.
 pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
     let typed = word.to_ascii_lowercase();
     if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.names().any(|name| name == typed)) {
@@ -38,7 +38,7 @@ pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
     Err(ExplainError(format!("unknown kind `{word}`; {help}")))
 }
 
-/// The text for a path such as `pod.spec.containers`; with `recursive` all fields below as a tree.
+/// Explains a path such as `pod.spec.containers`; with `recursive`, lists all fields below as a tree.
 pub fn explain(path: &str, recursive: bool) -> Result<String, ExplainError> {
     let (kind, fields) = path.split_once('.').unwrap_or((path, ""));
     let kind = kind_named(kind)?;
@@ -55,7 +55,7 @@ fn explain_in(schema: &Json, kind: Kind, fields: &str, recursive: bool) -> Resul
             return Err(ExplainError(format!("`{at}` is a value of type {type_name}: it has no fields")));
         };
         let known = object.fields();
-        // Below a map one may name a key, or go on as if there were none.
+        // Below a map, the path may name a key or skip it.
         if is_map && !known.iter().any(|field| field.name.eq_ignore_ascii_case(word)) {
             at = format!("{at}.{word}");
             let Some(next) = words.next() else {
@@ -126,12 +126,12 @@ fn page_of(
     text
 }
 
-/// The other ways to write a kind that are shown.
+/// Returns the other spellings to show for a kind.
 fn spellings(kind: Kind) -> &'static [Spelling] {
     if kind == Kind::Workflow { SPELLINGS } else { &[] }
 }
 
-/// The field's description, with the words that it may be.
+/// Returns the field's description with its allowed words.
 fn described(field: &Field<'_>) -> String {
     let mut text = field.shape.description().to_owned();
     let mut values: Vec<&str> = field.shape.values().into_iter().map(|(word, _)| word).collect();

@@ -41,7 +41,7 @@ null, which the loader lets pass. Checks that a schema can't say (`docs/rules.md
 |---|---|---|---|
 ";
 
-/// The page as text.
+/// Renders `docs/manifests.md`.
 pub fn manifests_page() -> String {
     let any = json_schema::any();
     let mut page = HEAD.to_owned();
@@ -95,7 +95,7 @@ fn table(any: &Json, object: SchemaView<'_>) -> String {
     let mut text = String::from("| field | type | default | what |\n|---|---|---|---|\n");
     for field in fields {
         let name = if field.required { format!("**`{}`**", field.name) } else { format!("`{}`", field.name) };
-        // `[][Container](#container)` would be another sort of link.
+        // `[][Container](#container)` would be another kind of link.
         let type_name = field.shape.type_name().replace("[]", "list of ").replace("map[string]", "map of ");
         let own =
             |name: &str| any["$defs"].get(format!("{}Manifest", name.trim_end_matches("Spec"))).is_some();

@@ -1,15 +1,15 @@
-//! All fields below an object as a tree, and lines of a bearable length.
+//! Tree of all fields below an object, and word wrap.
 
 use std::fmt::Write as _;
 
 use super::fields::SchemaView;
 
-/// Columns of a line of prose.
+/// Columns per line of prose.
 const WIDTH: usize = 96;
-/// Levels of a tree: types may hold themselves.
+/// Levels of a tree: types may be recursive.
 const DEPTH_MAX: usize = 16;
 
-/// Fields with their types, indented by level. A type within itself is named and not opened again.
+/// Renders fields with their types, indented by level. Names a type within itself without expanding it again.
 pub(super) fn tree(object: SchemaView<'_>) -> String {
     let mut text = String::new();
     branch(object, &mut Vec::new(), &mut text);
@@ -33,7 +33,7 @@ fn branch<'a>(object: SchemaView<'a>, above: &mut Vec<&'a str>, text: &mut Strin
     above.pop();
 }
 
-/// Words in lines of at most [`WIDTH`] columns behind `indent`; nothing for no words.
+/// Wraps text into lines of at most [`WIDTH`] columns behind `indent`; empty for empty text.
 pub(super) fn wrapped(text: &str, indent: &str) -> String {
     let (mut lines, mut line) = (String::new(), String::new());
     for word in text.split_whitespace() {

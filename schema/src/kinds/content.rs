@@ -1,5 +1,4 @@
-//! Content of an object that is too big for etcd: named values, which travel to nodes by digest as the files of a
-//! repository do.
+//! Object content that is too large for etcd: named values, which reach nodes by digest like repository files.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,25 +12,25 @@ use sha2::{Digest as _, Sha256};
 use crate::archive::{Archive, ArchiveError, Made};
 use crate::codec::hex;
 
-/// Most bytes of all values of an object, as Kubernetes has it.
+/// Maximum total size of an object's values in bytes, as in Kubernetes.
 pub const CONTENT_MAX_BYTES: usize = 1024 * 1024;
-/// Digits of a value's SHA-256 that are shown.
+/// Number of SHA-256 digits shown per value.
 const SHOWN_DIGITS: usize = 12;
 
-/// The values of an object by key, as its manifest has them.
+/// Values of an object by key, as written in its manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Values {
-    /// What can be a variable of an environment, too.
+    /// Values that can be files or environment variables.
     pub texts: BTreeMap<String, Vec<u8>>,
-    /// What can only be a file.
+    /// Values that can only be files.
     pub binaries: BTreeMap<String, Vec<u8>>,
 }
 
 impl Values {
-    /// Writes their archive: each value is a file of its key's name.
+    /// Writes an archive with one file per value, named after the key.
     ///
     /// # Errors
-    /// A key can't be the name of a file, or writing failed.
+    /// Fails if a key is not a valid file name, or if writing fails.
     pub fn archive<W: Write>(&self, writer: W) -> Result<Made<W>, ArchiveError> {
         let all: BTreeMap<_, _> = self.texts.iter().chain(&self.binaries).collect();
         let mut archive = Archive::new(writer);
@@ -42,30 +41,30 @@ impl Values {
     }
 }
 
-/// The bytes of a text in base64, which may have line breaks.
+/// Decodes base64 text, which may contain line breaks.
 pub fn decoded(text: &str) -> Option<Vec<u8>> {
     let text: String = text.chars().filter(|c| !matches!(c, '\n' | '\r')).collect();
     STANDARD.decode(text).ok()
 }
 
-/// What stands for the values in etcd.
+/// Summary of the values, which etcd stores in their place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Content {
-    /// SHA-256 of their archive, 64 hex digits.
+    /// SHA-256 of the archive, 64 hex digits.
     pub digest: String,
-    /// Bytes of their archive.
+    /// Size of the archive in bytes.
     pub size: u64,
-    /// Keys of texts, each with the size and digest of its value, for people.
+    /// Keys of text values, each with the size and digest of the value, for display.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub data: BTreeMap<String, String>,
-    /// The same of other values.
+    /// Keys of binary values, with the same information.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub binary_data: BTreeMap<String, String>,
 }
 
 impl Content {
-    /// Of these values; none if a key can't be the name of a file.
+    /// Returns the content of `values`; `None` if a key is not a valid file name.
     pub fn of(values: &Values) -> Option<Self> {
         let Made { digest, size, .. } = values.archive(io::sink()).ok()?;
         let shown = |(key, value): (&String, &Vec<u8>)| {
@@ -76,7 +75,7 @@ impl Content {
         Some(Self { digest, size, data: shown(&values.texts), binary_data: shown(&values.binaries) })
     }
 
-    /// A value has this key.
+    /// True if a value has this key.
     pub fn has(&self, key: &str) -> bool {
         self.data.contains_key(key) || self.binary_data.contains_key(key)
     }

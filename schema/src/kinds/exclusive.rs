@@ -1,4 +1,5 @@
-//! What only one object of the cluster can have: ports, addresses, routes, targets. Pure.
+//! Exclusive resources, each of which only one object of the cluster may have: ports, addresses, routes, targets.
+//! Pure.
 
 use std::fmt;
 
@@ -8,27 +9,27 @@ use super::service::NODE_PORTS;
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::{OwnedStep, Rule, field_path, rules};
 
-/// Something that only one object can have.
+/// A resource that only one object may have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusive {
     /// A port of every node.
     NodePort(u16, Protocol),
     /// A port of one node.
     HostPort(String, u16, Protocol),
-    /// An address of a service.
+    /// A cluster IP of a service.
     ClusterIp(String),
-    /// A port of an address outside of the cluster.
+    /// A port of an external IP.
     External(String, u16, Protocol),
     /// A path of a host.
     Route(String, String),
-    /// The number of pods of an object.
+    /// The replica count of an object.
     Scale(ObjectRef),
-    /// The pods of a namespace that a selector names.
+    /// A pod selector within a namespace.
     Selector(String, String),
 }
 
 impl Exclusive {
-    /// Which rule two that have it break.
+    /// Returns the rule that two users of the resource violate.
     pub fn rule(&self) -> &'static Rule {
         match self {
             Exclusive::NodePort(..) | Exclusive::HostPort(..) => &rules::PORT_CLASH,
@@ -39,7 +40,7 @@ impl Exclusive {
         }
     }
 
-    /// What the one that loses should do, who may only share it or not.
+    /// Returns advice for the object that loses the conflict. `shares`: the object only shares the resource.
     pub fn help(&self, shares: bool) -> &'static str {
         match self {
             Exclusive::NodePort(..) if shares => "choose another hostPort; `hostPort: 0` takes a free one",
@@ -76,33 +77,33 @@ impl fmt::Display for Exclusive {
     }
 }
 
-/// What an object has, or would have, that another may not have.
+/// Use of an exclusive resource by an object, actual or desired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExclusiveUse {
-    /// What.
+    /// Resource that is used.
     pub what: Exclusive,
-    /// Others that only share it may have it, too: pods on different nodes a port that no service may have.
+    /// True if other sharing users are allowed: pods on different nodes may share a port that no service may take.
     pub shares: bool,
-    /// The field that says so.
+    /// Path of the field that requests the resource.
     pub path: Vec<OwnedStep>,
 }
 
 impl ExclusiveUse {
-    /// Its holder does not share it.
+    /// Creates a use that is not shared.
     pub(super) fn alone(what: Exclusive, path: Vec<OwnedStep>) -> Self {
         Self { what, shares: false, path }
     }
 }
 
-/// Ports that a pod takes from its node. For one that names none, the scheduler finds a node; but a port
-/// of a service is one of every node.
+/// Returns the uses of node ports by a pod. Without `nodeName` the pod takes no particular host port, because the
+/// scheduler finds a node for it; but a service port exists on every node.
 pub(super) fn host_ports(pod: &PodSpec, at: &[&str]) -> Vec<ExclusiveUse> {
     let mut found = Vec::new();
     for TakenPort { port, protocol, path } in pod.host_ports(at) {
         if let Some(node) = &pod.node_name {
             found.push(ExclusiveUse::alone(Exclusive::HostPort(node.clone(), port, protocol), path.clone()));
         }
-        // No service can have any other.
+        // Services can only take ports of this range.
         if NODE_PORTS.contains(&port) {
             found.push(ExclusiveUse { what: Exclusive::NodePort(port, protocol), shares: true, path });
         }
@@ -110,13 +111,13 @@ pub(super) fn host_ports(pod: &PodSpec, at: &[&str]) -> Vec<ExclusiveUse> {
     found
 }
 
-/// A workload's selector: no other workload of the namespace may have it.
+/// Returns the use of a workload's selector, which no other workload of the namespace may have.
 pub(super) fn of_selector(selector: &LabelSelector, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
     let what = Exclusive::Selector(metadata.namespace.clone(), selector_text(selector));
     vec![ExclusiveUse::alone(what, field_path(&["spec", "selector"]))]
 }
 
-/// A selector as text, the same for selectors that are the same but for the order of their parts.
+/// Formats a selector; selectors that differ only in the order of their parts give the same text.
 fn selector_text(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
     let expressions = selector.match_expressions.iter().map(|expression| {

@@ -1,34 +1,34 @@
-//! How well an object is: one word for all kinds.
+//! Health of an object: one type for all kinds.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How well an object is, with the reason where it is not simply well.
+/// Health of an object, with the reason unless healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum Health {
-    /// It does what its manifest says.
+    /// The object does what its manifest says.
     Healthy,
-    /// It is on its way, or waits for something.
+    /// The object is converging, or waits for something.
     Progressing {
-        /// What it waits for.
+        /// Reason for the wait.
         why: String,
     },
-    /// It does not, and won't without help.
+    /// The object does not do what its manifest says and won't without help.
     Degraded {
-        /// What is wrong.
+        /// Description of the problem.
         why: String,
     },
-    /// No node or controller reports on it.
+    /// No node or controller reports on the object.
     Unknown {
-        /// Why not.
+        /// Reason for the missing report.
         why: String,
     },
 }
 
 impl Health {
-    /// Why the object is not simply well.
+    /// Returns the reason unless the object is healthy.
     pub fn why(&self) -> Option<&str> {
         match self {
             Health::Healthy => None,

@@ -1,4 +1,4 @@
-//! The kinds by name.
+//! The kinds of objects, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,17 @@ use crate::manifest::nearest::{nearest, suggestion};
 
 macro_rules! define_kind {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
-        /// Every kind of the design. Orders as objects are applied; removals go in reverse.
+        /// Kind of an object. Ordered as objects are applied; removals run in reverse order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
         pub enum Kind {
             $($(#[$doc])* $kind,)*
         }
 
         impl Kind {
-            /// All kinds, in the order in which they are applied.
+            /// Every kind, in the order in which objects are applied.
             pub const ALL: [Kind; [$(Kind::$kind),*].len()] = [$(Kind::$kind),*];
 
-            /// The word in manifests and in keys.
+            /// Returns the name used in manifests and keys.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Kind::$kind => stringify!($kind),)*
@@ -37,18 +37,18 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Kubernetes' word for what is read as a [`Kind::ReplicaSet`].
+/// Kubernetes kind that is read as a [`Kind::ReplicaSet`].
 pub(crate) const DEPLOYMENT: &str = "Deployment";
 
 impl Kind {
-    /// The kind that a manifest means by `word`, if it is one.
+    /// Returns the kind that `word` stands for in a manifest, if any.
     pub fn of_word(word: &str) -> Option<Self> {
         if word == DEPLOYMENT { Some(Kind::ReplicaSet) } else { word.parse().ok() }
     }
 
-    /// What to write in place of `word`, which is not a kind.
+    /// Suggests a replacement for `word`, which is not a kind.
     pub(crate) fn suggestion(word: &str) -> String {
-        // Read as a ReplicaSet, so it is not among the kinds.
+        // A Deployment is read as a ReplicaSet, so it is not among the kinds.
         nearest(word, [DEPLOYMENT]).map_or_else(
             || suggestion(word, Kind::ALL.iter().map(|kind| kind.as_str())),
             |near| format!("did you mean `{near}`?"),
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// The text is no kind.
+/// Error for text that is not the name of a kind.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown kind `{0}`")]
 pub struct UnknownKind(pub String);

@@ -1,4 +1,4 @@
-//! Which objects an object names, and by which field. Pure.
+//! References of an object to other objects, with the field that holds each. Pure.
 
 use super::Resource;
 use super::metadata::parse_reference;
@@ -7,13 +7,12 @@ use crate::files::{BlobKind, ContentRef, Files, of_content};
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::OwnedStep;
 
-/// The objects that `metadata` says to wait for. Malformed items, which the kind's own check reports, are
-/// skipped.
+/// Returns the objects that `metadata.dependsOn` names. Skips malformed items, which validation reports.
 pub fn dependencies(metadata: &ObjectMeta) -> impl Iterator<Item = ObjectRef> {
     metadata.depends_on.iter().filter_map(|text| parse_reference(text, &metadata.namespace).ok())
 }
 
-/// Every field of an object that names another one.
+/// Returns every reference of an object to another one.
 pub fn references<'a>(metadata: &ObjectMeta, resource: &'a Resource) -> Vec<Reference<'a>> {
     let mut found = resource.references(metadata);
     for (index, text) in metadata.depends_on.iter().enumerate() {
@@ -28,7 +27,7 @@ pub fn references<'a>(metadata: &ObjectMeta, resource: &'a Resource) -> Vec<Refe
     found
 }
 
-/// Fields whose line and column the checks across objects need.
+/// Returns the fields whose line and column the cross-object checks need.
 pub(crate) fn places(metadata: &ObjectMeta, resource: &Resource) -> Vec<Vec<OwnedStep>> {
     let mut paths: Vec<_> = (0..metadata.depends_on.len()).map(|at| FieldAt::dependency(at).path()).collect();
     paths.extend(resource.further_places());
@@ -44,9 +43,9 @@ pub(crate) fn places(metadata: &ObjectMeta, resource: &Resource) -> Vec<Vec<Owne
     paths
 }
 
-/// The content that running pods depend on, by what names it: not by where it lies, so that a secret
-/// may move, without registry logins, which only the next pull needs, and without the cluster's identity, which is
-/// encrypted anew for each new node.
+/// Returns the content that running pods depend on, identified by the reference to it and not by its location, so
+/// that a secret may move. Leaves out registry logins, which only the next pull needs, and the cluster identity,
+/// which is encrypted again for each new node.
 pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(ContentRef, &'f str, bool)> {
     if files.is_empty() {
         return Vec::new();
@@ -57,7 +56,7 @@ pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(ContentRef, &'
         .filter(|used| !used.is_login && used.what != ContentRef::ClusterIdentity)
         .filter_map(|used| {
             let (_, blob) = of_content(files, &used.what)?;
-            // A file is mounted otherwise than a folder with this file alone.
+            // A single file is mounted differently from a folder that holds only this file.
             Some((used.what, blob.digest.as_str(), blob.kind == BlobKind::Folder))
         })
         .collect();

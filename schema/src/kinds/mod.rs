@@ -1,5 +1,5 @@
-//! The kinds a manifest may have, a folder each. What a kind says of itself is in its `descriptor.rs`; the list
-//! below, once for all, makes of that the enums and whatever asks an object of any kind.
+//! The kinds of objects, a folder each. Every kind describes itself in its `descriptor.rs`; the list below
+//! generates the enums and the dispatch over kinds.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::files::ContentUse;
 use crate::meta::ObjectMeta;
 use crate::violation::OwnedStep;
 
-/// Passes every kind with its spec to the macro `$make`, in the order in which objects are applied.
+/// Calls the macro `$make` with every kind and its spec, in the order in which objects are applied.
 macro_rules! kinds {
     ($make:ident) => {
         $make! {
@@ -22,7 +22,7 @@ macro_rules! kinds {
             Cluster cluster::ClusterSpec,
             /// Labels, taints and cordon for a node that an agent registered.
             Node node::NodeSpec,
-            /// Texts and files for pods, beside their images.
+            /// Text values and files for pods, separate from their images.
             ConfigMap config_map::ConfigMapSpec,
             /// A Python or container function.
             Function function::FunctionSpec,
@@ -30,13 +30,13 @@ macro_rules! kinds {
             Service service::ServiceSpec,
             /// A group of containers on one node.
             Pod pod::PodSpec,
-            /// A number of equal pods.
+            /// A number of identical pods.
             ReplicaSet replica_set::ReplicaSetSpec,
-            /// One pod on every node that fits.
+            /// A pod on every eligible node.
             DaemonSet daemon_set::DaemonSetSpec,
-            /// Scales a workload by its use.
+            /// Scales a workload by its resource usage.
             HorizontalPodAutoscaler horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec,
-            /// Host and paths to services.
+            /// A host whose paths lead to services and functions.
             Dns dns::DnsSpec,
             /// A state machine over functions.
             Workflow workflow::WorkflowSpec,
@@ -81,14 +81,14 @@ use trigger::Trigger;
 macro_rules! define_resource {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
         impl Kind {
-            /// What all objects of the kind have in common.
+            /// Returns the properties that all objects of the kind share.
             pub fn descriptor(self) -> &'static Descriptor {
                 match self {
                     $(Kind::$kind => const { &<$module::$spec as KindSpec>::DESCRIPTOR },)*
                 }
             }
 
-            /// Does with the kind's type what `of` does with any.
+            /// Calls `visitor` with the spec type of this kind.
             pub(crate) fn visit<V: SpecVisitor>(self, visitor: V) -> V::Output {
                 match self {
                     $(Kind::$kind => visitor.visit::<$module::$spec>(|spec| Resource::$kind(Arc::new(spec))),)*
@@ -96,8 +96,8 @@ macro_rules! define_resource {
             }
         }
 
-        /// A kind with its spec, written as the two fields `kind` and `spec`. Shared, so that the largest
-        /// spec does not make them all large.
+        /// A kind with its spec, serialized as the two fields `kind` and `spec`. Specs are behind [`Arc`], so that
+        /// the largest spec does not make every value large.
         #[derive(Debug, Clone, Serialize)]
         #[serde(tag = "kind", content = "spec")]
         pub enum Resource {
@@ -105,7 +105,7 @@ macro_rules! define_resource {
         }
 
         impl PartialEq for Resource {
-            /// Of one allocation, which equal pods share, nothing is compared.
+            /// Specs in the same allocation, as equal pods have, are equal without a comparison.
             fn eq(&self, other: &Self) -> bool {
                 match (self, other) {
                     $((Resource::$kind(one), Resource::$kind(other)) => {
@@ -117,14 +117,15 @@ macro_rules! define_resource {
         }
 
         impl Resource {
-            /// The kind.
+            /// Returns the kind.
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Resource::$kind(_) => Kind::$kind,)*
                 }
             }
 
-            /// What runs of it is stopped and started anew as `after` says; see [`KindSpec::is_replaced_by`].
+            /// True if everything that runs for this object must be stopped and restarted for `after`; see
+            /// [`KindSpec::is_replaced_by`].
             pub fn is_replaced_by(&self, after: &Self) -> bool {
                 match (self, after) {
                     $((Resource::$kind(before), Resource::$kind(after)) => before.is_replaced_by(after),)*
@@ -139,7 +140,7 @@ macro_rules! define_resource {
                 }
             }
 
-            /// See [`Links::exclusives`]; and the host ports of its pods, if there are to be any.
+            /// See [`Links::exclusives`]; adds the host ports of the object's pods, unless their number is 0.
             pub fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
                 let own = match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.exclusives)(spec, metadata),)*
@@ -149,7 +150,7 @@ macro_rules! define_resource {
                 own.into_iter().chain(ports.into_iter().flatten()).collect()
             }
 
-            /// See [`Links::files`]; and those of its pods.
+            /// See [`Links::files`]; adds those of the object's pods.
             pub fn files(&self) -> Vec<ContentUse> {
                 let own = match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.files)(spec),)*
@@ -166,7 +167,7 @@ macro_rules! define_resource {
                 }
             }
 
-            /// See [`Links::further_places`]; and those of the host ports of its pods.
+            /// See [`Links::further_places`]; adds those of the host ports of the object's pods.
             pub fn further_places(&self) -> Vec<Vec<OwnedStep>> {
                 let own = match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.further_places)(spec),)*
@@ -196,21 +197,21 @@ macro_rules! define_resource {
 
 kinds!(define_resource);
 
-/// Something to do with the type of a kind's spec.
+/// An operation on the spec type of a kind.
 pub(crate) trait SpecVisitor {
-    /// What comes of it.
+    /// Result of the operation.
     type Output;
 
-    /// Does it. `resource` makes a resource of a spec.
+    /// Runs the operation for `S`. `resource` wraps a spec in a resource.
     fn visit<S: KindSpec>(self, resource: fn(S) -> Resource) -> Self::Output;
 }
 
 impl Resource {
-    /// Reads the `spec` of a kind. Specs are read from JSON values alone: each further deserializer would be
+    /// Reads the `spec` of a kind. Specs are read from JSON values only, because each further deserializer would be
     /// compiled for every type of every kind.
     ///
     /// # Errors
-    /// The value is no such spec.
+    /// Fails if the value is not a spec of this kind.
     pub fn from_json(kind: Kind, spec: serde_json::Value) -> Result<Self, serde_json::Error> {
         struct Read(serde_json::Value);
         impl SpecVisitor for Read {
@@ -223,7 +224,7 @@ impl Resource {
         kind.visit(Read(spec))
     }
 
-    /// What starts runs of it by itself; kinds that do not run have none.
+    /// Returns the triggers that start runs of this object; empty for kinds that do not run.
     pub fn triggers(&self) -> &[Trigger] {
         match self {
             Resource::Workflow(spec) => &spec.triggers,
@@ -243,24 +244,24 @@ impl Resource {
 }
 
 impl Kind {
-    /// The `apiVersion` that an object of this kind carries.
+    /// Returns the `apiVersion` of objects of this kind.
     pub fn api_version(self) -> &'static str {
         self.descriptor().api_version
     }
 
-    /// Objects of this kind belong to no namespace; they lie under [`crate::meta::DEFAULT_NAMESPACE`].
+    /// True if objects of this kind belong to no namespace; they are stored under [`crate::meta::DEFAULT_NAMESPACE`].
     pub fn is_cluster_scoped(self) -> bool {
         !self.descriptor().is_namespaced
     }
 
-    /// What it is called on a command line, the plural first.
+    /// Returns the names of this kind on a command line, the plural first.
     pub fn names(self) -> impl Iterator<Item = String> {
         let Descriptor { plural, short_names, .. } = self.descriptor();
         let full = [(*plural).to_owned(), self.as_str().to_ascii_lowercase()];
         full.into_iter().chain(short_names.iter().map(|name| (*name).to_owned()))
     }
 
-    /// The name that is quickest to type.
+    /// Returns the name that is quickest to type.
     pub fn short_name(self) -> String {
         self.descriptor()
             .short_names
@@ -268,7 +269,7 @@ impl Kind {
             .map_or_else(|| self.as_str().to_ascii_lowercase(), |name| (*name).to_owned())
     }
 
-    /// The kind that older manifests call so.
+    /// Returns the kind that older manifests call `word`.
     pub(crate) fn of_older_word(word: &str) -> Option<Self> {
         Kind::ALL.into_iter().find(|kind| kind.descriptor().older.words.contains(&word))
     }

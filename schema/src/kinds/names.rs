@@ -1,25 +1,25 @@
-//! The spellings of names that Kubernetes checks, in its own words, so that a search finds them.
+//! Formats of names that Kubernetes validates. Messages use its wording, so that a search finds them.
 
-/// How objects of a kind may be called.
+/// Format of the names of a kind's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameForm {
-    /// A DNS label: the name becomes a DNS name.
+    /// A DNS label, because the name becomes a DNS name.
     Label,
-    /// Labels joined by dots, at most 63 characters; with upper case and `_` a warning.
+    /// Labels joined by dots, at most 63 characters; upper case and `_` give a warning.
     Short,
-    /// The same, at most 253 characters.
+    /// Same as `Short`, but at most 253 characters.
     Long,
-    /// The same, at most 233 characters: names of pods are made of it.
+    /// Same as `Short`, but at most 233 characters, because names of pods are derived from it.
     OfPods,
-    /// There is one object only, which has this name.
+    /// This name only, because there is at most one object.
     Only(&'static str),
 }
 
-/// What Kubernetes says of a malformed label.
+/// Kubernetes' message for a malformed label.
 pub const DNS_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', \
 and must start and end with an alphanumeric character, at most 63 characters";
 
-/// Longest name, label value and DNS label.
+/// Maximum length of names, label values and DNS labels.
 pub const NAME_MAX_CHARS: usize = 63;
 
 /// `[a-z0-9]([-a-z0-9]*[a-z0-9])?`, at most 63 characters.
@@ -34,14 +34,14 @@ pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_dns_label)
 }
 
-/// Longest name of an object that Kubernetes wants to be a DNS subdomain.
+/// Maximum length of object names that Kubernetes requires to be DNS subdomains.
 pub const SUBDOMAIN_MAX_CHARS: usize = 253;
 
-/// Longest name of a workload: its pods are called `<name>-<8 digits>-<number>`, and numbers have up to ten digits.
+/// Maximum length of workload names: pods are called `<name>-<8 digits>-<number>`, and numbers have up to ten digits.
 pub const WORKLOAD_NAME_MAX_CHARS: usize = SUBDOMAIN_MAX_CHARS - "-0123cdef-4294967295".len();
 
-/// The name of an object as Kubernetes checks most: DNS labels joined by dots, at most 253 characters in
-/// all. One label may be that long too.
+/// True for an object name in Kubernetes' most common format: DNS labels joined by dots, at most 253 characters in
+/// total. A single label may be that long too.
 pub fn is_subdomain_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     text.len() <= SUBDOMAIN_MAX_CHARS
@@ -55,7 +55,7 @@ pub fn is_name(text: &str) -> bool {
         && starts_and_ends_alphanumeric(text)
 }
 
-/// `name` or `prefix/name`, as keys of labels and annotations are. Says what is wrong.
+/// Checks for `name` or `prefix/name`, the format of label and annotation keys. The error describes the problem.
 pub fn check_qualified_name(text: &str) -> Result<(), &'static str> {
     let (prefix, name) = match text.rsplit_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -75,12 +75,12 @@ end with an alphanumeric character, at most 63 characters",
     Ok(())
 }
 
-/// A label's value: a name, or empty.
+/// True for a label value: a name, or empty.
 pub fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_name(text)
 }
 
-/// A port's name: `[a-z0-9]`, single `-` inside, at least one letter, at most 15 characters.
+/// True for a port name: `[a-z0-9]`, single `-` inside, at least one letter, at most 15 characters.
 pub fn is_port_name(text: &str) -> bool {
     text.len() <= 15
         && is_dns_label(text)
@@ -88,7 +88,7 @@ pub fn is_port_name(text: &str) -> bool {
         && text.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// `[-._a-zA-Z0-9]+`, at most 253 characters, and a file's name: keys of secrets and ConfigMaps.
+/// True for a key of a secret or ConfigMap: `[-._a-zA-Z0-9]+`, at most 253 characters, and valid as a file name.
 pub fn is_key(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=SUBDOMAIN_MAX_CHARS).contains(&text.len())

@@ -1,40 +1,40 @@
-//! A field that names another object.
+//! References between objects.
 
 use super::pod::PortReference;
 use crate::meta::ObjectRef;
 use crate::violation::{OwnedStep, field_path, indexed};
 
-/// One field that names another object.
+/// A field that names another object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference<'a> {
-    /// The field.
+    /// Location of the field.
     pub at: FieldAt,
-    /// What it names.
+    /// Object that the field names.
     pub target: ObjectRef,
-    /// The port of the target that it names, too.
+    /// Port of the target, if the reference names one too.
     pub port: Option<&'a PortReference>,
-    /// The target may be absent.
+    /// True if the target may be absent.
     pub is_optional: bool,
 }
 
-/// A field that names an object: short, since there may be a hundred thousand of them.
+/// Location of a field that names an object; compact, since there may be a hundred thousand of them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FieldAt {
-    /// These fields.
+    /// A path of fields.
     Fields(&'static [&'static str]),
-    /// An item of a list, and fields of it.
+    /// A field of a list item: path of the list, index, path within the item.
     Item(&'static [&'static str], usize, &'static [&'static str]),
-    /// Anything else.
+    /// Any other path.
     Steps(Vec<OwnedStep>),
 }
 
 impl FieldAt {
-    /// The item of `dependsOn`.
+    /// Returns the location of item `index` of `dependsOn`.
     pub fn dependency(index: usize) -> Self {
         Self::Item(&["metadata", "dependsOn"], index, &[])
     }
 
-    /// From the document's root.
+    /// Returns the path from the document's root.
     pub fn path(&self) -> Vec<OwnedStep> {
         match self {
             Self::Fields(fields) => field_path(fields),
@@ -45,7 +45,7 @@ impl FieldAt {
 }
 
 impl Reference<'_> {
-    /// The field that names the target's port: beside its name.
+    /// Returns the path of the field that names the target's port, next to the field with its name.
     pub fn port_path(&self) -> Vec<OwnedStep> {
         let mut path = self.at.path();
         path.pop();

@@ -1,20 +1,20 @@
-//! A folder or file of the manifest repository, as functions and jobs name it.
+//! Validation of paths in the manifest repository, as functions and jobs name them.
 
 use crate::violation::{Findings, Path, rules};
 
-/// Longest path, as Linux' PATH_MAX.
+/// Maximum length of a path, Linux' PATH_MAX.
 const PATH_MAX_BYTES: usize = 4096;
 
-/// What to do about the path of a folder.
+/// Help text for the path of a folder.
 const FOLDER: &str =
     "put the folder into this repository and write its path from the root, for example `functions/hello`";
 
-/// Checks the path of a folder that starts at the root of the repository and stays in it.
+/// Checks that the path of a folder starts at the root of the repository and stays inside.
 pub(super) fn check(path: &str, at: &Path<'_>, findings: &mut Findings) {
     check_with(path, FOLDER, at, findings);
 }
 
-/// The same of another sort of file; `help` says what to do.
+/// Same as `check`, with a `help` text for paths that are not folders.
 pub(super) fn check_with(path: &str, help: &str, at: &Path<'_>, findings: &mut Findings) {
     let why = if path.is_empty() {
         "Required value: the path is empty".to_owned()

@@ -1,7 +1,7 @@
-//! Is a document meant as a manifest?
+//! Decides whether a document is meant as a manifest.
 //!
-//! A manifest with a typo must never pass for a file of another sort: its objects would be pruned.
-//! So any document with `kind`, or with two of the four words that every manifest has, is one.
+//! A manifest with a typo must never pass for another sort of file: its objects would be pruned. So any document
+//! with `kind`, or with two of the four top-level fields, counts as a manifest.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,25 @@ use super::shape;
 use crate::kinds::Kind;
 use crate::violation::rules;
 
-/// The top-level fields of every object.
+/// Top-level fields of every object.
 pub(crate) const TOP_LEVEL: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 
-/// What a document is taken for.
+/// Classification of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nothing but space and comments.
+    /// Only whitespace and comments.
     Empty,
-    /// Meant as an object, right or wrong.
+    /// Meant as an object, valid or not.
     Manifest,
-    /// Something else.
+    /// Anything else.
     Other,
 }
 
-/// What the document is taken for.
+/// Classifies a document.
 pub(crate) fn meaning(node: &Node) -> Meaning {
     match &node.value {
         Value::Scalar { .. } if node.is_null() => Meaning::Empty,
-        // `{"kind":"Pod",…}` with another first character is one long word.
+        // With another first character, `{"kind":"Pod",…}` is one long word.
         Value::Scalar { text, .. } if words_in(text) >= 2 => Meaning::Manifest,
         Value::Scalar { .. } => Meaning::Other,
         // A list of objects is a mistake (Kubernetes has no such form), but objects are meant.
@@ -41,7 +41,7 @@ pub(crate) fn meaning(node: &Node) -> Meaning {
     }
 }
 
-/// How many of the four words a text has.
+/// Counts the top-level fields that occur in a text.
 fn words_in(text: &str) -> usize {
     TOP_LEVEL.iter().filter(|word| text.contains(**word)).count()
 }
@@ -67,8 +67,8 @@ fn is_meant(node: &Node) -> bool {
         })
 }
 
-/// Which of the four words a key is, or is a likely misspelling of. `kind` and `spec` are so short that
-/// only their exact spelling (and another case) counts: `bind` and `specs` are words of other files.
+/// Returns the top-level field that a key is, or is likely a misspelling of. `kind` and `spec` are so short that
+/// only their exact spelling counts, in any case: `bind` and `specs` are words of other files.
 pub(crate) fn stands_for(key: &str) -> Option<&'static str> {
     TOP_LEVEL
         .into_iter()
@@ -76,9 +76,9 @@ pub(crate) fn stands_for(key: &str) -> Option<&'static str> {
         .or_else(|| nearest(key, ["apiVersion", "metadata"]))
 }
 
-/// A one-line manifest that became a comment or a `%` directive: with its first brace replaced, a whole object would be
-/// gone without a word. (Text in other shapes is caught by [`meaning`].) Comments that only speak of
-/// manifests have no braces and no colons; what stands in a block of text is no comment.
+/// Finds a one-line manifest that became a comment or a `%` directive: with its first brace replaced, a whole
+/// object would vanish silently. ([`meaning`] catches other shapes.) Comments that only mention manifests have no
+/// braces and no colons; lines in a block of text are no comments.
 pub(crate) fn vanished_manifest(text: &str, parsed: &Parsed) -> Option<Problem> {
     let mut suspects = (1u32..).zip(text.lines()).filter(|(_, line)| is_gone(line)).peekable();
     suspects.peek()?;
@@ -92,7 +92,7 @@ pub(crate) fn vanished_manifest(text: &str, parsed: &Parsed) -> Option<Problem> 
     )
 }
 
-/// Whether a line is a comment or directive that would be a manifest in flow style with another first character.
+/// True if a line is a comment or directive that would be a flow-style manifest with another first character.
 fn is_gone(line: &str) -> bool {
     let line = line.strip_prefix("---").unwrap_or(line).trim_start();
     let text = line.trim_start_matches(|c: char| !c.is_alphanumeric());
@@ -103,13 +103,13 @@ fn is_gone(line: &str) -> bool {
         && TOP_LEVEL.iter().filter(|word| has_key(text, word)).count() >= 2
 }
 
-/// Whether any word that every manifest has is a key somewhere in a text that can't be read.
+/// True if any top-level field occurs as a key in a text that can't be parsed.
 pub(crate) fn has_words_of_manifest(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     TOP_LEVEL.iter().any(|word| has_key(&text, word))
 }
 
-/// Whether `word` is somewhere followed by a colon, maybe with the end of its quotes before it.
+/// True if `word` is followed by a colon somewhere, possibly after a closing quote.
 fn has_key(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let rest = text[at + word.len()..].trim_start();
@@ -118,7 +118,7 @@ fn has_key(text: &str, word: &str) -> bool {
     })
 }
 
-/// The lines of all texts of several lines.
+/// Collects the lines of all multi-line texts.
 fn lines_of_blocks<'a>(node: &'a Node, lines: &mut BTreeSet<&'a str>) {
     match &node.value {
         Value::Scalar { text, .. } if text.contains('\n') => lines.extend(text.lines().map(str::trim)),
@@ -128,7 +128,7 @@ fn lines_of_blocks<'a>(node: &'a Node, lines: &mut BTreeSet<&'a str>) {
     }
 }
 
-/// A document without any mark of a manifest, in a file that has manifests.
+/// Reports a document without any mark of a manifest in a file that has manifests.
 pub(crate) fn stray(node: &Node) -> Problem {
     let mark = node.first_mark();
     if node.entries().is_none() {
@@ -138,7 +138,7 @@ pub(crate) fn stray(node: &Node) -> Problem {
         .help("add apiVersion, kind and metadata, or move it into a file of its own")
 }
 
-/// A document that is a list or a text.
+/// Reports a document that is a list or a text.
 pub(crate) fn not_an_object(node: &Node) -> Problem {
     let message = format!(
         "expected an object with apiVersion, kind, metadata and spec, found {}",
@@ -151,7 +151,7 @@ pub(crate) fn not_an_object(node: &Node) -> Problem {
     Problem::new(node.mark, &rules::NOT_A_MAPPING, message).help(help)
 }
 
-/// Kubernetes' `kind: List` is its items, if they are objects.
+/// Expands Kubernetes' `kind: List` to its items, if they are objects.
 pub(crate) fn expand_list(mut root: Root) -> Vec<Root> {
     let is_list = root.node.entry("kind").and_then(|entry| entry.value.text()) == Some("List");
     let Value::Mapping(entries) = &mut root.node.value else { return vec![root] };
@@ -161,7 +161,7 @@ pub(crate) fn expand_list(mut root: Root) -> Vec<Root> {
     if !is_list || items.is_empty() || !are_objects {
         return vec![root];
     }
-    // What was wrong in the text is reported once, with the first item.
+    // Problems of the text are reported once, with the first item.
     let (items, mut problems) = (std::mem::take(items), root.problems);
     items.into_iter().map(|node| Root { node, problems: std::mem::take(&mut problems) }).collect()
 }

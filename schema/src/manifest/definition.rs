@@ -1,5 +1,4 @@
-//! State machines on their own: documents without an envelope, as other tools of the Amazon States Language
-//! write them.
+//! Bare state machines: documents without an envelope, as other tools of the Amazon States Language write them.
 
 use std::sync::Arc;
 
@@ -13,17 +12,17 @@ use crate::meta::DEFAULT_NAMESPACE;
 use crate::object::Object;
 use crate::violation::{Violation, rules};
 
-/// What the workflow of a bare document is called.
+/// Name of the workflow in a bare document.
 pub const BARE_NAME: &str = "workflow";
 
 /// Loads a file whose documents without a `kind` are state machines: each is the spec of a Workflow named
-/// [`BARE_NAME`]. The extension says how it is written; without one that does, `{` at its beginning means JSON.
+/// [`BARE_NAME`]. The extension selects the format; without a known one, a leading `{` means JSON.
 pub fn load_definition(path: &str, bytes: &[u8]) -> ManifestFile {
     load_in(DEFAULT_NAMESPACE, path, bytes)
 }
 
-/// Gives a workflow that names a file by `definitionPath` the state machine that the file holds. What is wrong with that
-/// is reported at its place in the file, and then the workflow stays as it was.
+/// Fills in the state machine of a workflow that names a file by `definitionPath`. Violations are reported at their
+/// place in the file, and the workflow then stays unchanged.
 pub fn define(document: &mut Document, path: &str, bytes: &[u8]) -> Vec<Violation> {
     let Resource::Workflow(named) = &document.object.resource else { return Vec::new() };
     let ManifestFile { documents, mut violations, .. } = load_in(&document.reference.namespace, path, bytes);
@@ -74,7 +73,7 @@ fn load_in(namespace: &str, path: &str, bytes: &[u8]) -> ManifestFile {
         }
     }
     let mut loaded = load_parsed(path, parsed, None);
-    // Its own language's spelling is no older one.
+    // The language's own spelling is not an older one.
     loaded.violations.retain(|violation| {
         let is_of_language = violation.rule == rules::OLDER_SPELLING.id && violation.message.contains(KEYS);
         !is_of_language
@@ -82,7 +81,7 @@ fn load_in(namespace: &str, path: &str, bytes: &[u8]) -> ManifestFile {
     loaded
 }
 
-/// What has none of the envelope's fields. An empty document stays what it is.
+/// True if none of the envelope's fields is there. An empty document is not bare.
 fn is_bare(node: &Node) -> bool {
     let has = |key: &str| node.entry(key).is_some();
     !node.is_null() && !has("kind") && !has("apiVersion") && !has("metadata")

@@ -1,4 +1,4 @@
-//! One document to one object: envelope, schema walk, serde, defaults, `validate`.
+//! Turns one document into one object: envelope, schema walk, serde, defaults, `validate`.
 
 use serde::de::DeserializeOwned;
 
@@ -14,11 +14,11 @@ use crate::kinds::{Fields, Kind, KindSpec, Resource, SpecVisitor, links, metadat
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
 use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
 
-/// Longest part of an object's name that is reported with each of its violations: what Kubernetes takes.
+/// Longest part of an object's name that its violations show: Kubernetes' limit.
 const NAME_SHOWN: usize = 253;
 
-/// Loads a document of `file` that is meant as a manifest into `loaded`. Gives the number of violations
-/// that are too many to be kept.
+/// Loads a document of `file` that is meant as a manifest into `loaded`. Returns the number of violations beyond
+/// the limit, which are dropped.
 pub(crate) fn load(
     file: &str,
     root: Root,
@@ -28,7 +28,7 @@ pub(crate) fn load(
 ) -> usize {
     let Root { mut node, problems } = root;
     let mut problems = Problems::from(problems);
-    // Before the rewrite: it may move what was written first.
+    // Before the rewrite, which may move the first key.
     let line = node.first_mark().line;
     let is_rewritten = dialects::rewrite(&mut node, left, &mut problems);
     let object = object_name(&node);
@@ -53,7 +53,7 @@ pub(crate) fn load(
     left_out
 }
 
-/// Where the fields are that the checks across objects point at.
+/// Locates the fields that checks across objects point at.
 fn places(node: &Node, object: &DraftObject) -> Vec<Place> {
     let paths = links::places(&object.metadata, &object.resource);
     let place = |path: Vec<OwnedStep>| {
@@ -63,7 +63,8 @@ fn places(node: &Node, object: &DraftObject) -> Vec<Place> {
     paths.into_iter().map(place).collect()
 }
 
-/// The object as [`ObjectRef`](crate::meta::ObjectRef) shows it, as far as the document says it readably.
+/// Returns the object's name as [`ObjectRef`](crate::meta::ObjectRef) shows it, if the document has it in readable
+/// form.
 pub(super) fn object_name(node: &Node) -> Option<String> {
     let text = |node: &Node, key: &str| {
         let text = node.entry(key)?.value.text().filter(|text| !text.is_empty())?;
@@ -78,7 +79,7 @@ pub(super) fn object_name(node: &Node) -> Option<String> {
     Some(format!("{kind}/{namespace}/{}", text(metadata, "name")?))
 }
 
-/// `is_rewritten`: the older spellings could all be carried over.
+/// Reads an object. `is_rewritten`: every older spelling was carried over.
 fn read(node: &Node, is_rewritten: bool, problems: &mut Problems) -> Option<DraftObject> {
     let Value::Mapping(entries) = &node.value else {
         problems.push(classify::not_an_object(node));
@@ -88,7 +89,7 @@ fn read(node: &Node, is_rewritten: bool, problems: &mut Problems) -> Option<Draf
     kind.visit((kind, Reading { node, entries, is_rewritten, problems }))
 }
 
-/// What an object is read from.
+/// Parts of a document that an object is read from.
 struct Reading<'a> {
     node: &'a Node,
     entries: &'a [Entry],
@@ -96,7 +97,7 @@ struct Reading<'a> {
     problems: &'a mut Problems,
 }
 
-/// The document's kind, if it names a known one.
+/// Returns the document's kind, if it names a known one.
 fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Kind> {
     let Some(entry) = node.entry("kind") else {
         let typo = entries.iter().find(|entry| nearest(&entry.key, ["kind"]).is_some());
@@ -136,7 +137,7 @@ impl SpecVisitor for (Kind, Reading<'_>) {
         check_envelope(node, entries, kind, api_version, problems);
         let in_spec = Path::ROOT.field("spec");
         let at = if S::DESCRIPTOR.fields == Fields::AtTop { Path::ROOT } else { in_spec };
-        // Of a spec that could not be carried over, what `validate` finds would only follow from that.
+        // In a spec that could not be carried over, findings of `validate` would only follow from that.
         let mut faults = Faults::default();
         if !is_rewritten {
             faults.push(at.steps());
@@ -165,7 +166,7 @@ impl SpecVisitor for (Kind, Reading<'_>) {
     }
 }
 
-/// The spec as it is written.
+/// Reads the spec as written, without defaults.
 pub(super) fn spec<S: KindSpec>(
     node: &Node,
     kind: Kind,
@@ -181,7 +182,7 @@ pub(super) fn spec<S: KindSpec>(
     }
 }
 
-/// What stands beside the envelope's own fields.
+/// Returns the fields next to the envelope's own.
 fn own_fields(node: &Node) -> Node {
     const ENVELOPE: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
     let own =
@@ -189,7 +190,7 @@ fn own_fields(node: &Node) -> Node {
     Node { mark: node.mark, value: Value::Mapping(own.cloned().collect()) }
 }
 
-/// Top-level fields and apiVersion.
+/// Checks top-level fields and apiVersion.
 fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str, problems: &mut Problems) {
     let is_flat = kind.descriptor().fields == Fields::AtTop;
     let is_known = |key: &str| TOP_LEVEL.contains(&key) || is_flat && key != "status";
@@ -230,8 +231,8 @@ fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str,
     }
 }
 
-/// A top-level field as its type. Where the walk found mistakes, stand-ins take their place, so that
-/// the rest can be checked as well; `faults` says where.
+/// Reads a top-level field as its type. Stand-ins replace the mistakes that the walk finds, so that the rest can be
+/// checked as well; `faults` holds their places.
 fn section<T: DeserializeOwned>(
     node: &Node,
     name: &str,
@@ -252,7 +253,7 @@ fn section<T: DeserializeOwned>(
     typed(&entry.value, here, shapes, problems, faults)
 }
 
-/// A value as its type.
+/// Reads a value as its type.
 fn typed<T: DeserializeOwned>(
     value: &Node,
     here: Here<'_>,
@@ -266,14 +267,14 @@ fn typed<T: DeserializeOwned>(
     faults.append(walk.faults);
     serde_json::from_value(json?)
         .map_err(|error| {
-            // The walk knows all that serde checks; should it miss something, the file is still held.
+            // The walk knows all that serde checks; should it miss something, the file is still quarantined.
             problems.push(Problem::new(here.mark, &rules::WRONG_TYPE, format!("{}: {error}", here.path)));
         })
         .ok()
 }
 
-/// Whether a finding is only the echo of a mistake that was reported already: it speaks of the same value,
-/// of one around or inside it, or misses a name, or a way to it, that may have been mistyped.
+/// True if a finding merely echoes a mistake that was reported already: it concerns the same value, one around or
+/// inside it, or misses a name, or a way to it, that may have been mistyped.
 fn follows_from(faults: &Faults, finding: &Finding) -> bool {
     let misses_name = finding.rule == &rules::NOT_FOUND;
     let misses_way = [&rules::UNREACHABLE_STATE, &rules::NO_END].contains(&finding.rule);
@@ -283,12 +284,12 @@ fn follows_from(faults: &Faults, finding: &Finding) -> bool {
             && faults.any(|fault| may_declare(fault) || fault.iter().any(|step| is_one_of(step, &MACHINES)))
 }
 
-/// Lists whose items have names, and mappings that have them as keys.
+/// Lists whose items have names.
 const LISTS: [&str; 2] = ["volumes", "ports"];
 const MACHINES: [&str; 2] = ["states", "nodes"];
 
-/// The mistake may be in a list that gives names, or be a mistyped name of what gives some. The names of states stay
-/// whatever is wrong with one of them.
+/// True if the mistake may be in a list that declares names, or be a mistyped name of such a list. The names of
+/// states stay whatever is wrong with one of them.
 fn may_declare(fault: &[OwnedStep]) -> bool {
     fault.iter().any(|step| is_one_of(step, &LISTS))
         || fault.last().is_some_and(|step| is_one_of(step, &MACHINES))
@@ -304,7 +305,7 @@ fn is_one_of(step: &OwnedStep, names: &[&str]) -> bool {
     }
 }
 
-/// A finding by path as a problem by line.
+/// Turns a finding by path into a problem by line.
 fn located(node: &Node, finding: Finding) -> Problem {
     let Finding { at, on_key, rule, message, help } = finding;
     Problem { mark: node.locate(&at, on_key), rule, message, help }

@@ -1,4 +1,4 @@
-//! What a file becomes: objects that only lack where they came from, and what is wrong.
+//! Result of loading a file: objects without provenance, and violations.
 
 use std::sync::Arc;
 
@@ -9,42 +9,41 @@ use crate::meta::{ObjectMeta, ObjectRef};
 use crate::object::{Object, Provenance};
 use crate::violation::{OwnedStep, Severity, Violation};
 
-/// One file, read.
+/// A loaded file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ManifestFile {
-    /// The objects that are without errors, in the order of the file. If the file has errors, there may
-    /// be fewer than it means to declare: quarantine the file, do not apply them.
+    /// Objects without errors, in the order of the file. If the file has errors, there may be fewer than it means
+    /// to declare: quarantine the file, do not apply them.
     pub documents: Vec<Document>,
-    /// The objects that have errors, as far as their names can be read.
+    /// Objects with errors, as far as their names can be read.
     pub broken: Vec<BrokenDocument>,
-    /// All that is wrong or noteworthy, in the order of the file.
+    /// Violations, in the order of the file.
     pub violations: Vec<Violation>,
-    /// False: the file is none of ours, and was understood well enough to be sure. A file with errors
-    /// is always taken for a manifest.
+    /// False if the file is certainly not a manifest. A file with errors always counts as a manifest.
     pub is_manifest: bool,
-    /// It is the beginning of what it was, and ends within a document of that. Known only to who compares
-    /// commits.
+    /// True if the file is a truncated copy of its earlier content and ends within a document. Only code that
+    /// compares commits knows this.
     pub is_truncated: bool,
 }
 
-/// One object of a file.
+/// An object of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     /// Kind, namespace, name.
     pub reference: ObjectRef,
-    /// The object, defaults filled in.
+    /// The object, with defaults filled in.
     pub object: Arc<DraftObject>,
-    /// Files of the repository that it needs, once they were looked up.
+    /// Files of the repository that it needs, once they are looked up.
     pub files: Files,
-    /// The hash of its resource and files.
+    /// Hash of its resource and files.
     pub hash: String,
     /// 1-based line of the document's first key.
     pub line: u32,
-    /// Where the fields are that name other objects: what the kind says of its links.
+    /// Places of the fields that name other objects, as listed by the links of the kind.
     pub places: Vec<Place>,
 }
 
-/// An object that can't be used, but is named.
+/// An object with errors whose name is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenDocument {
     /// Kind, namespace, name.
@@ -54,14 +53,14 @@ pub struct BrokenDocument {
 }
 
 impl ManifestFile {
-    /// Whether the file must be quarantined.
+    /// True if the file must be quarantined.
     pub fn has_errors(&self) -> bool {
         self.violations.iter().any(|violation| violation.severity == Severity::Error)
     }
 }
 
 impl Document {
-    /// `object` at `line`, which needs no files.
+    /// Creates a document for `object` at `line`, which needs no files.
     pub(crate) fn new(mut object: DraftObject, line: u32, places: Vec<Place>) -> Self {
         let hash = object.hash();
         object.resource = pool::share(&hash, object.resource);
@@ -69,28 +68,28 @@ impl Document {
         Self { reference, object: Arc::new(object), files: Files::new(), hash, line, places }
     }
 
-    /// Line and column of a field that the kind keeps the place of; of the document for others.
+    /// Returns line and column of a field whose place is kept; of the document for other fields.
     pub fn place(&self, path: &[OwnedStep]) -> (u32, u32) {
         let found = self.places.iter().find(|place| place.path == path);
         found.map_or((self.line, 1), |place| (place.line, place.column))
     }
 }
 
-/// Where a field is in the file.
+/// Place of a field in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Which field, from the document's root.
+    /// The field, from the document's root.
     pub path: Vec<OwnedStep>,
-    /// 1-based.
+    /// 1-based line.
     pub line: u32,
-    /// 1-based, in characters.
+    /// 1-based column, in characters.
     pub column: u32,
 }
 
-/// An object without provenance and generation: all that its manifest says.
+/// An object without provenance and generation: the content of its manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftObject {
-    /// As Kubernetes spells it for the kind.
+    /// Version as Kubernetes spells it for the kind.
     pub api_version: String,
     /// Name, namespace, labels, annotations.
     pub metadata: ObjectMeta,
@@ -99,7 +98,7 @@ pub struct DraftObject {
 }
 
 impl DraftObject {
-    /// Kind, namespace and name.
+    /// Returns kind, namespace and name.
     pub fn reference(&self) -> ObjectRef {
         ObjectRef {
             kind: self.resource.kind(),
@@ -108,12 +107,12 @@ impl DraftObject {
         }
     }
 
-    /// The hash that the object will have if it needs no files: of its effective spec, without metadata.
+    /// Returns the hash that the object will have if it needs no files: of its effective spec, without metadata.
     pub fn hash(&self) -> String {
         Object::hash_of(&self.resource, &Files::new())
     }
 
-    /// The object as it goes into etcd if it needs no files.
+    /// Returns the object as stored in etcd if it needs no files.
     pub fn into_object(self, provenance: Provenance, generation: u64) -> Object {
         let hash = self.hash();
         let Self { api_version, metadata, resource } = self;

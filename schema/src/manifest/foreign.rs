@@ -1,4 +1,4 @@
-//! What Kubernetes has and Minik8s does not: tables for messages that know what the author meant.
+//! Parts of Kubernetes that Minik8s lacks: tables for messages that know what the author meant.
 
 const REMOVE: &str = "remove it";
 const BY_SERVER: &str = "a Kubernetes server sets it; remove it";
@@ -15,7 +15,7 @@ const NO_BALANCER: &str = "use type NodePort, which answers on every node, or ex
 const METRICS: &str = "metrics are of type Resource: cpu and memory";
 const RESOURCES: &str = "resources are cpu and memory";
 
-/// Type, fields of Kubernetes' type of the same role, what to do.
+/// Type, unsupported fields of its Kubernetes counterpart, advice.
 const FIELDS: &[(&str, &[&str], &str)] = &[
     (
         "ObjectMeta",
@@ -157,7 +157,7 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("ServiceReference", &["namespace"], "the service is one of the same namespace; remove it"),
 ];
 
-/// One word of those a field takes in Minik8s, one that only Kubernetes has, what to do.
+/// A value that Minik8s takes in a field, a value that only Kubernetes takes there, advice.
 const VALUES: &[(&str, &str, &str)] = &[
     ("ClusterIP", "LoadBalancer", NO_BALANCER),
     ("TCP", "SCTP", "use TCP or UDP"),
@@ -172,7 +172,7 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("RollingUpdate", "OnDelete", "use RollingUpdate: a push replaces pods, maxUnavailable of them at once"),
 ];
 
-/// Kinds of Kubernetes that people try, and what to use.
+/// Kinds of Kubernetes that people try, and their replacements.
 const KINDS: &[(&str, &str)] = &[
     ("CronJob", "use a Workflow with spec.triggers"),
     ("Ingress", "use a Dns object"),
@@ -186,19 +186,19 @@ const KINDS: &[(&str, &str)] = &[
     ("Kustomization", "put the rendered manifests into the repository, or list the file in `.minik8signore`"),
 ];
 
-/// What to do without the field `name` of the type `record`, if Kubernetes has it and Minik8s does not.
+/// Returns advice for the field `name` of the type `record`, if Kubernetes has it and Minik8s does not.
 pub(crate) fn field(record: &str, name: &str) -> Option<&'static str> {
     let (_, _, help) = FIELDS.iter().find(|(owner, names, _)| *owner == record && names.contains(&name))?;
     Some(*help)
 }
 
-/// What to use instead of Kubernetes' value `value`, where Minik8s takes `words`.
+/// Returns advice for Kubernetes' value `value`, where Minik8s takes `words`.
 pub(crate) fn value(words: &[String], value: &str) -> Option<&'static str> {
     let takes = |known: &str| words.iter().any(|word| word == known);
     VALUES.iter().find(|(known, foreign, _)| *foreign == value && takes(known)).map(|(.., help)| *help)
 }
 
-/// What to use instead of a kind of Kubernetes, named as on a command line: in any case, also several.
+/// Returns a kind of Kubernetes and its replacement, by its name as on a command line: in any case, also plural.
 pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
     let (name, short) = (name.to_ascii_lowercase(), [("sts", "statefulset"), ("ing", "ingress")]);
     let name = short.iter().find(|(short, _)| *short == name).map_or(name.as_str(), |(_, long)| long);
@@ -209,7 +209,7 @@ pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
     KINDS.iter().find(|(kind, _)| *kind != "List" && is_it(kind)).copied()
 }
 
-/// What to use instead of Kubernetes' kind `name`.
+/// Returns the replacement for Kubernetes' kind `name`.
 pub(crate) fn kind(name: &str) -> Option<&'static str> {
     KINDS.iter().find(|(kind, _)| *kind == name).map(|(_, help)| *help)
 }

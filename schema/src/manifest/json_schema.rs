@@ -1,7 +1,7 @@
 //! JSON Schema (draft 2020-12) of whole manifests, for editors, `minik8s schema` and `minik8s explain`.
 //!
-//! The Rust types say it all; here their schemas are put together and made plain. They describe what one
-//! should write: the loader also takes older spellings, numbers where text is wanted, and null for absent.
+//! Combines and simplifies the schemas of the Rust types. They describe the recommended form: the loader also takes
+//! older spellings, numbers where text is wanted, and null for absent.
 
 use schemars::{Schema, SchemaGenerator, schema_for};
 use serde_json::{Map, Value as Json, json};
@@ -13,7 +13,7 @@ use crate::meta::ObjectMeta;
 /// A number with an optional suffix, as [`crate::quantity`] reads it.
 const QUANTITY: &str = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][0-9]+)?$";
 
-/// The schema of a kind's manifest.
+/// Returns the schema of a kind's manifest.
 pub fn of(kind: Kind) -> Json {
     let mut generator = SchemaGenerator::default();
     let mut whole = manifest(kind, &mut generator);
@@ -21,7 +21,7 @@ pub fn of(kind: Kind) -> Json {
     sorted(whole)
 }
 
-/// The schema of a manifest of any kind.
+/// Returns the schema of a manifest of any kind.
 pub fn any() -> Json {
     let mut generator = SchemaGenerator::default();
     let manifests: Vec<(Kind, Json)> =
@@ -40,13 +40,13 @@ pub fn any() -> Json {
     sorted(whole)
 }
 
-/// A schema as text: keywords in the order in which people read them, the rest in the order of names.
+/// Formats a schema as text: keywords in the order in which people read them, the rest in the order of names.
 pub fn text(schema: &Json) -> String {
     let schema = Schema::try_from(schema.clone()).expect("a schema is an object");
     serde_json::to_string_pretty(&schema).expect("JSON has only text keys") + "\n"
 }
 
-/// What a kind is, in a sentence.
+/// Returns a one-sentence description of a kind.
 pub fn description(kind: Kind) -> String {
     let kinds = schema_for!(Kind);
     let branches = kinds.get("oneOf").and_then(Json::as_array);
@@ -54,7 +54,7 @@ pub fn description(kind: Kind) -> String {
     branch.and_then(|branch| branch["description"].as_str()).unwrap_or_default().to_owned()
 }
 
-/// Name of a kind's whole manifest among the definitions; no type has this name.
+/// Returns the name of a kind's whole manifest among the definitions; no type has this name.
 fn definition(kind: Kind) -> String {
     format!("{kind}Manifest")
 }
@@ -96,15 +96,14 @@ fn manifest(kind: Kind, generator: &mut SchemaGenerator) -> Json {
     whole
 }
 
-/// Adds what all of it needs: the dialect and the definitions.
+/// Adds the dialect and the definitions.
 fn finish(whole: &mut Json, mut generator: SchemaGenerator) {
     whole["$schema"] = Json::from("https://json-schema.org/draft/2020-12/schema");
     whole["$defs"] = Json::Object(generator.take_definitions(true));
     plain(whole);
 }
 
-/// Rewrites what schemars writes for Rust types into what says the same to a person and to any
-/// validator.
+/// Rewrites schemars' output for Rust types into an equivalent that people and any validator understand.
 fn plain(schema: &mut Json) {
     match schema {
         Json::Array(items) => items.iter_mut().for_each(plain),
@@ -113,12 +112,12 @@ fn plain(schema: &mut Json) {
             without_formats(keys);
             let is_empty =
                 |value: &Json| value.is_null() || value == "" || *value == json!([]) || *value == json!({});
-            // The field by which variants are distinguished has no place for a comment in Rust.
+            // Rust has no place for a comment on the field that distinguishes variants.
             if let Some(word) = keys.get("const").cloned() {
                 let text = format!("Which sort it is: `{}`.", word.as_str().unwrap_or_default());
                 keys.entry("description").or_insert(Json::from(text));
             }
-            // "Nothing" is what absence says anyway.
+            // An empty default is the same as absence.
             if keys.get("default").is_some_and(is_empty) {
                 keys.remove("default");
             }
@@ -130,10 +129,10 @@ fn plain(schema: &mut Json) {
     }
 }
 
-/// `Option<T>` is T: one leaves the field out.
+/// Rewrites `Option<T>` to `T`: the field is simply left out.
 fn without_null(keys: &mut Map<String, Json>) {
     if keys.get("format").and_then(Json::as_str) == Some("nullable") {
-        // Here null says something: Amazon's `"ResultPath": null`.
+        // Here null has a meaning: Amazon's `"ResultPath": null`.
         keys.remove("format");
         return;
     }
@@ -157,7 +156,7 @@ fn without_null(keys: &mut Map<String, Json>) {
     }
 }
 
-/// Formats of Rust's integers and of our quantities as bounds and patterns.
+/// Rewrites formats of Rust's integers and of our quantities to bounds and patterns.
 fn without_formats(keys: &mut Map<String, Json>) {
     let bounds = match keys.get("format").and_then(Json::as_str) {
         Some("cpu-quantity" | "memory-quantity") => {
@@ -182,7 +181,7 @@ fn without_formats(keys: &mut Map<String, Json>) {
     }
 }
 
-/// The same in the order of names, whatever map serde_json was built with.
+/// Sorts keys by name, whatever map serde_json was built with.
 fn sorted(value: Json) -> Json {
     match value {
         Json::Object(keys) => {
@@ -199,7 +198,7 @@ fn sorted(value: Json) -> Json {
 mod tests {
     use super::*;
 
-    /// Calls `look` on every schema within, with the way to it.
+    /// Calls `look` on every subschema, with its path.
     fn each(schema: &Json, at: &str, look: &mut impl FnMut(&str, &Map<String, Json>)) {
         match schema {
             Json::Object(keys) => {
@@ -222,7 +221,7 @@ mod tests {
         each(&any, "", &mut |at, keys| {
             for (name, field) in keys.get("properties").and_then(Json::as_object).into_iter().flatten() {
                 let text = field["description"].as_str().unwrap_or_default();
-                // What rustdoc alone understands is no text for people.
+                // Text that only rustdoc understands is no text for people.
                 if text.is_empty() || text.contains("::") || text.contains("[`") {
                     silent.push(format!("{at}/{name}: {text:?}"));
                 }

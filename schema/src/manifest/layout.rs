@@ -1,4 +1,4 @@
-//! Where the fields of a file's documents are written, for messages about them.
+//! Places of the fields of a file's documents, for messages about them.
 
 use super::classify::expand_list;
 use super::dialects;
@@ -10,18 +10,18 @@ use crate::violation::OwnedStep;
 /// The documents of a file, each key and value with its place.
 #[derive(Debug, Clone, Default)]
 pub struct Layout {
-    /// By the line of the document's first key, with older spellings rewritten.
+    /// Documents by the line of their first key, with older spellings rewritten.
     documents: Vec<(u32, Node)>,
 }
 
 impl Layout {
-    /// Of a file that is not loaded. Empty if it can't be read.
+    /// Reads the layout of a file that is not loaded. Empty if it can't be read.
     pub fn read(path: &str, bytes: &[u8]) -> Self {
         let (Ok(text), Some(format)) = (text::read(bytes), Format::of(path)) else { return Self::default() };
         let parsed = parse(format, text);
         let (mut left, mut layout) = (parsed.left, Self::default());
         for mut root in parsed.roots.into_iter().flat_map(expand_list) {
-            // Before the rewrite, as in a document that is loaded.
+            // Before the rewrite, as for a document that is loaded.
             let line = root.node.first_mark().line;
             dialects::rewrite(&mut root.node, &mut left, &mut Problems::default());
             layout.add(line, root.node);
@@ -33,16 +33,16 @@ impl Layout {
         self.documents.push((line, node));
     }
 
-    /// The place of a field: 1-based line and column, in characters. `line` is that of the document's
-    /// first key, as [`Document::line`](super::Document::line) has it. None if there is no document;
-    /// the nearest place that is written if the field is a default.
+    /// Returns the place of a field: 1-based line and column, in characters. `line` is that of the document's first
+    /// key, as in [`Document::line`](super::Document::line). `None` if there is no such document; the nearest
+    /// written place if the field is a default.
     pub fn find(&self, line: u32, field: &[OwnedStep]) -> Option<(u32, u32)> {
         let (_, node) = self.documents.iter().find(|(first, _)| *first == line)?;
         let Mark { line, column } = node.locate(field, false);
         Some((line, column))
     }
 
-    /// The same of a file of one document.
+    /// Returns the place of a field in a file of one document.
     pub fn place(&self, field: &[OwnedStep]) -> Option<(u32, u32)> {
         self.find(self.documents.first()?.0, field)
     }

@@ -1,8 +1,8 @@
-//! YAML or JSON bytes to typed objects with file, line and column.
+//! Loads YAML or JSON bytes into typed objects with file, line and column.
 //!
-//! Reads one file's bytes, decides whether it is a manifest and what is wrong with it, writes nothing.
-//! One direction: bytes, text, nodes that know their line, documents meant as manifests, the walk along
-//! the kind's schema, the typed spec, its defaults, its `validate`. All violations come in one run.
+//! Reads one file's bytes, decides whether it is a manifest and what is wrong with it, writes nothing. One
+//! direction: bytes, text, nodes that know their line, documents meant as manifests, the walk along the kind's
+//! schema, the typed spec, its defaults, its `validate`. One run reports all violations.
 
 mod classify;
 mod definition;
@@ -35,25 +35,25 @@ use parse::node::{Mark, Problem, Root};
 use parse::{Format, parse, text};
 use problems::{KEPT_MAX, violation};
 
-/// Whether a file of this name can be a manifest: `.yaml`, `.yml` or `.json`, but no file of SOPS.
+/// True if a file of this name can be a manifest: `.yaml`, `.yml` or `.json`, but no file of SOPS.
 pub fn is_manifest_path(path: &str) -> bool {
     Format::of(path).is_some() && !is_sops(path)
 }
 
-/// Loads one file. `path` is relative to the repository and names the file in violations; its extension
-/// says how it is written. Never panics, whatever the bytes.
+/// Loads one file. `path` is relative to the repository and names the file in violations; its extension selects the
+/// format. Never panics, whatever the bytes.
 pub fn load_file(path: &str, bytes: &[u8]) -> ManifestFile {
     or_foreign(path, bytes, load_keeping(path, bytes, None))
 }
 
-/// As [`load_file`], and keeps where everything in the file is.
+/// Like [`load_file`], and keeps the place of everything in the file.
 pub fn load_file_with_layout(path: &str, bytes: &[u8]) -> (ManifestFile, Layout) {
     let mut layout = Layout::default();
     let loaded = load_keeping(path, bytes, Some(&mut layout));
     (or_foreign(path, bytes, loaded), layout)
 }
 
-/// What is wrong with the text of a file, whatever it is meant to be.
+/// Rules about the text of a file, whatever it is meant to be.
 const OF_TEXT: [&Rule; 8] = [
     &rules::YAML_SYNTAX,
     &rules::JSON_SYNTAX,
@@ -65,9 +65,9 @@ const OF_TEXT: [&Rule; 8] = [
     &rules::TOO_MANY_DOCUMENTS,
 ];
 
-/// A file of another program's folder (`.vscode/settings.json`) that can't be read and has none of the words of a
-/// manifest is that program's, and holds up nothing. If live objects came from it, that they are missing is found
-/// where files are looked at together.
+/// Treats an unreadable file in another program's folder (`.vscode/settings.json`) as that program's if it has none
+/// of the words of a manifest: it holds up nothing. If live objects came from it, the checks across files find that
+/// they are missing.
 fn or_foreign(path: &str, bytes: &[u8], loaded: ManifestFile) -> ManifestFile {
     if !path.split('/').any(|part| part.starts_with('.')) {
         return loaded;
@@ -117,7 +117,7 @@ fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> M
             Meaning::Manifest => {
                 left_out += document::load(path, root, &mut left, &mut loaded, layout.as_deref_mut());
             }
-            // Beside manifests, a document of another sort is one whose kind was lost.
+            // Next to manifests, a document of another sort is one whose kind was lost.
             Meaning::Other if any_manifest => {
                 let problem = classify::stray(&root.node);
                 loaded.violations.push(violation(path, problem, None));
@@ -139,8 +139,8 @@ fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> M
     loaded
 }
 
-/// Keeps the first of very many, errors before all: what is left out never lets a file pass. Gives how
-/// many are left out.
+/// Keeps the first of very many, errors before all: dropping some never lets a file pass. Returns the number of
+/// dropped ones.
 fn keep_first(violations: &mut Vec<Violation>) -> usize {
     let left_out = violations.len().saturating_sub(limits::VIOLATIONS_MAX);
     if left_out > 0 {
@@ -150,7 +150,7 @@ fn keep_first(violations: &mut Vec<Violation>) -> usize {
     left_out
 }
 
-/// A file of which nothing can be used.
+/// Returns a file that is entirely unusable.
 fn broken(path: &str, problem: Problem) -> ManifestFile {
     let violations = vec![violation(path, problem, None)];
     ManifestFile { violations, is_manifest: true, ..ManifestFile::default() }

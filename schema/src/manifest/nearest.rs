@@ -1,6 +1,6 @@
-//! The nearest known word to one that is unknown.
+//! Finds the known word nearest to an unknown one.
 
-/// The candidate that a person most likely meant, if any is near enough.
+/// Returns the candidate that a person most likely meant, if any is near enough.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     // A third of the word may be wrong: `conatiners` is `containers`, `foo` is nothing.
@@ -16,7 +16,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// `did you mean `x`?`, else what there is.
+/// Returns ``did you mean `x`?``, else the known candidates.
 pub fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> String {
     match nearest(word, candidates.clone()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
@@ -24,11 +24,11 @@ pub fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str> 
     }
 }
 
-/// `a`, `b`, `c`, with an end for long lists.
+/// Formats words as `a`, `b`, `c`, cut off for long lists.
 pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     // Twelve fit one line of a terminal; the longest enum has eight.
     const SHOWN: usize = 12;
-    // The longest name that is none by mistake.
+    // The longest name that is not a mistake.
     const WORD_SHOWN: usize = 63;
     let words: Vec<&str> = words.into_iter().collect();
     let shown = |word: &&str| match word.char_indices().nth(WORD_SHOWN) {

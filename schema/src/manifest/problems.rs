@@ -1,4 +1,4 @@
-//! What was found wrong in one document, bounded: a file may be nothing but mistakes.
+//! Problems found in one document, bounded: a file may be nothing but mistakes.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -7,12 +7,12 @@ use super::parse::limits::{self, VIOLATIONS_MAX};
 use super::parse::node::{Mark, Problem};
 use crate::violation::{OwnedStep, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 
-/// Most problems that are kept of a document, of errors and of others each: more than are reported, since the
-/// first of the file are reported, and they are found in another order.
+/// Most problems kept of a document, for errors and for others each: more than are reported, since the first of the
+/// file are reported, and they are found in another order.
 pub(crate) const KEPT_MAX: usize = 2 * VIOLATIONS_MAX;
 
-/// Problems in the order in which they were found. Of very many, the first are kept and the others
-/// counted; others than errors never take the place of one.
+/// Problems in the order in which they were found. Only the first are kept, the others counted; errors are never
+/// dropped in favor of others.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     kept: Vec<Problem>,
@@ -30,7 +30,7 @@ impl Problems {
         }
     }
 
-    /// Takes over all of `from`, also what it has only counted.
+    /// Adds all of `from`, including those only counted.
     pub(crate) fn append(&mut self, from: Problems) {
         let (errors, others) = (self.errors + from.errors, self.others + from.others);
         from.kept.into_iter().for_each(|problem| self.push(problem));
@@ -41,7 +41,7 @@ impl Problems {
         self.errors > 0
     }
 
-    /// Those that were kept, and how many were not.
+    /// Returns the kept problems, and the number of dropped ones.
     pub(crate) fn into_parts(self) -> (Vec<Problem>, usize) {
         let left_out = (self.errors + self.others).saturating_sub(self.kept.len());
         (self.kept, left_out)
@@ -56,7 +56,7 @@ impl From<Vec<Problem>> for Problems {
     }
 }
 
-/// Where mistakes are: what is found near one only follows from it.
+/// Places of mistakes: findings near one only follow from it.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     at: BTreeSet<Vec<OwnedStep>>,
@@ -77,13 +77,13 @@ impl Faults {
         from.at.into_iter().for_each(|at| self.push(at));
     }
 
-    /// Whether a mistake is at a place that is `meant`.
+    /// True if a mistake is at a place that is `meant`.
     pub(crate) fn any(&self, meant: impl Fn(&[OwnedStep]) -> bool) -> bool {
         self.is_full || self.at.iter().any(|at| meant(at))
     }
 
-    /// Whether a mistake is at this place, around it or inside it. Where there are too many mistakes, not all of their
-    /// places are known are everywhere.
+    /// True if a mistake is at this place, around it or inside it. If there are too many mistakes to keep their
+    /// places, every place counts.
     pub(crate) fn are_near(&self, place: &[OwnedStep]) -> bool {
         let inside = || {
             let from = (Bound::Included(place), Bound::Unbounded);
@@ -94,7 +94,7 @@ impl Faults {
     }
 }
 
-/// The problem as it is shown, with its file.
+/// Turns a problem into a violation of the file.
 pub(crate) fn violation(file: &str, problem: Problem, object: Option<&str>) -> Violation {
     let Problem { mark: Mark { line, column }, rule, message, help } = problem;
     Violation {
@@ -109,7 +109,7 @@ pub(crate) fn violation(file: &str, problem: Problem, object: Option<&str>) -> V
     }
 }
 
-/// The rule of an object that is larger than what goes under one key.
+/// Reports an object that is larger than what fits under one key.
 pub(crate) fn object_too_large(mark: Mark, bytes: usize) -> Problem {
     let message = format!("the object has {bytes} bytes as JSON; the limit is {}", limits::OBJECT_MAX_BYTES);
     Problem::new(mark, &rules::TOO_LARGE, message)

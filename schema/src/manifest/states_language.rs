@@ -1,4 +1,4 @@
-//! What the Amazon States Language has and Minik8s does not, and what to do without it.
+//! Parts of the Amazon States Language that Minik8s lacks, and advice for each.
 
 const ONLY_JSON_PATH: &str =
     "JSONata is not read: write JSONPaths in inputPath, parameters, resultPath and so on";
@@ -6,7 +6,7 @@ const NO_VARIABLES: &str =
     "keep the value in the state's data: put it there with resultPath, read it with a path";
 const INLINE_MAP: &str = "a Map runs its items inline: let a task read the items, and use itemsPath";
 
-/// Any of these records, fields, what to do.
+/// Records (any if empty), unsupported fields, advice.
 const FIELDS: &Table = &[
     (&[], &["queryLanguage", "arguments", "output", "items", "condition"], ONLY_JSON_PATH),
     (&[], &["assign"], NO_VARIABLES),
@@ -15,7 +15,7 @@ const FIELDS: &Table = &[
     (&["Machine"], &["processorConfig"], "remove it: a Map runs its items inline"),
 ];
 
-/// Names that the rewriting of older spellings replaces, unless today's stands beside them.
+/// Names that the rewriting of older spellings replaces, unless today's name is there as well.
 const OTHER_NAMES: &Table = &[
     (&["MapState"], &["iterator"], "it is another name of itemProcessor: keep one of them"),
     (&["MapState"], &["parameters"], "it is another name of itemSelector: keep one of them"),
@@ -23,10 +23,10 @@ const OTHER_NAMES: &Table = &[
     (&["WorkflowSpec"], &["version"], "the version of the language is 1.0: remove it"),
 ];
 
-/// The records of workflows: the tables above speak of no others.
+/// Records of workflows; the tables above apply to no others.
 const RECORDS: &[&str] = &["WorkflowSpec", "Machine", "Rule", "Retrier", "Catcher"];
 
-/// What to write where the field `name` of the record is missing.
+/// Returns advice for a missing field `name` of the record.
 pub(crate) fn missing(record: &str, name: &str) -> Option<&'static str> {
     match (record, name) {
         ("TaskState", "function") => Some(
@@ -41,12 +41,12 @@ pub(crate) fn missing(record: &str, name: &str) -> Option<&'static str> {
 
 type Table = [(&'static [&'static str], &'static [&'static str], &'static str)];
 
-/// What to do instead of the field `name` of the record, if it is a part of the language that is not here.
+/// Returns advice for the field `name` of the record, if it is an unsupported part of the language.
 pub(crate) fn unsupported(record: &str, name: &str) -> Option<&'static str> {
     find(FIELDS, record, name)
 }
 
-/// What to do about the field `name` of the record, if it is another name of one that is here.
+/// Returns advice for the field `name` of the record, if it is another name of a supported one.
 pub(crate) fn other_name(record: &str, name: &str) -> Option<&'static str> {
     find(OTHER_NAMES, record, name)
 }

@@ -1,4 +1,4 @@
-//! The values of an object whose content travels by digest, read again from its manifest when a node asks for them.
+//! Values of an object whose content travels by digest, reread from its manifest when a node requests them.
 
 use super::document::{self, object_name};
 use super::parse::node::Node;
@@ -9,7 +9,7 @@ use crate::kinds::content::Values;
 use crate::kinds::{Kind, KindSpec, Resource, SpecVisitor};
 use crate::meta::ObjectRef;
 
-/// What the file `path` of these bytes says are the values of `object`; none if it has no such object with content.
+/// Returns the values of `object` in the file `path` with these bytes; `None` if it has no such object with content.
 pub fn values_of(path: &str, bytes: &[u8], object: &ObjectRef) -> Option<Values> {
     let parsed = parse(Format::of(path)?, text::read(bytes).ok()?);
     let (mut left, name) = (parsed.left, object.to_string());

@@ -1,4 +1,4 @@
-//! How much a secret may hold.
+//! Size limits of a secret.
 
-/// Most keys of one secret: each may become a file or a variable.
+/// Most keys of a secret: each may become a file or a variable.
 pub(super) const KEYS_MAX: usize = 1000;

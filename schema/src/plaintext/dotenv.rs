@@ -1,10 +1,10 @@
-//! Lines of `NAME=value`. Nothing is substituted: a `$` stands for itself.
+//! Parses lines of `NAME=value`. Nothing is substituted: a `$` stands for itself.
 
 use std::collections::BTreeMap;
 
 use super::bounds::KEYS_MAX;
 
-/// The values by name. The error names a line and none of its text.
+/// Returns the values by name. An error names a line and none of its text.
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut values = BTreeMap::new();
     for (number, line) in text.lines().enumerate().map(|(index, line)| (index + 1, line.trim())) {
@@ -31,8 +31,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
     Ok(values)
 }
 
-/// Single quotes keep all as it is, double quotes know `\n`, `\t`, `\"`, `\\` and `\$`; without quotes, ` #` begins a
-/// comment.
+/// Removes quotes: single quotes keep all as it is, double quotes know `\n`, `\t`, `\r`, `\"`, `\\` and `\$`;
+/// without quotes, ` #` begins a comment.
 fn unquoted(value: &str) -> Option<String> {
     let is_rest = |rest: &str| rest.trim_start().is_empty() || rest.trim_start().starts_with('#');
     match value.chars().next() {

@@ -1,4 +1,4 @@
-//! A map from keys to texts in YAML or JSON, read event by event: what is refused is never built.
+//! Parses a map from keys to texts in YAML or JSON, event by event: what is refused is never built.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,20 @@ use saphyr_parser::{Event, Parser};
 
 use super::bounds::KEYS_MAX;
 
-/// The text is no map of texts, and may not be taken for anything else.
+/// Error for a text that must not be taken for anything but a map of texts.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MapError {
-    /// It is a map, and does what no secret may.
+    /// A map that does what no secret may.
     #[error("{0}")]
     Refused(&'static str),
-    /// It is not YAML. The parser's own words quote the text.
+    /// Not YAML. The parser's own message would quote the text.
     #[error("line {0} is not valid YAML")]
     Syntax(usize),
 }
 
-/// The values by key as they are written; none if the text is something else: nested, a list, a word.
+/// Returns the values by key as written; `None` if the text is something else: nested, a list, a word.
 pub(super) fn parse(text: &str) -> Result<Option<BTreeMap<String, String>>, MapError> {
-    // JSON's escapes are not all YAML's.
+    // YAML does not know all of JSON's escapes.
     if text.trim_start().starts_with('{')
         && let Ok(texts) = serde_json::from_str::<BTreeMap<String, String>>(text)
     {
@@ -71,7 +71,7 @@ pub(super) fn parse(text: &str) -> Result<Option<BTreeMap<String, String>>, MapE
     Ok((ends && !texts.is_empty()).then_some(texts))
 }
 
-/// One anchor and many aliases are gigabytes in a few kilobytes.
+/// An anchor with many aliases expands a few kilobytes to gigabytes.
 const ALIAS: MapError =
     MapError::Refused("it has an alias (`*name`), which a secret may not; write the value itself");
 

@@ -1,6 +1,6 @@
-//! What is inside an encrypted secret: a header that says for which pods it is, then its values. Pure.
+//! Content of an encrypted secret: a header that names the pods it is for, then its values. Pure.
 //!
-//! Ciphertext can be copied by every reader of the repository. The header goes along with it, so a copy in another
+//! Every reader of the repository can copy ciphertext. The header goes along with it, so a copy in another
 //! namespace, under another name or in another source is of no use there.
 //!
 //! ```text
@@ -22,26 +22,26 @@ mod dotenv;
 mod map;
 pub mod sops;
 
-/// Stands for every namespace, or every source.
+/// Matches every namespace, or every source.
 pub const ANY: &str = "*";
-/// The key of a secret that is no map of texts.
+/// Key of a secret that is not a map of texts.
 pub const WHOLE: &str = "value";
-/// Ends the header.
+/// Line that ends the header.
 const END: &str = "---";
-/// Lines of a header; it has four fields.
+/// Most lines of a header; it has four fields.
 const HEADER_LINES_MAX: usize = 8;
 
-/// How the values of a secret are written.
+/// Format of a secret's values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A map if it is one, else opaque; never dotenv, which an opaque `bXk=` would be, too.
+    /// A map if it parses as one, else opaque; never dotenv, because an opaque `bXk=` would be that, too.
     #[default]
     Guess,
     /// A map from keys to texts in YAML or JSON.
     Map,
     /// Lines of `NAME=value`.
     Dotenv,
-    /// Any bytes: the one key [`WHOLE`].
+    /// Any bytes, under the single key [`WHOLE`].
     Opaque,
 }
 
@@ -49,29 +49,30 @@ impl Format {
     const NAMES: [(Format, &'static str); 3] =
         [(Format::Map, "map"), (Format::Dotenv, "dotenv"), (Format::Opaque, "opaque")];
 
-    /// By its name in a header.
+    /// Finds a format by its name in a header.
     pub fn parse(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(format, _)| *format)
     }
 }
 
-/// For which pods a secret is.
+/// Header of a secret: the pods it is for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Header {
     /// Namespace of the pods; [`ANY`] for all.
     pub namespace: String,
     /// Name of the secret.
     pub name: String,
-    /// The source that may name it; [`ANY`] for all. None: the source of the Cluster object, or without one the first.
+    /// Source that may name it; [`ANY`] for all. `None`: the source of the Cluster object, or without one the first
+    /// source.
     pub source: Option<String>,
-    /// How its values are written.
+    /// Format of the values.
     pub format: Format,
 }
 
 impl fmt::Display for Header {
-    /// As it stands before the values, with its end.
+    /// Formats the header as written before the values, with its end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A bare `*` would be an alias to readers of YAML.
+        // A bare `*` would be an alias to YAML readers.
         let quoted = |text: &str| if text == ANY { format!("\"{ANY}\"") } else { text.to_owned() };
         write!(f, "namespace: {}\nname: {}\n", quoted(&self.namespace), self.name)?;
         if let Some(source) = &self.source {
@@ -84,31 +85,31 @@ impl fmt::Display for Header {
     }
 }
 
-/// Why a plaintext can't be used. No error holds any of a secret's values.
+/// Error that makes a plaintext unusable. No error holds any of a secret's values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlaintextError {
-    /// There is no header.
+    /// The plaintext has no header.
     #[error("does not name inside the namespace and secret that it is for")]
     Unbound,
-    /// A line of the header that has no meaning.
+    /// A line of the header has no meaning.
     #[error("has a header that can't be read: line {line} {why}")]
     Header {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Problem with the line.
         why: &'static str,
     },
-    /// The values are not as the format says.
+    /// The values do not match the format.
     #[error("can't be read: {0}")]
     Values(String),
 }
 
-/// Splits a plaintext into its header and its values.
+/// Splits a plaintext into header and values.
 pub fn split(plain: &[u8]) -> Result<(Header, &[u8]), PlaintextError> {
     let mut header = Header::default();
     let mut rest = plain;
     for line in 1..=HEADER_LINES_MAX {
-        // The header is text, whatever comes after it.
+        // The header is text, whatever follows it.
         let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
             return Err(PlaintextError::Unbound);
         };
@@ -132,7 +133,7 @@ impl Header {
         if text.is_empty() || text.starts_with('#') {
             return Ok(());
         }
-        // What begins with anything else has no header at all.
+        // Anything else at the beginning means that there is no header at all.
         let (field, value) = text.split_once(':').ok_or(PlaintextError::Unbound)?;
         let value = value.trim();
         let quoted = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
@@ -161,13 +162,13 @@ impl Header {
         Ok(())
     }
 
-    /// A field of it was read: what is wrong from here on is meant to be a header.
+    /// True once a field was read: problems from here on are those of a header.
     fn is_begun(&self) -> bool {
         !self.namespace.is_empty() || !self.name.is_empty()
     }
 }
 
-/// The values by key.
+/// Returns the values by key.
 pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, PlaintextError> {
     let opaque = || BTreeMap::from([(WHOLE.to_owned(), values.to_vec())]);
     let text = || str::from_utf8(values).map_err(|_| PlaintextError::Values("it is not text".to_owned()));
@@ -190,8 +191,8 @@ pub fn entries(format: Format, values: &[u8]) -> Result<BTreeMap<String, Vec<u8>
     Ok(texts.into_iter().map(|(key, value)| (key, value.into_bytes())).collect())
 }
 
-/// Whether values of an unknown format are surely a map: each key can be the name of a file, and no value is empty. Keys
-/// are listed in clear, and `hunter2:` may be a password.
+/// True if values of an unknown format are certainly a map: each key can be the name of a file, and no value is
+/// empty. Keys are listed in clear, and `hunter2:` may be a password.
 pub fn is_plain_map(values: &[u8]) -> bool {
     let fits = |(key, value): (&String, &Vec<u8>)| is_key(key) && !value.is_empty();
     entries(Format::Map, values).is_ok_and(|entries| entries.iter().all(fits))

@@ -1,5 +1,5 @@
-//! `scale/<kind>/<ns>/<name>` and `autoscalers/<ns>/<name>`: how many pods a workload has instead of Git's number,
-//! and what an autoscaler remembers.
+//! `scale/<kind>/<ns>/<name>` and `autoscalers/<ns>/<name>`: replica counts that override Git's, and an
+//! autoscaler's memory.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,53 +7,53 @@ use serde::{Deserialize, Serialize};
 use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
 use crate::meta::ObjectRef;
 
-/// How many pods a workload should have, in place of the number that Git says.
+/// Replica count of a workload that overrides the number in Git.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaleRecord {
-    /// Pods.
+    /// Number of pods.
     pub replicas: u32,
-    /// Who decided on it: `HorizontalPodAutoscaler/<namespace>/<name>`.
+    /// Object that decided on it: `HorizontalPodAutoscaler/<namespace>/<name>`.
     pub scaler: String,
 }
 
-/// What an autoscaler found, decided and must remember: a leader that takes over goes on with it.
+/// Findings, decisions and memory of an autoscaler: a leader that takes over continues with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerRecord {
-    /// Generation of the object that this speaks of.
+    /// Generation of the object that this record describes.
     pub observed_generation: u64,
-    /// What it scales.
+    /// Workload that it scales.
     pub target: ObjectRef,
-    /// When this was decided. Until the next record, every look since then found the same.
+    /// Time of the decision. Until the next record, every check since then found the same.
     pub decided_at: Timestamp,
-    /// What the metrics asked for, the oldest first; as long as a window lasts.
+    /// Recommendations of the metrics, oldest first, as far back as a window lasts.
     #[serde(default)]
     pub recommendations: Vec<Recommendation>,
-    /// Pods that were added, the oldest first; as long as the longest policy's period.
+    /// Pods added, oldest first, as far back as the longest policy's period.
     #[serde(default)]
     pub scale_ups: Vec<ScaleChange>,
-    /// Pods that were removed, the oldest first; as long as the longest policy's period.
+    /// Pods removed, oldest first, as far back as the longest policy's period.
     #[serde(default)]
     pub scale_downs: Vec<ScaleChange>,
-    /// What it is, for people.
+    /// Status, for people.
     pub status: HorizontalPodAutoscalerStatus,
 }
 
-/// What the metrics asked for at a time, before windows and policies.
+/// Replica count that the metrics recommend at a time, before windows and policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recommendation {
-    /// When.
+    /// Time of the recommendation.
     pub at: Timestamp,
-    /// Pods.
+    /// Number of pods.
     pub replicas: u32,
 }
 
-/// A change of the number of pods.
+/// A change of the replica count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScaleChange {
-    /// When.
+    /// Time of the change.
     pub at: Timestamp,
-    /// By how many pods.
+    /// Number of pods added or removed.
     pub change: u32,
 }

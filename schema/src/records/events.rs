@@ -1,37 +1,37 @@
-//! `events/…`: what happened, on a lease of an hour.
+//! `events/…`: events, on a lease of an hour.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Something that happened to an object.
+/// Event about an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub time: Timestamp,
-    /// Normal or Warning.
+    /// Type: normal or warning.
     #[serde(rename = "type")]
     pub kind: EventType,
-    /// `Pod`, `Node`, `Source`, ….
+    /// Kind of the object: `Pod`, `Node`, `Source`, ….
     pub object_kind: String,
     /// Namespace of the object; empty when it has none.
     #[serde(default)]
     pub namespace: String,
     /// Name of the object.
     pub name: String,
-    /// One CamelCase word: Scheduled, Pulling, Created, Started, Killing, BackOff, ….
+    /// CamelCase word for the reason: Scheduled, Pulling, Created, Started, Killing, BackOff, ….
     pub reason: String,
-    /// A sentence for a person.
+    /// Human-readable sentence.
     pub message: String,
-    /// Who saw it: `agent/<node>`, `gitops`, `scheduler`, ….
+    /// Component that reported it: `agent/<node>`, `gitops`, `scheduler`, ….
     pub reporter: String,
 }
 
-/// Whether an event is as expected.
+/// Type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventType {
-    /// As expected.
+    /// Expected.
     Normal,
-    /// Someone should look.
+    /// Worth a person's attention.
     Warning,
 }

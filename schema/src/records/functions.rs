@@ -13,57 +13,58 @@ use crate::kinds::Health;
 use crate::kinds::function::{FunctionSpec, ImageState, Runtime};
 use crate::meta::NamespacedName;
 
-/// A function as every gateway needs it: written by the functions controller.
+/// A function as every gateway needs it. Written by the functions controller.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionRecord {
-    /// Hash of the object that it is of.
+    /// Hash of the object that this record describes.
     pub hash: String,
-    /// Its images: that of the object as it is first, then those of versions that still run.
+    /// Images: first that of the current object, then those of versions that still run.
     pub images: Vec<FunctionImage>,
-    /// When the first of them became ready; none while it is not.
+    /// Time at which the first image became ready; `None` while it is not.
     pub image_ready_at: Option<Timestamp>,
-    /// Replicas that there are to be.
+    /// Desired number of replicas.
     pub wanted: u32,
-    /// Replicas that take calls, sorted by pod.
+    /// Replicas that accept calls, sorted by pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<Replica>,
-    /// Why replicas do not become ready, while that is so.
+    /// Reason why replicas do not become ready, while they do not.
     pub trouble: Option<Trouble>,
-    /// A version of it has run well, and can again.
+    /// True if a version of the function has run well, and can again.
     #[serde(default)]
     pub has_good: bool,
-    /// The bounds of its calls.
+    /// Limits of calls.
     pub calls: CallLimits,
-    /// What callers from outside show; none: none of them may call, unless it is public.
+    /// Token that external callers present; `None` if they may not call, unless the function is public.
     pub token: Option<CallToken>,
-    /// When `wanted` last changed.
+    /// Time of the last change of `wanted`.
     pub scaled_at: Option<Timestamp>,
-    /// What the decisions on `wanted` remember.
+    /// Memory of the scaling decisions on `wanted`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub scaler: ScalerMemory,
-    /// When there last was a call, to a few seconds: counts where gateways forgot.
+    /// Time of the last call, to a few seconds; used where gateways have forgotten it.
     pub last_active: Option<Timestamp>,
 }
 
-/// Why replicas do not become ready.
+/// Reason why replicas do not become ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trouble {
-    /// One CamelCase word.
+    /// Reason as one CamelCase word.
     pub reason: String,
-    /// A sentence for a person; of Python code that can't be loaded, its traceback.
+    /// Human-readable sentence; for Python code that can't be loaded, its traceback.
     pub message: String,
 }
 
 impl FunctionRecord {
-    /// The image of the object as it is.
+    /// Returns the image of the current object.
     pub fn image(&self) -> Option<&FunctionImage> {
         self.images.first()
     }
 
-    /// How well the function is, its rollout aside. Asleep, without a replica and without a call, it is well.
+    /// Returns the function's health, apart from its rollout. A sleeping function, without replicas and calls, is
+    /// healthy.
     pub fn health(&self) -> Health {
         match self.image().map_or(&ImageState::Waiting, |image| &image.state) {
             ImageState::Failed { why } => {
@@ -73,7 +74,7 @@ impl FunctionRecord {
             ImageState::Building { node } => {
                 Health::Progressing { why: format!("node {node} builds the image") }
             }
-            // With fewer than the calls ask for, the others wait a little longer.
+            // With fewer replicas than calls ask for, the remaining calls wait a little longer.
             ImageState::Ready if self.replicas.is_empty() && self.wanted > 0 => {
                 Health::Progressing { why: format!("none of {} replicas is ready", self.wanted) }
             }
@@ -82,147 +83,147 @@ impl FunctionRecord {
     }
 }
 
-/// An image that was, or is to be, built from a function's source.
+/// An image that was, or will be, built from a function's source.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionImage {
-    /// What pods name: [`crate::kinds::function::IMAGE_PREFIX`] and a hash, or the manifest's `image`.
+    /// Reference used by pods: [`crate::kinds::function::IMAGE_PREFIX`] and a hash, or the manifest's `image`.
     pub reference: String,
-    /// Its id, as Docker computes it from its content; none before it is built.
+    /// Image id, as Docker computes it from the content; `None` before it is built.
     pub id: Option<String>,
-    /// How far it is.
+    /// State of the build.
     pub state: ImageState,
-    /// Nodes that have it and give it to others.
+    /// Nodes that have the image and serve it to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// Whether the cluster's registry has it; none without one, and before that is known.
+    /// Copy in the cluster's registry; `None` without a registry, and before its state is known.
     pub registry: Option<RegistryCopy>,
 }
 
-/// What became of an image on its way to the cluster's registry.
+/// Copy of an image in the cluster's registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum RegistryCopy {
-    /// It is there.
+    /// The registry has the image.
     Pushed {
-        /// `address/function@sha256:…`.
+        /// Reference of the copy: `address/function@sha256:…`.
         digest: String,
     },
-    /// It can't be pushed; it is tried again later. Nodes take it from each other.
+    /// The push failed; it is retried later. Nodes take the image from each other.
     Failed {
-        /// What Docker or the registry said, and what to do.
+        /// Error from Docker or the registry, and advice.
         why: String,
     },
 }
 
-/// What decisions on the number of replicas leave behind: a leader that takes over goes on with it.
+/// Memory of the scaling decisions: a leader that takes over continues with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalerMemory {
-    /// How it decides.
+    /// Mode of the decisions.
     #[serde(default)]
     pub mode: ScalerMode,
-    /// Decisions that `scale_down_delay` may still hold up, the oldest and largest first.
+    /// Decisions that `scale_down_delay` may still delay, the oldest and largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peaks: Vec<ScalerPeak>,
 }
 
-/// How a decider decides.
+/// Mode of a decider.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ScalerMode {
-    /// It never has.
+    /// No decision yet.
     #[default]
     Unseen,
-    /// By the stable window.
+    /// Decides by the stable window.
     Stable,
-    /// By the larger of both windows, and never downwards.
+    /// Decides by the larger of both windows, and never scales down.
     #[serde(rename_all = "camelCase")]
     Panic {
-        /// When the threshold was last reached.
+        /// Time at which the threshold was last reached.
         surged_at: Timestamp,
-        /// The most replicas that it wanted since it began.
+        /// Most replicas wanted since the panic began.
         most: u32,
     },
 }
 
-/// The largest decision of some ticks.
+/// Largest decision of some ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalerPeak {
-    /// Which tick, since 1970.
+    /// Number of the tick, since 1970.
     pub tick: i64,
-    /// Replicas.
+    /// Number of replicas.
     pub replicas: u32,
 }
 
 impl ScalerMemory {
-    /// Of a decider that is made while this many replicas are ready. With more than one it begins in panic: what it
-    /// does not remember must take none of them.
+    /// Creates the memory of a decider that starts while this many replicas are ready. With more than one it begins
+    /// in panic: a decider without memory must not remove any.
     pub fn at_first(ready: u32, now: Timestamp) -> Self {
         let mode =
             if ready > 1 { ScalerMode::Panic { surged_at: now, most: ready } } else { ScalerMode::Stable };
         Self { mode, peaks: Vec::new() }
     }
 
-    /// Whether it decides in panic.
+    /// True if it decides in panic.
     pub fn is_panic(&self) -> bool {
         matches!(self.mode, ScalerMode::Panic { .. })
     }
 }
 
-/// One replica of a function.
+/// A replica of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replica {
-    /// Its pod, in the function's namespace.
+    /// Name of the pod, in the function's namespace.
     pub pod: String,
-    /// Its node.
+    /// Name of its node.
     pub node: String,
-    /// Where it takes calls.
+    /// Address that accepts calls.
     pub address: SocketAddrV4,
-    /// How it came to be, by its node's clock; none: not in one go.
+    /// Phases of its start, by its node's clock; `None` if it did not start in one go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<ReplicaStart>,
 }
 
-/// The phases of a replica's start: when each ended.
+/// Times at which the phases of a replica's start ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaStart {
-    /// Its node had it.
+    /// Time at which its node received it.
     pub scheduled: Timestamp,
-    /// Its network was there.
+    /// Time at which its network was ready.
     pub created: Timestamp,
-    /// Its program ran.
+    /// Time at which its program started.
     pub started: Timestamp,
-    /// Its code was loaded: it takes calls.
+    /// Time at which its code was loaded and it began to accept calls.
     pub imported: Timestamp,
 }
 
-/// The bounds of calls, with the Cluster's defaults filled in.
+/// Limits of calls, with the Cluster's defaults filled in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallLimits {
-    /// Seconds that a call may run.
+    /// Most seconds that a call may run.
     pub timeout_seconds: u32,
-    /// Seconds that a call may wait for a replica to start.
+    /// Most seconds that a call may wait for a replica to start.
     pub cold_start_timeout_seconds: u32,
-    /// Calls that one replica runs at once.
+    /// Calls that a replica runs at once.
     pub concurrency: u32,
     /// Calls that may wait for a replica.
     pub queue_length: u32,
-    /// Largest body in bytes.
+    /// Largest request body in bytes.
     pub request_body_bytes: u64,
-    /// Largest answer in bytes.
+    /// Largest response body in bytes.
     pub response_body_bytes: u64,
-    /// Anyone may call it.
+    /// True if anyone may call it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
 }
 
 impl CallLimits {
-    /// Those of a function, of a spec after [`FunctionSpec::with_defaults`].
+    /// Returns the limits of a function, whose spec has passed [`FunctionSpec::with_defaults`].
     pub fn of(function: &FunctionSpec) -> Self {
         Self {
             timeout_seconds: function.timeout_seconds.unwrap_or_default(),
@@ -236,20 +237,20 @@ impl CallLimits {
     }
 }
 
-/// Where the token of callers from outside is.
+/// Location of the token of external callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallToken {
     /// Name of the secret.
     pub secret: String,
-    /// The key in it.
+    /// Key in the secret.
     pub key: String,
-    /// Its ciphertext, by its path.
+    /// Ciphertext of the secret, by path.
     pub files: Files,
 }
 
 impl CallToken {
-    /// That of a function whose object names these files.
+    /// Returns the token of a function whose object names these files.
     pub fn of(function: &FunctionSpec, files: &Files) -> Option<Self> {
         let key = &function.auth.as_ref()?.token_from.secret_key_ref;
         let found = of_secret(files, &key.name).map(|(path, blob)| (path.to_owned(), blob.clone()));
@@ -257,97 +258,97 @@ impl CallToken {
     }
 }
 
-/// An image to be built by a node: written by the functions controller.
+/// Order to a node to build an image. Written by the functions controller.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BuildOrder {
-    /// What the image is to be called.
+    /// Reference of the image.
     pub reference: String,
-    /// A function that needs it.
+    /// Function that needs it.
     pub function: NamespacedName,
-    /// Folder of the repository, for messages.
+    /// Folder in the repository, for messages.
     pub path: String,
-    /// The folder's content.
+    /// Content of the folder.
     pub source: BlobRef,
-    /// How the folder becomes an image; none: what it holds decides.
+    /// Runtime of the folder; `None` to detect it from the content.
     pub runtime: Option<Runtime>,
-    /// The image that Python functions are built on; none: the one that nodes make themselves.
+    /// Base image of Python functions; `None` for the one that nodes build themselves.
     pub base: Option<String>,
-    /// Where Python packages come from; none: pip's default.
+    /// Index of Python packages; `None` for pip's default.
     pub package_index: Option<String>,
 }
 
-/// How far a node is with an image: written by its agent.
+/// State of an image on a node. Written by its agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeImage {
-    /// What it is called.
+    /// Reference of the image.
     pub reference: String,
-    /// How far it is.
+    /// State of the image.
     pub state: NodeImageState,
-    /// What this node knows of it in the cluster's registry.
+    /// Copy in the cluster's registry, as far as this node knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<RegistryCopy>,
 }
 
-/// How far a node is with an image.
+/// State of an image on a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum NodeImageState {
-    /// It is being built.
+    /// The build is running.
     Building,
-    /// It is here.
+    /// The image is on the node.
     Ready {
-        /// Its id, as Docker computes it from its content.
+        /// Image id, as Docker computes it from the content.
         id: String,
-        /// Bytes on disk, layers shared with others included.
+        /// Bytes on disk, including layers shared with other images.
         size: u64,
     },
-    /// It can't be built; it is tried again later.
+    /// The build failed; it is retried later.
     Failed {
-        /// The end of what the build said.
+        /// End of the build's output.
         why: String,
-        /// When.
+        /// Time of the failure.
         at: Timestamp,
-        /// How often it failed.
+        /// Number of failed attempts.
         attempts: u32,
     },
 }
 
-/// The calls of functions through one node's gateway: written by its agent.
+/// Calls of functions through a node's gateway. Written by its agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDemand {
-    /// Since when the gateway counts: what was before it does not know.
+    /// Time at which the gateway began to count; it knows nothing from before.
     pub since: Timestamp,
-    /// By `namespace/name`; functions without a call in the last window are left out.
+    /// Demand by `namespace/name`; functions without a call in the last window are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub functions: BTreeMap<String, FunctionDemand>,
-    /// How many signs of life calls under way have given, by the token that their caller gave them. Only of those that
-    /// gave some.
+    /// Number of heartbeats from calls in progress, by the token that the caller gave them. Only calls with at
+    /// least one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub beats: BTreeMap<String, u32>,
-    /// The newest failures of calls, by function as `namespace/name`, the newest first.
+    /// Newest failures of calls, newest first, by function as `namespace/name`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, Vec<CallFailure>>,
 }
 
-/// Calls of a function that failed alike.
+/// Calls of a function that failed in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallFailure {
-    /// The type of the error, such as `ValueError`, `Timeout` or `ReplicaLost`.
+    /// Type of the error, such as `ValueError`, `Timeout` or `ReplicaLost`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it says, or the beginning of that.
+    /// Message of the error, or its beginning.
     pub message: String,
-    /// How many there were since the gateway began.
+    /// Number of failures since the gateway started.
     pub count: u64,
-    /// When the last one was.
+    /// Time of the last failure.
     pub last: Timestamp,
 }
 
-/// The calls of one function through one node's gateway.
+/// Calls of a function through a node's gateway.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionDemand {
@@ -357,15 +358,15 @@ pub struct FunctionDemand {
     pub in_flight: u32,
     /// Thousandths of a call, waiting or at a replica: the mean over the last 60 s.
     pub stable_milli: u64,
-    /// The same over the last 6 s.
+    /// Mean over the last 6 s, likewise.
     pub panic_milli: u64,
     /// Calls answered per second, in thousandths: the mean over the last 60 s.
     #[serde(default)]
     pub answered_milli: u64,
-    /// Mean time of these calls at the gateway, in microseconds.
+    /// Mean time of answered calls at the gateway, in microseconds.
     #[serde(default)]
     pub mean_micros: u64,
-    /// When the last call ended; none while there are some.
+    /// Time at which the last call ended; `None` while calls are waiting or at a replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Timestamp>,
 }

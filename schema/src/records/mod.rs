@@ -1,5 +1,5 @@
-//! Values of the etcd keys that are not desired objects: pods, autoscaling, functions, jobs, nodes, services, sources, settings,
-//! events.
+//! Values of the etcd keys other than desired objects: pods, autoscaling, functions, jobs, nodes, services,
+//! sources, settings, events.
 
 mod autoscaling;
 mod events;

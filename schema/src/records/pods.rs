@@ -10,18 +10,18 @@ use crate::kinds::Kind;
 use crate::kinds::pod::PodSpec;
 use crate::meta::{NamespacedName, StringMap};
 
-/// A pod that should exist: written by the workloads controller.
+/// A pod that should exist. Written by the workloads controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodInstance {
-    /// Namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Name.
+    /// Name of the pod.
     pub name: String,
-    /// Which incarnation: follows from owner, name and `hash` alone, so that a rebuilt etcd
-    /// adopts the pods that run. 32 hex digits.
+    /// Incarnation: derived from owner, name and `hash` alone, so that a rebuilt etcd adopts the running pods. 32
+    /// hex digits.
     pub uid: String,
-    /// Hash of the effective spec and of `files`; another hash is another pod.
+    /// Hash of the effective spec and of `files`; another hash means another pod.
     pub hash: String,
     /// Labels, changed in place.
     #[serde(default)]
@@ -29,19 +29,19 @@ pub struct PodInstance {
     /// Annotations, changed in place.
     #[serde(default)]
     pub annotations: StringMap,
-    /// The object that asked for it.
+    /// Object that asked for the pod.
     pub owner: OwnerRef,
-    /// Commit that last changed that object.
+    /// Commit that last changed the owner.
     pub commit: String,
-    /// What should run.
+    /// Desired spec.
     pub spec: Arc<PodSpec>,
-    /// Files of the repository that it needs, by path.
+    /// Files of the repository that the pod needs, by path.
     #[serde(default, skip_serializing_if = "Files::is_empty")]
     pub files: Files,
 }
 
 impl PodInstance {
-    /// The workload that a pod's name speaks of, if it is `<workload>-<template hash, 8 digits>-<n>`.
+    /// Returns the workload in a pod's name of the form `<workload>-<template hash, 8 digits>-<n>`.
     pub fn workload_in_name(pod: &str) -> Option<&str> {
         let (rest, number) = pod.rsplit_once('-')?;
         let (workload, hash) = rest.rsplit_once('-')?;
@@ -49,17 +49,17 @@ impl PodInstance {
         (is_hash && number.bytes().all(|digit| digit.is_ascii_digit())).then_some(workload)
     }
 
-    /// Git names the pod itself: it owns itself.
+    /// True if Git declares the pod itself: it owns itself.
     pub fn is_bare(&self) -> bool {
         self.owner.kind == Kind::Pod && self.owner.name == self.name
     }
 
-    /// Namespace and name.
+    /// Returns namespace and name.
     pub fn reference(&self) -> NamespacedName {
         NamespacedName::new(&self.namespace, &self.name)
     }
 
-    /// The uid of the pod `pod` with this template hash.
+    /// Returns the uid of the pod `pod` with this template hash.
     pub fn uid_of(owner: &OwnerRef, pod: &NamespacedName, hash: &str) -> String {
         let mut uid = crate::codec::content_hash(&(owner, pod, hash));
         uid.truncate(32);
@@ -67,26 +67,25 @@ impl PodInstance {
     }
 }
 
-/// The object that asked for a pod.
+/// Object that asked for a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OwnerRef {
-    /// Its kind; `Pod` for a bare pod, which owns itself, and for copies of one.
+    /// Kind of the owner; `Pod` for a bare pod, which owns itself, and for copies of one.
     pub kind: Kind,
-    /// Its name, in the pod's namespace.
+    /// Name of the owner, in the pod's namespace.
     pub name: String,
 }
 
-/// This etcd holds all that a node should run: written once per node, when every source was applied
-/// whole and every pod that fits has a node. Before, a binding that is not there is not a removal: the
-/// etcd may have been lost and not be filled from Git again yet. Lies among the bindings, so that
-/// a watch on them sees it after them.
+/// Marks that this etcd holds everything a node should run: written once per node, when every source was applied in
+/// full and every pod that fits has a node. Before that, a missing binding is not a removal: etcd may have been
+/// lost and not yet refilled from Git. Stored among the bindings, so that a watch on them delivers it after them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
-    /// The commit of each source that had become bindings at that time.
+    /// Commit of each source that had become bindings at that time.
     pub commits: BTreeMap<String, String>,
 }
 
-/// A pod given to a node: written by the scheduler, read by that node's agent.
+/// A pod given to a node. Written by the scheduler, read by that node's agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Binding {
@@ -94,6 +93,6 @@ pub struct Binding {
     pub node: String,
     /// The pod in full.
     pub pod: PodInstance,
-    /// Why this node, in a sentence.
+    /// Reason for this node, in a sentence.
     pub reason: String,
 }

@@ -1,7 +1,7 @@
-//! `requests/<id>`, webhooks and `minik8s sync`, and `answers/<id>`.
+//! `requests/<id>`, of webhooks and `minik8s sync`, and `answers/<id>`.
 //!
-//! The reconciler that takes the request writes it down; the leading one answers once it has looked at the
-//! repository after it. Both keys are on leases.
+//! The reconciler that receives a request records it; the leader answers once it has checked the repository after
+//! that. Both keys are on leases.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use serde_with::skip_serializing_none;
 
 use crate::codec::is_default;
 
-/// Requests of webhooks that are kept; older ones are removed with the next write.
+/// Most webhook requests kept; older ones are removed with the next write.
 pub const WEBHOOK_REQUESTS_MAX: usize = 1_000;
 
-/// Requests of `minik8s sync` that are kept, beside those of webhooks: who may ask for a look can ask
-/// often, and must not push out what distinguishes a replayed webhook from a new one.
+/// Most requests of `minik8s sync` kept, separate from those of webhooks: their senders can ask often, and must not
+/// push out the records that distinguish a replayed webhook from a new one.
 pub const CLI_REQUESTS_MAX: usize = 50;
 
 /// Longest id of a request, in bytes.
 pub const REQUEST_ID_MAX: usize = 128;
 
-/// Who asks for a look at a repository.
+/// Sender of a sync request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
@@ -42,7 +42,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// As a request holds it.
+    /// Returns the name used in requests.
     pub fn as_str(self) -> &'static str {
         match self {
             Provider::GitHub => "github",
@@ -62,72 +62,72 @@ impl fmt::Display for Provider {
     }
 }
 
-/// One request to look at a repository.
+/// A request to check a repository.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncRequest {
-    /// As in the key.
+    /// Id, as in the key.
     pub id: String,
-    /// Who sent it.
+    /// Sender.
     pub provider: Provider,
-    /// What it says has happened, in the provider's word: `push`.
+    /// Reported event, in the provider's word: `push`.
     pub event: String,
-    /// Name of the source that it is for.
+    /// Name of the source.
     pub source: String,
-    /// The repository that it names.
+    /// Repository that it names.
     pub repository: Option<String>,
-    /// The branch or tag that it names, in full: `refs/heads/main`.
+    /// Branch or tag that it names, in full: `refs/heads/main`.
     pub reference: Option<String>,
-    /// The commit that it names. A hint: what is applied is what the repository shows.
+    /// Commit that it names. A hint: the commit found in the repository is applied.
     pub commit_hint: Option<String>,
-    /// When it came first.
+    /// Time of the first delivery.
     pub received_at: Timestamp,
-    /// When it came last, if it came again.
+    /// Time of the last repetition, if it was repeated.
     pub repeated_at: Option<Timestamp>,
-    /// How often it came again.
+    /// Number of repetitions.
     #[serde(default, skip_serializing_if = "is_default")]
     pub repeats: u32,
-    /// Address that it came from.
+    /// Address of the sender.
     pub peer: String,
-    /// SHA-256 of its body in hex; empty without a body.
+    /// SHA-256 of the body in hex; empty without a body.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub body: String,
-    /// Name of the reconciler that took it last.
+    /// Name of the reconciler that received it last.
     pub by: String,
-    /// What was decided when it came.
+    /// Decision made on receipt.
     pub outcome: RequestOutcome,
 }
 
 impl SyncRequest {
-    /// When it came last.
+    /// Returns the time of the last delivery.
     pub fn last_at(&self) -> Timestamp {
         self.repeated_at.unwrap_or(self.received_at)
     }
 }
 
-/// What was decided when it came.
+/// Decision made on receipt of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum RequestOutcome {
-    /// The source is looked at.
+    /// The source is checked.
     Accepted,
-    /// It is nothing that the source follows.
+    /// Nothing that the source follows.
     Ignored {
-        /// Why.
+        /// Reason why it was ignored.
         why: String,
     },
 }
 
-/// The look at the repository that came after the request.
+/// Result of the check of the repository after the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestAnswer {
-    /// The revision of the request that it answers. One that comes again waits anew.
+    /// Revision of the request that it answers. A repeated request waits again.
     pub request_revision: i64,
-    /// When the look was over.
+    /// Time at which the check was done.
     pub at: Timestamp,
-    /// The commit that is applied since; none before the first.
+    /// Commit applied since; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 }

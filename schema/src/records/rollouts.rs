@@ -11,82 +11,82 @@ use crate::kinds::pod::PodSpec;
 use crate::kinds::replica_set::ReplicaSetStatus;
 use crate::meta::StringMap;
 
-/// Most steps that a rollout keeps.
+/// Most steps kept of a rollout.
 pub const ROLLOUT_STEPS_MAX: usize = 12;
 
-/// How far a workload is with its template: written by the workloads controller.
+/// State of a workload's rollout. Written by the workloads controller.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// Hash of the object that this speaks of.
+    /// Hash of the object that this record describes.
     pub object_hash: String,
-    /// The commit that last changed the object. Another one tries a failed template again.
+    /// Commit that last changed the object. A new one retries a failed template.
     pub commit: String,
     /// Hash of the template that the object asks for.
     pub wanted: String,
-    /// Hash of the last template that all pods had and were available with.
+    /// Hash of the last template with which all pods were available.
     pub good: Option<String>,
-    /// All pods have had the wanted template and were available with it since the object asked for it.
+    /// True once all pods have had the wanted template and were available with it since the object asked for it.
     #[serde(default)]
     pub complete: bool,
-    /// Why the wanted template is not rolled out any further.
+    /// Reason why the rollout of the wanted template has stopped.
     pub failure: Option<RolloutFailure>,
-    /// When the rollout began.
+    /// Start of the rollout.
     pub started_at: Timestamp,
-    /// When it last came closer to its end.
+    /// Time of the last progress.
     pub progressed_at: Timestamp,
-    /// The closest it came.
+    /// Furthest progress so far.
     pub best: RolloutProgress,
-    /// How many pods there are, and what of them holds.
+    /// Numbers of pods and their conditions.
     pub status: ReplicaSetStatus,
-    /// What happened, the newest last; at most [`ROLLOUT_STEPS_MAX`].
+    /// History, the newest last; at most [`ROLLOUT_STEPS_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<RolloutStep>,
 }
 
 impl Rollout {
-    /// The first eight digits of a template's hash, as in the names of its pods.
+    /// Returns the first eight digits of a template's hash, as in the names of its pods.
     pub fn short(hash: &str) -> &str {
         hash.get(..8).unwrap_or(hash)
     }
 }
 
-/// Why a template failed.
+/// Failure of a template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutFailure {
-    /// When it was given up.
+    /// Time at which it was given up.
     pub at: Timestamp,
-    /// One CamelCase word.
+    /// Reason as one CamelCase word.
     pub reason: String,
-    /// A sentence for a person.
+    /// Human-readable sentence.
     pub message: String,
 }
 
-/// How close a rollout came to its end: each number only ever improves.
+/// Furthest progress of a rollout: each number only ever improves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutProgress {
-    /// Most pods of the wanted template that there were.
+    /// Most pods of the wanted template.
     pub updated: u32,
-    /// Most of them that were available.
+    /// Most of them available.
     pub available: u32,
-    /// Fewest pods of other templates that were left.
+    /// Fewest remaining pods of other templates.
     pub old: u32,
 }
 
-/// One step of a rollout.
+/// A step of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutStep {
-    /// When.
+    /// Time of the step.
     pub at: Timestamp,
-    /// What happened, and why.
+    /// Event and reason.
     pub message: String,
 }
 
-/// A pod template in full, while it is wanted or the last good one: written by the workloads controller.
+/// A pod template in full, kept while it is wanted or the last good one. Written by the workloads controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Template {
-    /// The commit that brought it.
+    /// Commit that introduced it.
     pub commit: String,
     /// Labels of its pods.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
@@ -96,7 +96,7 @@ pub struct Template {
     pub annotations: StringMap,
     /// Spec of its pods.
     pub spec: Arc<PodSpec>,
-    /// Files of the repository that they need, by path.
+    /// Files of the repository that the pods need, by path.
     #[serde(default, skip_serializing_if = "Files::is_empty")]
     pub files: Files,
 }

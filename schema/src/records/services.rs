@@ -14,46 +14,46 @@ use crate::kinds::dns::{DnsSpec, Share, Sticky};
 use crate::kinds::pod::Protocol;
 use crate::kinds::service::{ServiceSpec, ServiceType};
 
-/// A service as every node programs it: addresses given out, endpoints looked up. Written by the
-/// services controller; the agents need nothing else of the Service object.
+/// A service as every node programs it, with addresses allocated and endpoints resolved. Written by the services
+/// controller; agents need nothing else of the Service object.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRecord {
-    /// Hash of the object that it is of: who waits for a version knows that this is it.
+    /// Hash of the object that this record describes, so that waiting code recognizes its version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hash: String,
-    /// Its address; none for a headless service.
+    /// Cluster IP; `None` for a headless service.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: Option<Ipv4Addr>,
     /// Further addresses at which nodes answer for it.
     #[serde(default, rename = "externalIPs", skip_serializing_if = "Vec::is_empty")]
     pub external_ips: Vec<Ipv4Addr>,
-    /// The name that its own is an alias of: it has no address, no ports and no endpoints then.
+    /// Target of an alias: such a service has no address, ports or endpoints.
     pub external_name: Option<String>,
-    /// Its ports, in the order of the manifest.
+    /// Ports, in the order of the manifest.
     pub ports: Vec<ServicePortRecord>,
-    /// What is behind it, sorted by address.
+    /// Endpoints, sorted by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
-    /// Seconds for which a client stays with one endpoint; none: it does not.
+    /// Seconds for which a client stays with an endpoint; `None` if it does not.
     pub affinity_seconds: Option<u32>,
-    /// Clients within the cluster are served by endpoints of their own node only.
+    /// True if clients within the cluster only reach endpoints of their own node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub internal_local: bool,
-    /// Clients from outside are served by endpoints of the node that they asked, and seen with their
-    /// own address.
+    /// True if external clients only reach endpoints of the node that they contact, which see the clients' own
+    /// addresses.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external_local: bool,
-    /// Its selector matches pods, which are not all ready; what is out and why, at most 20 of them.
+    /// Selected pods that are not endpoints because they are not ready, with the reason; at most 20 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
-    /// Number of pods that the selector matches and that are no endpoints.
+    /// Number of selected pods that are not endpoints.
     #[serde(default, skip_serializing_if = "is_default")]
     pub left_out_count: u32,
 }
 
-/// What the record of another version says is not the health of this one.
+/// Overrides the health if the record describes another version.
 fn of_version(wanted: &str, record: Option<&str>, health: Health) -> Health {
     match record {
         Some(hash) if hash != wanted => Health::Progressing {
@@ -64,15 +64,15 @@ fn of_version(wanted: &str, record: Option<&str>, health: Health) -> Health {
 }
 
 impl ServiceRecord {
-    /// The health of a service whose object has this hash. One that selects nothing is well: its pods may come with
-    /// another commit.
+    /// Returns the health of a service whose object has this hash. A service that selects nothing is healthy: its
+    /// pods may come with another commit.
     pub fn health(record: Option<&Self>, spec: &ServiceSpec, hash: &str) -> Health {
         let none = Self::default();
         let health = record.unwrap_or(&none).health_by(spec);
         of_version(hash, record.map(|record| record.hash.as_str()), health)
     }
 
-    /// As `health`, without a look at the version.
+    /// Returns the health regardless of the version.
     fn health_by(&self, spec: &ServiceSpec) -> Health {
         let progressing = |why: String| Health::Progressing { why };
         if spec.has_cluster_ip() && self.cluster_ip.is_none() {
@@ -92,62 +92,62 @@ impl ServiceRecord {
 /// Most entries of [`ServiceRecord::left_out`].
 pub const LEFT_OUT_MAX: usize = 20;
 
-/// One port of a service.
+/// A port of a service.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePortRecord {
-    /// Its name, for SRV records and Dns paths.
+    /// Name, for SRV records and Dns paths.
     pub name: Option<String>,
     /// TCP or UDP.
     pub protocol: Protocol,
     /// Port of the service.
     pub port: u16,
-    /// Port of every node.
+    /// Port on every node.
     pub node_port: Option<u16>,
 }
 
-/// One address behind a service.
+/// An address behind a service.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
-    /// Its address: a pod's, a node's (host network), or one that the manifest gives.
+    /// Address: a pod's, a node's (host network), or one from the manifest.
     pub address: Ipv4Addr,
-    /// Its port for each of the service's ports, in their order; 0 where it has none of that name.
+    /// Target port for each of the service's ports, in their order; 0 if the pod has none of that name.
     pub ports: Vec<u16>,
-    /// Its node, if it is a pod.
+    /// Node of the pod, if it is a pod.
     pub node: Option<String>,
-    /// Its pod, in the service's namespace.
+    /// Name of the pod, in the service's namespace.
     pub pod: Option<String>,
-    /// The pod's `hostname`, for `<hostname>.<service>`; none for a pod with another service's `subdomain`.
+    /// The pod's `hostname`, for `<hostname>.<service>`; `None` for a pod with another service's `subdomain`.
     pub hostname: Option<String>,
 }
 
-/// A pod that the selector matches and that is no endpoint.
+/// A selected pod that is not an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Its name.
+    /// Name of the pod.
     pub pod: String,
-    /// Why, in a sentence.
+    /// Reason, in a sentence.
     pub why: String,
 }
 
-/// A host and its paths, as every node's gateway and DNS serve them. Written by the services controller.
+/// A host and its paths, as served by every node's gateway and DNS. Written by the services controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteRecord {
-    /// Hash of the object that it is of.
+    /// Hash of the object that this record describes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hash: String,
-    /// The host name, lower case.
+    /// Host name in lower case.
     pub host: String,
-    /// Its paths, longest first.
+    /// Paths, longest first.
     pub paths: Vec<PathRecord>,
 }
 
 impl RouteRecord {
-    /// The health of a host whose object has this hash. It is healthy if it has a record and each of its paths leads
-    /// somewhere: its address is each node's own.
+    /// Returns the health of a host whose object has this hash. Healthy if it has a record and each of its paths
+    /// leads somewhere: its address is each node's own.
     pub fn health(record: Option<&Self>, spec: &DnsSpec, hash: &str) -> Health {
         let Some(record) = record else {
             return Health::Progressing { why: format!("{} has no address yet", spec.host) };
@@ -161,49 +161,49 @@ impl RouteRecord {
     }
 }
 
-/// One path of a host.
+/// A path of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathRecord {
-    /// Begins with `/`.
+    /// Path, beginning with `/`.
     pub path: String,
-    /// Where it leads.
+    /// Target of the path.
     #[serde(flatten)]
     pub leads: PathLeads,
-    /// What takes the place of `path`.
+    /// Replacement for `path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewrite: Option<String>,
 }
 
-/// Where a path leads.
+/// Target of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PathLeads {
-    /// To several.
+    /// Several backends.
     Shared {
-        /// In the order of the manifest.
+        /// Backends in the order of the manifest.
         backends: Vec<BackendRecord>,
-        /// What keeps clients at one of them.
+        /// Stickiness of clients to a backend.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sticky: Option<Sticky>,
     },
-    /// To this one.
+    /// A single backend.
     One(BackendRecord),
 }
 
-/// What gets requests of a path.
+/// Recipient of a path's requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackendRecord {
-    /// What it is.
+    /// Service or function.
     #[serde(flatten)]
     pub to: BackendTarget,
-    /// Its share among those with the same headers.
+    /// Share among the backends with the same headers.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u32,
-    /// Headers that its requests have, by their names in lower case.
+    /// Headers that its requests must have, by name in lower case.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Why it can take none, if so: the gateway answers 503 with it.
+    /// Reason why it can't take requests, if so: the gateway answers 503 with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
 }
@@ -214,20 +214,20 @@ pub struct BackendRecord {
 pub enum BackendTarget {
     /// A service.
     Service {
-        /// Its name.
+        /// Name of the service.
         service: String,
-        /// Number of its port.
+        /// Number of the service's port.
         port: u16,
     },
     /// A function.
     Function {
-        /// Its name.
+        /// Name of the function.
         function: String,
     },
 }
 
 impl PathRecord {
-    /// What gets its requests.
+    /// Returns the backends of the path.
     pub fn backends(&self) -> &[BackendRecord] {
         match &self.leads {
             PathLeads::One(backend) => std::slice::from_ref(backend),
@@ -235,7 +235,7 @@ impl PathRecord {
         }
     }
 
-    /// What keeps clients at one of them.
+    /// Returns the stickiness of clients to a backend.
     pub fn sticky(&self) -> Option<&Sticky> {
         match &self.leads {
             PathLeads::One(_) => None,
@@ -243,7 +243,7 @@ impl PathRecord {
         }
     }
 
-    /// Where it leads, in words.
+    /// Describes the target in words.
     pub fn in_words(&self) -> String {
         let shares = self.backends().iter().map(|backend| {
             let to = match &backend.to {
@@ -256,19 +256,19 @@ impl PathRecord {
     }
 }
 
-/// How far a node's rules are: what takes an endpoint down waits for it.
+/// State of a node's rules: whoever takes an endpoint down waits for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RulesStatus {
     /// Newest revision of `services/` that is programmed.
     pub revision: i64,
-    /// When its rules came to that revision.
+    /// Time at which the rules reached that revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programmed_at: Option<Timestamp>,
-    /// Why not everything could be programmed.
+    /// Error that kept some rules from being programmed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// `namespace/name` of services that are left out until they change or a later try succeeds, and why.
+    /// `namespace/name` of services left out until they change or a retry succeeds, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, String>,
 }

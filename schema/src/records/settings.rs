@@ -1,4 +1,4 @@
-//! `settings`.
+//! `settings`: the Cluster object as agents need it.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,27 +6,28 @@ use crate::files::{BlobRef, Files};
 use crate::kinds::Health;
 use crate::kinds::cluster::ClusterSpec;
 
-/// The settings of the cluster as agents need them: written by the settings controller, also without a
-/// Cluster object, so that absence never means "as by default".
+/// Settings of the cluster as agents need them. Written by the settings controller even without a Cluster object,
+/// so that absence never means "defaults".
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterSettings {
     /// Generation of the Cluster object; 0 without one.
     pub generation: u64,
-    /// What it says; all defaults without one.
+    /// Spec of the Cluster object; all defaults without one.
     pub spec: ClusterSpec,
-    /// The source of the Cluster object, or without one the first that is configured: secrets that name none are its.
+    /// Source of the Cluster object, or without one the first configured source: it owns the secrets that name no
+    /// source.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// The cluster's identity, encrypted to its nodes, if the source of the Cluster object has one.
+    /// Identity of the cluster, encrypted to its nodes, if the source of the Cluster object has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<BlobRef>,
-    /// The secrets with logins that the Cluster object names, by their paths.
+    /// Secrets with logins that the Cluster object names, by path.
     #[serde(default, skip_serializing_if = "Files::is_empty")]
     pub logins: Files,
 }
 
 impl ClusterSettings {
-    /// How well the Cluster object of this generation is: well once it is what is published.
+    /// Returns the health of the Cluster object of this generation: healthy once published.
     pub fn health(published: Option<&Self>, generation: u64) -> Health {
         match published {
             Some(settings) if settings.generation == generation => Health::Healthy,

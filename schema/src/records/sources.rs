@@ -10,31 +10,30 @@ use crate::codec::is_default;
 use crate::meta::ObjectRef;
 use crate::violation::Violation;
 
-/// What a source shows and what of it is applied. Written only when it changes, so a poll
-/// that finds nothing new writes nothing.
+/// Observed and applied state of a source. Written only when it changes, so a poll without news writes nothing.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
     /// Name of the source.
     pub name: String,
-    /// Where it is fetched from, without credentials.
+    /// URL that it is fetched from, without credentials.
     pub url: String,
     /// Branch, tag or commit.
     pub reference: String,
     /// Folder within the repository; empty for its root.
     #[serde(default)]
     pub path: String,
-    /// One file that can't be applied keeps all others from it.
+    /// True if a single file that can't be applied blocks all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    /// One word for all of it.
+    /// Overall state.
     pub state: SourceState,
-    /// Newest commit seen at the remote.
+    /// Newest commit observed at the remote.
     pub observed_commit: Option<String>,
-    /// Newest commit applied, its good part if it is degraded.
+    /// Newest commit applied, in part if the source is degraded.
     pub applied_commit: Option<String>,
-    /// When that was.
+    /// Time at which that commit was applied.
     pub applied_at: Option<Timestamp>,
     /// Sequence number of that commit's revision.
     #[serde(default)]
@@ -42,35 +41,35 @@ pub struct SourceStatus {
     /// Objects that the source owns.
     #[serde(default)]
     pub objects: u64,
-    /// Files that could not be applied; their objects stay as they were.
+    /// Files that could not be applied; their objects stay as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<Quarantine>,
-    /// Removals that wait for a release.
+    /// Removals that wait for approval.
     pub held_prune: Option<HeldPrune>,
     /// Objects that wait for others before they are applied, at most the first 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<Waiting>,
-    /// How many there are in all.
+    /// Total number of waiting objects.
     #[serde(default, skip_serializing_if = "is_default")]
     pub waiting_total: u64,
-    /// When an object last stopped waiting.
+    /// Time at which an object last stopped waiting.
     pub released_at: Option<Timestamp>,
-    /// What keeps the source from being read or applied.
+    /// Error that keeps the source from being read or applied.
     pub error: Option<SourceError>,
 }
 
-/// One word for the state of a source.
+/// State of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SourceState {
     /// Nothing fetched yet.
     Pending,
-    /// The newest commit is applied whole.
+    /// The newest commit is applied in full.
     Synced,
-    /// The newest commit is applied but for objects that wait for others to become healthy.
+    /// The newest commit is applied except for objects that wait for others to become healthy.
     Waiting,
     /// The newest commit is applied in part: quarantined files or a held prune.
     Degraded,
-    /// The remote or the commit can't be read; the last applied state stands.
+    /// The remote or the commit can't be read; the last applied state stays.
     Failed,
 }
 
@@ -80,32 +79,32 @@ pub enum SourceState {
 pub struct Quarantine {
     /// Path within the repository.
     pub file: String,
-    /// Commit at which it was read.
+    /// Commit from which it was read.
     pub commit: String,
-    /// That commit's author, `Name <mail>`.
+    /// Author of that commit, `Name <mail>`.
     pub author: String,
-    /// What is wrong, at most the first 20.
+    /// Violations, at most the first 20.
     pub violations: Vec<Violation>,
-    /// How many there are in all.
+    /// Total number of violations.
     pub violations_total: u64,
 }
 
-/// Removals that wait for a release.
+/// Removals that wait for approval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldPrune {
-    /// Commit that would remove them.
+    /// Commit that would remove the objects.
     pub commit: String,
-    /// Why they wait and what releases them.
+    /// Reason for the hold, and the way to release it.
     pub why: String,
-    /// How many objects.
+    /// Number of objects to remove.
     pub deletes: u64,
-    /// Of how many that the source owned when they were first held.
+    /// Number of objects that the source owned when the removals were first held.
     pub owned: u64,
-    /// Etcd's revision at that time: objects that are newer are not among these. 0: not known, all are.
+    /// Revision of etcd at that time: newer objects are not among these. 0 if not known: all are.
     #[serde(default)]
     pub since: i64,
-    /// The first 20 of them.
+    /// The first 20 objects.
     pub objects: Vec<ObjectRef>,
 }
 
@@ -113,13 +112,13 @@ pub struct HeldPrune {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiting {
-    /// Which waits.
+    /// The waiting object.
     pub object: ObjectRef,
-    /// For which; the first of them if it waits for several.
+    /// The object it waits for; the first if there are several.
     pub on: ObjectRef,
-    /// Why that one is not healthy.
+    /// Reason why that object is not healthy.
     pub why: String,
-    /// Since when its deadline counts.
+    /// Time from which its deadline counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
 }
@@ -130,141 +129,141 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// What keeps a source from being read or applied.
+/// Error that keeps a source from being read or applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceError {
-    /// Which step failed.
+    /// The failed step.
     pub kind: SourceErrorKind,
-    /// What happened and what to do, in one line.
+    /// Cause and remedy, in one line.
     pub message: String,
-    /// Since when.
+    /// Time since which it fails.
     pub since: Timestamp,
 }
 
-/// Which step failed.
+/// The failed step of reading or applying a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SourceErrorKind {
     /// The remote does not answer.
     RemoteUnreachable,
-    /// The remote refuses the credentials.
+    /// The remote rejects the credentials.
     AuthenticationFailed,
-    /// Branch, tag or commit is not there.
+    /// The branch, tag or commit does not exist.
     ReferenceNotFound,
-    /// The repository holds no commit, so neither branch nor tag.
+    /// The repository has no commit, so neither branch nor tag.
     NoCommit,
     /// The folder is not in the commit.
     PathNotFound,
-    /// Not all of the commit can be read: too much of it, or an ignore file that is a link.
+    /// The commit can't be read in full: it is too large, or its ignore file is a link.
     CommitUnreadable,
     /// The commit holds no manifest at all.
     Empty,
-    /// The commit is not signed as the source wants it, or the keys that may sign can't be read.
+    /// The commit is not signed as the source requires, or the keys that may sign can't be read.
     SignatureInvalid,
-    /// The local mirror is broken and is made anew.
+    /// The local mirror is broken and is being recreated.
     MirrorBroken,
-    /// etcd took not all of it.
+    /// etcd did not accept all changes.
     ApplyFailed,
-    /// A file can't be applied, and the source is strict: nothing of the commit is.
+    /// A file can't be applied, and the source is strict: nothing of the commit is applied.
     Refused,
-    /// No reconciler is configured with the source any more; its objects stay.
+    /// No reconciler is configured with the source any longer; its objects stay.
     NotConfigured,
 }
 
-/// One applied commit.
+/// An applied commit.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Revision {
     /// Name of the source.
     pub source: String,
-    /// Counts from 1.
+    /// Sequence number, from 1.
     pub sequence: u64,
-    /// Full hex id.
+    /// Full hex id of the commit.
     pub commit: String,
-    /// `Name <mail>`.
+    /// Author of the commit, `Name <mail>`.
     pub author: String,
     /// First line of the commit's message.
     pub subject: String,
-    /// When it was committed.
+    /// Time of the commit.
     pub committed_at: Timestamp,
-    /// When its last object was written.
+    /// Time at which its last object was written.
     pub applied_at: Timestamp,
-    /// From the start of the fetch to the last write, in milliseconds.
+    /// Milliseconds from the start of the fetch to the last write.
     pub duration_ms: u64,
-    /// What it changed.
+    /// Numbers of changed objects.
     pub counts: ChangeCounts,
-    /// The objects that it removed; only the first 100, and none if it was applied in more than one run.
+    /// Removed objects; only the first 100, and none if the commit was applied in more than one run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<ObjectRef>,
-    /// What became of it.
+    /// Verdict on the revision.
     pub verdict: Verdict,
-    /// When the verdict became final; none while its objects are on their way.
+    /// Time at which the verdict became final; `None` while its objects are still changing.
     pub decided_at: Option<Timestamp>,
-    /// The plan that was carried out, and whether it is the one that was reviewed.
+    /// Plan that was carried out, compared with the reviewed one.
     pub plan: Option<PlanRecord>,
 }
 
-/// The plan of a revision beside the one that was reviewed.
+/// Plan of a revision, next to the reviewed one.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanRecord {
-    /// SHA-256 of what was done.
+    /// SHA-256 of the changes made.
     pub hash: String,
-    /// Hash of the plan that was reviewed, whole or its first 16 digits; none if none is known.
+    /// Hash of the reviewed plan, in full or its first 16 digits; `None` if there is none.
     pub reviewed: Option<String>,
-    /// Both are of one plan.
+    /// True if both hashes are of one plan.
     pub matches: Option<bool>,
-    /// Why they differ, or why that is not known.
+    /// Reason for the difference, or why it is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
-/// How many objects a commit changed, and how.
+/// Numbers of objects that a commit changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeCounts {
-    /// New objects.
+    /// Created objects.
     pub create: u64,
-    /// Changed without a restart.
+    /// Objects changed without a restart.
     pub update: u64,
-    /// Of these, only their place in the repository.
+    /// Objects among these of which only the place in the repository changed.
     #[serde(default, skip_serializing_if = "is_default")]
     pub moved: u64,
-    /// Changed so that pods are replaced.
+    /// Objects changed so that pods are replaced.
     pub replace: u64,
-    /// Removed.
+    /// Removed objects.
     pub delete: u64,
-    /// As before.
+    /// Objects that did not change.
     pub unchanged: u64,
     /// Files that could not be applied.
     pub quarantined: u64,
-    /// Removals that wait.
+    /// Removals on hold.
     pub held: u64,
     /// Objects that wait for others.
     #[serde(default)]
     pub waiting: u64,
 }
 
-/// What became of a revision.
+/// Verdict on a revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum Verdict {
-    /// Applied whole.
+    /// Applied in full.
     Applied,
     /// Applied in part.
     Degraded {
-        /// Which part was not, and why.
+        /// Part that was not applied, and why.
         why: String,
     },
-    /// All that it changed became healthy.
+    /// Every changed object became healthy.
     Good,
-    /// Something that it changed made no progress for as long as it may.
+    /// A changed object made no progress within its deadline.
     Bad {
-        /// Which, and why.
+        /// The object, and why.
         why: String,
     },
-    /// Newer commits changed some of it before it was known; the rest became healthy.
+    /// Newer commits changed some of the objects before the verdict; the rest became healthy.
     Superseded,
 }

@@ -1,4 +1,5 @@
-//! `workflows/<ns>/<name>` and `triggers/<kind>/<ns>/<name>/<trigger>`. What is below `/minik8s-runs/` is the reconcilers' own (`reconciler/src/runs/`).
+//! `workflows/<ns>/<name>` and `triggers/<kind>/<ns>/<name>/<trigger>`. Keys below `/minik8s-runs/` belong to the
+//! reconcilers (`reconciler/src/runs/`).
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,39 +10,39 @@ use crate::kinds::Health;
 use crate::kinds::trigger::Schedule;
 use crate::kinds::workflow::{RunPhase, RunSummary};
 
-/// How the runs of a workflow go: written by the workflows controller, which runs them.
+/// State of a workflow's runs. Written by the workflows controller, which runs them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkflowRecord {
-    /// Hash of the spec whose run was started last for a push; empty before the first. Unlike a generation it is the
-    /// same after etcd was lost, so nothing runs again.
+    /// Hash of the spec that a push last started a run of; empty before the first. Unlike a generation it survives
+    /// the loss of etcd, so nothing runs again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub started_hash: String,
-    /// The generation of the object that the rest speaks of.
+    /// Generation of the object that the other fields describe.
     pub generation: u64,
-    /// The last run that a push started.
+    /// Last run started by a push.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run: Option<RunSummary>,
-    /// Runs under way.
+    /// Number of runs in progress.
     pub running: u32,
-    /// Runs that wait for others to end.
+    /// Number of runs that wait for others to end.
     #[serde(default, skip_serializing_if = "is_default")]
     pub waiting: u32,
 }
 
-/// What a trigger did and will do: written by the workflows controller, with the beginning of the run that it started.
+/// Past and next run of a trigger. Written by the workflows controller together with the start of the run.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TriggerRecord {
-    /// The schedule that `next` is of: another one begins anew, with its first tick from then on. None of a trigger that
-    /// has none.
+    /// Schedule that `next` belongs to: a new schedule starts over, with its first tick from then on. `None` for a
+    /// trigger without a schedule.
     pub schedule: Option<Schedule>,
-    /// The first tick that nothing was decided on yet; none if there will be none.
+    /// First tick without a decision; `None` if there are no more ticks.
     pub next: Option<Timestamp>,
-    /// The last run that it started.
+    /// Last run that it started.
     pub last: Option<TriggerStart>,
-    /// Ticks without a run of their own since the last one that had one: what was missed.
+    /// Ticks missed since the last one that had its own run.
     #[serde(default, skip_serializing_if = "is_default")]
     pub skipped: u32,
 }
@@ -51,21 +52,22 @@ pub struct TriggerRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TriggerStart {
-    /// Its id.
+    /// Id of the run.
     pub run: String,
-    /// The tick that it is of, if it is of one.
+    /// Tick that started the run, if any.
     pub tick: Option<Timestamp>,
-    /// The commit that it is of, if it is of one.
+    /// Commit that started the run, if any.
     pub commit: Option<String>,
-    /// When it began.
+    /// Start of the run.
     pub started_at: Timestamp,
-    /// Ticks before its own that were missed and have no run: it stands for them.
+    /// Missed ticks before its own, which it stands for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub missed: u32,
 }
 
 impl WorkflowRecord {
-    /// How well the workflow of this generation is. One without params has no run of its own and is well.
+    /// Returns the health of the workflow of this generation. A workflow without params has no run of its own and
+    /// is healthy.
     pub fn health(&self, has_params: bool, generation: u64) -> Health {
         if !has_params {
             return Health::Healthy;

@@ -1,5 +1,5 @@
-//! Bindings joined with what nodes report of the same pods, in one walk through both tables: for plans that would
-//! otherwise look up each of 30,000 pods.
+//! Joins bindings with the reported statuses of the same pods, in one walk through both tables: for plans that
+//! would otherwise look up each of 30,000 pods.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -15,31 +15,31 @@ use crate::records::Binding;
 pub struct BoundPod<'a> {
     /// Node and pod.
     pub place: &'a (String, NamespacedName),
-    /// Its binding.
+    /// Binding of the pod.
     pub binding: &'a Arc<Versioned<Binding>>,
-    /// What the node reports under the pod's name, whichever incarnation that is of.
+    /// Status that the node reports under the pod's name, of whichever incarnation.
     pub reported: Option<&'a PodStatus>,
 }
 
 impl<'a> BoundPod<'a> {
-    /// The name of the node.
+    /// Returns the name of the node.
     pub fn node(&self) -> &'a str {
         &self.place.0
     }
 
-    /// What the node reports of this incarnation.
+    /// Returns the reported status of this incarnation.
     pub fn status_of(&self, uid: &str) -> Option<&'a PodStatus> {
         self.reported.filter(|status| status.uid == uid)
     }
 }
 
 impl Snapshot {
-    /// All bindings, in order of node and pod.
+    /// Iterates over the bindings, ordered by node and pod.
     pub fn bound_pods(&self) -> impl Iterator<Item = BoundPod<'_>> {
         let mut reported = self.pod_status.iter().peekable();
         self.bindings.iter().map(move |(place, binding)| {
             let found = loop {
-                // One comparison for each: there are 30,000.
+                // A single comparison for each of 30,000 pods.
                 match reported.peek().map(|(at, _)| (*at).cmp(place)) {
                     Some(Ordering::Less) => reported.next(),
                     Some(Ordering::Equal) => break reported.next(),
@@ -50,7 +50,7 @@ impl Snapshot {
         })
     }
 
-    /// The same by pod; the first by node name should one be bound twice.
+    /// Returns the bindings by pod; the first by node name if a pod is bound twice.
     pub fn bound_by_pod(&self) -> HashMap<&NamespacedName, BoundPod<'_>> {
         let mut found = HashMap::with_capacity(self.bindings.len());
         for bound in self.bound_pods() {

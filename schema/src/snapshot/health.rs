@@ -1,4 +1,4 @@
-//! How well each object is: one fold for all that ask, so that no two answers differ. Pure.
+//! Health of each object: one function for all callers, so that no two answers differ. Pure.
 //!
 //! A new kind has one arm in [`health`] and one in [`is_complete`], which the compiler asks for.
 
@@ -19,7 +19,7 @@ use crate::records::{
     WorkflowRecord,
 };
 
-/// The health of a live object.
+/// Returns the health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
     match &object.resource {
         Resource::Pod(_) => match bare_pod(snapshot, object) {
@@ -40,12 +40,12 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         }
         Resource::ReplicaSet(spec) => workload(snapshot, object, spec.paused),
         Resource::DaemonSet(_) => workload(snapshot, object, false),
-        // Its content is stored with it.
+        // The content of a ConfigMap is stored with it.
         Resource::ConfigMap(_) => Health::Healthy,
         Resource::HorizontalPodAutoscaler(spec) => {
             let record = snapshot.autoscalers.get(&named(object)).map(|found| &found.value);
             let current = record.filter(|record| record.observed_generation == object.generation);
-            // Without one: it has not looked at its target yet.
+            // Without one, the autoscaler has not observed its target yet.
             spec.health(current.map_or(&HorizontalPodAutoscalerStatus::default(), |record| &record.status))
         }
         Resource::Node(_) => node(snapshot, &object.metadata.name),
@@ -59,13 +59,14 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
     }
 }
 
-/// What keeps an object from being healthy, if anything does and it fails commits.
+/// Returns the reason why an object is not healthy, if its kind fails commits.
 pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
     let is_awaited = object.kind().descriptor().fails_commits;
     health(snapshot, object).why().filter(|_| is_awaited).map(str::to_owned)
 }
 
-/// How well a node is. One that never registered is unknown, not broken: its manifest may come before the machine.
+/// Returns the health of a node. A node that never registered is unknown, not broken: its manifest may come before
+/// the machine.
 fn node(snapshot: &Snapshot, name: &str) -> Health {
     match (snapshot.nodes.contains_key(name), snapshot.node_is_ready(name)) {
         (true, true) => Health::Healthy,
@@ -74,12 +75,12 @@ fn node(snapshot: &Snapshot, name: &str) -> Health {
     }
 }
 
-/// Seconds without progress after which an object that is not healthy has failed.
+/// Returns the seconds without progress after which an unhealthy object has failed.
 pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
     deadline_or(object, snapshot.cluster().defaults.progress_deadline_seconds)
 }
 
-/// The same, with the cluster's default at hand.
+/// Like [`deadline_seconds`], with the cluster's default as an argument.
 pub fn deadline_or(object: &Object, default: u32) -> u32 {
     // A ReplicaSet or DaemonSet of Kubernetes has no deadline: the default one must leave it time to become ready.
     let or_default = |written: Option<u32>, min_ready: u32| {
@@ -101,9 +102,11 @@ pub fn deadline_or(object: &Object, default: u32) -> u32 {
     }
 }
 
-/// When the object last came closer to being healthy. A restart is no progress, so a crash loop meets its deadline.
+/// Returns the time at which the object last came closer to being healthy. A restart is not progress, so a crash
+/// loop reaches its deadline.
 pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Option<Timestamp> {
-    // Another number of pods gives a workload that was complete its time again. One that never was must not gain by it.
+    // A new number of pods restarts the deadline of a workload that was complete. A workload that never was must
+    // not gain by it.
     let scaled = || {
         if rollout_of(snapshot, object).is_some_and(|rollout| !rollout.complete) {
             return None;
@@ -116,12 +119,12 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         Resource::Function(_) => {
             let record = function_record(snapshot, object);
             match record.and_then(|record| record.image()).map(|image| &image.state) {
-                // A build has a bound of its own, and may wait for others.
+                // A build has its own deadline, and may wait for others.
                 Some(ImageState::Waiting | ImageState::Building { .. }) => Some(now),
                 // The image may have come long after the commit, and its rollout begins only then.
                 _ => {
                     let rollout = rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
-                    // A time to come is of a leader whose clock was wrong.
+                    // A time in the future comes from a leader whose clock was wrong.
                     let ready = record.and_then(|record| record.image_ready_at).map(|at| at.min(now));
                     rollout.into_iter().chain(ready).max()
                 }
@@ -130,12 +133,12 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         Resource::Workflow(_) => {
             let workflow = snapshot.workflows.get(&named(object));
             let last_run = workflow.and_then(|found| found.value.last_run.as_ref());
-            // A run has a bound of its own, and may wait for long.
+            // A run has its own deadline, and may wait for long.
             last_run.filter(|run| run.phase == RunPhase::Running).map(|_| now)
         }
         Resource::Job(_) => {
             let (node, report) = job_report(snapshot, object).ok()?;
-            // An upload has a bound of its own. One that is hindered says why.
+            // An upload has its own deadline. A blocked upload has a reason.
             let is_uploaded = report.status.phase == JobPhase::Uploading
                 && report.status.reason.is_empty()
                 && snapshot.node_is_ready(&node);
@@ -159,7 +162,8 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
     }
 }
 
-/// The moments at which a pod came closer to being ready. One to come is of a node whose clock is wrong.
+/// Returns the times at which a pod came closer to being ready. A time in the future comes from a node whose clock
+/// is wrong.
 fn pod_progress(status: &PodStatus) -> Vec<Timestamp> {
     let ended = status.init_container_statuses.iter().filter_map(|container| match &container.state {
         ContainerState::Terminated(end) if end.exit_code == 0 && container.restart_count == 0 => {
@@ -171,15 +175,15 @@ fn pod_progress(status: &PodStatus) -> Vec<Timestamp> {
         ContainerState::Running(running) if container.restart_count == 0 => Some(running.started_at),
         _ => None,
     });
-    // A probe that fails for a moment gives the pod its time again.
+    // A probe that fails for a moment restarts the pod's deadline.
     let restarted = status.container_statuses.iter().any(|container| container.restart_count > 0);
     let ready = status.conditions.iter().filter(|condition| condition.kind == "Ready" && !restarted);
     let ready = ready.map(|condition| condition.last_transition_time);
     status.start_time.into_iter().chain(ended).chain(started).chain(ready).collect()
 }
 
-/// Whether the records are there that nodes need for the object; of a pod, those of this version. What others keep it from having
-/// is not waited for: a name, an address or a port that is taken.
+/// True if the records that nodes need for the object exist; for a pod, those of this version. Not waited for: a
+/// name, an address or a port that others hold.
 pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
     match &object.resource {
         Resource::Pod(_) => {
@@ -193,18 +197,18 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         }
         Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
         Resource::Cluster(_) => snapshot.settings.contains_key(&()),
-        // A paused one may have no pods at all.
+        // A paused ReplicaSet may have no pods at all.
         Resource::ReplicaSet(spec) => has_its_pods(snapshot, object, spec.paused),
         Resource::DaemonSet(_) => has_its_pods(snapshot, object, false),
-        // Its first look adopts the number of pods that run, should etcd have been lost.
+        // Its first pass adopts the number of running pods, should etcd have been lost.
         Resource::HorizontalPodAutoscaler(_) => snapshot.autoscalers.contains_key(&named(object)),
         Resource::Function(_) => function_is_complete(snapshot, object) && ticks_are_known(snapshot, object),
-        // Before a node has it, absence of the order would say nothing.
+        // Before a node has the order, its absence would prove nothing.
         Resource::Job(_) => {
             let nobody = snapshot.heartbeats.is_empty();
             nobody || snapshot.job_of(&named(object)).is_some_and(|(_, order)| order.hash == object.hash)
         }
-        // Until its records are here, those on the disks say which pushes and ticks had their run.
+        // Until its records are here, those on the disks tell which pushes and ticks had their run.
         Resource::Workflow(_) => {
             snapshot.workflows.contains_key(&named(object)) && ticks_are_known(snapshot, object)
         }
@@ -213,7 +217,8 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
     }
 }
 
-/// Each schedule of the object has its record. Triggers of other kinds have one only once they started a run.
+/// True if each schedule of the object has its record. Triggers of other kinds have one only after they started a
+/// run.
 fn ticks_are_known(snapshot: &Snapshot, object: &Object) -> bool {
     let mut scheduled = object.resource.triggers().iter().filter(|trigger| trigger.schedule.is_some());
     scheduled.all(|trigger| snapshot.triggers.contains_key(&(object.reference(), trigger.name.clone())))
@@ -226,7 +231,7 @@ fn workload(snapshot: &Snapshot, object: &Object, paused: bool) -> Health {
     }
 }
 
-/// How well a job is, by the report of the node that sees to it.
+/// Returns the health of a job, from the report of its node.
 fn job(snapshot: &Snapshot, object: &Object, spec: &JobSpec) -> Health {
     match job_report(snapshot, object) {
         Ok((node, report)) if report.status.phase.is_final() || snapshot.node_is_ready(&node) => {
@@ -237,7 +242,7 @@ fn job(snapshot: &Snapshot, object: &Object, spec: &JobSpec) -> Health {
     }
 }
 
-/// What a node, named first, reports of this very version of a job; else the job's health.
+/// Returns the name of the job's node and its report of this very version; else the job's health.
 fn job_report<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<(String, &'a JobReport), Health> {
     let id = named(object);
     let order = snapshot.job_of(&id).filter(|(_, order)| order.hash == object.hash && !order.deleting);
@@ -252,7 +257,7 @@ fn job_report<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<(String, &'
     }
 }
 
-/// How well a function is: its image first, then its rollout.
+/// Returns the health of a function: that of its image first, then that of its rollout.
 fn function(snapshot: &Snapshot, object: &Object) -> Health {
     let Some(record) = function_record(snapshot, object) else {
         return Health::Progressing {
@@ -276,13 +281,14 @@ fn function(snapshot: &Snapshot, object: &Object) -> Health {
     }
 }
 
-/// The record of a function, once it speaks of the object as it is.
+/// Returns the record of a function, once it describes the current object.
 fn function_record<'a>(snapshot: &'a Snapshot, object: &Object) -> Option<&'a FunctionRecord> {
     let record = &snapshot.functions.get(&named(object))?.value;
     (record.hash == object.hash).then_some(record)
 }
 
-/// A function whose image can be had, or which has run before, has its pods; any has its record.
+/// True if a function has its records: its pods if its image is available or it has run before, else only its own
+/// record.
 fn function_is_complete(snapshot: &Snapshot, object: &Object) -> bool {
     let Some(record) = snapshot.functions.get(&named(object)).map(|found| &found.value) else { return false };
     match snapshot.rollouts.get(&object.reference()).map(|found| &found.value.status) {
@@ -296,17 +302,17 @@ fn has_its_pods(snapshot: &Snapshot, object: &Object, paused: bool) -> bool {
     rollout_of(snapshot, object).is_some_and(|rollout| paused || has_all(rollout))
 }
 
-/// How well a pod is that runs itself.
+/// Returns the health of a bare pod with copies.
 fn with_copies(snapshot: &Snapshot, object: &Object) -> Health {
     let is_first = rollout_of(snapshot, object).is_some_and(|rollout| rollout.good.is_none());
     match workload(snapshot, object, false) {
-        // No further pod could be had, for want of room, say: nothing that served is gone.
+        // No further copy could be placed, for lack of room, say: nothing that served is gone.
         Health::Degraded { why } if is_first => Health::Progressing { why },
         health => health,
     }
 }
 
-/// How many copies an autoscaler gave a pod.
+/// Returns the number of copies that an autoscaler gave a pod.
 fn copies(snapshot: &Snapshot, object: &Object) -> u32 {
     if snapshot.scales.is_empty() {
         return 0;
@@ -316,7 +322,7 @@ fn copies(snapshot: &Snapshot, object: &Object) -> u32 {
     scale.map_or(0, |scale| scale.value.replicas.saturating_sub(1))
 }
 
-/// The record of a workload, once it speaks of the object as it is.
+/// Returns the record of a workload, once it describes the current object.
 fn rollout_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Option<&'a Rollout> {
     let rollout = &snapshot.rollouts.get(&object.reference())?.value;
     (rollout.status.observed_generation == object.generation).then_some(rollout)
@@ -326,7 +332,7 @@ fn named(object: &Object) -> NamespacedName {
     NamespacedName::new(&object.metadata.namespace, &object.metadata.name)
 }
 
-/// A healthy pod that may not stay so: it has run for too short a time to know.
+/// Returns a healthy pod that may not stay so: it has run for too short a time to know.
 pub fn unsteady<'a>(snapshot: &'a Snapshot, object: &Object, now: Timestamp) -> Option<Unsteady<'a>> {
     let Resource::Pod(_) = &object.resource else { return None };
     let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
@@ -340,7 +346,7 @@ fn bare_pod(snapshot: &Snapshot, object: &Object) -> Health {
         Err(health) => return health,
     };
     if status.is_terminating() {
-        // Wanted again before its node has taken it away: it runs anew.
+        // Wanted again before its node has removed it: it will start again.
         return Health::Progressing { why: reason(status) };
     }
     match status.phase {
@@ -353,7 +359,8 @@ fn bare_pod(snapshot: &Snapshot, object: &Object) -> Health {
     }
 }
 
-/// What its node reports of the very pod that the object asks for, if the node is alive; else the pod's health.
+/// Returns the report of the node about the very pod that the object asks for, if the node is alive; else the pod's
+/// health.
 fn status_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<&'a PodStatus, Health> {
     let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
     let pod = named(object);
@@ -369,7 +376,7 @@ fn status_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<&'a PodStatu
     reported.ok_or_else(|| progressing("its node has not reported the pod yet"))
 }
 
-/// One stable line: it lies in statuses, which are written when they change.
+/// Returns a stable one-line reason: it becomes part of statuses, which are written when they change.
 fn reason(status: &PodStatus) -> String {
     if !status.reason.is_empty() {
         return status.reason.clone();

@@ -1,11 +1,11 @@
-//! Which node sees to a job, and what nodes report of it.
+//! Nodes and reports of jobs.
 
 use super::{Snapshot, Table, Versioned};
 use crate::meta::NamespacedName;
 use crate::records::{JobOrder, JobReport};
 
 impl Snapshot {
-    /// The orders for a job, each with its node. There are two while it moves.
+    /// Iterates over the orders for a job, each with its node. There are two while the job moves.
     pub fn jobs_of<'a>(
         &'a self,
         job: &'a NamespacedName,
@@ -13,12 +13,12 @@ impl Snapshot {
         of_nodes(&self.jobs, job)
     }
 
-    /// The order for a job, with its node.
+    /// Returns the order for a job, with its node.
     pub fn job_of<'a>(&'a self, job: &'a NamespacedName) -> Option<(&'a str, &'a JobOrder)> {
         self.jobs_of(job).next().map(|(node, order)| (node, &order.value))
     }
 
-    /// What nodes report of a job, each with its node.
+    /// Iterates over the reports about a job, each with its node.
     pub fn job_reports_of<'a>(
         &'a self,
         job: &'a NamespacedName,
@@ -27,8 +27,8 @@ impl Snapshot {
     }
 }
 
-/// What a table has under this name at each node. Goes from node to node and not through all entries: controllers ask
-/// this for every job at each pass.
+/// Iterates over a table's entries of this name, each with its node. Skips from node to node instead of visiting
+/// all entries: controllers do this for every job in each pass.
 pub fn of_nodes<'a, V>(
     table: &'a Table<(String, NamespacedName), V>,
     name: &'a NamespacedName,

@@ -1,4 +1,4 @@
-//! What Git says of a node, joined with what its agent registered under the same name.
+//! Node objects from Git, joined with the records of the agents of the same name.
 
 use std::borrow::Cow;
 
@@ -13,13 +13,13 @@ use crate::object::Object;
 use crate::records::NodeConditions;
 
 impl Snapshot {
-    /// The Node object of this name, if Git has one.
+    /// Returns the Node object of this name, if Git has one.
     pub fn node_object(&self, node: &str) -> Option<&Versioned<Object>> {
         let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), node.to_owned());
         self.objects.get(&ObjectRef { kind: Kind::Node, namespace, name }).map(|object| &**object)
     }
 
-    /// What Git wants of a node, if it says anything.
+    /// Returns the spec of a node's Node object, if Git has one.
     pub fn node_spec(&self, node: &str) -> Option<&NodeSpec> {
         match &self.node_object(node)?.value.resource {
             Resource::Node(spec) => Some(spec),
@@ -27,7 +27,7 @@ impl Snapshot {
         }
     }
 
-    /// The labels of a node: its agent's, with those of the Node object over them.
+    /// Returns the labels of a node: its agent's, overridden by those of the Node object.
     pub fn node_labels(&self, node: &str) -> Cow<'_, StringMap> {
         static NONE: StringMap = StringMap::new();
         let registered = self.nodes.get(node).map_or(&NONE, |record| &record.value.labels);
@@ -41,12 +41,12 @@ impl Snapshot {
         }
     }
 
-    /// The pods of the node are lost and to be replaced elsewhere: it has been silent for as long as the Cluster
-    /// object says, or it is neither registered nor alive. Not from the moment on in which it beats again.
+    /// True if the pods of the node are lost and must be replaced elsewhere: it has been silent for as long as the
+    /// Cluster object says, or it is neither registered nor alive. False as soon as its heartbeats return.
     pub fn is_evicted(&self, node: &str) -> bool {
         let is_given_up =
             || self.conditions_of(node).is_some_and(|conditions| conditions.evicted_at.is_some());
-        // A record that can't be read is not one that is gone.
+        // An unreadable record still exists.
         let is_known = || {
             let key = Key::Node(node.to_owned()).to_string();
             self.nodes.contains_key(node) || self.malformed.contains_key(&key)
@@ -54,23 +54,23 @@ impl Snapshot {
         !self.node_is_ready(node) && (!is_known() || is_given_up())
     }
 
-    /// Pods are to leave the node while it runs: its Node object says `drain`.
+    /// True if pods must leave the node while it runs: its Node object says `drain`.
     pub fn is_draining(&self, node: &str) -> bool {
         self.node_spec(node).is_some_and(|node| node.drain)
     }
 
-    /// A running pod must leave the node, see [`NodeSpec::drives_out`].
+    /// True if a running pod must leave the node, see [`NodeSpec::drives_out`].
     pub fn drives_out(&self, node: &str, pod: &PodSpec) -> bool {
         let elapsed = |taint: &Taint| elapsed_seconds(self.conditions_of(node), taint);
         self.node_spec(node).is_some_and(|spec| spec.drives_out(pod, elapsed))
     }
 
-    /// How a node fares, once the nodes controller has looked at it.
+    /// Returns the conditions of a node, once the nodes controller has written them.
     pub fn conditions_of(&self, node: &str) -> Option<&NodeConditions> {
         self.node_conditions.get(node).map(|conditions| &conditions.value)
     }
 
-    /// Git says that the machine will not come back.
+    /// True if Git says that the machine will not come back.
     pub fn is_gone(&self, node: &str) -> bool {
         let annotations = self.node_object(node).map(|object| &object.value.metadata.annotations);
         annotations
@@ -79,7 +79,8 @@ impl Snapshot {
     }
 }
 
-/// Seconds of a taint that are over for those who tolerate it for some: see [`Taint::is_tolerated_by`].
+/// Returns the elapsed seconds of a taint, for pods that tolerate it for a limited time: see
+/// [`Taint::is_tolerated_by`].
 pub fn elapsed_seconds(conditions: Option<&NodeConditions>, taint: &Taint) -> i64 {
     let taints = conditions.map(|conditions| &conditions.taints).filter(|taints| !taints.is_empty());
     taints.and_then(|taints| taints.get(&taint.to_string())).map_or(0, |age| age.elapsed_seconds)

@@ -1,7 +1,7 @@
-//! Events: what happened, written to `events/` for people to read.
+//! Event recording: writes events to `events/` for people to read.
 //!
-//! Recording must never hold up the work: `record` only queues, the queue is bounded,
-//! and what can't be written in time is dropped and counted.
+//! Recording must never delay the work: `record` only queues, the queue is bounded, and events that can't be
+//! written in time are dropped and counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -23,30 +23,30 @@ use crate::keys::Key;
 use crate::meta::NamespacedName;
 use crate::records::{Event, EventType};
 
-/// The reconciler in the keys of events; no node can have this name.
+/// Name of the reconciler in the keys of events; no node can have this name.
 pub const RECONCILER: &str = "_reconciler";
-/// Namespace in the key of events whose object has none.
+/// Namespace in the keys of events whose object has none.
 pub const CLUSTER_NAMESPACE: &str = "_cluster";
 
-/// Events that wait to be written; a burst of a whole node's pods, several times over.
+/// Most events waiting to be written: several bursts of a whole node's pods.
 const QUEUE: usize = 1_024;
-/// The same event is written once in this time.
+/// Time within which the same event is written only once.
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
-/// Different events remembered for that; when there are more, a repetition may get through.
+/// Most events remembered for that; beyond it, a repetition may get through.
 const REMEMBERED_MAX: usize = 4_096;
-/// An event lives at least an hour: a lease takes new events for [`LEASE_SHARED`], and ends this
-/// long after its grant.
+/// Lifetime of a lease. An event lives at least an hour: a lease takes new events for [`LEASE_SHARED`], and ends
+/// this long after its grant.
 const LEASE_TTL: Duration = Duration::from_secs(70 * 60);
-/// How long one lease is given to new events.
+/// Time for which a lease takes new events.
 const LEASE_SHARED: Duration = Duration::from_secs(10 * 60);
-/// Tries of one batch. With the waits between them about 6 s; an etcd that restarts is back within these.
+/// Attempts to write a batch. With the waits between them about 6 s; an etcd that restarts is back within these.
 const ATTEMPTS: u32 = 6;
-/// Longest that the queue is written out after shutdown.
+/// Longest time to write out the queue after shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Longest message kept, in bytes.
 const MESSAGE_MAX_BYTES: usize = 1_024;
 
-/// Something that happened, before it has a time and a reporter.
+/// An event without time and reporter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventDraft {
     /// Normal or Warning.
@@ -57,14 +57,15 @@ pub struct EventDraft {
     pub namespace: String,
     /// Name of the object.
     pub name: String,
-    /// One CamelCase word.
+    /// CamelCase word for the reason.
     pub reason: String,
-    /// A sentence for a person.
+    /// Human-readable sentence.
     pub message: String,
 }
 
 impl EventDraft {
-    /// About an object of this kind: `Pod`, `Node`, `Source`, …; those without a namespace have an empty one.
+    /// Creates a draft about an object of this kind: `Pod`, `Node`, `Source`, …; an object without a namespace has
+    /// an empty one.
     pub fn of(
         kind: EventType,
         object_kind: impl Display,
@@ -87,21 +88,21 @@ impl EventDraft {
 /// Records events. Clones share one queue.
 #[derive(Debug, Clone)]
 pub struct EventRecorder {
-    /// `None`: disabled.
+    /// `None` if disabled.
     queue: Option<mpsc::Sender<Event>>,
     reporter: Arc<str>,
     dropped: Arc<AtomicU64>,
 }
 
 impl EventRecorder {
-    /// A recorder that forgets everything, for tests.
+    /// Creates a recorder that forgets everything, for tests.
     pub fn disabled() -> Self {
         Self { queue: None, reporter: "".into(), dropped: Arc::default() }
     }
 
-    /// A recorder that writes to `store` below `events/<key>/` until `shutdown`: a node's name, or
-    /// [`RECONCILER`]. `reporter` is for people: `agent/<node>`, `gitops`, `scheduler`. The future writes them,
-    /// also what waits at `shutdown`, and is for the caller to run to its end.
+    /// Creates a recorder that writes to `store` below `events/<key>/` until `shutdown`; `key` is a node's name, or
+    /// [`RECONCILER`]. `reporter` is for people: `agent/<node>`, `gitops`, `scheduler`. The caller must run the
+    /// future to its end: it writes the events, including those still queued at `shutdown`.
     pub fn writing(
         store: SharedStore,
         key: impl Into<String>,
@@ -117,13 +118,13 @@ impl EventRecorder {
         (Self { queue: Some(queue), reporter: reporter.into().into(), dropped }, writing)
     }
 
-    /// The same queue, with another reporter.
+    /// Returns a recorder on the same queue with another reporter.
     #[must_use]
     pub fn reporting_as(&self, reporter: impl Into<String>) -> Self {
         Self { reporter: reporter.into().into(), ..self.clone() }
     }
 
-    /// Takes an event down. Never waits; when the queue is full the event is dropped and counted.
+    /// Queues an event. Never waits; if the queue is full, the event is dropped and counted.
     pub fn record(&self, draft: EventDraft) {
         let Some(queue) = &self.queue else { return };
         let mut message = draft.message;
@@ -143,13 +144,13 @@ impl EventRecorder {
         }
     }
 
-    /// How many events were dropped since the start.
+    /// Returns the number of events dropped since the start.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// Cuts at a character, not within one.
+/// Cuts the message at a character boundary.
 fn shorten(message: &mut String) {
     if message.len() > MESSAGE_MAX_BYTES {
         let end = (0..=MESSAGE_MAX_BYTES).rev().find(|at| message.is_char_boundary(*at));
@@ -158,12 +159,12 @@ fn shorten(message: &mut String) {
     }
 }
 
-/// The end of the queue that writes.
+/// Writing end of the queue.
 struct EventWriter {
     store: SharedStore,
-    /// The reporter in the keys.
+    /// Reporter in the keys.
     key: String,
-    /// The lease of new events, and since when.
+    /// Lease of new events, and the time of its grant.
     lease: Option<(LeaseId, Instant)>,
     recent: Recent,
     dropped: Arc<AtomicU64>,
@@ -171,10 +172,10 @@ struct EventWriter {
 
 impl EventWriter {
     async fn run(mut self, mut events: mpsc::Receiver<Event>, shutdown: CancellationToken) {
-        // Cancel-safe: `recv_many` takes nothing when dropped. A batch in `write` cut short may be
-        // lost, which events may be.
+        // Cancel-safe: `recv_many` takes nothing when dropped. A batch in `write` cut short may be lost, which is
+        // acceptable for events.
         shutdown.run_until_cancelled(self.write_all(&mut events)).await;
-        // Nothing new; what waits is written out.
+        // No new events; the queued ones are written out.
         events.close();
         if timeout(DRAIN, self.write_all(&mut events)).await.is_err() {
             tracing::debug!("events that were still queued are lost");
@@ -193,13 +194,13 @@ impl EventWriter {
         }
     }
 
-    /// Writes a batch, or drops it after some tries.
+    /// Writes a batch, or drops it after some attempts.
     async fn write(&mut self, batch: &[Event]) {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
         let keyed: Vec<(Key, &Event)> =
             batch.iter().map(|event| (key_of(&self.key, event, rand::random()), event)).collect();
         loop {
-            // A second try after a lost answer writes the same keys once more: no harm.
+            // A retry after a lost answer writes the same keys again: no harm.
             let Err(why) = self.try_write(&keyed).await else { return };
             let wait = backoff.after_failure(rand::random());
             if backoff.failures() >= ATTEMPTS {
@@ -215,7 +216,7 @@ impl EventWriter {
     async fn try_write(&mut self, keyed: &[(Key, &Event)]) -> Result<(), StoreError> {
         let lease = self.lease().await?;
         let ops = keyed.iter().filter_map(|(key, event)| {
-            // An event that has no JSON form can't be; one too large for a key is dropped.
+            // Every event has a JSON form; an event too large for a key is dropped.
             let value = encode(*event).ok()?.into();
             Some(Op::Put { key: key.to_string(), value, lease: Some(lease) })
         });
@@ -230,7 +231,7 @@ impl EventWriter {
         }
     }
 
-    /// The lease for new events; a new one every [`LEASE_SHARED`].
+    /// Returns the lease for new events; a new one every [`LEASE_SHARED`].
     async fn lease(&mut self) -> Result<LeaseId, StoreError> {
         if let Some((lease, since)) = self.lease
             && since.elapsed() < LEASE_SHARED
@@ -244,24 +245,25 @@ impl EventWriter {
     }
 }
 
-/// The id is `<time>-<random>`: sorts by time, two of one microsecond do not collide.
+/// Builds the key of an event. The id is `<time>-<random>`: it sorts by time, and two of one microsecond do not
+/// collide.
 fn key_of(reporter: &str, event: &Event, random: u32) -> Key {
     let namespace = if event.namespace.is_empty() { CLUSTER_NAMESPACE } else { &event.namespace };
     let id = format!("{:016}-{random:08x}", event.time.as_microsecond());
     Key::Event(reporter.to_owned(), namespace.to_owned(), id)
 }
 
-/// Object, reason and message: what makes two events the same.
+/// Identity of an event for finding repetitions: object, reason and message.
 type Sameness = [String; 5];
 
-/// What was written lately.
+/// Recently written events.
 #[derive(Debug, Default)]
 struct Recent {
     written: BTreeMap<Sameness, Instant>,
 }
 
 impl Recent {
-    /// The event was not written in the last [`REPEAT_AFTER`]; it counts as written now.
+    /// True if the event was not written in the last [`REPEAT_AFTER`]; it then counts as written now.
     fn is_news(&mut self, event: &Event, now: Instant) -> bool {
         let same = [&event.object_kind, &event.namespace, &event.name, &event.reason, &event.message];
         let same = same.map(Clone::clone);
@@ -272,7 +274,7 @@ impl Recent {
         if self.written.len() >= REMEMBERED_MAX {
             self.written.retain(|_, at| fresh(at));
             if self.written.len() >= REMEMBERED_MAX {
-                // That many different ones within a minute: start over.
+                // So many different events within a minute: start over.
                 self.written.clear();
             }
         }

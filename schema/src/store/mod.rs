@@ -1,6 +1,6 @@
 //! The store: etcd, or the same in memory, behind one trait; and the reflector on top.
 //!
-//! One battery of tests runs on both. Every write is a transaction with guards.
+//! The same tests run against both. Every write is a transaction with guards.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,7 +23,7 @@ pub mod status_writer;
 /// A shared store.
 pub type SharedStore = Arc<dyn Store>;
 
-/// A lease, by etcd's number.
+/// Id of a lease in etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseId(pub i64);
 
@@ -40,28 +40,28 @@ pub struct KeyValue {
     pub mod_revision: i64,
 }
 
-/// All keys below a prefix, as of one revision.
+/// Keys below a prefix, as of one revision.
 #[derive(Debug, Clone, Default)]
 pub struct Listing {
-    /// The keys in ascending order.
+    /// Keys in ascending order.
     pub items: Vec<KeyValue>,
-    /// The revision; a watch goes on from the next one.
+    /// Revision of the listing; a watch continues from the next one.
     pub revision: i64,
 }
 
 /// The newest keys below a prefix.
 #[derive(Debug, Clone, Default)]
 pub struct Newest {
-    /// The keys, the one that appeared last first.
+    /// Keys, the newest first.
     pub items: Vec<KeyValue>,
-    /// There are older ones.
+    /// True if there are older keys.
     pub has_more: bool,
 }
 
-/// What must hold for a transaction to happen.
+/// Condition of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
-    /// There is no such key.
+    /// The key does not exist.
     Absent(String),
     /// The key was last written at this revision.
     ModRevision(String, i64),
@@ -69,7 +69,7 @@ pub enum Guard {
     CreateRevision(String, i64),
 }
 
-/// One change of a transaction.
+/// Operation of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// Writes a key, on a lease if one is given.
@@ -78,10 +78,10 @@ pub enum Op {
         key: String,
         /// Value.
         value: Bytes,
-        /// Removes the key when the lease ends.
+        /// Lease whose end removes the key.
         lease: Option<LeaseId>,
     },
-    /// Removes a key; no error if it is not there.
+    /// Removes a key; a missing key is no error.
     Delete {
         /// Full key.
         key: String,
@@ -89,51 +89,51 @@ pub enum Op {
 }
 
 impl Op {
-    /// A put without a lease.
+    /// Creates a put without a lease.
     pub fn put(key: impl fmt::Display, value: impl Into<Bytes>) -> Self {
         Op::Put { key: key.to_string(), value: value.into(), lease: None }
     }
 
-    /// A delete.
+    /// Creates a delete.
     pub fn delete(key: impl fmt::Display) -> Self {
         Op::Delete { key: key.to_string() }
     }
 }
 
-/// What became of a transaction.
+/// Outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum TxnOutcome {
-    /// All guards held, all operations are done, at this revision.
+    /// Every guard held: the operations are applied, at this revision.
     Committed(i64),
-    /// A guard did not hold, nothing is done.
+    /// A guard did not hold: nothing is applied.
     Conflict,
 }
 
-/// What a watch says, in order of revision.
+/// A change reported by a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// Written.
+    /// The key was written.
     Put(KeyValue),
-    /// Removed.
+    /// The key was removed.
     Delete {
         /// Full key.
         key: String,
-        /// At this revision.
+        /// Revision of the removal.
         mod_revision: i64,
     },
 }
 
-/// Events of one revision or several, never a part of one.
+/// Events of one or more complete revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchBatch {
-    /// In order.
+    /// Events in order of revision.
     pub events: Vec<WatchEvent>,
-    /// The newest revision seen.
+    /// Newest revision included.
     pub revision: i64,
 }
 
-/// Why the store did not do it. The variant names the act.
+/// Error of a store operation. The variant names the operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No connection could be made.
@@ -141,34 +141,34 @@ pub enum StoreError {
     Connect {
         /// The endpoints tried.
         endpoints: String,
-        /// What the client said.
+        /// Error of the client.
         message: String,
     },
     /// A request got no answer in time.
     #[error("etcd did not answer {act} within {after:?}")]
     Timeout {
-        /// Which request.
+        /// The request.
         act: &'static str,
-        /// How long it waited.
+        /// Duration of the wait.
         after: Duration,
     },
     /// A request was refused or lost.
     #[error("etcd refused {act}: {message}")]
     Request {
-        /// Which request.
+        /// The request.
         act: &'static str,
-        /// What it said.
+        /// Message of etcd.
         message: String,
     },
-    /// Nothing was done: etcd does not know who asks.
+    /// Nothing was applied: etcd does not recognize the client.
     #[error("etcd refused {act}: {message}")]
     Unauthenticated {
-        /// Which request.
+        /// The request.
         act: &'static str,
-        /// What it said.
+        /// Message of etcd.
         message: String,
     },
-    /// The revision to watch from is compacted: list again. Of a read, which knows no revision, it is 0.
+    /// The revision to watch from is compacted: list again. 0 for a read, which knows no revision.
     #[error("revision {0} is compacted")]
     Compacted(i64),
     /// The watch ended: list again.
@@ -179,43 +179,43 @@ pub enum StoreError {
     LeaseLost(i64),
 }
 
-/// etcd as far as Minik8s uses it. Every call is bounded in time by the implementation.
+/// The part of etcd that Minik8s uses. Every call is bounded in time by the implementation.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// One key.
+    /// Reads a key.
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError>;
-    /// All keys below `prefix`, paged within, as of one revision.
+    /// Lists the keys below `prefix`, paged internally, as of one revision.
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
-    /// The keys below `prefix` that appeared last, or last before the revision `before`; at most `limit` of them.
+    /// Returns the keys below `prefix` that were created last, or last before the revision `before`; at most
+    /// `limit` of them.
     async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError>;
-    /// Does `ops` if all `guards` hold: all of them at one revision, or none. At most
-    /// [`TXN_OPS_MAX`] of each and [`TXN_MAX_BYTES`], one operation per key.
+    /// Applies `ops` if all `guards` hold: all of them at one revision, or none. At most [`TXN_OPS_MAX`] of each
+    /// and [`TXN_MAX_BYTES`], one operation per key.
     ///
-    /// After an error it is unknown whether it was done, unless it is [`StoreError::LeaseLost`]
-    /// (a lease of `ops` is gone, nothing was done): the caller looks again and decides anew.
+    /// After an error it is unknown whether they were applied, unless it is [`StoreError::LeaseLost`] (a lease of
+    /// `ops` is gone, nothing was applied): the caller reads the state again and decides again.
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError>;
-    /// All changes below `prefix` from `from_revision` (1 or more) on. The stream ends with an
-    /// error when it can't go on ([`StoreError::Compacted`], [`StoreError::WatchEnded`]); the
-    /// caller lists again.
+    /// Watches all changes below `prefix` from `from_revision` (1 or more) on. The stream ends with an error when
+    /// it can't continue ([`StoreError::Compacted`], [`StoreError::WatchEnded`]); the caller lists again.
     async fn watch(
         &self,
         prefix: &str,
         from_revision: i64,
     ) -> Result<BoxStream<'static, Result<WatchBatch, StoreError>>, StoreError>;
-    /// A new lease; it ends `ttl` after its last keep-alive. etcd counts whole seconds, rounded
-    /// up, and no fewer than 2.
+    /// Grants a lease that ends `ttl` after its last keep-alive. etcd counts whole seconds, rounded up, and no
+    /// fewer than 2.
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
-    /// Prolongs a lease once; [`StoreError::LeaseLost`] if it has ended.
+    /// Renews a lease once; [`StoreError::LeaseLost`] if it has ended.
     async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), StoreError>;
-    /// Ends a lease and removes its keys; no error if it has ended already.
+    /// Ends a lease and removes its keys; a lease that has ended already is no error.
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
 }
 
-/// The newest revision of the store. Not less than that of any write whose answer has come, unless
-/// the store was lost since and made anew.
+/// Returns the newest revision of the store. Not less than that of any answered write, unless the store was lost
+/// and recreated since.
 ///
 /// # Errors
-/// As [`Store::list`].
+/// Same as [`Store::list`].
 pub async fn newest_revision(store: &dyn Store) -> Result<i64, StoreError> {
     Ok(store.list(&Key::Leader.to_string()).await?.revision)
 }
@@ -226,7 +226,7 @@ pub const TXN_OPS_MAX: usize = 120;
 /// Largest transaction in bytes; etcd's default limit is 1.5 MiB with everything around it.
 pub const TXN_MAX_BYTES: usize = 1400 * 1024;
 
-/// Both stores refuse what etcd would refuse, with the same words, before anything is sent.
+/// Rejects transactions that etcd would reject, in both stores and with the same message, before anything is sent.
 fn check_txn_size(guards: &[Guard], ops: &[Op]) -> Result<(), StoreError> {
     let refused = |message: String| Err(StoreError::Request { act: "a transaction", message });
     if guards.len() > TXN_OPS_MAX || ops.len() > TXN_OPS_MAX {

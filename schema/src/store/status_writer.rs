@@ -1,6 +1,6 @@
-//! Writes what a daemon reports to etcd: what changed, guarded per key, at most once a second per key unless
-//! someone waits for the change. What is due goes in few transactions; when one of them is refused, one by
-//! one, so that a value that can't be written stops no other. When etcd is away the newest state waits here.
+//! Writes a daemon's reports to etcd: only changes, guarded per key, at most once a second per key unless someone
+//! waits for the change. Due values share few transactions; when one is refused, they are written one by one, so
+//! that a value that can't be written blocks no other. While etcd is away the newest state waits here.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,67 +21,68 @@ use crate::keys::Key;
 use crate::records::{NodeDemand, NodeUsage, RulesStatus};
 use crate::snapshot::{Snapshot, Table, Versioned};
 
-/// Between two writes of one key.
+/// Time between two writes of one key.
 const SPACING: Duration = Duration::from_secs(1);
-/// Between two tries when the store does not answer.
+/// Time between two attempts while the store does not answer.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longest wait before a value is tried again that was refused while others were taken.
+/// Longest wait before a retry of a value that was refused while others were accepted.
 const REFUSED_RETRY_MAX: Duration = Duration::from_secs(60);
-/// Values in one transaction.
+/// Most values in a transaction.
 const BATCH: usize = 64;
-/// Bytes of values in one transaction; a single larger one goes by itself.
+/// Most bytes of values in a transaction; a single larger value goes alone.
 const BATCH_BYTES: usize = 1024 * 1024;
-/// Refusals in a row that are taken for a store that is away.
+/// Consecutive refusals from which the store counts as away.
 const REFUSED_IN_A_ROW: usize = 3;
-/// How often the writer looks whether the keys still hold what was written, and how long a snapshot may
-/// take to show a write.
+/// Interval at which the writer checks that the keys still hold what was written, and longest time that a snapshot
+/// may take to show a write.
 const AUDIT: Duration = Duration::from_secs(10);
 
-/// What one writer reports: its keys, and what etcd holds of them.
+/// Content reported by a writer: its keys, their values, and the stored values.
 #[async_trait]
 pub trait Report: Send + Sync + 'static {
-    /// Which of its keys.
+    /// Identifies one of its keys.
     type Id: Ord + Clone + Debug + Send + Sync;
-    /// What a key holds.
+    /// Value of a key.
     type Value: Serialize + PartialEq + Clone + Send + Sync;
-    /// All that is to be reported.
+    /// Complete newest state to report.
     type Newest: Clone + Send + Sync;
 
-    /// The key.
+    /// Returns the key.
     fn key(&self, id: &Self::Id) -> Key;
 
-    /// By key.
+    /// Returns the values to report, by key.
     fn values(newest: &Self::Newest) -> BTreeMap<Self::Id, Arc<Self::Value>>;
 
-    /// Keys that are not among the values are removed: everything is known.
+    /// True if everything is known: keys without a value are removed.
     fn is_complete(_: &Self::Newest) -> bool {
         false
     }
 
-    /// Someone waits for this change.
+    /// True if someone waits for this change.
     fn is_urgent(_old: Option<&Self::Value>, _new: Option<&Self::Value>) -> bool {
         false
     }
 
-    /// The newest value as it goes on from the one that is written.
+    /// Derives the newest value from the written one.
     fn continued(_written: &Self::Value, newest: Arc<Self::Value>) -> Arc<Self::Value> {
         newest
     }
 
-    /// What etcd holds; none while that is not known. Unless `is_due`, only what is known without asking.
+    /// Returns the stored values; `None` while they are not known. Unless `is_due`, returns only what is known
+    /// without a request.
     async fn stored(&self, is_due: bool) -> Result<Option<Stored<Self::Id, Self::Value>>, StoreError>;
 }
 
-/// What etcd holds of the keys of a [`Report`].
+/// Stored values of the keys of a [`Report`].
 pub struct Stored<I, V> {
-    /// As of this revision.
+    /// Revision of the values.
     pub revision: i64,
-    /// By key.
+    /// Values by key.
     pub values: BTreeMap<I, Arc<Versioned<V>>>,
 }
 
 impl<I: Ord + Clone, V> Stored<I, V> {
-    /// The rows of a node, as a snapshot has them; none before it has listed them.
+    /// Returns the rows of a node in a snapshot; `None` before they were listed.
     pub fn of_node(snapshot: &Snapshot, rows: &Table<(String, I), V>, node: &str) -> Option<Self> {
         if !snapshot.synced {
             return None;
@@ -92,22 +93,22 @@ impl<I: Ord + Clone, V> Stored<I, V> {
     }
 }
 
-/// A report of one key. What can't be read of it is written anew.
+/// Report of a single key. A stored value that can't be read is overwritten.
 pub struct OneKey<V> {
     store: SharedStore,
     key: Key,
     value: PhantomData<fn() -> V>,
 }
 
-/// A value that is reported under one key.
+/// Value reported under a single key.
 pub trait Reported: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sync + 'static {
-    /// As it goes on from the one that is written.
+    /// Derives the value from the written one.
     #[must_use]
     fn continued(self, _written: &Self) -> Self {
         self
     }
 
-    /// Someone waits for this change.
+    /// True if someone waits for this change.
     fn is_urgent(_old: Option<&Self>, _new: Option<&Self>) -> bool {
         false
     }
@@ -150,20 +151,20 @@ impl<V: Reported> Report for OneKey<V> {
 }
 
 impl<V: Reported> StatusWriter<OneKey<V>> {
-    /// A writer of one key.
+    /// Creates a writer of a single key.
     pub fn of_key(key: Key, store: SharedStore) -> Self {
         Self::new(OneKey { store: Arc::clone(&store), key, value: PhantomData }, store)
     }
 }
 
-/// What is known of one key.
+/// Known state of a key.
 struct Written<V> {
     value: Option<Arc<V>>,
     mod_revision: Option<i64>,
     at: Option<Instant>,
-    /// How often in a row it was refused while others were taken.
+    /// Consecutive refusals while others were accepted.
     refused: u32,
-    /// Not before, for that reason.
+    /// Earliest retry after a refusal.
     retry_at: Option<Instant>,
 }
 
@@ -173,7 +174,7 @@ impl<V> Default for Written<V> {
     }
 }
 
-/// One key to be written.
+/// A key to write.
 struct Due<R: Report> {
     id: R::Id,
     key: String,
@@ -190,12 +191,12 @@ pub struct StatusWriter<R: Report> {
     written: BTreeMap<R::Id, Written<R::Value>>,
     listed: bool,
     audit_at: Instant,
-    /// Revision of the last removal of a key: an older snapshot may show the key still.
+    /// Revision of the last removal of a key: an older snapshot may still show the key.
     removed_at: i64,
 }
 
 impl<R: Report> StatusWriter<R> {
-    /// A writer that knows nothing yet.
+    /// Creates a writer that knows nothing yet.
     pub fn new(report: R, store: SharedStore) -> Self {
         let audit_at = Instant::now();
         Self { report, store, written: BTreeMap::new(), listed: false, audit_at, removed_at: 0 }
@@ -216,11 +217,11 @@ impl<R: Report> StatusWriter<R> {
         }
     }
 
-    /// Writes what may be written now; when to come again for the rest.
+    /// Writes what may be written now; returns the time to continue with the rest.
     async fn write_all(&mut self, newest: &R::Newest) -> Option<Instant> {
         self.learn().await;
         let (mut due, mut next) = self.due(newest);
-        // What was refused lately comes last: the others show whether the store takes anything.
+        // Recently refused values come last: the others show whether the store accepts anything.
         due.sort_by_key(|one| one.refused);
         let mut refused = Vec::new();
         let (mut in_a_row, mut taken) = (0, false);
@@ -256,13 +257,13 @@ impl<R: Report> StatusWriter<R> {
         next
     }
 
-    /// The store gives what it does not take.
+    /// True if the store answers reads while it refuses writes.
     async fn answers(&self, key: &str) -> bool {
         self.store.get(key).await.is_ok()
     }
 
-    /// Too many were refused in a row to go on now. Next time the others come first, whatever it is: if
-    /// the store took anything it is about these, else they are not late when it is back.
+    /// Gives up for now after too many consecutive refusals. Next time the others come first: if the store accepted
+    /// anything, these values are to blame, else they must not be late when it is back.
     fn step_back(&mut self, refused: Vec<(R::Id, StoreError)>, taken: bool) {
         tracing::debug!(taken, "statuses are refused; the others are written later");
         for (id, error) in refused {
@@ -271,7 +272,7 @@ impl<R: Report> StatusWriter<R> {
             } else {
                 let key = self.report.key(&id);
                 let known = self.written.entry(id).or_default();
-                // Once: it is tried again every second as long as etcd takes nothing.
+                // Only once: it is retried every second as long as etcd accepts nothing.
                 if known.refused == 0 {
                     tracing::warn!(%key, %error, "a status can't be written; trying again");
                 }
@@ -280,7 +281,7 @@ impl<R: Report> StatusWriter<R> {
         }
     }
 
-    /// The store takes others, but not this one: it is tried again, ever later.
+    /// Schedules a retry, at growing intervals, of a value that the store refuses while it accepts others.
     fn put_off(&mut self, id: &R::Id, error: &StoreError) -> Instant {
         let key = self.report.key(id);
         let known = self.written.entry(id.clone()).or_default();
@@ -292,7 +293,7 @@ impl<R: Report> StatusWriter<R> {
         at
     }
 
-    /// What differs from what is stored and may be written now; when more will.
+    /// Returns the values that differ from the stored ones and may be written now, and the time at which more may.
     fn due(&mut self, newest: &R::Newest) -> (Vec<Due<R>>, Option<Instant>) {
         let now = Instant::now();
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
@@ -338,7 +339,7 @@ impl<R: Report> StatusWriter<R> {
         (due, next)
     }
 
-    /// Writes all of them at once; false when that is not known, or nothing was done.
+    /// Writes the whole batch; false if nothing was written, or that is not known.
     async fn write_batch(&mut self, batch: &[Due<R>]) -> bool {
         let guards = batch.iter().map(|one| guard(&one.key, self.revision_of(&one.id))).collect();
         let ops = batch.iter().map(|one| one.op.clone()).collect();
@@ -359,7 +360,7 @@ impl<R: Report> StatusWriter<R> {
         self.written.get(id).and_then(|known| known.mod_revision)
     }
 
-    /// It was written at that revision.
+    /// Records a write at that revision.
     fn note(&mut self, one: &Due<R>, at: i64) {
         if one.value.is_none() {
             self.written.remove(&one.id);
@@ -371,7 +372,7 @@ impl<R: Report> StatusWriter<R> {
         self.written.insert(one.id.clone(), written);
     }
 
-    /// Compares what is known with what is stored.
+    /// Compares the known state with the stored one.
     async fn learn(&mut self) {
         let now = Instant::now();
         let is_due = now >= self.audit_at;
@@ -387,8 +388,8 @@ impl<R: Report> StatusWriter<R> {
         self.forget_lost(&stored);
     }
 
-    /// Takes over what is stored and not known: from the process before, from someone else, or from a write
-    /// that came through after it was given up. Without that, a key would stay for good.
+    /// Adopts stored values that are not known: from the previous process, from another writer, or from a write
+    /// that succeeded after it was given up. Otherwise a key would stay forever.
     fn take_over(&mut self, stored: &Stored<R::Id, R::Value>) {
         if self.listed && stored.revision < self.removed_at {
             return;
@@ -403,8 +404,8 @@ impl<R: Report> StatusWriter<R> {
         self.listed = true;
     }
 
-    /// A key that was written a while ago and is not there is written again: etcd was lost and began
-    /// anew, or somebody removed it.
+    /// Forgets values that were written a while ago and are missing, so that they are written again: etcd was lost
+    /// and started over, or somebody removed them.
     fn forget_lost(&mut self, stored: &Stored<R::Id, R::Value>) {
         for (id, known) in self.written.iter_mut().filter(|(_, known)| known.value.is_some()) {
             if !stored.values.contains_key(id) && known.at.is_none_or(|at| at.elapsed() >= AUDIT) {
@@ -439,7 +440,7 @@ fn guard(key: &str, revision: Option<i64>) -> Guard {
     }
 }
 
-/// How many of the first go in one transaction; at least one.
+/// Returns how many of the first values go in one transaction; at least one.
 fn batch_of<R: Report>(due: &[Due<R>]) -> usize {
     let mut bytes = 0;
     let fits = |one: &&Due<R>| {
@@ -452,7 +453,7 @@ fn batch_of<R: Report>(due: &[Due<R>]) -> usize {
 impl Reported for NodeUsage {}
 
 impl Reported for NodeDemand {
-    /// A call waits for a function that had none.
+    /// Urgent if a call waits for a function that had none.
     fn is_urgent(old: Option<&Self>, new: Option<&Self>) -> bool {
         let waits = |name: &String| {
             let before = old.and_then(|old| old.functions.get(name));
@@ -463,7 +464,7 @@ impl Reported for NodeDemand {
 }
 
 impl Reported for RulesStatus {
-    /// The process before may have programmed this revision: then it is so since then.
+    /// Keeps the time of the previous process if it had programmed this revision already.
     fn continued(mut self, written: &Self) -> Self {
         if written.revision == self.revision {
             self.programmed_at = written.programmed_at.or(self.programmed_at);
@@ -483,7 +484,7 @@ mod tests {
         Some(RulesStatus { revision, ..RulesStatus::default() })
     }
 
-    /// Calls of functions: how many wait, and how many are at a replica.
+    /// Builds the demand of functions: calls that wait, and calls at a replica.
     fn demand(functions: &[(&str, u32, u32)]) -> NodeDemand {
         let of = |&(name, waiting, in_flight): &(&str, u32, u32)| {
             (name.to_owned(), FunctionDemand { waiting, in_flight, ..FunctionDemand::default() })
@@ -538,7 +539,7 @@ mod tests {
         running.await.unwrap();
     }
 
-    // Seen red with only unknown keys taken over, and with a store that is away taken for one that refuses a key.
+    // Seen red with only unknown keys adopted, and with an unavailable store taken for one that refuses a key.
     #[tokio::test(start_paused = true)]
     async fn what_others_write_and_garbage_are_written_over_and_an_outage_is_waited_out() {
         let store = Arc::new(MemoryStore::new());

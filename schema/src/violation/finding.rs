@@ -1,35 +1,35 @@
-//! What `validate` of a kind finds, by path; the manifest loader turns paths into lines.
+//! Findings of a kind's `validate`, by path; the manifest loader turns paths into lines.
 
 use super::path::{OwnedStep, Path};
 use super::{Rule, Severity};
 
-/// Most findings that are kept, of errors and of others each. Far more than are reported for a file, since
-/// some are only the echo of another mistake.
+/// Most findings kept, for errors and for others each. Far more than are reported for a file, since some merely
+/// echo another mistake.
 const KEPT_MAX: usize = 4000;
 
-/// Something wrong or noteworthy at a path of an object.
+/// A problem, or something noteworthy, at a path of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Where.
+    /// Path of the value.
     pub at: Vec<OwnedStep>,
-    /// The key is meant, not its value.
+    /// True if the key is meant, not its value.
     pub on_key: bool,
-    /// Which rule.
+    /// The broken rule.
     pub rule: &'static Rule,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What to do; empty when the message says it.
+    /// Advice; empty if the message includes it.
     pub help: String,
 }
 
-/// Collects findings, so that one run names them all. Of very many, the first are kept and the others
+/// Collects findings, so that one run reports them all. If there are very many, the first are kept and the others
 /// counted.
 #[derive(Debug, Default)]
 pub struct Findings {
     items: Vec<Finding>,
     errors: usize,
     others: usize,
-    /// Takes the help of one that is not kept.
+    /// Receives the help of a finding that is not kept.
     not_kept: Option<Finding>,
 }
 
@@ -52,19 +52,19 @@ impl Findings {
         self.items.last_mut().expect("one was just pushed")
     }
 
-    /// How many there are.
+    /// Returns the number of findings, including those not kept.
     pub fn count(&self) -> usize {
         self.errors + self.others
     }
 
-    /// The findings that were kept, in the order in which they were added.
+    /// Returns the kept findings, in the order in which they were added.
     pub fn into_vec(self) -> Vec<Finding> {
         self.items
     }
 }
 
 impl Finding {
-    /// Says what to do.
+    /// Sets the advice.
     pub fn help(&mut self, help: impl Into<String>) -> &mut Self {
         self.help = help.into();
         self

@@ -1,4 +1,4 @@
-//! What is wrong with a manifest, where, and what to do.
+//! Violations: problems of a manifest, with place and advice.
 
 use std::fmt;
 
@@ -12,31 +12,31 @@ pub use finding::{Finding, Findings};
 pub use path::{OwnedStep, Path, field_path, indexed};
 pub use rules::Rule;
 
-/// One thing that is wrong, or noteworthy, at one place.
+/// A problem, or something noteworthy, at one place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Violation {
     /// Path within the repository, `/`-separated.
     pub file: String,
-    /// 1-based; 0 when the whole file is meant.
+    /// 1-based line; 0 for the whole file.
     pub line: u32,
-    /// 1-based, in characters; 0 when the whole line or file is meant.
+    /// 1-based column, in characters; 0 for the whole line or file.
     pub column: u32,
-    /// How bad.
+    /// Severity of the violation.
     pub severity: Severity,
     /// Stable id of the rule, for example `unknown-field`.
     pub rule: String,
-    /// What is wrong, in a sentence that names the field or value.
+    /// Description of the problem, in a sentence that names the field or value.
     pub message: String,
-    /// What to do; empty when the message says it.
+    /// Advice; empty if the message includes it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub help: String,
-    /// `Kind/namespace/name` of the object, when known.
+    /// `Kind/namespace/name` of the object, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
 }
 
 impl Violation {
-    /// A violation of `rule` in `file`, at line and column; both 0 when the whole file is meant.
+    /// Creates a violation of `rule` in `file`, at line and column; both 0 for the whole file.
     pub fn of(
         rule: &Rule,
         file: impl Into<String>,
@@ -55,19 +55,19 @@ impl Violation {
         }
     }
 
-    /// The file that it is of can't be applied.
+    /// True if the violation keeps its file from being applied.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 
-    /// The same with what to do.
+    /// Adds advice.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = help.into();
         self
     }
 
-    /// The same with its object.
+    /// Adds the object.
     #[must_use]
     pub fn about(mut self, object: impl fmt::Display) -> Self {
         self.object = Some(object.to_string());
@@ -75,23 +75,23 @@ impl Violation {
     }
 }
 
-/// How bad a violation is. Only errors keep a file from being applied.
+/// Severity of a violation. Only errors keep a file from being applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The file is quarantined.
     Error,
-    /// Works, but is likely not what was meant.
+    /// Works, but is probably not intended.
     Warning,
     /// Worth knowing.
     Note,
 }
 
-/// Longest message, help or object's name of a violation, in characters: a message may quote a text
-/// of the manifest that has no end.
+/// Longest message, help or object name of a violation, in characters: a message may quote an arbitrarily long text
+/// of the manifest.
 pub const TEXT_MAX_CHARS: usize = 500;
 
-/// The first `chars` characters of a text.
+/// Returns the first `chars` characters of a text, with `…` if it is cut.
 pub fn shortened(mut text: String, chars: usize) -> String {
     if let Some((at, _)) = text.char_indices().nth(chars) {
         text.truncate(at);
@@ -111,7 +111,7 @@ impl fmt::Display for Severity {
 }
 
 impl fmt::Display for Violation {
-    /// `file:line:column: severity[rule]: message (help)`.
+    /// Formats as `file:line:column: severity[rule]: message (help)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, line, column, severity, rule, message, help, .. } = self;
         f.write_str(file)?;

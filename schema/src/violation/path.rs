@@ -1,7 +1,7 @@
-//! Where in a manifest something is: `spec.containers[0].image`.
+//! Paths in a manifest: `spec.containers[0].image`.
 //!
-//! Reads nothing, decides nothing: names places. The schema walk and every `validate` build paths
-//! on the stack while they descend; only a finding copies one.
+//! Reads nothing, decides nothing: names places. The schema walk and every `validate` build paths on the stack
+//! while they descend; only a finding copies one.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// One step of a [`Path`] that owns its text.
+/// A step of a [`Path`] that owns its text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwnedStep {
     /// A key of a mapping.
@@ -32,17 +32,17 @@ impl<'a> Path<'a> {
     /// The document itself.
     pub const ROOT: Path<'static> = Path { above: None, step: Step::Root };
 
-    /// The value under the key `name` of the mapping that is here.
+    /// Returns the path of the value under the key `name` of this mapping.
     pub fn field(&'a self, name: &'a str) -> Path<'a> {
         Path { above: Some(self), step: Step::Field(name) }
     }
 
-    /// Item `index` of the list that is here.
+    /// Returns the path of item `index` of this list.
     pub fn index(&'a self, index: usize) -> Path<'a> {
         Path { above: Some(self), step: Step::Index(index) }
     }
 
-    /// Whether any field on the way here passes `test`, by the field that it is in, its own name, and whether its value is
+    /// True if any field on the path passes `test`, by the field it is in, its own name, and whether its value is
     /// known to be a mapping.
     pub fn any_field(&self, test: fn(Option<&str>, &str, bool) -> bool) -> bool {
         self.any(test, false)
@@ -61,7 +61,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The steps from the root.
+    /// Returns the steps from the root.
     pub fn steps(&self) -> Vec<OwnedStep> {
         let mut steps = self.above.map(Path::steps).unwrap_or_default();
         match self.step {
@@ -74,7 +74,7 @@ impl<'a> Path<'a> {
 }
 
 impl fmt::Display for Path<'_> {
-    /// `spec.containers[0].image`, `metadata.labels['app.kubernetes.io/name']`.
+    /// Formats as `spec.containers[0].image`, `metadata.labels['app.kubernetes.io/name']`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(above) = self.above {
             above.fmt(f)?;
@@ -92,12 +92,12 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A path of fields: `field_path(&["spec", "selector"])`.
+/// Builds a path of fields: `field_path(&["spec", "selector"])`.
 pub fn field_path(fields: &[&str]) -> Vec<OwnedStep> {
     fields.iter().map(|field| OwnedStep::Field((*field).to_owned())).collect()
 }
 
-/// `before[index].after`.
+/// Builds `before[index].after`.
 pub fn indexed(before: &[&str], index: usize, after: &[&str]) -> Vec<OwnedStep> {
     let mut path = field_path(before);
     path.push(OwnedStep::Index(index));

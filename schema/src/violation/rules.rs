@@ -1,15 +1,15 @@
-//! Every rule that a manifest can break: a stable id, how bad, and one line for the docs.
+//! Every rule that a manifest can break: a stable id, severity, and one line for the docs.
 
 use super::Severity;
 
-/// One rule.
+/// A rule for manifests.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Stable id, for example `unknown-field`.
     pub id: &'static str,
-    /// How bad breaking it is.
+    /// Severity of breaking it.
     pub severity: Severity,
-    /// What it is about, in one line.
+    /// Summary in one line.
     pub summary: &'static str,
 }
 
@@ -19,7 +19,7 @@ macro_rules! rules {
             #[doc = $summary]
             pub static $name: Rule = Rule { id: $id, severity: Severity::$severity, summary: $summary };
         )*
-        /// All rules, in the order of this file.
+        /// Every rule, in the order of this file.
         pub static ALL: &[&Rule] = &[$(&$name),*];
     };
 }

@@ -1,7 +1,7 @@
-//! The address loop: which of its addresses the node has for the other nodes, where none is configured.
+//! The address loop: selects the node's address for the other nodes if none is configured.
 //!
-//! Reads the kernel's routes and links; decides in `plan.rs`; publishes the address, at which the node's record, its
-//! tunnel and its API move together.
+//! Reads the kernel's routes and links; decides in `plan.rs`; publishes the address, with which the node's record,
+//! its tunnel and its API move together.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,10 +25,9 @@ pub use observe::address_of_tunnel;
 
 use plan::{AddressPlan, Observed, Origin, v4};
 
-/// While the address is about to change it is not looked at more often.
+/// Minimum interval between observations while the address is about to change.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(100);
 
-/// The loop.
 pub struct AddressLoop {
     netlink: Arc<dyn Netlink>,
     tunnels: Arc<dyn Tunnels>,
@@ -37,7 +36,7 @@ pub struct AddressLoop {
 }
 
 impl AddressLoop {
-    /// A loop that begins with the address that is published.
+    /// Creates a loop that begins with the published address.
     pub fn new(
         netlink: Arc<dyn Netlink>,
         tunnels: Arc<dyn Tunnels>,

@@ -17,7 +17,7 @@ impl AddressLoop {
     }
 }
 
-/// Where the tunnel that is there leaves from, if that is still an address of the node.
+/// Returns the local address of the existing tunnel, if that is still an address of the node.
 pub async fn address_of_tunnel(tunnels: &dyn Tunnels, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
     let Some(there) = tunnels.tunnel_origin(name).await? else { return Ok(None) };
     Ok(tunnels.has_address(there).await?.then_some(there))

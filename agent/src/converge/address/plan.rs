@@ -1,42 +1,43 @@
-//! Decides whether another address is the node's. Pure: the time is an argument.
+//! Decides whether the node's address changes. Pure: the time is an argument.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use schema::control::Plan;
 
-/// How long another address must be the node's own before the tunnel moves to it while the former is still
-/// there: a new link costs a moment without any way to other nodes, and a route that flaps comes back.
+/// Time for which another address must be the node's own before the tunnel moves to it while the former still
+/// exists: a new link costs a moment without any route to other nodes, and a route that flaps comes back.
 pub(super) const STEADY: Duration = Duration::from_secs(2);
 
-/// The node's address, at which its tunnel leaves.
+/// The node's address, from which its tunnel leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) address: Option<Ipv4Addr>,
-    /// What the routes say instead, since when.
+    /// Different address named by the routes, and since when.
     pub(super) rival: Option<(Ipv4Addr, Instant)>,
-    /// The tunnel moves to the rival when it has been the node's own for long enough.
+    /// True if the tunnel moves to the rival once that has been the node's own for long enough.
     pub(super) moves_in_time: bool,
 }
 
-/// What the node's routes and links say of its address.
+/// Address information from the node's routes and links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AddressSeen {
-    /// By the routes; some other address where there is no default route.
+    /// Address according to the routes; some other address if there is no default route.
     pub(super) address: Option<Ipv4Addr>,
     pub(super) is_routed: bool,
     pub(super) keeps_former: bool,
 }
 
 impl Origin {
-    /// The address that the tunnel will move to unless something changes, and when at the latest it should
-    /// be looked again.
+    /// Returns the address that the tunnel will move to unless something changes, and the maximum time until the
+    /// next observation.
     pub(super) fn held_back(&self, now: Instant) -> Option<(Ipv4Addr, Duration)> {
         let (rival, since) = self.rival.filter(|_| self.moves_in_time)?;
         Some((rival, STEADY.saturating_sub(now.saturating_duration_since(since))))
     }
 
-    /// The address from now on. A former one that is gone is replaced at once, if the routes say by which.
+    /// Updates and returns the address. A former one that is gone is replaced immediately if the routes name its
+    /// successor.
     pub(super) fn settle(&mut self, seen: AddressSeen, now: Instant) -> Option<Ipv4Addr> {
         let Some(other) = seen.address.filter(|_| self.address != seen.address) else {
             *self = Self { address: self.address, ..Self::default() };
@@ -58,19 +59,19 @@ impl Origin {
     }
 }
 
-/// What the loop saw, and when.
+/// Observed state of the address loop.
 pub struct Observed {
     pub(super) seen: AddressSeen,
     pub(super) before: Origin,
     pub(super) at: Instant,
 }
 
-/// The address from now on.
+/// Plan of the address loop.
 #[derive(Debug)]
 pub struct AddressPlan {
     pub(super) origin: Origin,
     moves: bool,
-    /// Another address that would be taken after this time, seen for the first time.
+    /// Another address that would be taken after this time, found for the first time.
     pub(super) rival: Option<(Ipv4Addr, Duration)>,
 }
 
@@ -80,7 +81,7 @@ impl Plan for AddressPlan {
     }
 }
 
-/// Which address is the node's from now on.
+/// Plans the node's address.
 pub(super) fn plan(observed: &Observed) -> AddressPlan {
     let mut origin = observed.before.clone();
     origin.settle(observed.seen, observed.at);

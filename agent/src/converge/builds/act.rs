@@ -1,4 +1,4 @@
-//! Builds an image, removes those that nothing needs, and reports both.
+//! Builds and pushes images, removes unneeded ones, and reports the outcome.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,19 +22,19 @@ use super::{BuildsLoop, disk, python};
 use crate::worlds::docker::{BuildSecret, ImageBuild};
 use crate::worlds::registry::NotDeleted;
 
-/// How Docker's error ends about a step that was killed by SIGKILL, as the kernel does for want of memory.
+/// End of Docker's error about a step that was killed by SIGKILL, as the kernel does when memory runs out.
 const KILLED: &str = "returned a non-zero code: 137";
-/// What the error says of the step in which pip installs packages.
+/// Part of the error about the step in which pip installs packages.
 const PIP_STEP: &str = " install --no-cache-dir ";
 /// CPU of one step of a build: one core.
 const CPU_QUOTA_US: i32 = 100_000;
-/// Bytes of a build's log that are kept.
+/// Maximum size of a build's log in bytes.
 const LOG_MAX_BYTES: usize = 1 << 20;
-/// Lines of a log's end that go into the reason of a failure, and their bytes.
+/// Maximum number of lines from a log's end in the reason of a failure, and of their bytes.
 const WHY_LINES: usize = 20;
 const WHY_BYTES: usize = 2000;
 
-/// What a build says, on disk and for the reason of a failure.
+/// Output of a build, on disk and for the reason of a failure.
 struct BuildLog {
     file: Option<fs::File>,
     text: String,
@@ -51,7 +51,7 @@ impl BuildLog {
         }
     }
 
-    /// Its last lines.
+    /// Returns the last lines.
     fn end(&self) -> String {
         let lines: Vec<&str> = self.text.lines().filter(|line| !line.trim().is_empty()).collect();
         let end = lines[lines.len().saturating_sub(WHY_LINES)..].join("\n");
@@ -60,7 +60,7 @@ impl BuildLog {
     }
 }
 
-/// Docker's builder paints what a step writes to standard error.
+/// Removes the colors that Docker's builder adds to the standard error of a step.
 fn without_colours(said: &str) -> String {
     let mut parts = said.split("\u{1b}[");
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -71,7 +71,7 @@ fn without_colours(said: &str) -> String {
     plain
 }
 
-/// One more failure of a push or a removal.
+/// Counts one more failure of a push or a removal.
 fn failed_again(before: Option<&Failure>, why: String) -> Failure {
     let attempts = before.map_or(0, |failed| failed.attempts) + 1;
     Failure { why, at: Timestamp::now(), attempts, package_index: None }
@@ -102,11 +102,12 @@ impl BuildsLoop {
         if !plan.remove_logs.is_empty() {
             self.remove_logs(&plan.remove_logs).await;
         }
-        // What is known now may be enough for the next step.
+        // The outcome may allow the next step.
         if is_again { Next::After(Duration::ZERO) } else { Next::Interval }
     }
 
-    /// Whether it is gone, from the registry first: only its local names say that a copy is there.
+    /// Removes an image, from the registry first: only its local names record the copy there. Returns true if it is
+    /// gone.
     async fn remove(&mut self, removal: Removal) -> bool {
         for (repository, digest) in &removal.pushed {
             match self.deps.registry.delete(repository, digest).await {
@@ -162,12 +163,12 @@ impl BuildsLoop {
         let mut snapshot = self.deps.snapshot.clone();
         let key = (self.deps.node.clone(), hash.to_owned());
         let taken_back = async {
-            // No function needs it any more.
+            // No function needs it any longer.
             while snapshot.current().builds.contains_key(&key) {
                 snapshot.changed().await;
             }
         };
-        // Cancel-safe: a build that is not wanted, or fills the disk, ends at the engine, too.
+        // Cancel-safe: a build that is no longer wanted, or fills the disk, ends at the engine, too.
         let done = tokio::select! {
             done = building => done.unwrap_or_else(|_| Err(format!("the build took longer than {:?}", limits.time))),
             why = disk::filled(self.deps.docker.as_ref(), self.deps.disk.as_ref(), limits.disk_bytes) => Err(why),
@@ -249,7 +250,7 @@ impl BuildsLoop {
         Err(format!("{error}{help}"))
     }
 
-    /// What pip needs for the index, as a line of a netrc file.
+    /// Returns pip's login for the index, as a line of a netrc file.
     async fn index_login(&self, order: &BuildOrder) -> Result<Option<BuildSecret>, String> {
         let settings = self.deps.catalog.borrow().settings.clone();
         let (Some(index), Some(secret)) =

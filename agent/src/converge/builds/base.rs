@@ -1,4 +1,4 @@
-//! The images that Python functions are built on: the Cluster's own, or made of this machine's Debian packages.
+//! Base images of Python functions: the Cluster's own, or made from this machine's Debian packages.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,29 +13,29 @@ use super::context::{Content, tar};
 use super::python::{BASE_SCRIPT, Bases};
 use crate::worlds::docker::{Docker, ImageBuild};
 
-/// Longest time to fetch and unpack packages.
+/// Maximum time to fetch and unpack packages.
 const MAKE_MAX: Duration = Duration::from_secs(900);
 
-/// What makes the root file systems.
+/// Interpreter of the script that makes the root file systems.
 const SHELL: &str = "sh";
-/// How Python is run in a replica.
+/// Settings of Python in a replica.
 const RUNTIME: &str = "ENV PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 HOME=/tmp PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1\nUSER 65532:65532\nCMD [\"python3\"]\n";
-/// How pip is run in a build. The pip of Ubuntu 22.04 makes packages of sources only with `PIP_USE_PEP517`.
+/// Settings of pip in a build. The pip of Ubuntu 22.04 builds packages from source only with `PIP_USE_PEP517`.
 const PACKAGES: &str = "ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
     PIP_NO_COMPILE=1 PIP_USE_PEP517=1 PIP_NO_INPUT=1\n";
 
-/// What the images are called that this version makes: by the script that makes them.
+/// Returns the names of the images that this version makes, derived from the script that makes them.
 pub fn own() -> Bases {
     let digest = hex(&Sha256::digest(BASE_SCRIPT));
     let name = |kind: &str| format!("minik8s.local/{kind}:{}", &digest[..12]);
     Bases { runtime: name("python"), packages: name("python-pip") }
 }
 
-/// The images to build on. Makes them where no image is named and they are not here yet.
+/// Returns the images to build on. Makes them if no image is named and they don't exist yet.
 ///
 /// # Errors
-/// A sentence that says what is missing, and what to do.
+/// A sentence that names the missing part and the remedy.
 pub async fn bases(
     docker: &dyn Docker,
     named: Option<&str>,

@@ -1,5 +1,5 @@
-//! The network of builds: a bridge of Docker's for this instance alone, which builds get only once the rules stand that
-//! keep them from the cluster and this node.
+//! Network of builds: a Docker bridge for this instance alone, which builds get only once the rules are in place
+//! that keep them from the cluster and this node.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -13,11 +13,11 @@ use super::BuildsLoop;
 use crate::packet_rules::names::Names;
 use crate::worlds::docker::EngineNetwork;
 
-/// Longest time to find the index's addresses.
+/// Maximum time to resolve the index's addresses.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
 impl BuildsLoop {
-    /// The network's name, once what it leads to is bounded.
+    /// Returns the network's name, once its rules are in place.
     pub(super) async fn confined_network(&self, index: Option<&str>) -> Result<String, String> {
         let index = addresses(index).await?;
         self.deps.network.until_confined(index).await?;
@@ -33,7 +33,7 @@ impl BuildsLoop {
     }
 }
 
-/// Where an index is, which builds are to reach also in the cluster.
+/// Resolves the addresses of an index, which builds must reach even inside the cluster.
 async fn addresses(index: Option<&str>) -> Result<BTreeSet<SocketAddrV4>, String> {
     let url: Option<Url> = index.and_then(|index| index.parse().ok());
     let at = url.as_ref().and_then(|url| Some((url.host_str()?, url.port_or_known_default()?)));

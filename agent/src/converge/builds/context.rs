@@ -1,23 +1,23 @@
-//! The tar that a build sees. Blocking.
+//! The tar that a build gets as its context. Blocking.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A part of it.
+/// A part of the context.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
-    /// A file that is made here.
+    /// A file with this text.
     Text { path: &'static str, text: String },
-    /// A file of this node.
+    /// A file on this node.
     File { path: &'static str, file: PathBuf },
-    /// A folder of this node, with all below it; the root where `path` is empty.
+    /// A folder on this node, with everything below it; the root if `path` is empty.
     Folder { path: &'static str, folder: PathBuf },
 }
 
-/// The tar of these parts.
+/// Builds the tar of these parts.
 pub(super) fn tar(parts: &[Content]) -> io::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
-    // As they are: a link that leads out of the folder stays one.
+    // Links are kept: one that leads out of the folder stays a link.
     builder.follow_symlinks(false);
     builder.mode(tar::HeaderMode::Deterministic);
     for part in parts {

@@ -1,4 +1,4 @@
-//! Watches Docker's disk while an image is built: Docker bounds a build's memory and CPU, not what it writes.
+//! Watches Docker's disk during a build: Docker limits a build's memory and CPU, but not its writes.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tokio::time::sleep;
 use crate::worlds::disk::{Disk, DiskUsage};
 use crate::worlds::docker::Docker;
 
-/// Between two looks. At 1 GB/s a build is stopped 2 GB late.
+/// Interval between checks. At 1 GB/s a build is stopped 2 GB late.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Bytes that a build leaves free for the pods of the node.
+/// Bytes that a build must leave free for the pods of the node.
 const FREE_MIN: u64 = 1 << 30;
 
-/// Ends, with the reason, once a build is to be stopped as the disk fills. Where the disk can't be seen, never.
+/// Returns the reason once a build must be stopped because the disk fills. Never returns if the disk can't be read.
 pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk, growth_max: u64) -> String {
     let Ok(root) = docker.data_root().await else { return std::future::pending().await };
     let Ok(at_first) = disk.usage(&root).await else { return std::future::pending().await };
@@ -26,7 +26,7 @@ pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk, growth_max: u64
     }
 }
 
-/// What is wrong with a disk that was like this before.
+/// Returns the problem with a disk, compared to its usage `before`.
 fn trouble(before: DiskUsage, now: DiskUsage, growth_max: u64) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     let grown = now.used_bytes.saturating_sub(before.used_bytes);

@@ -1,6 +1,6 @@
-//! What builds leave beside their images: their logs, and images without a name, such as stages that the image does not
-//! descend from. Docker's builder finds these again for the next build, so they stay as long as the log of a build names
-//! them.
+//! Leftovers of builds in addition to their images: logs, and images without a name, such as stages that the image
+//! does not descend from. Docker's builder reuses these for the next build, so they stay as long as the log of a
+//! build names them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use super::{BuildsLoop, log_dir};
 use crate::worlds::docker::StoredImage;
 
-/// How Docker's builder says which image a step has made.
+/// Prefix with which Docker's builder logs the image that a step produced.
 const MADE: &str = " ---> ";
 /// Digits of an image's id in a log.
 const ID_DIGITS: usize = 12;
 
 impl BuildsLoop {
-    /// The logs that are here, by hash, and when each was written last.
+    /// Returns the existing logs, by hash, with the time of their last write.
     pub(super) fn logs(&self) -> BTreeMap<String, Timestamp> {
         let files = fs::read_dir(log_dir(&self.deps.state_dir)).into_iter().flatten().flatten();
         let logs = files.filter_map(|file| {
@@ -27,7 +27,7 @@ impl BuildsLoop {
         logs.collect()
     }
 
-    /// Removes logs, and the images without a name that no other log names.
+    /// Removes logs, and the unnamed images that no other log names.
     pub(super) async fn remove_logs(&self, hashes: &[String]) {
         let made_by = |hash: &String| made_in(&fs::read_to_string(self.log_path(hash)).unwrap_or_default());
         let (gone, kept): (Vec<_>, Vec<_>) = self.logs().into_keys().partition(|hash| hashes.contains(hash));
@@ -35,7 +35,7 @@ impl BuildsLoop {
         let gone_ids: BTreeSet<String> =
             gone.iter().flat_map(made_by).filter(|id| !kept.contains(id)).collect();
         if !gone_ids.is_empty() {
-            // What can't be listed stays; the disk's own bounds come to it.
+            // Images that can't be listed stay, until the disk's own limits apply.
             let images = self.deps.docker.images().await.unwrap_or_default();
             for id in nameless(&images, &gone_ids) {
                 if let Err(error) = self.deps.docker.remove_image(id).await {
@@ -49,15 +49,15 @@ impl BuildsLoop {
     }
 }
 
-/// The beginnings of the ids of images that the steps of a build have made, or found.
+/// Returns the id prefixes of images that the steps of a build produced, or reused.
 fn made_in(log: &str) -> BTreeSet<String> {
     let ids = log.lines().filter_map(|line| line.strip_prefix(MADE));
     let is_id = |id: &&str| id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit());
     ids.filter(is_id).map(str::to_owned).collect()
 }
 
-/// Those among the images that have no name and one of these ids. A function prints what it wants, so a log may name any
-/// image: one with a name is somebody's.
+/// Returns the images that have no name and one of these ids. A function prints anything, so a log may name any
+/// image: one with a name belongs to somebody.
 fn nameless<'i>(images: &'i [StoredImage], ids: &BTreeSet<String>) -> Vec<&'i str> {
     let is_one = |image: &&StoredImage| {
         let digits = image.id.strip_prefix("sha256:").and_then(|id| id.get(..ID_DIGITS));

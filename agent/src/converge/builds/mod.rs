@@ -1,10 +1,10 @@
 //! The builds loop: images of functions on this node.
 //!
-//! Reads `work/<node>/builds/`, Docker's images and the catalog; decides in `plan.rs`; builds one image at a time, pushes
-//! it to the cluster's registry if there is one, and removes those that no function needs, there too, with the logs of their
-//! builds, the images in between that only these builds made, and bases of versions before. What is here is
-//! reported at `status/<node>/images/`; nodes that lack an image take it from the registry or from one that has it
-//! (`agent/src/worlds/peers.rs`).
+//! Reads `work/<node>/builds/`, Docker's images and the catalog; decides in `plan.rs`; builds one image at a time,
+//! pushes it to the cluster's registry if there is one, and removes those that no function needs, there too, with
+//! the logs of their builds, the intermediate images that only these builds made, and bases of earlier versions.
+//! Reports existing images at `status/<node>/images/`; nodes that lack an image pull it from the registry or from a
+//! node that has it (`agent/src/worlds/peers.rs`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,28 +45,28 @@ use crate::worlds::disk::Disk;
 use crate::worlds::docker::Docker;
 use crate::worlds::registry::ClusterRegistry;
 
-/// What a build may take.
+/// Limits of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BuildLimits {
     pub time: Duration,
-    /// Of one step, swap included.
+    /// Memory of one step, swap included.
     pub memory_bytes: u64,
-    /// By which Docker's disk may fill during a build: several times the largest Python packages by default.
+    /// Bytes by which Docker's disk may fill during a build: several times the largest Python packages by default.
     pub disk_bytes: u64,
 }
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct BuildsDeps {
     pub node: String,
     pub state_dir: PathBuf,
-    /// This Minik8s among those of the machine.
+    /// Name of this Minik8s instance on the machine.
     pub instance: String,
-    /// How long images stay that no function needs.
+    /// Time for which images that no function needs stay.
     pub kept: SignedDuration,
     pub limits: BuildLimits,
-    /// Of links to the world beyond this node.
+    /// MTU of links beyond this node.
     pub mtu: u32,
-    /// Asks for the rules of builds.
+    /// Requests the rules for builds.
     pub network: BuildRequests,
     pub docker: Arc<dyn Docker>,
     pub disk: Arc<dyn Disk>,
@@ -77,7 +77,6 @@ pub struct BuildsDeps {
     pub events: EventRecorder,
 }
 
-/// The loop.
 pub struct BuildsLoop {
     deps: BuildsDeps,
     reports: watch::Sender<Option<Reported>>,
@@ -88,7 +87,7 @@ pub struct BuildsLoop {
 }
 
 impl BuildsLoop {
-    /// A loop that has not looked yet; what it reports goes to `reports`.
+    /// Creates a loop that has observed nothing yet; its reports go to `reports`.
     pub fn new(deps: BuildsDeps, reports: watch::Sender<Option<Reported>>) -> Self {
         Self {
             deps,
@@ -105,7 +104,7 @@ impl BuildsLoop {
     }
 }
 
-/// Where the log of a build is kept.
+/// Returns the path of a build's log.
 pub fn log_path(state_dir: &Path, hash: &str) -> PathBuf {
     log_dir(state_dir).join(format!("{hash}.log"))
 }
@@ -141,7 +140,7 @@ impl Loop for BuildsLoop {
     }
 }
 
-/// The images of functions that this node reports.
+/// Reports of this node on its images of functions.
 pub struct NodeImages {
     pub node: String,
     pub snapshot: SnapshotReader,

@@ -1,4 +1,4 @@
-//! Sees what is to be built, and which images of functions are here.
+//! Observes ordered builds, and existing images of functions.
 
 use std::collections::BTreeSet;
 

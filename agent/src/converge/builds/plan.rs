@@ -1,4 +1,4 @@
-//! Decides which image is built or pushed next, which go, and what is reported. Pure.
+//! Decides which image to build or push next, which to remove, and the report. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use schema::records::{BuildOrder, NodeImage, NodeImageState, RegistryCopy};
 use super::base::own;
 use crate::worlds::docker::StoredImage;
 
-/// Between two tries of a build, a push or a removal that failed: first, and at most.
+/// Delay before a failed build, push or removal is retried: first, and maximum.
 const RETRY: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
-/// Begins a further name of an image, by which an instance says that it needs it: several on one machine share images.
+/// Prefix of an additional name by which an instance claims an image: several instances on one machine share images.
 const CLAIM_PREFIX: &str = "minik8s.local/instance-";
 
-/// What the names of the images begin with that Python functions are built on.
+/// Prefix of the names of the base images of Python functions.
 const BASE_PREFIX: &str = "minik8s.local/python";
 
-/// Images by the hash in their name, as they are reported.
+/// Reported images, by the hash in their name.
 pub type Reported = BTreeMap<String, Arc<NodeImage>>;
 
-/// A build, a push or a removal that failed.
+/// A failed build, push or removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub why: String,
     pub at: Timestamp,
     pub attempts: u32,
-    /// Where packages were looked for.
+    /// Package index that was used.
     pub package_index: Option<String>,
 }
 
@@ -40,59 +40,59 @@ impl Failure {
     }
 }
 
-/// What the loop saw.
+/// Observed state of the builds loop.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
-    /// This Minik8s among those of the machine.
+    /// Name of this Minik8s instance on the machine.
     pub instance: String,
-    /// How long an image stays that no function needs, for a push back to it.
+    /// Time for which an image that no function needs stays, for a push back to it.
     pub kept: SignedDuration,
-    /// What this node is to build, by hash.
+    /// Builds ordered from this node, by hash.
     pub orders: BTreeMap<String, BuildOrder>,
-    /// Images of functions that are here, by hash.
+    /// Existing images of functions, by hash.
     pub images: BTreeMap<String, StoredImage>,
-    /// Images here that Python functions are built on, of this version and of others, by name.
+    /// Existing base images of Python functions, of this version and of others, by name.
     pub bases: BTreeMap<String, StoredImage>,
-    /// When the logs of builds were written last, by hash.
+    /// Time of the last write to each build's log, by hash.
     pub logs: BTreeMap<String, Timestamp>,
     pub failed: BTreeMap<String, Failure>,
     /// Address of the cluster's registry.
     pub registry: Option<String>,
-    /// Hashes of the images that the registry lacks and this node, as the first that has them, is to push.
+    /// Hashes of the images that the registry lacks and this node must push, as the first node that has them.
     pub to_push: BTreeSet<String>,
     pub push_failed: BTreeMap<String, Failure>,
-    /// Images that the registry could not delete yet.
+    /// Failed removals of images from the registry, by hash.
     pub removal_failed: BTreeMap<String, Failure>,
-    /// Hashes of the images that functions and pods of this node need; none while that is not known.
+    /// Hashes of the images that functions and pods of this node need; `None` while that is not known.
     pub needed: Option<BTreeSet<String>>,
-    /// Since when images that are not needed have not been.
+    /// Time since when each unneeded image has not been needed.
     pub unneeded_since: BTreeMap<String, Timestamp>,
 }
 
-/// An image that goes.
+/// An image to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
     pub hash: String,
-    /// Repositories in registries with the digest there: this node pushed it.
+    /// Repositories in registries with the digest there, because this node pushed it.
     pub pushed: Vec<(String, String)>,
-    /// Its names here, in this order.
+    /// Local names to remove, in this order.
     pub names: Vec<String>,
 }
 
-/// What is to be done.
+/// Plan of the builds loop.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BuildsPlan {
     pub build: Option<(String, BuildOrder)>,
     /// Hash of an image, its name, and its name in the registry.
     pub push: Option<(String, String, String)>,
-    /// Names of images, and the further ones that they get.
+    /// Names of images, and the claims to add to them.
     pub claim: Vec<(String, String)>,
-    /// Of those that were pushed one at most: a registry that is unavailable is slow to answer.
+    /// Images to remove. At most one that was pushed: an unavailable registry is slow to respond.
     pub remove: Vec<Removal>,
-    /// Hashes of builds whose logs go, with what else they left.
+    /// Hashes of builds whose logs and other leftovers are removed.
     pub remove_logs: Vec<String>,
     pub reported: Reported,
-    /// Since when images are not needed that are here.
+    /// Time since when existing images have not been needed.
     pub unneeded_since: BTreeMap<String, Timestamp>,
     pub again_at: Option<Timestamp>,
 }
@@ -108,20 +108,20 @@ impl schema::control::Plan for BuildsPlan {
     }
 }
 
-/// The hashes of images of functions among these.
+/// Selects the images of functions, by hash.
 pub fn of_functions(images: Vec<StoredImage>) -> BTreeMap<String, StoredImage> {
     let named = |image: &StoredImage| image.tags.iter().find_map(|tag| image_hash(tag)).map(str::to_owned);
     images.into_iter().filter_map(|image| Some((named(&image)?, image))).collect()
 }
 
-/// The images that Python functions are built on among these.
+/// Selects the base images of Python functions, by name.
 pub fn of_bases(images: &[StoredImage]) -> BTreeMap<String, StoredImage> {
     let named = |image: &StoredImage| image.tags.iter().find(|tag| tag.starts_with(BASE_PREFIX)).cloned();
     images.iter().filter_map(|image| Some((named(image)?, image.clone()))).collect()
 }
 
-/// What goes of an image that functions are built on: with the instance, or when it makes another one. While another
-/// instance needs it, only the claim goes.
+/// Returns the names to remove of a base image, with the instance or when it makes another one. While another
+/// instance needs the image, only the claim is removed.
 pub fn base_removal_of(instance: &str, name: &str, image: &StoredImage) -> Option<Removal> {
     let own = claim_of_base(instance, name)?;
     let mut names: Vec<String> = image.tags.iter().filter(|tag| **tag == own).cloned().collect();
@@ -131,18 +131,18 @@ pub fn base_removal_of(instance: &str, name: &str, image: &StoredImage) -> Optio
     (!names.is_empty()).then(|| Removal { hash: name.to_owned(), pushed: Vec::new(), names })
 }
 
-/// `minik8s.local/python-pip:0123` is claimed as `…:python-pip-0123`.
+/// Returns the claim on a base image: `minik8s.local/python-pip:0123` is claimed as `…:python-pip-0123`.
 fn claim_of_base(instance: &str, name: &str) -> Option<String> {
     let (_, kind) = name.split_once('/')?;
     Some(claim(instance, &kind.replace(':', "-")))
 }
 
-/// Whether this name of an image is a claim of an instance.
+/// True if this name of an image is a claim of an instance.
 pub fn is_claim(name: &str) -> bool {
     name.starts_with(CLAIM_PREFIX)
 }
 
-/// What instances call an image that they need.
+/// Returns the name by which an instance claims an image.
 fn claim(instance: &str, hash: &str) -> String {
     format!("{CLAIM_PREFIX}{instance}:{hash}")
 }
@@ -153,7 +153,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         plan.of_image(observed, hash, image, now);
     }
     for (hash, order) in observed.orders.iter().filter(|(hash, _)| !observed.images.contains_key(*hash)) {
-        // With another index it may be built at once.
+        // With another index it may be built immediately.
         let failed = observed.failed.get(hash).filter(|it| it.package_index == order.package_index);
         let retry_at = failed.map(Failure::retry_at).filter(|at| *at > now);
         let state = match (failed, retry_at) {
@@ -186,7 +186,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> BuildsPlan {
         plan.remove_in_time(observed, removal, now);
     }
     if plan.build.is_some() || plan.push.is_some() {
-        // These take minutes, and what nothing needs now may be needed then: removals are planned after them.
+        // These take minutes, and an unneeded image may be needed by then: removals are planned afterwards.
         plan.remove.clear();
         plan.remove_logs.clear();
     }
@@ -198,7 +198,7 @@ impl BuildsPlan {
         self.again_at = self.again_at.into_iter().chain(at).min();
     }
 
-    /// An image goes once nothing has needed it for a while.
+    /// Removes an image once nothing has needed it for a while.
     fn remove_in_time(&mut self, observed: &Observed, removal: Removal, now: Timestamp) {
         let since = observed.unneeded_since.get(&removal.hash).copied().unwrap_or(now);
         self.unneeded_since.insert(removal.hash.clone(), since);
@@ -215,7 +215,7 @@ impl BuildsPlan {
         }
     }
 
-    /// What is not needed since then is not kept any longer.
+    /// True if the retention time that began then is over; else schedules a run at its end.
     fn is_over(&mut self, observed: &Observed, since: Timestamp, now: Timestamp) -> bool {
         let goes_at = since.checked_add(observed.kept).unwrap_or(Timestamp::MAX);
         if goes_at > now {
@@ -224,7 +224,7 @@ impl BuildsPlan {
         goes_at <= now
     }
 
-    /// Claims the images that this version builds on, and lets those of others go.
+    /// Claims the images that this version builds on, and removes those of other versions.
     fn of_bases(&mut self, observed: &Observed, now: Timestamp) {
         let own = own();
         for (name, image) in &observed.bases {
@@ -239,7 +239,7 @@ impl BuildsPlan {
         }
     }
 
-    /// The log of a build stays with its image, or while it is ordered, as one that failed.
+    /// Removes old logs. A log stays with its image, or while its build is ordered, such as one that failed.
     fn of_logs(&mut self, observed: &Observed, needed: &BTreeSet<String>, now: Timestamp) {
         let is_needed = |hash: &String| {
             needed.contains(hash) || observed.orders.contains_key(hash) || observed.images.contains_key(hash)
@@ -251,7 +251,7 @@ impl BuildsPlan {
         }
     }
 
-    /// Reports an image that is here, and pushes it if that is this node's part.
+    /// Reports an existing image, and pushes it if that is this node's job.
     fn of_image(&mut self, observed: &Observed, hash: &str, image: &StoredImage, now: Timestamp) {
         let Some(reference) = image.tags.iter().find(|tag| image_hash(tag) == Some(hash)) else { return };
         let is_ordered = observed.orders.contains_key(hash);
@@ -266,7 +266,7 @@ impl BuildsPlan {
         let registry = registry.filter(|_| target.is_some() && (digest.is_some() || is_missing));
         let mut state = NodeImageState::Ready { id: image.id.clone(), size: image.size_bytes };
         if let Some(target) = target.filter(|_| is_missing) {
-            // Only then is it made known: else each node would take it from here and none from the registry.
+            // Announced only after the push: otherwise each node would pull it from here and none from the registry.
             if is_ordered && registry.is_none() {
                 state = NodeImageState::Building;
             }
@@ -281,8 +281,8 @@ impl BuildsPlan {
     }
 }
 
-/// The digest of an image in the registry of `target`, if this node pushed it there. Docker notes that at the end of a
-/// push, so one that was cut off is made again.
+/// Returns the digest of an image in the registry of `target`, if this node pushed it there. Docker records that at
+/// the end of a push, so an interrupted one is repeated.
 fn pushed<'i>(image: &'i StoredImage, target: &str) -> Option<&'i str> {
     let (repository, _) = of_registry(target)?;
     let is_there = image.tags.iter().any(|tag| tag == target);
@@ -291,13 +291,13 @@ fn pushed<'i>(image: &'i StoredImage, target: &str) -> Option<&'i str> {
     image.digests.iter().find(of_repository).filter(|_| is_there).map(String::as_str)
 }
 
-/// What goes of an image with the instance.
+/// Returns the removal of an image together with the instance.
 pub fn removal_of(instance: &str, hash: &str, image: &StoredImage) -> Option<Removal> {
     removal(hash, image, &claim(instance, hash))
 }
 
-/// What is removed of an image that this instance does not need. While another one needs it, only the claim goes.
-/// Names that others gave it are theirs.
+/// Returns the removal of an image that this instance does not need. While another one needs it, only the claim is
+/// removed. Names that others gave it stay.
 fn removal(hash: &str, image: &StoredImage, own: &str) -> Option<Removal> {
     let mut names: Vec<String> = image.tags.iter().filter(|tag| *tag == own).cloned().collect();
     let is_claimed = |tag: &String| is_claim(tag) && tag != own;
@@ -315,10 +315,10 @@ fn removal(hash: &str, image: &StoredImage, own: &str) -> Option<Removal> {
     (!names.is_empty()).then(|| Removal { hash: hash.to_owned(), pushed, names })
 }
 
-/// Files by which a folder says how it becomes an image.
+/// Files that determine how a folder becomes an image.
 pub(super) const RUNTIME_FILES: [&str; 3] = ["Dockerfile", "main.py", "func.py"];
 
-/// How the folder of an order becomes an image: as the manifest says, or else by those of [`RUNTIME_FILES`] in it.
+/// Returns the runtime for an order's folder: as the manifest says, or else by the [`RUNTIME_FILES`] in it.
 pub(super) fn runtime(order: &BuildOrder, files: &[&str]) -> Result<Runtime, String> {
     let has = |name| files.contains(&name);
     let (docker, python) = (has("Dockerfile"), has("main.py") || has("func.py"));

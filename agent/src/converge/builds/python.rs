@@ -1,4 +1,4 @@
-//! What an image of a Python function is made of. Pure.
+//! Contents of the image of a Python function. Only checks which files exist.
 
 use std::path::Path;
 
@@ -10,18 +10,19 @@ use crate::worlds::docker::SECRET_VARIABLE;
 /// The program that serves a function, in each of its images.
 pub(super) const SHIM: &str = include_str!("python/shim.py");
 
-/// Makes the base images of Debian's packages, see [`super::base`].
+/// Script that makes the base images from Debian packages, see [`super::base`].
 pub(super) const BASE_SCRIPT: &str = include_str!("python/base.sh");
 
-/// Compiles all modules, as nothing can be written at run time; one that can't be compiled is an error if a call
-/// begins in it.
+/// Compiles all modules, because nothing can be written at run time; a failure is an error only in a module where
+/// calls begin.
 const COMPILE: &str = "import compileall, os, py_compile; mode = py_compile.PycInvalidationMode.UNCHECKED_HASH; \
     py_compile.compile('/minik8s/shim.py', '/minik8s/shim.pyc', doraise=True, invalidation_mode=mode); \
     [compileall.compile_dir(d, quiet=2, force=True, invalidation_mode=mode) \
     for d in ('/function-packages', '/function') if os.path.isdir(d)]; \
     [py_compile.compile(f, doraise=True, invalidation_mode=mode) \
     for f in ('/function/main.py', '/function/func.py') if os.path.exists(f)]";
-/// Runs pip with the login for the index in memory: a layer would keep any other file, and a log what stands in a URL.
+/// Returns the program that runs pip with the index login in memory: a layer would keep any other file, and a log
+/// the contents of a URL.
 fn with_login() -> String {
     format!(
         "import os, runpy, sys; os.environ['NETRC'] = '/dev/shm/netrc'; \
@@ -31,15 +32,15 @@ fn with_login() -> String {
     )
 }
 
-/// The host of an index.
+/// Returns the host of an index.
 pub(super) fn host_of(index: &str) -> &str {
     let rest = index.split_once("://").map_or(index, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();
     authority.rsplit_once(':').map_or(authority, |(host, _)| host)
 }
 
-/// A value as a word that all Pythons read alike in a netrc file: 3.11 takes backslashes and quotes for its own, 3.10
-/// splits at letters beyond ASCII.
+/// Returns a value as a word that all Pythons read alike in a netrc file: 3.11 interprets backslashes and quotes,
+/// 3.10 splits at letters beyond ASCII. `None` if it is no such word.
 pub(super) fn netrc_word(value: &[u8]) -> Option<String> {
     let word = value.trim_ascii();
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'"');
@@ -47,18 +48,18 @@ pub(super) fn netrc_word(value: &[u8]) -> Option<String> {
     String::from_utf8(word.to_vec()).ok()
 }
 
-/// The machine's own CAs, for an index that a local one vouches for.
+/// The machine's own CAs, for an index whose certificate is from a local CA.
 const MACHINE_CAS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Base images: of the replicas, and of the step that installs packages.
+/// Base images: for replicas, and for the step that installs packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bases {
     pub runtime: String,
     pub packages: String,
 }
 
-/// The Dockerfile of a folder with Python code; whether the build needs the network.
-/// `has_login`: the steps find one for the index in their environment.
+/// Returns the Dockerfile of a folder with Python code, and whether the build needs the network. With `has_login`,
+/// the steps find a login for the index in their environment.
 pub(super) fn dockerfile(
     bases: &Bases,
     order: &BuildOrder,
@@ -71,7 +72,7 @@ pub(super) fn dockerfile(
     if has_packages {
         let from = match (&order.package_index, has_wheels) {
             (_, true) => vec!["--no-index", "--find-links", "/build/wheels"],
-            // Who names one without TLS wants it.
+            // An index without TLS is a deliberate choice.
             (Some(index), false) if index.starts_with("http://") => {
                 vec!["--index-url", index.as_str(), "--trusted-host", host_of(index)]
             }
@@ -111,7 +112,7 @@ fn exec_form(words: &[&str]) -> String {
     serde_json::to_string(words).unwrap_or_default()
 }
 
-/// The files of the build.
+/// Returns the files of the build.
 pub(super) fn content(dockerfile: &str, folder: &Path) -> Vec<Content> {
     let mut content = vec![
         Content::Text { path: "Dockerfile", text: dockerfile.to_owned() },

@@ -1,5 +1,5 @@
-//! Carries the plan out: listens, asks others, changes the machine's resolver. A step that fails hinders
-//! no other.
+//! Carries out the plan: listens, sets upstreams, changes the machine's resolver. A failed step does not stop the
+//! others.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::{DnsLoop, Handler, host};
 use crate::converge::publish;
 use crate::standby::{Role, copy};
 
-/// What became of a plan.
+/// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub done: Vec<String>,
     pub failed: Vec<String>,
-    /// It answers since this run: the machine's resolver may be pointed at it now.
+    /// Set if this run opened the port: the machine's resolver may be pointed at the server now.
     pub is_bound: bool,
 }
 
-/// Domains that are named in a line of the log.
+/// Maximum number of domains named in one line of the log.
 const NAMED_MAX: usize = 6;
 
 fn named(split: &Split) -> String {
@@ -58,7 +58,7 @@ impl DnsLoop {
     }
 
     async fn bind(&mut self, address: Ipv4Addr) -> Result<(), String> {
-        // The former one ends first: it may be what holds the port.
+        // Stop the former server first: it may hold the port.
         self.running = None;
         let at = SocketAddr::from((address, PORT));
         let inherited = self.deps.handover.take([(Role::DnsUdp, at), (Role::DnsTcp, at)]).await;

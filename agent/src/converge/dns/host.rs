@@ -1,6 +1,6 @@
-//! The machine's own resolver: `resolv.conf` with what was there before, and systemd-resolved.
+//! The machine's own resolver: `resolv.conf`, the copy of its former content, and systemd-resolved.
 //!
-//! What was there before is on disk before anything is changed, and stays there until it is back.
+//! The former content is on disk before anything is changed, and stays there until it is restored.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -15,17 +15,17 @@ use tokio::process::Command;
 use super::plan::{DOMAINS_MAX, Former, Resolved, Split};
 use super::resolv::{self, Machine, RESOLVED_LIST};
 
-/// How systemd-resolved is read and set.
+/// Program that reads and sets systemd-resolved.
 pub(super) const RESOLVECTL: &str = "resolvectl";
 
-/// What is off for our link, whatever holds for all links: our server is asked for its names alone, in clear,
-/// and signs nothing.
+/// Settings that are off for our link, whatever holds for other links: our server is queried for its own names
+/// only, in plain text, and signs nothing.
 pub(super) const OFF: [&str; 3] = ["default-route", "dnsovertls", "dnssec"];
 
-/// Longest time for it.
+/// Longest time for one run of `resolvectl`.
 const RESOLVECTL_MAX: Duration = Duration::from_secs(5);
 
-/// `resolv.conf` and what is kept of it.
+/// `resolv.conf` and the saved copy of it.
 #[derive(Debug, Clone)]
 pub struct MachineFiles {
     path: PathBuf,
@@ -33,19 +33,18 @@ pub struct MachineFiles {
 }
 
 impl MachineFiles {
-    /// The file at `path`; what it was is kept in the agent's directory.
+    /// Manages the file at `path`; its former content is saved in the agent's directory.
     pub fn new(agent_dir: &Path, path: &Path) -> Self {
         let kept = DiskRecord::new(agent_dir.join("resolv-conf.json"));
         Self { path: path.to_owned(), kept }
     }
 
-    /// Path of the file.
     pub fn path(&self) -> String {
         self.path.display().to_string()
     }
 
-    /// What the machine says, what is kept of the file before us, and where the file leads to. What can't
-    /// be read says nothing.
+    /// Returns the machine's name server configuration, the saved copy of the file, and the target of its symbolic
+    /// link. Files that can't be read count as empty.
     pub fn read(&self) -> (Machine, Option<Former>, Option<String>) {
         let former = self.former();
         let machine = Machine {
@@ -61,7 +60,7 @@ impl MachineFiles {
         self.kept.read().ok().flatten()
     }
 
-    /// Keeps what was there, then writes.
+    /// Saves the former content, then writes the file.
     pub fn write(&self, keep: Option<&Former>, text: &str) -> io::Result<()> {
         if let Some(former) = keep {
             self.kept.write(former)?;
@@ -69,19 +68,19 @@ impl MachineFiles {
         put(&self.path, text, None)
     }
 
-    /// Brings back what was there.
+    /// Restores the former content.
     pub fn restore(&self, former: &Former) -> io::Result<()> {
         put(Path::new(&former.path), &former.text, former.link.as_deref())?;
         self.forget()
     }
 
-    /// Keeps nothing any more.
+    /// Removes the saved copy.
     pub fn forget(&self) -> io::Result<()> {
         self.kept.remove()
     }
 
-    /// For `reset`: brings back what was there, unless others have changed the file since; its path if it
-    /// did. The path is what is kept, not what this process was given.
+    /// Restores the former content for `reset`, unless others have changed the file since; returns its path if
+    /// restored. The path is the saved one, not one given to this process.
     pub fn undo(agent_dir: &Path, instance: &str) -> io::Result<Option<String>> {
         let files = Self::new(agent_dir, Path::new(""));
         let Some(former) = files.former() else { return Ok(None) };
@@ -94,8 +93,8 @@ impl MachineFiles {
     }
 }
 
-/// Replaces the file as a whole; in a container it is a mount, which can only be written to. No `DiskRecord`:
-/// every program of the machine reads this file, and it may be a link.
+/// Replaces the file as a whole; in a container it is a mount, which can only be written to. No `DiskRecord`: every
+/// program of the machine reads this file, and it may be a link.
 fn put(path: &Path, text: &str, link: Option<&str>) -> io::Result<()> {
     let temporary = path.with_extension("minik8s");
     match fs::remove_file(&temporary) {
@@ -122,13 +121,13 @@ fn replace_text(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The link of an instance to which systemd-resolved ties the cluster's names: the tunnel. It asks nothing by
-/// way of a link without carrier, and the bridge has none while there is no pod.
+/// Returns the link to which systemd-resolved ties the cluster's names: the instance's tunnel. systemd-resolved
+/// uses no link without carrier, and the bridge has none while there is no pod.
 pub fn link(instance: &str) -> String {
     crate::packet_rules::names::Names::of(instance).tunnel
 }
 
-/// What systemd-resolved knows of a link.
+/// Reads the configuration of a link from systemd-resolved.
 pub(super) async fn split_by(program: &str, link: &str) -> Resolved {
     let ask = async {
         let servers = words(&run(program, &["dns", link]).await?);
@@ -144,26 +143,27 @@ pub(super) async fn split_by(program: &str, link: &str) -> Resolved {
     };
     match ask.await {
         Ok(split) => Resolved::Says(split),
-        // It comes with systemd-resolved: where it is not, there is nothing to wait for.
+        // resolvectl comes with systemd-resolved: if it is missing, there is nothing to wait for.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Resolved::NotAsked,
         Err(error) => Resolved::Silent(error.to_string()),
     }
 }
 
-/// The words after `Link 5 (mk8s0):`.
+/// Returns the words after `Link 5 (mk8s0):`.
 fn words(text: &str) -> Vec<String> {
     let rest = text.split_once("):").map(|(_, rest)| rest).unwrap_or_default();
     rest.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Lets systemd-resolved ask these servers for these domains, and for nothing else; `now` is what it knows.
+/// Makes systemd-resolved query these servers for these domains, and for nothing else; `now` is its current
+/// configuration.
 pub(super) async fn set_split_by(program: &str, link: &str, now: &Split, split: &Split) -> io::Result<()> {
-    // A link with a server and nothing else is asked for everything: the server comes last.
+    // A link with a server and nothing else is queried for everything: the server comes last.
     for switch in OFF {
         run(program, &[switch, link, "no"]).await?;
     }
-    // It counts those that go until the new ones are in, and of too many it keeps none: then what stays is
-    // set first, and those names are found all the time.
+    // systemd-resolved counts the outgoing domains until the new ones are in, and with too many it keeps none. So
+    // the domains that stay are set first, and their names resolve all the time.
     if now.domains.union(&split.domains).count() > DOMAINS_MAX {
         let stay: BTreeSet<String> = now.domains.intersection(&split.domains).cloned().collect();
         set_domains(program, link, &stay).await?;
@@ -173,14 +173,14 @@ pub(super) async fn set_split_by(program: &str, link: &str, now: &Split, split: 
     run(program, &["dns", link].into_iter().chain(servers).collect::<Vec<_>>()).await.map(drop)
 }
 
-/// No domains are set as an empty one.
+/// Sets the domains of the link; an empty set is passed as an empty word.
 async fn set_domains(program: &str, link: &str, domains: &BTreeSet<String>) -> io::Result<()> {
     let none = [""].into_iter().filter(|_| domains.is_empty());
     let words = ["domain", link].into_iter().chain(domains.iter().map(String::as_str)).chain(none);
     run(program, &words.collect::<Vec<_>>()).await.map(drop)
 }
 
-/// Lets systemd-resolved forget the link.
+/// Removes the link's configuration from systemd-resolved.
 pub async fn unsplit(link: &str) -> io::Result<()> {
     run(RESOLVECTL, &["revert", link]).await.map(drop)
 }
@@ -194,7 +194,7 @@ async fn run(program: &str, arguments: &[&str]) -> io::Result<String> {
     let output = output.map_err(failed)?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        // Not all of it: there may be 256 domains.
+        // Not all arguments: there may be 256 domains.
         false => Err(io::Error::other(format!(
             "resolvectl {}: {}",
             arguments[..arguments.len().min(3)].join(" "),

@@ -1,6 +1,6 @@
 //! Sockets of the server, and the tasks that serve them.
 //!
-//! Bound before the address is there (`IP_FREEBIND`): the network loop brings it.
+//! Bound before the address exists (`IP_FREEBIND`): the network loop adds it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,29 +26,28 @@ use super::server::Handler;
 use crate::converge::clients::Clients;
 use crate::worlds::netlink::Netlink;
 
-/// Connections at once. Each is an open file, of which an agent may have 1024. One client may hold a
-/// quarter of them: beyond that they are closed at once.
+/// Maximum number of concurrent connections. Each is an open file, of which an agent may have 1024. One client may
+/// hold a quarter of them: further ones are closed immediately.
 const CONNECTIONS_MAX: usize = 128;
 
-/// How long a connection may say nothing (RFC 7766 wants seconds).
+/// Longest idle time of a connection (RFC 7766 recommends seconds).
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// Answers of one connection that wait for it to take them.
+/// Answers that may wait for one connection to read them.
 const ANSWERS_MAX: usize = 16;
 
-/// Connections that wait to be accepted.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Bytes of packets that wait for the server: some thousand questions come at once when pods start.
+/// Bytes of packets that wait for the server: some thousand questions arrive together when pods start.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Both sockets.
 pub(super) struct Sockets {
     pub(super) udp: Socket,
     pub(super) tcp: Socket,
 }
 
-/// Binds both.
+/// Binds the UDP and the TCP socket.
 pub(super) fn bind_at(at: SocketAddr) -> io::Result<Sockets> {
     let socket = |kind| {
         let socket = Socket::new(Domain::IPV4, kind, None)?;
@@ -58,7 +57,7 @@ pub(super) fn bind_at(at: SocketAddr) -> io::Result<Sockets> {
         io::Result::Ok(socket)
     };
     let (udp, tcp) = (socket(Type::DGRAM)?, socket(Type::STREAM)?);
-    // As much of it as the machine's limit allows.
+    // Up to the machine's limit.
     udp.set_recv_buffer_size(RECEIVE_BUFFER)?;
     udp.bind(&at.into())?;
     tcp.bind(&at.into())?;
@@ -66,7 +65,7 @@ pub(super) fn bind_at(at: SocketAddr) -> io::Result<Sockets> {
     Ok(Sockets { udp, tcp })
 }
 
-/// Why the port can't be had, whose it is, and what to do.
+/// Explains why the port is not available, which process has it, and the remedy.
 pub(super) async fn explain(address: Ipv4Addr, error: &io::Error, netlink: &dyn Netlink) -> String {
     let at = format!("cannot answer names at {address}:{PORT}: {error}");
     if error.kind() != io::ErrorKind::AddrInUse {
@@ -81,16 +80,15 @@ pub(super) async fn explain(address: Ipv4Addr, error: &io::Error, netlink: &dyn 
     )
 }
 
-/// A server that runs. Dropping it ends it.
+/// A running server. Dropping it stops the server.
 pub(super) struct Running {
     address: Ipv4Addr,
     servers: [AbortHandle; 2],
-    /// They end with it.
+    /// Tasks of both servers, aborted on drop.
     _tasks: JoinSet<()>,
 }
 
 impl Running {
-    /// Starts the server.
     pub(super) fn start(address: Ipv4Addr, sockets: Sockets, handler: Handler) -> io::Result<Self> {
         let udp = UdpSocket::from_std(sockets.udp.into())?;
         let tcp = TcpListener::from_std(sockets.tcp.into())?;
@@ -107,13 +105,14 @@ impl Running {
         Ok(Self { address, servers: [udp, tcp], _tasks: tasks })
     }
 
-    /// Where it answers; none if it has ended.
+    /// Returns the address of the server; `None` if it has ended.
     pub(super) fn address(&self) -> Option<Ipv4Addr> {
         (!self.servers.iter().any(AbortHandle::is_finished)).then_some(self.address)
     }
 }
 
-/// Hickory's own loop takes any number of connections; this one as many as the agent can hold open. They end with it.
+/// Serves TCP connections, as many as the agent can hold open; Hickory's own loop accepts any number. Dropping the
+/// future ends them.
 pub(super) async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let clients = Clients::sharing(CONNECTIONS_MAX);
@@ -124,7 +123,7 @@ pub(super) async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of files, or a client that left: the next one may do.
+                // Out of files, or a client that left: the next one may succeed.
                 tracing::debug!(%error, "a connection for names can't be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;

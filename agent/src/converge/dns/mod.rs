@@ -1,8 +1,7 @@
-//! The DNS loop: one name server on every node, for the cluster's names and, by asking upstream, all
-//! others.
+//! The DNS loop: a name server on every node, for the cluster's names and, through upstream servers, all others.
 //!
-//! Reads the node's range, the catalog, `resolv.conf`; decides in `plan.rs`; listens, and changes the
-//! machine's own resolver if asked to. `zone/` says what is answered, `server.rs` answers.
+//! Reads the node's range, the catalog, `resolv.conf`; decides in `plan.rs`; listens, and changes the machine's own
+//! resolver if configured to. `zone/` holds the answers, `server.rs` sends them.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -46,45 +45,45 @@ use crate::converge::publish;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
 
-/// How often `resolv.conf` is looked at, and a server that can't listen tries again.
+/// Interval at which `resolv.conf` is read and a failed bind is retried.
 pub const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Between two builds of the zone: endpoints may change many times a second.
+/// Minimum interval between two builds of the zone: endpoints may change many times a second.
 pub const SPACING: Duration = Duration::from_millis(50);
 
-/// What the loop is given once.
+/// Settings of the loop, fixed at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsSettings {
-    /// The zone; none: the Cluster object's.
+    /// Zone; `None` for the Cluster object's.
     pub domain: Option<Name>,
-    /// Upstream servers; none: the Cluster object's, else those of `resolv_conf`.
+    /// Upstream servers; if empty, the Cluster object's, else those of `resolv_conf`.
     pub upstream: Vec<SocketAddr>,
-    /// The machine's own resolver shall know the cluster's names.
+    /// Set if the machine's own resolver should know the cluster's names.
     pub node_dns: bool,
     pub resolv_conf: PathBuf,
 }
 
 impl DnsSettings {
-    /// The zone that holds.
+    /// Returns the zone in effect.
     pub fn domain(&self, cluster: &ClusterDns) -> Name {
         let of_cluster = || Name::from_ascii(format!("{}.", cluster.zone)).ok();
         let default = || Name::from_labels(DEFAULT_ZONE.split('.')).expect("the default is a name");
         self.domain.clone().or_else(of_cluster).unwrap_or_else(default)
     }
 
-    /// The zone that holds without the dot at its end, as resolvers are given it.
+    /// Returns the zone in effect without the trailing dot, as resolvers expect it.
     pub fn domain_text(&self, cluster: &ClusterDns) -> String {
         self.domain(cluster).to_ascii().trim_end_matches('.').to_owned()
     }
 
-    /// The upstream servers that are given; none: those of `resolv_conf`.
+    /// Returns the configured upstream servers; empty for those of `resolv_conf`.
     pub fn upstream(&self, cluster: &ClusterDns) -> Vec<SocketAddr> {
         let of_cluster =
             || cluster.upstream_addresses().into_iter().map(|ip| SocketAddr::new(ip, resolv::PORT));
         if self.upstream.is_empty() { of_cluster().collect() } else { self.upstream.clone() }
     }
 
-    /// What pods are given by an agent that has just started.
+    /// Returns the DNS configuration for pods while the agent is still starting.
     pub fn first_for_pods(&self, subnet: Option<&Subnet>, agent_dir: &Path, cluster: &ClusterDns) -> NodeDns {
         let machine = MachineFiles::new(agent_dir, &self.resolv_conf).read().0;
         let server = subnet.map(|subnet| dns_address(subnet.service_cidr));
@@ -92,42 +91,42 @@ impl DnsSettings {
     }
 }
 
-/// Whether the port of names can be had at this address, which no link needs to have yet.
+/// Checks that port 53 is available at this address, which no link needs to have yet.
 ///
 /// # Errors
-/// The kernel's, `AddrInUse` if another program listens there or at all addresses.
+/// The kernel's, `AddrInUse` if another program listens on the port there or at all addresses.
 pub fn can_listen(address: std::net::Ipv4Addr) -> std::io::Result<()> {
     listen::bind_at((address, resolv::PORT).into()).map(drop)
 }
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct DnsDeps {
     pub settings: DnsSettings,
     pub instance: String,
-    /// Where it keeps what it changed.
+    /// Directory of the saved copy of `resolv.conf`.
     pub agent_dir: PathBuf,
-    /// Says who listens on a port.
+    /// Finds the process that listens on a port.
     pub netlink: Arc<dyn Netlink>,
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
     pub zone: watch::Receiver<Arc<Zone>>,
     pub pods: watch::Sender<NodeDns>,
-    /// Who answered here before, and who will after this process.
+    /// Sockets inherited from the previous process, and those for the next one.
     pub handover: Handover,
 }
 
-/// The loop. Dropping it ends the server.
+/// The DNS loop. Dropping it stops the server.
 pub struct DnsLoop {
     deps: DnsDeps,
     files: MachineFiles,
     forwarders: watch::Sender<Arc<Forwarder>>,
     running: Option<Running>,
-    /// systemd-resolved was asked by this process whether there is something to take back.
+    /// Set once this process has queried systemd-resolved for configuration to undo.
     asked_resolved: bool,
 }
 
 impl DnsLoop {
-    /// A loop that listens nowhere yet.
+    /// Creates a loop that is not listening yet.
     pub fn new(deps: DnsDeps) -> Self {
         let files = MachineFiles::new(&deps.agent_dir, &deps.settings.resolv_conf);
         let (forwarders, _) = watch::channel(Arc::new(Forwarder::new(Vec::new())));
@@ -169,7 +168,7 @@ impl Loop for DnsLoop {
     }
 }
 
-/// A step that builds the zone of what is known now.
+/// Creates a step that builds the zone from the current catalog.
 pub fn publish_zone(
     settings: DnsSettings,
     subnet: watch::Receiver<Option<Subnet>>,
@@ -186,8 +185,8 @@ pub fn publish_zone(
     }
 }
 
-/// A step that publishes what the loop reads of the catalog, settings and hosts of Dns objects, when that
-/// differs. A catalog changes with every endpoint, which need not wake the loop.
+/// Creates a step that publishes the part of the catalog that the loop reads, settings and hosts of Dns objects,
+/// when it changes. The catalog itself changes with every endpoint, which need not wake the loop.
 pub fn publish_read(
     catalog: watch::Receiver<Arc<Catalog>>,
     published: watch::Sender<(ClusterDns, BTreeSet<String>)>,
@@ -198,7 +197,7 @@ pub fn publish_read(
     }
 }
 
-/// The zone before anything is known: of the cluster's names none is denied.
+/// Builds the zone used before anything is known: no name of the cluster is denied.
 pub fn first_zone(domain: &Name, subnet: Option<&Subnet>, catalog: &Catalog) -> Zone {
     let unknown = Subnet::new(ipnet::Ipv4Net::default(), ipnet::Ipv4Net::default());
     let known = subnet.map_or_else(Catalog::default, |_| catalog.clone());

@@ -1,4 +1,4 @@
-//! Reads what the DNS loop decides on: the node's range, `resolv.conf`, systemd-resolved, our server.
+//! Observes the inputs of the DNS loop: the node's range, `resolv.conf`, systemd-resolved, our server.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl DnsLoop {
         let (machine, former, link) = self.files.read();
         let node_dns = self.deps.settings.node_dns;
         let bound = self.running.as_ref().and_then(|running| running.address());
-        // Without the flag one answer is enough: what a former agent left is taken back once.
+        // Without the flag one answer is enough: leftovers of a former agent are undone once.
         let has_use = if node_dns { bound.is_some() } else { !self.asked_resolved };
         let former_link = former.as_ref().and_then(|former| former.link.as_deref());
         let resolved = match has_use && resolv::asks_resolved(&machine, link.as_deref(), former_link) {
@@ -23,7 +23,7 @@ impl DnsLoop {
             false => Resolved::NotAsked,
         };
         let address = subnet.map(|subnet| dns_address(subnet.service_cidr));
-        // Without our address it is unknown whether what it says is ours.
+        // Without our address, ownership of the configured servers is unknown.
         self.asked_resolved |= address.is_some() && !matches!(resolved, Resolved::Silent(_));
         Observed {
             instance: self.deps.instance.clone(),

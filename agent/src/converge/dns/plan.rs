@@ -1,7 +1,6 @@
-//! Decides where this node's DNS listens, whom it asks, what pods are given, and what the machine's own
-//! resolver is to be.
+//! Plans where this node's DNS listens, its upstreams, the DNS configuration of pods, and the machine's own resolver.
 //!
-//! Reads flags, the node's range, `resolv.conf` and what systemd-resolved says; writes nothing.
+//! Reads flags, the node's range, `resolv.conf` and the state of systemd-resolved; writes nothing.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,91 +14,91 @@ use crate::converge::node_dns::{NodeDns, ResolvConf};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Former {
     pub path: String,
-    /// Where it led to, if it was a symbolic link.
+    /// Target, if the file was a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
     pub text: String,
 }
 
-/// What systemd-resolved knows of our link.
+/// Configuration of our link in systemd-resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Split {
     pub servers: Vec<String>,
-    /// Domains; with `~` those that are only asked there.
+    /// Domains; those with `~` are routing-only.
     pub domains: BTreeSet<String>,
-    /// What is on and should be off.
+    /// Settings that are on and should be off.
     pub switches: BTreeSet<&'static str>,
 }
 
-/// What systemd-resolved said when it was asked about our link.
+/// State of our link in systemd-resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Resolved {
-    /// The machine's file does not lead to it, or it was not asked, or there is nothing to ask it with.
+    /// The machine's file does not lead to systemd-resolved, or there was no query, or resolvectl is missing.
     #[default]
     NotAsked,
     Says(Split),
-    /// It does not answer, or knows no such link yet; the reason.
+    /// systemd-resolved does not answer, or doesn't know the link yet; the reason.
     Silent(String),
 }
 
-/// What the loop saw.
+/// Observed inputs of the loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub instance: String,
-    /// The zone, without the dot at its end.
+    /// Zone, without the trailing dot.
     pub domain: String,
-    /// The address to listen on; none before the node has a range.
+    /// Address to listen on; `None` before the node has a range.
     pub address: Option<Ipv4Addr>,
-    /// Where a server runs.
+    /// Address of the running server.
     pub bound: Option<Ipv4Addr>,
     /// Upstream servers by flag or Cluster object.
     pub given: Vec<SocketAddr>,
-    /// Upstream servers that are asked now.
+    /// Upstream servers in use.
     pub asked: Vec<SocketAddr>,
-    /// What the machine says of name servers.
+    /// The machine's name server configuration.
     pub machine: Machine,
-    /// The machine's file is a symbolic link to this.
+    /// Target of the machine's file, if it is a symbolic link.
     pub link: Option<String>,
     /// Path of the machine's file.
     pub path: String,
-    /// What is kept of the file before us.
+    /// Saved copy of the file before the agent's change.
     pub former: Option<Former>,
     pub node_dns: bool,
-    /// What systemd-resolved knows of the tunnel's link.
+    /// Configuration of the tunnel's link in systemd-resolved.
     pub resolved: Resolved,
     pub hosts: BTreeSet<String>,
 }
 
-/// Most domains that systemd-resolved takes for a link; of more it takes none.
+/// Maximum number of domains that systemd-resolved accepts for a link; of more it keeps none.
 pub(super) const DOMAINS_MAX: usize = 256;
-/// One of them is the zone.
+/// Maximum number of hosts: one of the domains is the zone.
 pub(super) const HOSTS_MAX: usize = DOMAINS_MAX - 1;
 
-/// What becomes of the machine's own resolver.
+/// Step to be taken on the machine's own resolver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeStep {
-    /// It is as it should be.
+    /// The resolver is as desired.
     Nothing,
-    /// The file gets this text, after `keep` is kept: none where what was kept before still holds.
+    /// Writes this text to the file after saving `keep`; `None` if the existing copy is still valid.
     Write { keep: Option<Former>, text: String },
-    /// The former file comes back.
+    /// Restores the former file.
     Restore(Former),
-    /// Another wrote the file since: what is kept is of no use any more.
+    /// Drops the saved copy: another program has written the file since.
     Forget,
-    /// systemd-resolved asks us for these.
+    /// Makes systemd-resolved query our server for these domains.
     Split(Split),
-    /// systemd-resolved does not ask us any more.
+    /// Stops systemd-resolved from querying our server.
     Unsplit,
-    /// systemd-resolved should be set, and can't be asked: nothing is changed until it can.
+    /// systemd-resolved should be set, but does not answer: nothing is changed until it does.
     Wait(String),
 }
 
-/// What is to be done.
+/// Changes to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsPlan {
-    /// Listen here instead.
+    /// New address to listen on.
     pub bind: Option<Ipv4Addr>,
-    /// Ask these instead.
+    /// New upstream servers.
     pub upstreams: Option<Vec<SocketAddr>>,
     pub pods: NodeDns,
     pub node: NodeStep,
@@ -111,9 +110,9 @@ impl schema::control::Plan for DnsPlan {
     }
 }
 
-/// Decides.
+/// Plans from the observed state.
 pub fn plan(seen: &Observed) -> DnsPlan {
-    // To ask ourselves would go round in a circle.
+    // Forwarding to our own server would loop.
     let is_other = |server: &&SocketAddr| Some(server.ip()) != seen.address.map(IpAddr::V4);
     let mut upstreams: Vec<SocketAddr> = seen.given.iter().filter(is_other).copied().collect();
     if upstreams.is_empty() {
@@ -127,7 +126,7 @@ pub fn plan(seen: &Observed) -> DnsPlan {
     }
 }
 
-/// What pods are given: they can't reach a server on the machine's loopback.
+/// Returns the DNS configuration for pods, which can't reach a server on the machine's loopback.
 pub fn for_pods(domain: &str, server: Option<Ipv4Addr>, machine: &Machine) -> NodeDns {
     let own = machine.own();
     let reachable = own.nameservers.into_iter().filter(|address| !address.is_loopback());
@@ -140,14 +139,14 @@ pub fn for_pods(domain: &str, server: Option<Ipv4Addr>, machine: &Machine) -> No
 
 fn node_step(seen: &Observed) -> NodeStep {
     let written = resolv::is_written_by(&seen.machine.text, &seen.instance);
-    // Only once somebody answers: a machine without names is worse than one without ours.
+    // Only once our server answers: a machine without any names is worse off than one without ours.
     let ready = seen.address.filter(|address| seen.node_dns && seen.bound == Some(*address));
     let Some(server) = ready else {
         return if seen.node_dns { NodeStep::Nothing } else { undo(seen, written) };
     };
     match (&seen.resolved, &seen.former) {
         (Resolved::Silent(why), _) => return NodeStep::Wait(why.clone()),
-        // The file was written instead once; with systemd-resolved there it leads there again.
+        // The file was once written instead; with systemd-resolved running it can lead there again.
         (Resolved::Says(_), Some(former)) if written => return NodeStep::Restore(former.clone()),
         (Resolved::Says(split), _) => {
             let wanted = split_of(server, seen);
@@ -159,7 +158,7 @@ fn node_step(seen: &Observed) -> NodeStep {
     if seen.machine.text == text {
         return NodeStep::Nothing;
     }
-    // Ours of another time or with another server: what is kept stands.
+    // Written by us earlier or with another server: the saved copy is still valid.
     let keep = (!written).then(|| Former {
         path: seen.path.clone(),
         link: seen.link.clone(),
@@ -168,7 +167,7 @@ fn node_step(seen: &Observed) -> NodeStep {
     NodeStep::Write { keep, text }
 }
 
-/// Without `--node-dns` all is as before.
+/// Restores the state before `--node-dns`.
 fn undo(seen: &Observed, written: bool) -> NodeStep {
     let ours = seen.address.map(|address| address.to_string());
     let is_split = matches!(&seen.resolved, Resolved::Says(split)
@@ -176,7 +175,7 @@ fn undo(seen: &Observed, written: bool) -> NodeStep {
     match (&seen.former, written) {
         (Some(former), true) => NodeStep::Restore(former.clone()),
         (Some(_), false) => NodeStep::Forget,
-        // What was there before is lost; the servers behind ours are what is left of it.
+        // The saved copy is lost; all that remains of it is the servers listed after ours.
         (None, true) => {
             let own = seen.machine.own();
             let servers =
@@ -189,14 +188,14 @@ fn undo(seen: &Observed, written: bool) -> NodeStep {
     }
 }
 
-/// The zone, and every host outside of it.
+/// Returns our link's configuration: the zone, and every host outside it.
 fn split_of(server: Ipv4Addr, seen: &Observed) -> Split {
     let hosts = split_hosts(seen).take(HOSTS_MAX);
     let domains = [&seen.domain].into_iter().chain(hosts).map(|domain| format!("~{domain}")).collect();
     Split { servers: vec![server.to_string()], domains, switches: BTreeSet::new() }
 }
 
-/// The hosts that the zone does not hold, in order.
+/// Returns the hosts outside the zone, in order.
 pub(super) fn split_hosts(seen: &Observed) -> impl Iterator<Item = &String> {
     let within = format!(".{}", seen.domain);
     seen.hosts.iter().filter(move |host| !host.ends_with(&within))

@@ -1,34 +1,34 @@
-//! `resolv.conf`: read, chosen from, written. Pure.
+//! Reads, interprets and writes `resolv.conf`. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::converge::node_dns::ResolvConf;
 
-/// The port of name servers.
+/// DNS port.
 pub const PORT: u16 = 53;
 
-/// Most name servers that resolvers look at (`MAXNS` of libc).
+/// Maximum number of name servers that resolvers use (`MAXNS` of libc).
 pub const NAMESERVERS_MAX: usize = 3;
 
-/// Where systemd-resolved keeps the servers behind its stub.
+/// File in which systemd-resolved lists the servers behind its stub.
 pub const RESOLVED_LIST: &str = "/run/systemd/resolve/resolv.conf";
 
-/// How a file that this agent wrote begins; the instance follows.
+/// Start of a file written by this agent; the instance follows.
 const MARKER: &str = "# Written by minik8s-agent of instance ";
 
-/// What the machine says of name servers.
+/// The machine's name server configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Its `resolv.conf`.
+    /// Content of `resolv.conf`.
     pub text: String,
-    /// What it said before this agent changed it.
+    /// Content of `resolv.conf` before this agent changed it.
     pub former: Option<String>,
     /// systemd-resolved's own list, if there is one.
     pub resolved: Option<String>,
 }
 
 impl Machine {
-    /// What it would say without this agent, with the real servers instead of systemd-resolved's stub.
+    /// Returns the configuration without this agent, with the real servers in place of systemd-resolved's stub.
     pub fn own(&self) -> ResolvConf {
         let text = match &self.former {
             Some(former) if is_written(&self.text) => former,
@@ -43,13 +43,13 @@ impl Machine {
     }
 }
 
-/// What a link to systemd-resolved's stub ends with; it may lead nowhere while the machine starts.
+/// End of a link to systemd-resolved's stub; the link may be dangling while the machine starts.
 const RESOLVED_STUB_LINK: &str = "systemd/resolve/stub-resolv.conf";
 
-/// The machine's file leads to systemd-resolved, or did before this agent wrote it. `link` and
-/// `former_link`: where the file leads to as a symbolic link, now and then.
+/// True if the machine's file leads to systemd-resolved, or did before this agent wrote it. `link` and
+/// `former_link`: the file's target as a symbolic link, now and before.
 ///
-/// Decided from the file alone: systemd-resolved may be silent for a moment.
+/// Decided from the file alone: systemd-resolved may be unresponsive for a moment.
 pub fn asks_resolved(machine: &Machine, link: Option<&str>, former_link: Option<&str>) -> bool {
     let (text, link) = match &machine.former {
         Some(former) if is_written(&machine.text) => (former, former_link),
@@ -59,7 +59,7 @@ pub fn asks_resolved(machine: &Machine, link: Option<&str>, former_link: Option<
         || machine.resolved.is_some() && ResolvConf::parse(text).is_resolved_stub()
 }
 
-/// Whom this node's DNS asks: the machine's servers without ourselves, which would go round in a circle.
+/// Returns the upstream servers of this node's DNS: the machine's servers except ourselves, which would loop.
 pub fn upstreams(machine: &Machine, own_address: Option<Ipv4Addr>) -> Vec<SocketAddr> {
     let mut list: Vec<SocketAddr> = Vec::new();
     for server in machine.own().nameservers {
@@ -72,18 +72,18 @@ pub fn upstreams(machine: &Machine, own_address: Option<Ipv4Addr>) -> Vec<Socket
     list
 }
 
-/// The file is one that an agent wrote.
+/// True if an agent wrote the file.
 pub fn is_written(text: &str) -> bool {
     text.starts_with(MARKER)
 }
 
-/// The file is one that the agent of this instance wrote.
+/// True if the agent of this instance wrote the file.
 pub fn is_written_by(text: &str, instance: &str) -> bool {
     text.strip_prefix(MARKER).is_some_and(|rest| rest.split([';', '\n']).next() == Some(instance))
 }
 
-/// The machine's file with the cluster's server first. The former servers stay behind it, for the time
-/// without an agent.
+/// Returns the machine's file with the cluster's server first. The former servers follow it, for times when no
+/// agent runs.
 pub fn written(instance: &str, server: Ipv4Addr, own: &ResolvConf) -> String {
     let mut text =
         format!("{MARKER}{instance}; the former one comes back without --node-dns and by reset.\n");
@@ -106,7 +106,7 @@ mod tests {
 
     const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 
-    // Seen red with the present text looked at alone, and without the look at links.
+    // Seen red with only the current text checked, and without the check of links.
     #[test]
     fn the_file_says_whether_systemd_resolved_is_asked() {
         let (stub, real) = ("nameserver 127.0.0.53\n", "nameserver 192.0.2.1\n");
@@ -158,13 +158,13 @@ mod tests {
             (machine(real, None, None), vec!["192.0.2.1:53", "192.0.2.2:53"]),
             (machine("nameserver 192.0.2.1\nnameserver 192.0.2.1\n", None, None), vec!["192.0.2.1:53"]),
             (machine(stub, None, Some(real)), vec!["192.0.2.1:53", "192.0.2.2:53"]),
-            // A stub without servers behind it is asked itself: it gets our names only.
+            // A stub without servers behind it is queried itself: it gets our names only.
             (machine(stub, None, Some("")), vec!["127.0.0.53:53"]),
             (machine("nameserver 10.96.0.10\nnameserver 192.0.2.9\n", None, None), vec!["192.0.2.9:53"]),
             (machine(&own, Some(stub), Some(real)), vec!["192.0.2.1:53", "192.0.2.2:53"]),
-            // The former file is lost: what stands behind our address is left of it.
+            // The former file is lost: the servers listed after our address are left.
             (machine(&own, None, None), vec!["192.0.2.1:53", "192.0.2.2:53"]),
-            // Somebody wrote another one since.
+            // Another program has rewritten the file since.
             (machine("nameserver 192.0.2.7\n", Some(real), None), vec!["192.0.2.7:53"]),
             (machine("", None, None), vec![]),
         ] {

@@ -1,6 +1,6 @@
-//! Answers questions: of the cluster from the newest zone, all others by asking upstream.
+//! Answers questions: for the cluster's names from the newest zone, for all others from upstream.
 //!
-//! The zone's answers wait for nothing: no etcd, no reconciler, no upstream.
+//! Answers from the zone wait for nothing: no etcd, no reconciler, no upstream.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use tokio::sync::watch;
 use super::forward::Forwarder;
 use super::zone::{Answer, Zone};
 
-/// Largest packet over UDP, whatever a client says that it takes: no such packet is fragmented within
-/// the cluster (DNS flag day 2020). What is larger comes over TCP.
+/// Largest packet over UDP, whatever size a client accepts: packets up to this size are not fragmented within the
+/// cluster (DNS flag day 2020). Larger answers go over TCP.
 const PAYLOAD_MAX: u16 = 1232;
 
-/// Smallest largest packet that a client may name (RFC 6891).
+/// Smallest value of the maximum packet size that a client may announce (RFC 6891).
 const PAYLOAD_MIN: u16 = 512;
 
-/// Most aliases of the zone that lead from one to the other.
+/// Maximum length of a chain of the zone's aliases.
 const ALIASES_MAX: usize = 8;
 
-/// Answers questions.
+/// Request handler of the name server.
 #[derive(Clone)]
 pub(super) struct Handler {
     zone: watch::Receiver<Arc<Zone>>,
     forwarder: watch::Receiver<Arc<Forwarder>>,
-    /// Turns the order of addresses, so that clients that take the first are spread.
+    /// Rotates the order of addresses, to spread clients that take the first.
     turn: Arc<AtomicUsize>,
 }
 
 impl Handler {
-    /// One that answers from whatever is newest.
+    /// Creates a handler that answers from the newest zone and forwarder.
     pub(super) fn new(zone: watch::Receiver<Arc<Zone>>, forwarder: watch::Receiver<Arc<Forwarder>>) -> Self {
         Self { zone, forwarder, turn: Arc::default() }
     }
@@ -55,7 +55,7 @@ impl Handler {
         if request.version() > 0 {
             return reply(request, to, ResponseCode::BADVERS, Sections::default()).await;
         }
-        // The zone is not transferred, and no class but the Internet's is served.
+        // Zone transfers are refused, and so are classes other than Internet.
         if info.query.query_class() != DNSClass::IN || matches!(kind, RecordType::AXFR | RecordType::IXFR) {
             return reply(request, to, ResponseCode::Refused, Sections::default()).await;
         }
@@ -95,8 +95,8 @@ impl Handler {
         }
     }
 
-    /// Asks for what an alias names, here or elsewhere: a client that only knows a server has to get the
-    /// addresses with the alias. The code is that of the last name (RFC 6604).
+    /// Resolves an alias's target, here or upstream: a client that only knows one server must get the addresses
+    /// with the alias. The code is that of the last name (RFC 6604).
     async fn follow(
         &self,
         zone: &Zone,
@@ -176,7 +176,7 @@ impl RequestHandler for Handler {
     }
 }
 
-/// What an alias leads to.
+/// Outcome of following an alias.
 struct Followed {
     code: ResponseCode,
     answers: Vec<Record>,
@@ -189,13 +189,13 @@ impl Default for Followed {
     }
 }
 
-/// What an answer consists of.
+/// Sections of an answer.
 #[derive(Default)]
 struct Sections<'a> {
     answers: Vec<&'a Record>,
     authorities: Vec<&'a Record>,
     additionals: Vec<&'a Record>,
-    /// The answer is the zone's.
+    /// Set if the answer comes from the zone.
     ours: bool,
 }
 
@@ -205,7 +205,7 @@ impl Sections<'_> {
     }
 }
 
-/// Sends an answer. Who can't be reached asks again.
+/// Sends an answer. A client that can't be reached will retry.
 async fn reply<R: ResponseHandler>(
     request: &Request,
     mut to: R,

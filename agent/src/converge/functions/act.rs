@@ -1,4 +1,4 @@
-//! Opens the listener, and gives calls that wait what came for them.
+//! Opens the listener, and passes new function state to waiting calls.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::plan::FunctionsPlan;
 use crate::http::server;
 use crate::standby::{Role, copy};
 
-/// What became of a plan.
+/// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub failed: Option<String>,
@@ -24,8 +24,8 @@ impl FunctionsLoop {
             self.known.send_replace(known);
         }
         if plan.follow {
-            // Not what was seen: a caller may have found a function since then that was not there, and waits for it. Nor
-            // does the catalog change meanwhile.
+            // Not the observed catalog: a caller may since have found a function that was missing then, and waits
+            // for it. Nor does the catalog change meanwhile.
             let newest = self.catalog.borrow();
             self.calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
             self.followed = Some(Arc::clone(&newest));
@@ -51,7 +51,7 @@ impl FunctionsLoop {
             None => server::listen(at)?,
         };
         let copied = copy(&listener)?;
-        // The server only ends at shutdown.
+        // The server ends only at shutdown.
         self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         self.listens = Some(at);
         self.handover.hold(Role::Functions, copied);

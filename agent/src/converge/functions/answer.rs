@@ -1,4 +1,4 @@
-//! What callers are answered.
+//! Responses to callers of functions.
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
@@ -7,23 +7,23 @@ use serde_json::json;
 
 use crate::http::body::{Answer, Holding};
 
-/// What callers get.
+/// Response to a caller.
 pub type Answered = Response<Holding<Answer, ()>>;
 
-/// Which call an answer is of.
+/// Header with the id of the call.
 pub const ACTIVATION_ID: HeaderName = HeaderName::from_static("x-activation-id");
-/// How long the phases of a call took, as browsers know it.
+/// Header with the duration of each phase of a call, in the format browsers know.
 pub const TIMINGS: HeaderName = HeaderName::from_static("server-timing");
 
-/// The kind of an error of a function that can't be built or started.
+/// Error type of a function that can't be built or started.
 pub(super) const NOT_RUNNING: &str = "FunctionNotRunning";
 
-/// An answer that no replica gave.
+/// Error response that did not come from a replica.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct Refused {
     pub(super) status: StatusCode,
-    /// One CamelCase word, for programs.
+    /// Type of the error for programs, one CamelCase word.
     pub(super) kind: &'static str,
     pub(super) message: String,
     pub(super) retry_after_seconds: Option<u32>,
@@ -34,13 +34,13 @@ impl Refused {
         Self { status, kind, message: message.into(), retry_after_seconds: None }
     }
 
-    /// It may be tried again.
+    /// Creates a response that invites a retry.
     pub(super) fn later(kind: &'static str, message: impl Into<String>) -> Self {
         let refused = Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, message);
         Self { retry_after_seconds: Some(1), ..refused }
     }
 
-    /// Bodies of other calls fill the gateway.
+    /// Creates the response for a gateway full of other calls' bodies.
     pub(super) fn no_room(status: StatusCode, bytes: u64) -> Self {
         let message = format!(
             "this node's gateway is full of other calls' bodies and answers and cannot hold another {bytes} bytes"
@@ -49,14 +49,14 @@ impl Refused {
         Self { retry_after_seconds, ..Self::new(status, "GatewayFull", message) }
     }
 
-    /// The namespace has had its calls of this minute.
+    /// Creates the response for a namespace that has used up its calls of this minute.
     pub(super) fn too_many(namespace: &str, most: u32, seconds: u32) -> Self {
         let message = format!("namespace {namespace} has had its {most} calls per minute through this node");
         let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyCalls", message);
         Self { retry_after_seconds: Some(seconds), ..refused }
     }
 
-    /// Without what a build or a crash said, for callers who are not to read that.
+    /// Removes the output of a build or crash, for callers who must not read it.
     pub(super) fn without_details(self, id: &NamespacedName) -> Self {
         if self.kind != NOT_RUNNING {
             return self;
@@ -78,7 +78,7 @@ impl Refused {
     }
 }
 
-/// An answer in JSON.
+/// Creates a JSON response.
 pub(super) fn json_answer(status: StatusCode, body: Answer, activation: &str) -> Answered {
     let mut response = Response::new(Holding::new(body, None));
     *response.status_mut() = status;

@@ -1,7 +1,7 @@
-//! Signs of life of calls under way: `POST /_/heartbeats/<token>` of a call that its caller gave this token.
+//! Heartbeats of calls under way: `POST /_/heartbeats/<token>`, with the token that the caller gave to the call.
 //!
-//! The caller, a reconciler, draws a random token, and only the replica that runs the call receives it. The count of
-//! heartbeats for each token travels in `demand/<node>`. Pure; [`Beats`] is its lock.
+//! The caller, a reconciler, draws a random token, and only the replica that runs the call receives it. The count
+//! of heartbeats for each token travels in `demand/<node>`. Pure; [`Beats`] is its lock.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,31 +16,31 @@ use tokio::sync::watch;
 use super::answer::{Answered, Refused, json_answer};
 use crate::http::body::Answer;
 
-/// Header of the caller: a random token of 32 hex digits.
+/// Request header from the caller: a random token of 32 hex digits.
 pub(super) const TOKEN: &str = "x-heartbeat-token";
-/// Header to the replica: the address that takes its heartbeats.
+/// Request header to the replica: the URL for its heartbeats.
 pub(super) const URL: &str = "x-heartbeat-url";
-/// Where beats are sent to. No function has this path: a namespace begins with a letter or digit.
+/// Path of heartbeats. No function has this path: a namespace begins with a letter or digit.
 const PATH: &str = "/_/heartbeats/";
-/// Most calls at once whose beats are taken: what is reported of them is one value of etcd.
+/// Maximum number of concurrent calls with heartbeats: their counts are reported in one etcd value.
 const CALLS_MAX: usize = 800;
-/// Digits of a token.
+/// Length of a token in hex digits.
 const TOKEN_CHARS: usize = 32;
 
-/// Shared by all calls of the node.
+/// Heartbeat counts, shared by all calls of the node.
 #[derive(Debug, Clone)]
 pub(super) struct Beats {
     by_token: Arc<Mutex<BTreeMap<String, u32>>>,
-    /// A call gave a sign of life: that is to be known soon.
+    /// Signals that a heartbeat arrived and should be reported soon.
     changed: watch::Sender<()>,
 }
 
-/// A call whose beats are taken, until it is dropped.
+/// A call whose heartbeats are accepted, until dropped.
 #[derive(Debug)]
 pub(super) struct Expected {
     beats: Beats,
     token: String,
-    /// Where its function sends them.
+    /// URL to which the function sends heartbeats.
     pub(super) url: HeaderValue,
 }
 
@@ -55,8 +55,8 @@ impl Beats {
         Self { by_token: Arc::default(), changed }
     }
 
-    /// Takes the beats of a call with this token until the answer is dropped. `listen`: where this gateway listens, none
-    /// if it takes no beats; `own`: the node's address, if it is known.
+    /// Accepts heartbeats with this token until the returned value is dropped. `listen`: address of this gateway,
+    /// `None` if it accepts no heartbeats; `own`: the node's address, if known.
     pub(super) fn expect(
         &self,
         token: &str,
@@ -69,7 +69,8 @@ impl Beats {
         };
         let url = listen.and_then(address).map(|address| format!("http://{address}{PATH}{token}"));
         let Some(url) = url.and_then(|url| HeaderValue::try_from(url).ok()) else {
-            // Without a URL the function could not beat, and its caller would give it up: another gateway may take it.
+            // Without a URL the function could not send heartbeats, and its caller would give it up: another
+            // gateway may accept the call.
             let message =
                 "this node cannot accept heartbeats: its agent is not running, or its address is not known";
             return Err(Refused::later("NoHeartbeats", message));
@@ -87,7 +88,7 @@ impl Beats {
         Ok(Expected { beats: self.clone(), token: token.to_owned(), url })
     }
 
-    /// The answer to a request that is a beat; none if it is something else.
+    /// Returns the response to a heartbeat request; `None` for other requests.
     pub(super) fn answer(&self, method: &Method, path: &str, activation: &str) -> Option<Answered> {
         let token = path.strip_prefix(PATH)?;
         if *method != Method::POST {
@@ -105,14 +106,14 @@ impl Beats {
         Some(json_answer(StatusCode::OK, Answer::words(json!({}).to_string()), activation))
     }
 
-    /// How many beats came of each call that gave some.
+    /// Returns the number of heartbeats of each call that sent any.
     pub(super) fn counts(&self) -> BTreeMap<String, u32> {
         let beats = lock(&self.by_token);
         beats.iter().filter(|(_, beats)| **beats > 0).map(|(token, beats)| (token.clone(), *beats)).collect()
     }
 }
 
-/// The token that a caller gave.
+/// Returns the token in the caller's headers.
 pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     headers.get(TOKEN)?.to_str().ok().filter(|token| is_token(token))
 }
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!((token(&HeaderMap::new()), token(&given(OURS))), (None, Some(OURS)));
     }
 
-    // Seen red with a token taken twice.
+    // Seen red with a token accepted twice.
     #[test]
     fn only_a_call_under_way_that_was_given_a_token_beats() {
         let beats = Beats::new(watch::Sender::new(()));

@@ -1,5 +1,4 @@
-//! Who calls which function now: which replica takes a call, who waits, and what that asks for. Pure; [`Calls`] is its
-//! lock.
+//! In-flight and queued calls per function, and the choice of a replica for each call. Pure; [`Calls`] is its lock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -23,31 +22,31 @@ use super::beats::Beats;
 use super::phases::{Failures, Phases, Tally};
 use super::window::{Answers, PANIC_SECONDS, STABLE_SECONDS, Window};
 
-/// How long a replica that could not be reached comes last.
+/// Time for which a replica that could not be reached comes last.
 const SHUNNED: Duration = Duration::from_secs(5);
 
-/// What came of asking for a replica.
+/// Outcome of asking for a replica.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// It takes the call now.
+    /// A replica takes the call now.
     At(Lease),
-    /// One is going to, or nothing can.
+    /// The call is queued; the receiver yields a replica or the reason for none.
     Waits(oneshot::Receiver<Given>),
-    /// Too many wait already.
+    /// The queue is full.
     Full,
 }
 
-/// What a call that waits is given.
+/// Outcome of waiting in the queue.
 #[derive(Debug)]
 pub(super) enum Given {
     Replica(Lease),
-    /// No replica comes, with what keeps it.
+    /// No replica will take calls; the reason.
     Nothing(String),
-    /// There is no such function any more.
+    /// The function no longer exists.
     Gone,
 }
 
-/// A place at a replica, until it is dropped: also by a caller that went away as it got it.
+/// A place at a replica, released when dropped, even by a caller that left just as it got the place.
 #[derive(Debug)]
 pub(super) struct Lease {
     calls: Calls,
@@ -73,25 +72,25 @@ impl Drop for Lease {
 /// A function with its calls.
 #[derive(Debug)]
 struct Entry {
-    /// Calls at each replica, from this node; also at those that are gone, until they end.
+    /// Calls of this node at each replica, including former replicas until their calls end.
     in_flight: BTreeMap<SocketAddr, u32>,
-    /// Those that take calls.
+    /// Replicas that take calls.
     ready: Vec<SocketAddr>,
-    /// Those that could not be reached, until when they come last.
+    /// Unreachable replicas, and the time until which they come last.
     shunned: BTreeMap<SocketAddr, Instant>,
     concurrency: u32,
     queue_length: usize,
-    /// Counts picks, so that equal replicas take turns.
+    /// Number of picks, so that equal replicas take turns.
     turn: usize,
     queue: VecDeque<oneshot::Sender<Given>>,
     hopeless: Option<String>,
     is_gone: bool,
-    /// Replicas that refused a call, with those of other gateways: until when they get none.
+    /// Replicas full with calls of other gateways as well, and the time until which they get no calls.
     full_until: BTreeMap<SocketAddr, Instant>,
     window: Window,
     answers: Answers,
     idle_since: Option<Timestamp>,
-    /// When it became idle.
+    /// Time at which the function became idle.
     idle_from: Instant,
     tally: Tally,
     failures: Failures,
@@ -129,7 +128,7 @@ impl Entry {
         self.in_flight.retain(|address, calls| *calls > 0 || ready.contains(address));
     }
 
-    /// The replica with the fewest calls that takes one more; not `except` if there is another.
+    /// Picks the replica with the fewest calls and capacity for one more; not `except` if there is another.
     fn pick(&mut self, except: Option<SocketAddr>, now: Instant) -> Option<SocketAddr> {
         self.shunned.retain(|_, until| *until > now);
         self.full_until.retain(|_, until| *until > now);
@@ -146,7 +145,8 @@ impl Entry {
         Some(picked)
     }
 
-    /// Most calls that may wait. One always may without a replica, or nothing would wake the function.
+    /// Returns the maximum number of waiting calls. Without a replica one call may always wait, or nothing would
+    /// wake the function.
     fn queue_max(&self) -> usize {
         self.queue_length.max(usize::from(self.ready.is_empty()))
     }
@@ -170,7 +170,7 @@ impl Entry {
         }
     }
 
-    /// Gives free places to those that wait, the first first.
+    /// Gives free places to waiting calls, in order.
     fn serve(&mut self, lease: impl Fn(SocketAddr) -> Lease, now: Instant) {
         while let Some(first) = self.queue.front() {
             if first.is_closed() {
@@ -192,7 +192,7 @@ impl Entry {
             let Some(address) = self.pick(None, now) else { break };
             let Some(first) = self.queue.pop_front() else { break };
             if let Err(Given::Replica(mut returned)) = first.send(Given::Replica(lease(address))) {
-                // The book is locked: the place is given back here.
+                // The book is locked, so `Lease::drop` can't release the place.
                 returned.is_held = false;
                 self.end(address);
             }
@@ -209,7 +209,7 @@ impl Entry {
     }
 }
 
-/// Why no replica is going to take calls: none is there, and the code can't be built or loaded.
+/// Returns the reason why no replica will take calls: none exists, and the code can't be built or loaded.
 fn hopeless(record: &FunctionRecord) -> Option<String> {
     if !record.replicas.is_empty() {
         return None;
@@ -228,34 +228,34 @@ struct Book {
     functions: HashMap<NamespacedName, Entry>,
 }
 
-/// Shared by all calls of the node.
+/// Calls of all functions, shared by all callers of the node.
 #[derive(Debug, Clone)]
 pub struct Calls {
     book: Arc<Mutex<Book>>,
-    /// A call waits for a function that had none: that is to be known at once.
+    /// Signals that a call waits for a function that had no calls, to be reported immediately.
     changed: watch::Sender<()>,
     pub(super) beats: Beats,
 }
 
 impl Calls {
-    /// Without any.
+    /// Creates an empty set of calls.
     pub fn new(began: Timestamp) -> Self {
         let book = Arc::new(Mutex::new(Book { began, functions: HashMap::new() }));
         let changed = watch::Sender::new(());
         Self { book, beats: Beats::new(changed.clone()), changed }
     }
 
-    /// What says that a call waits for a function that had none, or that one gave a sign of life.
+    /// Returns the signal for the first call of an idle function, or a heartbeat.
     pub fn changed(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        // Each change is whole before anything can panic.
+        // Each change is complete before anything can panic.
         lock(&self.book)
     }
 
-    /// What is known of the functions: those that wait get the replicas that are new.
+    /// Accepts the current functions: waiting calls get the new replicas.
     pub(super) fn follow<'r>(&self, records: impl Iterator<Item = (&'r NamespacedName, &'r FunctionRecord)>) {
         let mut book = self.book();
         let now = Instant::now();
@@ -277,7 +277,7 @@ impl Calls {
         book.functions.retain(|id, entry| known.contains(id) || entry.at_replicas() > 0);
     }
 
-    /// Asks for a replica. `except` refused this very call a moment ago.
+    /// Requests a replica. `except` has just refused this call.
     pub(super) fn enter(
         &self,
         id: &NamespacedName,
@@ -287,7 +287,7 @@ impl Calls {
         let mut book = self.book();
         let now = Instant::now();
         let entry = book.functions.entry(id.clone()).or_insert_with(|| Entry {
-            // Followed in a moment.
+            // Until the next `follow`.
             queue_length: usize::try_from(limits.queue_length).unwrap_or(usize::MAX),
             ..Entry::new(now)
         });
@@ -296,7 +296,7 @@ impl Calls {
             None if except.is_none() && entry.queue.len() >= entry.queue_max() => Place::Full,
             None => {
                 let (given, wait) = oneshot::channel();
-                // One that was refused by a replica has waited for its turn already.
+                // A call that a replica refused has already waited its turn.
                 match except {
                     Some(_) => entry.queue.push_front(given),
                     None => entry.queue.push_back(given),
@@ -312,7 +312,7 @@ impl Calls {
         place
     }
 
-    /// A call at a replica has ended.
+    /// Ends a call at a replica.
     fn leave(&self, id: &NamespacedName, address: SocketAddr) {
         let mut book = self.book();
         let now = Instant::now();
@@ -323,7 +323,7 @@ impl Calls {
         }
     }
 
-    /// A replica refused a call: calls of other gateways fill it.
+    /// Records that a replica refused a call because calls of other gateways fill it.
     pub(super) fn is_full(&self, id: &NamespacedName, address: SocketAddr, pause: Duration) {
         let mut book = self.book();
         if let Some(entry) = book.functions.get_mut(id) {
@@ -331,7 +331,7 @@ impl Calls {
         }
     }
 
-    /// Looks again whether those that wait can be given something.
+    /// Tries again to serve the waiting calls.
     pub(super) fn serve(&self, id: &NamespacedName) {
         let mut book = self.book();
         let now = Instant::now();
@@ -345,7 +345,7 @@ impl Calls {
         Lease { calls: self.clone(), id: id.clone(), address, is_held: true }
     }
 
-    /// A call that waited does so no longer.
+    /// Removes calls that have stopped waiting.
     pub(super) fn give_up(&self, id: &NamespacedName) {
         let mut book = self.book();
         if let Some(entry) = book.functions.get_mut(id) {
@@ -354,7 +354,7 @@ impl Calls {
         }
     }
 
-    /// A replica could not be reached: for a while it gets calls only if no other one takes them.
+    /// Marks a replica as unreachable: for a while it gets calls only if no other replica takes them.
     pub(super) fn shun(&self, id: &NamespacedName, address: SocketAddr) {
         let mut book = self.book();
         if let Some(entry) = book.functions.get_mut(id) {
@@ -362,7 +362,7 @@ impl Calls {
         }
     }
 
-    /// A call was answered.
+    /// Counts an answered call.
     pub(super) fn count(&self, id: &NamespacedName, status: StatusCode, phases: &Phases) {
         if let Some(entry) = self.book().functions.get_mut(id) {
             entry.tally.add(status, phases);
@@ -370,26 +370,26 @@ impl Calls {
         }
     }
 
-    /// A call failed so.
+    /// Records the failure of a call.
     pub(super) fn note_failure(&self, id: &NamespacedName, (kind, message): (&str, &str)) {
         if let Some(entry) = self.book().functions.get_mut(id) {
             entry.failures.add((kind, message), Timestamp::now());
         }
     }
 
-    /// Calls that wait, calls at replicas, and those that there were.
+    /// Returns the number of waiting calls, of calls at replicas, and the tally of answered calls.
     pub(super) fn state(&self, id: &NamespacedName) -> (u32, u32, Value) {
         let book = self.book();
         let state = |entry: &Entry| (entry.waiting(), entry.at_replicas(), entry.tally.to_json());
         book.functions.get(id).map_or_else(|| (0, 0, Tally::default().to_json()), state)
     }
 
-    /// Since when calls are counted.
+    /// Returns the time since which calls are counted.
     pub(super) fn began(&self) -> Timestamp {
         self.book().began
     }
 
-    /// What the node reports.
+    /// Returns the node's demand report.
     pub fn demand(&self) -> NodeDemand {
         let mut book = self.book();
         let now = Instant::now();
@@ -419,12 +419,13 @@ impl Calls {
     }
 }
 
-/// Bytes of a demand beside its functions, failures and heartbeats.
+/// Bytes of a demand besides its functions, failures and heartbeats.
 const FRAME_BYTES: usize = 1024;
-/// Bytes that an entry takes beside its key and value.
+/// Bytes of an entry besides its key and value.
 const ENTRY_BYTES: usize = 4;
 
-/// What of it fits a value of etcd: functions with calls first, then those that had some last, then the newest failures.
+/// Trims the demand to the size of an etcd value: functions with calls take precedence, then recently idle ones,
+/// then the newest failures.
 fn fitted(demand: NodeDemand) -> NodeDemand {
     fn kept<T: Serialize>(mut room: usize, entries: Vec<(String, T)>) -> (usize, BTreeMap<String, T>) {
         let fits = |(key, value): &(String, T)| {

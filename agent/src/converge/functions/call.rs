@@ -1,4 +1,4 @@
-//! One call: it gets a replica, is sent there, and its answer is judged.
+//! A single call: obtains a replica, sends the request, validates the answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,60 +17,61 @@ use super::beats;
 use super::book::{Calls, Given, Lease, Place};
 use crate::http::room::{Budget, Room};
 
-/// What a replica says that takes no further call now, or none of this function: another one is asked.
+/// Response header of a replica that takes no further call now, or does not serve this function: another replica is
+/// tried.
 const BUSY: &str = "x-minik8s-busy";
-/// The same for calls that are to have one effect.
+/// Request header that is the same for calls that must take effect once.
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// How long the handler ran, in microseconds.
+/// Response header with the handler's run time, in microseconds.
 const HANDLED: &str = "x-handled-micros";
-/// Beyond the function's own bound, for the replica to end the call itself and say so.
+/// Time beyond the function's own timeout, for the replica to end the call and report it itself.
 const TIMEOUT_EXTRA: Duration = Duration::from_secs(2);
 /// Longest time to connect to a replica.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// First and longest wait after replicas that were all busy with calls of other gateways.
+/// First and longest wait after all replicas were busy with calls of other gateways.
 const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// Bytes of an answer beyond the result's own: an error with its traceback.
+/// Bytes of an answer beyond the result limit: an error with its traceback.
 const ERROR_BYTES: u64 = 256 * 1024;
 
-/// Longest body that is parsed where calls are served: each MiB takes about a millisecond, in which others wait.
+/// Largest body that is parsed on the serving threads: each MiB blocks other calls for about a millisecond.
 const PARSED_HERE_MAX: usize = 128 << 10;
 
-/// What is called, and how.
+/// A call and its context.
 pub(super) struct Call<'c> {
     pub(super) calls: &'c Calls,
     pub(super) client: &'c reqwest::Client,
     pub(super) id: &'c NamespacedName,
     pub(super) limits: &'c CallLimits,
     pub(super) activation: &'c str,
-    /// Names the call to the function, if the caller makes it again: a run of a workflow does.
+    /// Key that identifies the call to the function across retries; workflow runs set one.
     pub(super) key: Option<HeaderValue>,
-    /// Where the function says that it is alive, if the caller wants to know.
+    /// URL for the function's heartbeats, if the caller requested them.
     pub(super) heartbeat: Option<HeaderValue>,
     pub(super) body: Bytes,
-    /// Of the body, until the replica has it.
+    /// Memory reservation of the body, until the replica has it.
     pub(super) room: Room,
     pub(super) budget: &'c Budget,
 }
 
-/// What a replica answered.
+/// Response of a replica.
 pub(super) struct Answered {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
     pub(super) room: Room,
     pub(super) replica: SocketAddr,
-    /// How long the call waited for a replica.
+    /// Time that the call waited for a replica.
     pub(super) queued: Duration,
-    /// How long the handler ran, as the replica says.
+    /// Run time of the handler, as reported by the replica.
     pub(super) handled_micros: Option<u64>,
 }
 
-/// Why a replica gave no answer that counts.
+/// Reason why a replica gave no valid answer.
 enum Failed {
     NotBegun { address: SocketAddr, is_gone: bool },
     Refused(Refused),
 }
 
-/// A place in the queue, until it is dropped.
+/// A place in the queue, given up when dropped.
 struct Queued<'c> {
     calls: &'c Calls,
     id: &'c NamespacedName,
@@ -83,7 +84,6 @@ impl Drop for Queued<'_> {
 }
 
 impl Call<'_> {
-    /// Makes the call.
     pub(super) async fn run(mut self) -> Result<Answered, Refused> {
         let began = Instant::now();
         let wait = Duration::from_secs(self.limits.cold_start_timeout_seconds.into());
@@ -110,7 +110,7 @@ impl Call<'_> {
         }
     }
 
-    /// A place at a replica, in turn.
+    /// Obtains a place at a replica, in turn.
     async fn replica(
         &self,
         (except, pause): (Option<SocketAddr>, Duration),
@@ -128,10 +128,10 @@ impl Call<'_> {
             Place::Waits(wait) => wait,
         };
         let queued = Queued { calls: self.calls, id: self.id };
-        // Before `queued`, which then finds it closed.
+        // Declared after `queued` so that it is dropped first, and `queued` finds it closed.
         let mut wait = wait;
         let given = loop {
-            // A refused call looks again soon: nothing reports that a replica has ended a call of another gateway.
+            // A refused call retries soon: nothing reports that a replica has ended a call of another gateway.
             let look = if except.is_some() { until.min(Instant::now() + pause) } else { until };
             match timeout_at(look, &mut wait).await {
                 Err(_) if look < until => self.calls.serve(self.id),
@@ -140,7 +140,7 @@ impl Call<'_> {
         };
         let given = match given {
             Ok(given) => given,
-            // It may have been given a replica in this moment.
+            // A replica may have been assigned at this very moment.
             Err(_) => match wait.try_recv() {
                 Ok(given) => Ok(given),
                 Err(_) => {
@@ -214,7 +214,7 @@ impl Call<'_> {
             Ok(Ok(response)) => response,
         };
         let (status, headers) = (response.status(), response.headers());
-        // The address is another function's by now, which this node's table does not say yet.
+        // The address belongs to another function by now, which this node's table does not know yet.
         let is_gone = status == StatusCode::MISDIRECTED_REQUEST;
         if headers.contains_key(BUSY) && (is_gone || status == StatusCode::SERVICE_UNAVAILABLE) {
             return Err(Failed::NotBegun { address, is_gone });
@@ -227,7 +227,7 @@ impl Call<'_> {
         if length.is_some_and(|length| length > most) {
             return Err(too_large());
         }
-        // It is not sent again. What waits for room holds none.
+        // The body is not sent again. A call that waits for room must hold none.
         (self.body, self.room) = Default::default();
         let bytes = length.unwrap_or(most);
         let no_room = || Failed::Refused(Refused::no_room(StatusCode::BAD_GATEWAY, bytes));
@@ -258,7 +258,7 @@ fn invalid(message: impl Into<String>) -> Refused {
     Refused::new(StatusCode::BAD_GATEWAY, "InvalidResult", message)
 }
 
-/// What an answer means: a result is a JSON object; an error says what it is.
+/// Validates an answer: a result must be a JSON object; an error must describe itself.
 async fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), Refused> {
     if status.is_success() {
         return match is_object(&body).await {
@@ -276,7 +276,7 @@ async fn judge(status: StatusCode, body: Bytes) -> Result<(StatusCode, Bytes), R
     Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "FunctionError", message))
 }
 
-/// The bytes are one JSON object. Many are read on a thread that may block.
+/// True if the bytes are one JSON object. Large bodies are parsed on a blocking thread.
 pub(super) async fn is_object(bytes: &Bytes) -> bool {
     let parse = |bytes: &[u8]| {
         let begins = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
@@ -286,7 +286,7 @@ pub(super) async fn is_object(bytes: &Bytes) -> bool {
         return parse(bytes);
     }
     let bytes = bytes.clone();
-    // It fails only where the process ends.
+    // Fails only when the process ends.
     tokio::task::spawn_blocking(move || parse(&bytes)).await.unwrap_or(false)
 }
 

@@ -1,4 +1,4 @@
-//! `POST /<ns>/<name>` calls a function, `GET /<ns>/<name>` says how it is.
+//! `POST /<ns>/<name>` calls a function, `GET /<ns>/<name>` returns its state.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -36,18 +36,18 @@ use crate::http::room::{Budget, Room};
 use crate::http::server::{Caller, Handler};
 use crate::http::{LazyClient, cluster_client};
 
-/// Time for a whole body: it holds room from its first byte on, so one that comes byte by byte is given up, too.
+/// Longest time for a whole body: it reserves room from its first byte on, so a slow trickle is given up too.
 const BODY_MAX: Duration = Duration::from_secs(60);
-/// How long a connection to a replica is kept: less than the 3 s for which the Python shim answers after SIGTERM, and
-/// than the 5 s after which common servers close an idle one.
+/// Idle time after which a connection to a replica is closed: less than the 3 s for which the Python shim answers
+/// after SIGTERM, and than the 5 s after which common servers close an idle one.
 const KEPT_MAX: Duration = Duration::from_secs(2);
-/// A request header that asks for the timings of the phases.
+/// Request header that asks for the durations of the phases.
 const WANTS_TIMINGS: &str = "x-timings";
 
-/// Bodies and answers that are held at once, whosever they are: some of the largest that a function may allow.
+/// Memory for bodies and answers of all calls: several of the largest that a function may allow.
 const BUDGET_BYTES: u64 = 256 << 20;
 
-/// Answers callers of functions.
+/// Request handler for callers of functions.
 #[derive(Debug, Clone)]
 pub struct Functions {
     catalog: watch::Receiver<Arc<Catalog>>,
@@ -57,9 +57,9 @@ pub struct Functions {
     tokens: Tokens,
     rates: Rates,
     budget: Budget,
-    /// Where the gateway listens; none if heartbeats are not reported.
+    /// Address of the gateway; `None` if heartbeats are not reported.
     listen: Option<SocketAddr>,
-    /// Waiting calls are reported, so that a replica may be started, and `known` is kept up to date.
+    /// Set if waiting calls are reported, so that a replica may be started, and `known` is kept up to date.
     follows: bool,
 }
 
@@ -81,7 +81,7 @@ impl FunctionCalls for Functions {
         id: &NamespacedName,
         caller: &Caller,
     ) -> Answered {
-        // Runs do not call through hosts, and a proxy on the node would stand for everyone.
+        // Workflow runs do not call through hosts, and a proxy on the node would pass as any caller.
         request.headers_mut().remove(beats::TOKEN);
         let activation = activation_id();
         let called = async {
@@ -115,14 +115,14 @@ impl Functions {
         Self { catalog, known, calls, client, tokens, rates, budget, listen: None, follows: true }
     }
 
-    /// Makes the client if there is anything to call, so that no caller waits for it.
+    /// Creates the client if any function exists, so that no caller waits for it.
     pub(super) fn prepare(&self) {
         if !self.catalog.borrow().functions.is_empty() {
             LazyLock::force(&self.client);
         }
     }
 
-    /// Takes the beats of calls at this address.
+    /// Accepts heartbeats at this address.
     pub(super) fn listening(self, listen: SocketAddr) -> Self {
         Self { listen: Some(listen), ..self }
     }
@@ -132,7 +132,7 @@ impl Functions {
         Self { budget, ..self }
     }
 
-    /// Without a loop that follows changes: functions that sleep are not woken.
+    /// Creates a handler without a loop that follows changes: sleeping functions are not woken.
     pub fn of_last_known(
         catalog: watch::Receiver<Arc<Catalog>>,
         own: Option<&Subnet>,
@@ -141,7 +141,7 @@ impl Functions {
         let newest = Arc::clone(&catalog.borrow());
         let calls = Calls::new(Timestamp::now());
         calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
-        // Nobody sends: what is known stays.
+        // The sender is dropped: the addresses stay as they are.
         let (_, known) = watch::channel(ClusterAddresses::of(&newest, own, control));
         Self { follows: false, ..Self::new(catalog, known, calls, None) }
     }
@@ -179,8 +179,8 @@ impl Functions {
         caller.is_node || self.known.borrow().has(address_of(caller))
     }
 
-    /// Anyone may call the function, and this one is not of the cluster and has no token for it: logs of builds and
-    /// tracebacks of crashes are not for its eyes.
+    /// True if the function has no token and the caller is outside the cluster: build logs and crash tracebacks are
+    /// not for such callers.
     fn is_stranger(&self, record: &FunctionRecord, caller: &Caller) -> bool {
         record.token.is_none() && !self.is_of_cluster(caller)
     }
@@ -200,7 +200,7 @@ impl Functions {
             return self.tokens.check(id, token, headers).await;
         }
         if !self.follows {
-            // It may be a reconciler that leads since then.
+            // The caller may be a reconciler that became leader since then.
             let message = format!("this node's agent does not run, and {address} is not known without it");
             return Err(Refused::later("CallerUnknown", message));
         }
@@ -211,8 +211,8 @@ impl Functions {
         Err(Refused::new(StatusCode::FORBIDDEN, "Forbidden", message))
     }
 
-    /// Takes the beats of a call whose caller gave a token: a reconciler, or a node, as it may run on one. Others do not
-    /// fill what is reported of beats.
+    /// Accepts heartbeats of a call whose caller gave a token: a reconciler, or a node, on which one may run. Other
+    /// callers must not fill the heartbeat report.
     pub(super) fn expect(
         &self,
         token: &str,
@@ -221,7 +221,7 @@ impl Functions {
     ) -> Result<Expected, Refused> {
         let address = address_of(caller);
         if !caller.is_node && !self.known.borrow().has_node(address) {
-            // It may be a reconciler that leads since a moment ago.
+            // The caller may be a reconciler that became leader a moment ago.
             let message = format!(
                 "{address} is not known as a node or a reconciler, and only these may send {}; if it is a reconciler, \
                  name it in this agent's --reconciler",
@@ -288,7 +288,7 @@ impl Functions {
         let key = request.headers().get(IDEMPOTENCY_KEY).cloned();
         let token = beats::token(request.headers()).map(str::to_owned);
         let (body, room) = read(request, record.calls.request_body_bytes, &self.budget).await?;
-        // Only now: who is slow to send a body must not keep others' beats from being taken.
+        // Only now: a caller that sends its body slowly must not take the place of others' heartbeats.
         let beats = token.map(|token| self.expect(&token, caller, catalog)).transpose()?;
         let heartbeat = beats.as_ref().map(|expected| expected.url.clone());
         let (calls, client, budget) = (&self.calls, &self.client, &self.budget);
@@ -356,7 +356,7 @@ fn address_of(caller: &Caller) -> IpAddr {
     }
 }
 
-/// `/<ns>/<name>`.
+/// Parses `/<ns>/<name>`.
 fn named(path: &str) -> Option<NamespacedName> {
     let (namespace, name) = path.strip_prefix('/')?.split_once('/')?;
     let name = name.strip_suffix('/').unwrap_or(name);
@@ -364,7 +364,7 @@ fn named(path: &str) -> Option<NamespacedName> {
     (is_name(namespace) && is_name(name)).then(|| NamespacedName::new(namespace, name))
 }
 
-/// The body, which is a JSON object, with its room; nothing counts as `{}`.
+/// Reads the body, which must be a JSON object, and reserves its room; an empty body counts as `{}`.
 async fn read(request: Request<Incoming>, most: u64, budget: &Budget) -> Result<(Bytes, Room), Refused> {
     let too_large = || {
         let message = format!("the body has more than {most} bytes");

@@ -1,8 +1,8 @@
 //! The functions loop: calls of functions through this node, at `:8081` of all its addresses.
 //!
-//! Reads the catalog; decides in `plan.rs`; opens the listener and gives calls the replicas that they wait for. A call
-//! goes to the replica with the fewest of this node's calls (`book.rs`), waits where there is none, and is counted:
-//! `demand/<node>` is what the functions controller scales by. Needs neither etcd nor Docker for replicas that run.
+//! Reads the catalog; decides in `plan.rs`; opens the listener and assigns replicas to waiting calls. A call goes
+//! to the replica with the fewest of this node's calls (`book.rs`), waits if there is none, and is counted: the
+//! functions controller scales by `demand/<node>`. Calls to running replicas need neither etcd nor Docker.
 
 use std::io;
 use std::net::SocketAddr;
@@ -47,19 +47,19 @@ use crate::http::limits::Limits;
 use crate::http::server::Server;
 use crate::standby::{Handover, Role};
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct FunctionsDeps {
     pub listen: SocketAddr,
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
     pub calls: Calls,
-    /// What decrypts the tokens of callers from outside.
+    /// Decrypts the tokens of callers from outside.
     pub files: Arc<PodFiles>,
     pub control: watch::Receiver<ControlPlane>,
     pub handover: Handover,
 }
 
-/// The loop.
+/// Loop that manages the functions listener and known functions.
 #[derive(Debug)]
 pub struct FunctionsLoop {
     listen: SocketAddr,
@@ -76,8 +76,8 @@ pub struct FunctionsLoop {
 }
 
 impl FunctionsLoop {
-    /// A loop that has seen nothing yet, and the server that answers callers until `shutdown`, and then until calls
-    /// under way have ended, within bounds.
+    /// Creates the loop and the server. The server answers callers until `shutdown`, then waits, within bounds, for
+    /// calls under way.
     pub fn new(
         deps: FunctionsDeps,
         shutdown: CancellationToken,
@@ -104,32 +104,32 @@ impl FunctionsLoop {
         (the_loop, serving)
     }
 
-    /// What answers callers, for those that come through a host.
+    /// Returns the handler, for calls that arrive through a host.
     pub fn functions(&self) -> Functions {
         self.functions.clone()
     }
 }
 
-/// Answers callers at the newest of the listeners.
+/// Serves callers at the newest of the listeners.
 async fn serve(functions: Functions, listeners: mpsc::Receiver<TcpListener>, shutdown: CancellationToken) {
     let (limits, connections) = (Limits::default(), TaskTracker::new());
     Server::new(functions, limits, connections, CancellationToken::new()).run(listeners, shutdown).await;
 }
 
-/// The same without a loop, at the socket that an agent held before it ended.
+/// Serves callers without a loop, at the socket inherited from an agent that ended.
 pub async fn serve_held(
     functions: Functions,
     handover: Handover,
     at: SocketAddr,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    // Of an agent of a version that held none.
+    // An agent of an older version holds none.
     let Some([socket]) = handover.take([(Role::Functions, at)]).await else {
         shutdown.cancelled().await;
         return Ok(());
     };
     let (listeners, opened) = mpsc::channel(1);
-    // There is room for one.
+    // The channel has room for one.
     let _ = listeners.try_send(TcpListener::from_std(socket.into())?);
     functions.prepare();
     serve(functions, opened, shutdown).await;
@@ -163,7 +163,7 @@ impl Loop for FunctionsLoop {
     }
 }
 
-/// A step that publishes what is to be reported of calls, if it is another.
+/// Creates a step that publishes the demand report if it changed.
 pub fn publish_demand(calls: Calls, demand: watch::Sender<Option<NodeDemand>>) -> impl FnMut() + Send {
     move || {
         publish(&demand, Some(calls.demand()));

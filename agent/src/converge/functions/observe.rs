@@ -1,4 +1,4 @@
-//! Sees what is known of functions, and where the gateway listens.
+//! Observes the catalog, the cluster's addresses and the current listener.
 
 use std::sync::Arc;
 

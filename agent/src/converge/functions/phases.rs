@@ -1,4 +1,4 @@
-//! How long the parts of a call took: sent to its caller on request, and summed up; and how calls failed. Pure.
+//! Durations of the phases of calls, sent to the caller on request and summed up; and recent failures. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,13 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 use schema::records::{CallFailure, ReplicaStart};
 use serde_json::{Value, json};
 
-/// The parts of one call, in their order.
+/// Phases of one call, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Phases(Vec<(&'static str, Duration)>);
 
 impl Phases {
-    /// Of a call that waited for a place at a replica from one time to another. Where it waited for the replica itself,
-    /// the phases of that replica's start fill the time: what the node had done before the call came does not count.
+    /// Creates the phases of a call that waited for a place at a replica from `from` for `queued`. If it waited for
+    /// the replica itself, the phases of that replica's start fill the time; work done before the call arrived does
+    /// not count.
     pub(super) fn new(from: Timestamp, queued: Duration, replica: Option<ReplicaStart>) -> Self {
         let mut phases = vec![("queued", queued)];
         let to = from.checked_add(queued).unwrap_or(from);
@@ -26,7 +27,7 @@ impl Phases {
                 ("created", created),
                 ("started", started),
                 ("imported", imported),
-                // To the gateways, from its node.
+                // From the replica's node to the gateways.
                 ("routed", to),
             ];
             for (name, end) in ends {
@@ -39,19 +40,19 @@ impl Phases {
         Self(phases)
     }
 
-    /// The last of them.
+    /// Adds the last phase and the total.
     pub(super) fn ended(mut self, handled: Option<Duration>, total: Duration) -> Self {
         self.0.extend(handled.map(|handled| ("handled", handled)));
         self.0.push(("total", total));
         self
     }
 
-    /// All of them together, once it has ended.
+    /// Returns the total duration, once the call has ended.
     pub(super) fn total(&self) -> Duration {
         self.0.last().filter(|(name, _)| *name == "total").map(|(_, took)| *took).unwrap_or_default()
     }
 
-    /// As the header `Server-Timing`, in milliseconds.
+    /// Formats the `Server-Timing` header, in milliseconds.
     pub(super) fn header(&self) -> String {
         let millis =
             |(name, took): &(&str, Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);
@@ -59,7 +60,7 @@ impl Phases {
     }
 }
 
-/// The calls of one function through this node, since its gateway began.
+/// Totals of one function's calls through this node, since its gateway started.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     answers: BTreeMap<u16, u64>,
@@ -67,7 +68,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// One more.
+    /// Adds a call.
     pub(super) fn add(&mut self, status: StatusCode, phases: &Phases) {
         *self.answers.entry(status.as_u16()).or_default() += 1;
         for (name, took) in &phases.0 {
@@ -77,7 +78,7 @@ impl Tally {
         }
     }
 
-    /// How many there were by their status, and for each phase the calls that had it and their time in it.
+    /// Returns the number of calls by status, and for each phase the number of calls and their total time.
     pub(super) fn to_json(&self) -> Value {
         let phase = |(name, (calls, sum)): (&&str, &(u64, Duration))| {
             ((*name).to_owned(), json!({"calls": calls, "seconds": sum.as_secs_f64()}))
@@ -88,21 +89,21 @@ impl Tally {
     }
 }
 
-/// Failures that are kept of each function.
+/// Maximum number of failures kept for each function.
 const FAILURES_MAX: usize = 3;
-/// How long they are reported.
+/// Time for which a failure is reported.
 const FAILURES_SHOWN: SignedDuration = SignedDuration::from_hours(1);
-/// Bytes of a failure's type, and of its message.
+/// Maximum bytes of a failure's type, and of its message.
 const FAILURE_BYTES: (usize, usize) = (60, 200);
-/// Longest answer in which the error is looked for.
+/// Largest answer that is searched for an error.
 const LOOKED_INTO_BYTES: usize = 64 * 1024;
 
-/// The newest failures of one function's calls.
+/// Newest failures of one function's calls.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Vec<CallFailure>);
 
 impl Failures {
-    /// One more, of this type and message.
+    /// Adds a failure of this type and message.
     pub(super) fn add(&mut self, (kind, message): (&str, &str), now: Timestamp) {
         let (kind, message) = (start_of(kind, FAILURE_BYTES.0), start_of(message, FAILURE_BYTES.1));
         let is_alike = |one: &CallFailure| (one.kind.as_str(), one.message.as_str()) == (kind, message);
@@ -113,14 +114,14 @@ impl Failures {
         self.0.truncate(FAILURES_MAX);
     }
 
-    /// Those that are reported, the newest first.
+    /// Returns the failures to report, the newest first.
     pub(super) fn recent(&self, now: Timestamp) -> Vec<CallFailure> {
         let is_recent = |one: &&CallFailure| now.duration_since(one.last) < FAILURES_SHOWN;
         self.0.iter().filter(is_recent).cloned().collect()
     }
 }
 
-/// Type and message of the error in the answer of a replica.
+/// Returns type and message of the error in a replica's answer.
 pub(super) fn error_in(body: &[u8]) -> (String, String) {
     let read = if body.len() > LOOKED_INTO_BYTES { &[][..] } else { body };
     let answer: Value = serde_json::from_slice(read).unwrap_or_default();
@@ -167,7 +168,7 @@ mod tests {
         Phases::new(at(0), Duration::from_millis(queued), replica).header()
     }
 
-    // Seen red with phases that begin where the one before ended, whenever the call came.
+    // Seen red with phases that always begin at the end of the previous one, whatever the time of the call.
     #[test]
     fn the_phases_of_a_start_fill_the_wait_and_no_more() {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Decides where the gateway of functions listens, and whether what is known of them is another than it goes by.
+//! Plans the listener of the functions gateway, and updates of the known functions and addresses.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::who::ClusterAddresses;
 use crate::catalog::Catalog;
 use crate::converge::control_plane::ControlPlane;
 
-/// What the loop decides on.
+/// Observed inputs of the loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub wanted: SocketAddr,
@@ -18,16 +18,16 @@ pub struct Observed {
     pub catalog: Arc<Catalog>,
     pub subnet: Option<Subnet>,
     pub control: ControlPlane,
-    /// What is gone by.
+    /// Catalog in use.
     pub followed: Option<Arc<Catalog>>,
     pub(super) known: ClusterAddresses,
 }
 
-/// What is to be done.
+/// Changes to make.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FunctionsPlan {
     pub listen: Option<SocketAddr>,
-    /// Functions or their replicas are others.
+    /// Set if functions or their replicas changed.
     pub follow: bool,
     pub(super) known: Option<ClusterAddresses>,
 }

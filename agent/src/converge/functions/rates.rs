@@ -1,5 +1,5 @@
-//! How many calls the functions of a namespace get in a minute through this node: the Cluster object's
-//! `functions.callsPerMinute`. Minutes begin with a call.
+//! Limit on calls per minute and namespace through this node: the Cluster object's `functions.callsPerMinute`. A
+//! minute begins with a call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,14 +16,14 @@ struct Minute {
     calls: u32,
 }
 
-/// Shared by all calls of the node, by namespace.
+/// Counters by namespace, shared by all calls of the node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rates(Arc<Mutex<HashMap<String, Minute>>>);
 
 impl Rates {
-    /// Counts a call, or says in how many seconds the next minute begins.
+    /// Counts a call, or returns the seconds until the next minute begins.
     pub(super) fn count(&self, namespace: &str, most: u32, now: Instant) -> Result<(), u32> {
-        // Each change is whole before anything can panic.
+        // Each change is complete before anything can panic.
         let mut minutes = lock(&self.0);
         minutes.retain(|_, minute| now.duration_since(minute.began) < MINUTE);
         let first = || Minute { began: now, calls: 0 };

@@ -1,5 +1,5 @@
-//! Whether a caller from outside shows the token of a function. The secret is decrypted in memory; only a hash of the
-//! token is kept, until the secret is another.
+//! Verification of the function tokens of callers from outside. The secret is decrypted in memory; only a hash of
+//! the token is kept, until the secret changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use super::answer::Refused;
 use crate::files::PodFiles;
 use crate::files::secrets;
 
-/// After a token could not be read: callers are many, and the reconciler that has its file is one.
+/// Wait after a token could not be read: there are many callers, but only one reconciler that has the file.
 const RETRY: Duration = Duration::from_secs(5);
 
 type Hash = [u8; 32];
@@ -30,13 +30,13 @@ struct Kept {
     token: Result<Hash, Instant>,
 }
 
-/// Shared by all calls of the node.
+/// Token hashes, shared by all calls of the node.
 #[derive(Clone)]
 pub(super) struct Tokens {
-    /// None: this process decrypts nothing.
+    /// `None` if this process does not decrypt.
     files: Option<Arc<PodFiles>>,
     kept: Arc<Mutex<HashMap<NamespacedName, Kept>>>,
-    /// One reads at a time.
+    /// Serializes reads.
     reads: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -51,7 +51,7 @@ impl Tokens {
         Self { files, kept: Arc::default(), reads: Arc::default() }
     }
 
-    /// Refuses who does not show the token of the function.
+    /// Rejects callers without the function's token.
     pub(super) async fn check(
         &self,
         id: &NamespacedName,
@@ -88,12 +88,12 @@ impl Tokens {
                 Err(Instant::now())
             }
         };
-        // Each change is whole before anything can panic.
+        // Each change is complete before anything can panic.
         lock(&self.kept).insert(id.clone(), Kept { of: wanted.clone(), token });
         token
     }
 
-    /// None: it is to be read.
+    /// Returns the cached hash; `None` if it must be read.
     fn known(&self, id: &NamespacedName, wanted: &CallToken) -> Option<Result<Hash, Instant>> {
         let kept = lock(&self.kept).get(id).filter(|kept| kept.of == *wanted).cloned()?;
         match kept.token {
@@ -117,7 +117,7 @@ impl Tokens {
     }
 }
 
-/// RFC 6750, 2.1; the scheme's case does not count.
+/// Returns the bearer token (RFC 6750, 2.1); the scheme is case-insensitive.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(7)?;

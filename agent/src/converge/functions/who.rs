@@ -1,5 +1,5 @@
-//! Who may call functions that are not public: pods, nodes and reconcilers, by the addresses that etcd has of them and
-//! those that the agent was given. Pure.
+//! Callers allowed to call non-public functions: pods, nodes and reconcilers, by their addresses in etcd and in the
+//! agent's configuration. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,7 +14,7 @@ use crate::converge::control_plane::ControlPlane;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ClusterAddresses {
     pods: Vec<Ipv4Net>,
-    /// And reconcilers.
+    /// Addresses of nodes and reconcilers.
     nodes: BTreeSet<Ipv4Addr>,
 }
 
@@ -33,7 +33,7 @@ impl ClusterAddresses {
         self.nodes.contains(&address) || self.pods.iter().any(|range| range.contains(&address))
     }
 
-    /// It is of a node or a reconciler: not of a pod.
+    /// True if the address belongs to a node or a reconciler, not to a pod.
     pub(super) fn has_node(&self, address: IpAddr) -> bool {
         matches!(address, IpAddr::V4(address) if self.nodes.contains(&address))
     }

@@ -1,22 +1,22 @@
-//! How many calls there were at once: means over the last seconds. Pure.
+//! Mean number of concurrent calls over the last seconds, and rate of answered calls. Pure.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Seconds of the longer mean, Knative's stable window.
+/// Length of the longer mean in seconds, Knative's stable window.
 pub(super) const STABLE_SECONDS: usize = 60;
-/// Seconds of the shorter mean, Knative's panic window.
+/// Length of the shorter mean in seconds, Knative's panic window.
 pub(super) const PANIC_SECONDS: usize = 6;
 
-/// The calls of the last [`STABLE_SECONDS`], a bucket for each second.
+/// Concurrent calls over the last [`STABLE_SECONDS`], one bucket per second.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     began: Instant,
-    /// Up to here everything is counted.
+    /// Time up to which everything is counted.
     counted: Instant,
     current: u32,
-    /// Microseconds of calls in each second since `began`, round and round.
+    /// Ring buffer of call microseconds in each second since `began`.
     buckets: [u64; STABLE_SECONDS],
 }
 
@@ -25,19 +25,19 @@ impl Window {
         Self { began: now, counted: now, current: 0, buckets: [0; STABLE_SECONDS] }
     }
 
-    /// There are this many calls from now on.
+    /// Sets the number of concurrent calls from `now` on.
     pub(super) fn set(&mut self, current: u32, now: Instant) {
         self.count(now);
         self.current = current;
     }
 
-    /// The mean over the last `seconds`, in thousandths of a call; over the time that was seen, if that is shorter.
+    /// Returns the mean over the last `seconds`, in thousandths of a call; over the observed time if that is shorter.
     pub(super) fn mean_milli(&mut self, seconds: usize, now: Instant) -> u64 {
         self.count(now);
         let elapsed = self.counted.duration_since(self.began);
         let (second, part) = (elapsed.as_secs(), u64::from(elapsed.subsec_micros()));
         let seconds = seconds.clamp(1, STABLE_SECONDS) as u64;
-        // The second that is not over yet, and as many whole ones as there are.
+        // The current, unfinished second, and as many whole ones as there are.
         let whole = seconds.saturating_sub(1).min(second);
         let sum: u64 = (second - whole..=second).map(|second| self.buckets[slot(second)]).sum();
         let seen = whole * 1_000_000 + part;
@@ -48,7 +48,7 @@ impl Window {
         let now = now.max(self.counted);
         let oldest = Duration::from_secs(STABLE_SECONDS as u64);
         if now.duration_since(self.counted) > oldest {
-            // Nothing that is older is looked at.
+            // Older buckets are never read.
             let filled = u64::from(self.current) * 1_000_000;
             self.buckets = [filled; STABLE_SECONDS];
             let elapsed = now.duration_since(self.began);
@@ -71,13 +71,13 @@ impl Window {
     }
 }
 
-/// Calls that were answered in the last [`STABLE_SECONDS`], a bucket for each second.
+/// Calls answered in the last [`STABLE_SECONDS`], one bucket per second.
 #[derive(Debug, Clone)]
 pub(super) struct Answers {
     began: Instant,
-    /// The second since `began` up to which buckets are of their time.
+    /// Second since `began` up to which the buckets are current.
     newest: u64,
-    /// How many, and the microseconds that they took.
+    /// Number of calls, and their total microseconds.
     buckets: [(u64, u64); STABLE_SECONDS],
 }
 
@@ -86,7 +86,7 @@ impl Answers {
         Self { began: now, newest: 0, buckets: [(0, 0); STABLE_SECONDS] }
     }
 
-    /// One more.
+    /// Adds a call.
     pub(super) fn add(&mut self, took: Duration, now: Instant) {
         self.turn(now);
         let (calls, micros) = &mut self.buckets[slot(self.newest)];
@@ -94,8 +94,8 @@ impl Answers {
         *micros += u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 1_000_000);
     }
 
-    /// Thousandths of a call per second, over the time that was seen if that is shorter; and the mean time of a call in
-    /// microseconds.
+    /// Returns thousandths of a call per second, over the observed time if that is shorter, and the mean duration
+    /// of a call in microseconds.
     pub(super) fn rate(&mut self, now: Instant) -> (u64, u64) {
         self.turn(now);
         let sums = self.buckets.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(answers.rate(after(start, 500_000)), (0, 0));
     }
 
-    // Seen red without the reset of a bucket that begins anew.
+    // Seen red without the reset of a reused bucket.
     #[tokio::test(start_paused = true)]
     async fn means_are_over_the_time_that_was_seen_and_then_over_the_window() {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Puts a table in place and opens the listener.
+//! Installs a new table and opens the listener.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::plan::{GatewayPlan, Observed};
 use crate::http::server;
 use crate::standby::{Role, copy};
 
-/// What became of a plan.
+/// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub done: Vec<String>,
@@ -28,7 +28,7 @@ impl GatewayLoop {
                 outcome.done.push(format!("routes {hosts} hosts with {paths} paths"));
             }
             let (endpoints, turns) = (table.endpoints(), table.turns());
-            // Requests that have begun keep the table that they began with.
+            // Requests under way keep the table that they began with.
             self.table.send_replace(table);
             self.proxy.retain(&endpoints);
             self.turns.retain(&turns);
@@ -49,7 +49,7 @@ impl GatewayLoop {
             None => server::listen(at)?,
         };
         let copied = copy(&listener)?;
-        // The server only ends at shutdown.
+        // The server ends only at shutdown.
         self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         self.listens = Some(at);
         self.handover.hold(Role::Gateway, copied);

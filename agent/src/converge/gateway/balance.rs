@@ -1,6 +1,6 @@
-//! Which endpoint gets a request: the one with the fewest in flight, then the one asked longest ago. One that
-//! did not accept a connection a moment ago comes last. Kept by address, so that a new table changes nothing for
-//! endpoints that are in both. `Book` is pure; [`Balancer`] is its lock.
+//! Choice of the endpoint for a request: the one with the fewest requests in flight, then the least recently used.
+//! An endpoint that just failed to accept a connection comes last. State is kept by address, so that a new table
+//! changes nothing for endpoints in both. `Book` is pure; [`Balancer`] is its lock.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use schema::control::lock;
 
-/// How long an endpoint that did not accept a connection is asked last: about as long as a connection
-/// without an answer takes twice, so that a node that is gone costs few requests their 2 s.
+/// Time for which an endpoint that did not accept a connection comes last: about twice the connect timeout, so that
+/// a dead node costs few requests their 2 s.
 pub const SHUNNED: Duration = Duration::from_secs(5);
 
-/// What is known of each endpoint.
+/// State of each endpoint.
 #[derive(Debug, Default)]
 struct Book {
     endpoints: HashMap<SocketAddr, Entry>,
-    /// Counts picks.
+    /// Number of picks.
     turn: u64,
 }
 
@@ -30,7 +30,7 @@ struct Entry {
 }
 
 impl Book {
-    /// The endpoint for the next request, counted as in flight; not `except` if there is another.
+    /// Picks the endpoint for the next request and counts it as in flight; not `except` if there is another.
     fn pick(
         &mut self,
         endpoints: &[SocketAddr],
@@ -60,24 +60,24 @@ impl Book {
         self.endpoints.entry(address).or_default().shunned_until = Some(until);
     }
 
-    /// Forgets who is not wanted any more and has nothing in flight.
+    /// Forgets endpoints that are no longer wanted and have nothing in flight.
     fn retain(&mut self, wanted: &BTreeSet<SocketAddr>) {
         self.endpoints.retain(|address, entry| entry.in_flight > 0 || wanted.contains(address));
     }
 }
 
-/// Shared by all requests.
+/// Endpoint balancer, shared by all requests.
 #[derive(Debug, Clone, Default)]
 pub struct Balancer(Arc<Mutex<Book>>);
 
 impl Balancer {
-    /// The endpoint for the next request; another than `except` if there is one. None of none.
+    /// Picks the endpoint for the next request; not `except` if there is another. `None` if `endpoints` is empty.
     pub fn pick(&self, endpoints: &[SocketAddr], except: Option<SocketAddr>) -> Option<InFlight> {
         let address = self.book().pick(endpoints, except, Instant::now)?;
         Some(InFlight { address, balancer: self.clone() })
     }
 
-    /// The endpoint did not accept a connection, or is gone: others are asked first for [`SHUNNED`].
+    /// Marks an endpoint that did not accept a connection, or is gone: others are preferred for [`SHUNNED`].
     pub fn shun(&self, address: SocketAddr) {
         self.book().shun(address, Instant::now() + SHUNNED);
     }
@@ -88,12 +88,12 @@ impl Balancer {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        // Each change is whole before anything can panic.
+        // Each change is complete before anything can panic.
         lock(&self.0)
     }
 }
 
-/// A request at an endpoint, until this is dropped.
+/// A request in flight at an endpoint, until dropped.
 #[derive(Debug)]
 pub struct InFlight {
     address: SocketAddr,
@@ -101,7 +101,6 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Where it is.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -1,4 +1,4 @@
-//! The gateway's handler: the table says where a request goes, the proxy brings it there.
+//! Request handler of the gateway: looks up the route in the table and passes the request to the proxy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,11 +20,12 @@ use crate::http::server::{Caller, Handler};
 /// Routes by host and path.
 #[derive(Debug)]
 pub(super) struct Router {
-    /// The newest table. A request keeps the one that it began with; a second try of one that hyper took over asks the newest.
+    /// Newest table. A request keeps the table that it began with; a retry of a request that hyper took over uses
+    /// the newest.
     pub(super) table: watch::Receiver<Arc<Table>>,
     pub(super) proxy: Proxy,
     pub(super) turns: Turns,
-    /// Functions behind hosts.
+    /// Handles requests for functions behind hosts.
     pub(super) functions: Arc<dyn FunctionCalls>,
 }
 
@@ -69,7 +70,7 @@ impl Router {
         let named = host.to_str().map_err(|_| bad_request("the host is not text"))?;
         let path = request.uri().path();
         if begun.is_some() {
-            // Its answer is on the way, whatever a newer table says; that one says where a second try may go.
+            // The first try is under way, whatever a newer table contains; that table decides where a retry may go.
             let (endpoints, rewritten) = sole_endpoints(table, named, path).unwrap_or_default();
             let target = Target { endpoints, path: rewritten.as_deref(), host: &host };
             return self.proxy.forward(request, caller, target, begun).await;
@@ -90,7 +91,7 @@ impl Router {
     }
 }
 
-/// The endpoints that all requests for this host and path go to, and the path to ask them for if that is another one.
+/// Returns the endpoints for all requests to this host and path, and the rewritten path if it differs.
 fn sole_endpoints<'t>(
     table: &'t Table,
     host: &str,
@@ -100,8 +101,8 @@ fn sole_endpoints<'t>(
     Some((route.shares.sole_endpoints()?, route.rewritten(path)))
 }
 
-/// What the request is for: the authority of a whole URL before the header (RFC 9112 3.2.2), of which
-/// there must be one.
+/// Returns the target host: the authority of an absolute URL takes precedence over the header (RFC 9112 3.2.2), of
+/// which there must be at most one.
 fn host(request: &Request<Incoming>) -> Result<HeaderValue, Refusal> {
     let mut headers = request.headers().get_all(HOST).into_iter();
     let (host, second) = (headers.next(), headers.next());

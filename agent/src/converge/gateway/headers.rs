@@ -1,4 +1,4 @@
-//! What a proxy takes from the head of a request or response, and what it adds. Pure.
+//! Header rewriting of a proxy, for requests and responses. Pure.
 
 use bytes::Bytes;
 use hyper::HeaderMap;
@@ -12,7 +12,7 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// What holds for one connection only, besides what `Connection` names (RFC 9110 7.6.1 and the older
+/// Headers that apply to one connection only, besides those that `Connection` names (RFC 9110 7.6.1 and the older
 /// RFC 2616 13.5.1). `Trailer` is not among them, as trailers are passed on.
 pub(super) const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
@@ -25,21 +25,22 @@ pub(super) const HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Who asks.
+/// Client of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Client<'a> {
-    /// Its address, as a header value.
+    /// Address of the client, as a header value.
     pub(super) address: &'a HeaderValue,
-    /// It is on the node itself: what it says of its own clients is believed.
+    /// Set if the client runs on the node itself: its claims about its own clients are trusted.
     pub(super) is_node: bool,
 }
 
-/// The head of our request to an endpoint, of that of a client. `host` is what the client's was for.
+/// Returns the headers of our request to an endpoint, made from the client's. `host` is the host that the client
+/// requested.
 pub(super) fn to_endpoint(headers: &HeaderMap, host: &HeaderValue, client: &Client<'_>) -> HeaderMap {
     let chunked = headers.contains_key(TRANSFER_ENCODING);
     let named = named_by_connection(headers);
     let is_ours = |name: &HeaderName| {
-        // What another than the node says of its clients is not believed.
+        // Only a client on the node is trusted about its clients.
         (!client.is_node && [FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST].contains(name))
             // hyper asked the client to continue before the endpoint reads this.
             || [HOST, EXPECT, FORWARDED_FOR, REAL_IP].contains(name)
@@ -53,7 +54,7 @@ pub(super) fn to_endpoint(headers: &HeaderMap, host: &HeaderValue, client: &Clie
         }
     }
     if chunked {
-        // hyper sends the body of a GET only if this says that there is one.
+        // hyper sends the body of a GET only if this header announces one.
         sent.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     if tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers")) {
@@ -69,11 +70,11 @@ pub(super) fn to_endpoint(headers: &HeaderMap, host: &HeaderValue, client: &Clie
     sent
 }
 
-/// Headers that a head gets from us.
+/// Maximum number of headers that we add.
 const ADDED: usize = 5;
 
-/// Adds the address that is seen to those that a proxy on the node named, which may end TLS. What it said about the rest
-/// stays.
+/// Appends the client's address to those from a proxy on the node, which may terminate TLS. Its other forwarding
+/// headers stay.
 fn forwarded<'a>(
     headers: &mut HeaderMap,
     host: &HeaderValue,
@@ -97,7 +98,8 @@ fn forwarded<'a>(
     headers.entry(FORWARDED_HOST).or_insert_with(|| host.clone());
 }
 
-/// Makes the head of an endpoint's response that of ours. One that switches protocols keeps what says so.
+/// Rewrites the headers of an endpoint's response for the client. A response that switches protocols keeps its
+/// upgrade headers.
 pub(super) fn to_client(headers: &mut HeaderMap, switches: bool) {
     let protocol = headers.get(UPGRADE).filter(|_| switches).cloned();
     remove_hop_by_hop(headers);
@@ -107,8 +109,8 @@ pub(super) fn to_client(headers: &mut HeaderMap, switches: bool) {
     }
 }
 
-/// The protocol to which the client wants to switch. HTTP/2 in clear text is not offered: through such
-/// a connection requests would pass that no route has seen.
+/// Returns the protocol to which the client wants to switch. HTTP/2 in clear text is not offered: through such a
+/// connection requests would pass that no route has checked.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;
     let asked = tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
@@ -122,16 +124,16 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// What holds for this connection only because `Connection` says so.
+/// Returns the headers that apply to this connection only, as `Connection` names them.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     tokens(headers, &CONNECTION)
         .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
-        // How long the body is, and for whom, is not the client's to take away.
+        // The client must not remove the length of the body or the host.
         .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
         .collect()
 }
 
-/// The words between the commas of all headers of that name.
+/// Returns the comma-separated words of all headers with that name.
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).into_iter();
     values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim)

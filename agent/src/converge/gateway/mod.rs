@@ -1,7 +1,7 @@
-//! The gateway loop: hosts and paths of Dns objects to endpoints of services and to functions, on this node.
+//! The gateway loop: routes hosts and paths of Dns objects to endpoints of services and to functions, on this node.
 //!
-//! Reads the node's range of services and the catalog; decides in `plan.rs`; opens the listener and swaps the
-//! table, which no request notices. Needs neither etcd nor Docker.
+//! Reads the node's service range and the catalog; decides in `plan.rs`; opens the listener and swaps the table
+//! without disturbing requests. Needs neither etcd nor Docker.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,10 +40,10 @@ use crate::http::limits::Limits;
 use crate::http::server::Server;
 use crate::standby::Handover;
 
-/// The port of the gateway: plain HTTP.
+/// Port of the gateway: plain HTTP.
 pub const PORT: u16 = 80;
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 #[derive(Debug)]
 pub struct GatewayDeps {
     pub node: String,
@@ -55,7 +55,7 @@ pub struct GatewayDeps {
     pub handover: Handover,
 }
 
-/// The loop.
+/// Loop that manages the listener and the routing table.
 #[derive(Debug)]
 pub struct GatewayLoop {
     node: String,
@@ -72,8 +72,8 @@ pub struct GatewayLoop {
 }
 
 impl GatewayLoop {
-    /// A loop that has seen nothing yet, and the server that does what it says, which runs until
-    /// `shutdown` and then until requests under way have ended, within bounds.
+    /// Creates the loop and the server that it controls. The server runs until `shutdown`, then waits, within
+    /// bounds, for requests under way.
     pub fn new(
         deps: GatewayDeps,
         shutdown: CancellationToken,

@@ -1,5 +1,5 @@
-//! Reads what the gateway decides on: the range of services and the catalog. It keeps what it did
-//! itself, for a listener and a table live in this process only.
+//! Observes the inputs of the gateway: the service range and the catalog. The loop remembers its own listener and
+//! table, which exist in this process only.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::GatewayLoop;
 use super::plan::Observed;
 
 impl GatewayLoop {
-    /// None before the node has a range.
+    /// Returns `None` before the node has a range.
     pub(super) fn look(&mut self) -> Option<Observed> {
         let service_cidr = self.subnet.borrow_and_update().as_ref()?.service_cidr;
         Some(Observed {

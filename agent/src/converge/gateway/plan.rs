@@ -1,4 +1,4 @@
-//! Decides where the gateway listens and by which table it routes.
+//! Plans the gateway's listener and routing table.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use schema::records::gateway_address;
 use super::route::{self, Table};
 use crate::catalog::Catalog;
 
-/// What the loop decides on.
+/// Observed inputs of the loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub node: String,
@@ -18,18 +18,18 @@ pub struct Observed {
     pub port: u16,
     pub listens: Option<SocketAddr>,
     pub catalog: Arc<Catalog>,
-    /// What the table in use was made of.
+    /// Catalog from which the current table was built.
     pub routed: Option<Arc<Catalog>>,
 }
 
-/// What is to be done.
+/// Changes to make.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GatewayPlan {
     pub listen: Option<Listen>,
     pub table: Option<Arc<Table>>,
 }
 
-/// A change of where the gateway listens.
+/// New address to listen on, with the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
     pub at: SocketAddr,
@@ -42,7 +42,8 @@ impl Plan for GatewayPlan {
     }
 }
 
-/// The plan. A new table comes before a new address, so that no client hears "no routes".
+/// Plans from the observed state. The new table is installed before the new address, so that no client gets "no
+/// routes".
 pub(super) fn plan(observed: &Observed) -> GatewayPlan {
     let wanted = address(observed.service_cidr).map(|address| SocketAddr::new(address, observed.port));
     let listen = wanted.filter(|wanted| observed.listens != Some(*wanted)).map(|at| {
@@ -57,7 +58,7 @@ pub(super) fn plan(observed: &Observed) -> GatewayPlan {
     GatewayPlan { listen, table }
 }
 
-/// The gateway's address. A range too small has none.
+/// Returns the gateway's address; `None` if the range is too small.
 fn address(range: Ipv4Net) -> Option<IpAddr> {
     Some(gateway_address(range)).filter(|address| range.contains(address)).map(IpAddr::V4)
 }

@@ -1,7 +1,7 @@
-//! Passes a request on to one of some endpoints, and its answer back. Knows no catalog.
+//! Forwards a request to one of several endpoints, and its response back. Independent of the catalog.
 //!
-//! An endpoint that loses the connection before it answers is replaced by another one, once, if that can't make
-//! the request happen twice. `TCP_USER_TIMEOUT` and keepalive find out that a machine is gone.
+//! If an endpoint's connection breaks before it responds, the request goes to another one, once, provided that this
+//! can't execute it twice. `TCP_USER_TIMEOUT` and keepalive detect that a machine is gone.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -31,23 +31,23 @@ use crate::http::plain::{Begun, PlainPool, PlainTarget};
 use crate::http::server::Caller;
 use crate::http::upload::{Progress, Upload, WaitsFor};
 
-/// Largest body that goes by a watched connection. `TCP_USER_TIMEOUT` also ends connections whose other
-/// side has no room for more, which a server may well not have for a while; this much there is always.
+/// Largest body sent over a watched connection. `TCP_USER_TIMEOUT` also ends connections whose receiver has a full
+/// buffer, which may be normal for a busy server; this much always fits.
 const SMALL_BODY: u64 = 16 * 1024;
 
-/// What a handler gives back.
+/// Response of the handler.
 pub type Answered = Response<Holding<Answer, InFlight>>;
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     pub endpoints: &'a [SocketAddr],
-    /// The path to ask for, without the query; none: the request's own.
+    /// Path to request, without the query; `None` for the request's own.
     pub path: Option<&'a str>,
     pub host: &'a HeaderValue,
 }
 
-/// An answer of our own.
+/// Error response of the gateway itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Refusal {
@@ -56,17 +56,17 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// An answer that says `why`.
+    /// Creates an error response with `why` as its message.
     pub fn new(status: StatusCode, why: impl Into<String>) -> Self {
         Self { status, why: why.into() }
     }
 
-    /// As a response.
+    /// Converts the refusal to an HTTP response.
     pub fn answer(&self) -> Answered {
         let words = Answer::words(format!("{}: {}\n", self.status, self.why));
         let mut response = Response::new(Holding::new(words, None));
         *response.status_mut() = self.status;
-        // The words may hold what the client sent: no browser is to see a page in them.
+        // The message may contain text from the client: no browser must render it as a page.
         let plain = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, plain);
         response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
@@ -74,14 +74,14 @@ impl Refusal {
     }
 }
 
-/// Why an attempt came to nothing.
+/// Reason why an attempt failed.
 enum Failed {
     Connection(SendError),
     Rested(WaitsFor),
 }
 
 impl Failed {
-    /// The endpoint, or the way to it, seems to be gone.
+    /// True if the endpoint, or the route to it, seems to be gone.
     fn is_unreachable(&self) -> bool {
         match self {
             Failed::Connection(SendError::Connect(_)) => true,
@@ -91,11 +91,11 @@ impl Failed {
     }
 }
 
-/// The kernel gave the connection up because nothing came back any more.
+/// True if the kernel gave up the connection because the other side stopped responding.
 fn is_gone(error: &hyper::Error) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     for error in causes(error) {
-        // A broken connection of the client comes as an error of the body.
+        // A broken connection of the client arrives as an error of the body.
         if error.downcast_ref().is_some_and(hyper::Error::is_user) {
             return false;
         }
@@ -106,14 +106,14 @@ fn is_gone(error: &hyper::Error) -> bool {
     false
 }
 
-/// Connections to endpoints.
+/// Connection pools to endpoints.
 #[derive(Debug)]
 struct Pools {
-    /// They are given up soon when nothing comes back.
+    /// Connections that are given up soon if the other side stops responding.
     watched: Pool,
-    /// For large bodies and tunnels.
+    /// Connections for large bodies and tunnels.
     patient: Pool,
-    /// For plain requests.
+    /// Connections for plain requests.
     plain: PlainPool,
 }
 
@@ -128,10 +128,10 @@ impl Pools {
     }
 }
 
-/// Passes requests on.
+/// Forwards requests to endpoints.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    /// One of each core, by `Caller::core`.
+    /// Pools of each core, by `Caller::core`.
     pools: Arc<[Pools]>,
     balancer: Balancer,
     limits: Limits,
@@ -141,8 +141,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy whose tunnels are counted in `tunnels` and end at `shutdown`: none ends by itself. What is left of a request
-    /// that was answered early is counted there, too, and ends at `cut`.
+    /// Creates a proxy whose tunnels are tracked in `tunnels` and end at `shutdown`, as none ends by itself. The
+    /// rest of a request that was answered early is tracked there too, and ends at `cut`.
     pub fn new(
         limits: Limits,
         tunnels: TaskTracker,
@@ -153,7 +153,7 @@ impl Proxy {
         Self { pools, balancer: Balancer::default(), limits, tunnels, shutdown, cut }
     }
 
-    /// Closes connections to endpoints that were idle for too long.
+    /// Closes connections to endpoints that have been idle for too long.
     pub fn sweep(&self) {
         for pools in &*self.pools {
             pools.watched.sweep();
@@ -172,7 +172,7 @@ impl Proxy {
         }
     }
 
-    /// Where a plain request goes, if these endpoints give plain answers.
+    /// Returns the target of a plain request, if all these endpoints give plain answers.
     pub(super) fn plain_target(
         &self,
         endpoints: &[SocketAddr],
@@ -184,12 +184,12 @@ impl Proxy {
         Some(PlainTarget { to: held.address(), path, held, pool: pool.clone() })
     }
 
-    /// Sends the request to one of the endpoints of `target`, and to another if that is of use. `begun`: it was sent to
-    /// that one already.
+    /// Sends the request to one of the endpoints of `target`, and to another one if a retry makes sense. `begun`:
+    /// the request was already sent to that endpoint.
     ///
     /// # Errors
-    /// 502 without a connection or an answer, 503 without endpoints, 504 or 408 when the endpoint or the
-    /// client takes too long.
+    /// 502 without a connection or a response, 503 without endpoints, 504 or 408 when the endpoint or the client
+    /// takes too long.
     pub async fn forward(
         &self,
         mut request: Request<Incoming>,
@@ -246,7 +246,7 @@ impl Proxy {
         }
     }
 
-    /// Waits for the head of the answer as long as anything moves.
+    /// Waits for the head of the response as long as data flows.
     async fn answer(
         &self,
         mut sent: Pin<&mut impl Future<Output = Result<Response<Driven>, SendError>>>,
@@ -277,8 +277,8 @@ impl Proxy {
         headers::to_client(response.headers_mut(), switches);
         *response.version_mut() = Version::HTTP_11;
         if !switches {
-            // The endpoint answers while the client still sends: the rest must get there however the client reads, or a
-            // client that sends all before it reads would wait for ever or lose the answer.
+            // The endpoint answers while the client still sends: the rest must be delivered even if the client is
+            // not reading, or a client that sends everything before it reads would hang or lose the response.
             if is_sending && let Some(driver) = response.body_mut().take_driver() {
                 let cut = self.cut.clone();
                 self.tunnels.spawn(async move { cut.run_until_cancelled(driver).await });
@@ -308,16 +308,16 @@ impl Proxy {
     }
 }
 
-/// Nothing that was sent may be sent again, but what is idempotent: the endpoint may have done it before
-/// the connection was lost. Where no connection was made, nothing was sent.
+/// True if the request may be sent to another endpoint. Without a connection nothing was sent; otherwise only an
+/// idempotent method may be repeated, as the endpoint may have executed it before the connection broke.
 fn may_go_to_another(failed: &Failed, method: &Method, target: Target<'_>, tried: SocketAddr) -> bool {
     let Failed::Connection(error) = failed else { return false };
-    // One that had only closed a connection that was kept for the next request will do again.
+    // An endpoint that merely closed a kept-alive connection can be tried again.
     let can_be_reached = !failed.is_unreachable() || target.endpoints.iter().any(|other| *other != tried);
     can_be_reached && (matches!(error, SendError::Connect(_)) || method.is_idempotent())
 }
 
-/// How connections are made and kept; given up after `gone` without a sign of the other side.
+/// Returns the options of a pool; its connections are given up after `gone` without any sign of the other side.
 fn options(limits: &Limits, gone: Option<Duration>) -> Options {
     Options {
         connect: limits.connect,
@@ -329,7 +329,7 @@ fn options(limits: &Limits, gone: Option<Duration>) -> Options {
     }
 }
 
-/// Passes bytes both ways until both sides have ended.
+/// Copies bytes both ways until both sides have ended.
 async fn tunnel(
     client: OnUpgrade,
     endpoint: OnUpgrade,
@@ -339,7 +339,7 @@ async fn tunnel(
     Ok(())
 }
 
-/// What is asked for: the path, and the query if there is one.
+/// Returns the path to request, with the query if there is one.
 fn path_and_query(path: &str, query: Option<&str>) -> Result<PathAndQuery, Refusal> {
     let asked = match query {
         Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),

@@ -1,6 +1,6 @@
-//! The routing table: which endpoints a host and a path lead to. Pure.
+//! The routing table: maps a host and a path to endpoints. Pure.
 //!
-//! Made once per change of the catalog; a request is answered by one look.
+//! Built once per change of the catalog; each request takes one lookup.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,41 +15,41 @@ use super::shares::{Backend, Leads, Shares};
 use crate::catalog::Catalog;
 use crate::desired::KnownFrom;
 
-/// All hosts and their paths.
+/// Routing table of hosts and paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// False until the catalog has been listed once: an unknown host is then no mistake.
+    /// Set once the catalog has been listed: before that, an unknown host is not an error of the client.
     known: bool,
     hosts: BTreeMap<String, Vec<Route>>,
 }
 
-/// One path of a host.
+/// A path of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Without a slash at its end, so that `/` is empty.
+    /// Path without a trailing slash, so that `/` is empty.
     prefix: String,
     rewrite: Option<String>,
     pub shares: Shares,
 }
 
-/// Why no path was found.
+/// Reason why no path was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotFound {
-    /// This node has not learnt any routes yet.
+    /// This node has not learned any routes yet.
     Unknown,
     Host,
     Path,
 }
 
 impl Table {
-    /// The table of what is known, as the gateway of `node` needs it.
+    /// Builds the table of a catalog for the gateway of `node`.
     pub fn of(catalog: &Catalog, node: &str) -> Self {
         let mut hosts: BTreeMap<String, Vec<Route>> = BTreeMap::new();
         for (id, record) in &catalog.routes {
             let routes = hosts.entry(name(&record.value.host).into_owned()).or_default();
             for path in &record.value.paths {
                 let route = route(catalog, node, id, path);
-                // Two objects with one path of one host: the first by name has it, on every node.
+                // Two objects with the same path of one host: the first by name wins, on every node.
                 if !routes.iter().any(|there| there.prefix == route.prefix) {
                     routes.push(route);
                 }
@@ -61,7 +61,7 @@ impl Table {
         Self { known: catalog.known_from != KnownFrom::Unknown, hosts }
     }
 
-    /// The longest path of `host` that `path` is or lies below.
+    /// Finds the longest path of `host` that is equal to `path` or a parent of it.
     pub fn find(&self, host: &str, path: &str) -> Result<&Route, NotFound> {
         if !self.known {
             return Err(NotFound::Unknown);
@@ -70,7 +70,7 @@ impl Table {
         routes.iter().find(|route| route.rest_of(path).is_some()).ok_or(NotFound::Path)
     }
 
-    /// Every endpoint that any path leads to.
+    /// Returns the endpoints of all paths.
     pub fn endpoints(&self) -> BTreeSet<SocketAddr> {
         let routes = self.hosts.values().flatten();
         let endpoints = routes.flat_map(|route| route.shares.leads()).filter_map(|leads| match leads {
@@ -80,26 +80,26 @@ impl Table {
         endpoints.flatten().collect()
     }
 
-    /// What the turns of all paths are kept by.
+    /// Returns the keys under which `Turns` keeps the positions of all paths.
     pub fn turns(&self) -> BTreeSet<Arc<str>> {
         self.hosts.values().flatten().flat_map(|route| route.shares.keys()).collect()
     }
 
-    /// Number of hosts and of paths.
+    /// Returns the number of hosts and of paths.
     pub fn size(&self) -> (usize, usize) {
         (self.hosts.len(), self.hosts.values().map(Vec::len).sum())
     }
 }
 
 impl Route {
-    /// What comes after the prefix, which ends where a segment ends: `/shop` has `/shop/x`, not
-    /// `/shopping`.
+    /// Returns the rest of `path` after the prefix, which must end at a segment boundary: `/shop` matches
+    /// `/shop/x`, not `/shopping`.
     fn rest_of<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(&self.prefix)?;
         (rest.is_empty() || rest.starts_with('/')).then_some(rest)
     }
 
-    /// The path that the endpoint is asked for, if it is another one. `path` is without the query.
+    /// Returns the rewritten path if it differs. `path` is without the query.
     pub fn rewritten(&self, path: &str) -> Option<String> {
         let (rewrite, rest) = (self.rewrite.as_ref()?, self.rest_of(path)?);
         let both = format!("{}{rest}", rewrite.trim_end_matches('/'));
@@ -107,7 +107,7 @@ impl Route {
     }
 }
 
-/// A host as it is compared: lower case, without a port, without the dot at its end.
+/// Normalizes a host for comparison: lower case, no port, no trailing dot.
 fn name(host: &str) -> Cow<'_, str> {
     let host = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
@@ -187,7 +187,7 @@ fn none_ready(said: &str, record: &ServiceRecord) -> String {
     }
 }
 
-/// Whether two catalogs give the same table: nothing that it is made of has changed.
+/// True if two catalogs yield the same table: none of its inputs has changed.
 pub fn same(a: &Catalog, b: &Catalog) -> bool {
     a.known_from == b.known_from && a.services.ptr_eq(&b.services) && a.routes.ptr_eq(&b.routes)
 }

@@ -1,9 +1,10 @@
-//! Which backend of a path gets a request: header rules first, then shares by weight. Pure, but for the lock of
-//! [`Turns`].
+//! Choice of a path's backend for a request: header rules first, then shares by weight. Pure, except for the lock
+//! of [`Turns`].
 //!
-//! Shares are exact over time: successive requests get the points of a golden ratio sequence (Weyl's), whose every
-//! stretch is spread evenly, so that of 10,000 requests each backend gets its share to within a few, through however
-//! many gateways. Points go on from table to table, so that a cluster that changes often is no advantage for the first.
+//! Shares are exact over time: successive requests get the points of a golden ratio sequence (Weyl's), every
+//! stretch of which is spread evenly, so that of 10,000 requests each backend gets its share to within a few,
+//! through any number of gateways. The sequence continues from table to table, so that frequent changes of the
+//! cluster do not favor the first backend.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -19,19 +20,19 @@ use sha2::{Digest as _, Sha256};
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Where a request can be led.
+/// Destination of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leads {
-    /// To one of these, sorted and never empty.
+    /// Endpoints to choose from, sorted and never empty.
     To(Arc<[SocketAddr]>),
     Function(NamespacedName),
     Nowhere(String),
 }
 
-/// The backends of a path.
+/// Backends of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shares {
-    /// Those with headers first, in the order of the manifest.
+    /// Groups with headers first, in the order of the manifest.
     groups: Vec<Group>,
     sticky: Option<Sticky>,
 }
@@ -40,11 +41,11 @@ pub struct Shares {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Group {
     headers: BTreeMap<String, String>,
-    /// What its points are kept by.
+    /// Key of the group in [`Turns`].
     key: Arc<str>,
-    /// Never empty.
+    /// Members; never empty.
     members: Vec<Member>,
-    /// All weights together.
+    /// Sum of all weights.
     total: u32,
 }
 
@@ -54,7 +55,7 @@ struct Member {
     leads: Leads,
 }
 
-/// A backend, before it is among others.
+/// A backend before grouping.
 #[derive(Debug, Clone)]
 pub struct Backend {
     pub weight: u32,
@@ -63,8 +64,8 @@ pub struct Backend {
 }
 
 impl Shares {
-    /// The shares of the path that `key` names. What leads nowhere leaves its share to the others with the same
-    /// headers.
+    /// Creates the shares of the path that `key` names. A backend that leads nowhere leaves its share to the others
+    /// with the same headers.
     pub fn new(key: &str, backends: Vec<Backend>, sticky: Option<Sticky>) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         for backend in backends {
@@ -90,7 +91,7 @@ impl Shares {
         Self { groups, sticky }
     }
 
-    /// Where a request with these headers goes. None: no backend takes such requests.
+    /// Returns the destination of a request with these headers; `None` if no backend takes it.
     pub fn pick(&self, headers: &HeaderMap, turns: &Turns) -> Option<&Leads> {
         let has = |(name, value): (&String, &String)| {
             headers.get_all(name.as_str()).iter().any(|sent| sent.as_bytes() == value.as_bytes())
@@ -104,7 +105,7 @@ impl Shares {
         group.at(point)
     }
 
-    /// The endpoints to which all requests go, whatever their headers. None: it depends, or they go elsewhere.
+    /// Returns the endpoints if they are the same for every request, whatever its headers; otherwise `None`.
     pub fn sole_endpoints(&self) -> Option<&Arc<[SocketAddr]>> {
         match &self.groups[..] {
             [group] if group.headers.is_empty() => match &group.members[..] {
@@ -115,12 +116,12 @@ impl Shares {
         }
     }
 
-    /// Everything that it may lead to.
+    /// Returns all possible destinations.
     pub fn leads(&self) -> impl Iterator<Item = &Leads> {
         self.groups.iter().flat_map(|group| group.members.iter().map(|member| &member.leads))
     }
 
-    /// What its points are kept by.
+    /// Returns the keys of the groups in [`Turns`].
     pub fn keys(&self) -> impl Iterator<Item = Arc<str>> {
         let many = self.groups.iter().filter(|group| group.members.len() > 1);
         many.map(|group| Arc::clone(&group.key))
@@ -128,7 +129,7 @@ impl Shares {
 }
 
 impl Group {
-    /// The member in whose share the point lies, of all from 0 to 2^64.
+    /// Returns the member whose share contains the point, of the range from 0 to 2^64.
     fn at(&self, point: u64) -> Option<&Leads> {
         let place = (u128::from(point) * u128::from(self.total)) >> 64;
         let mut end = 0;
@@ -140,7 +141,7 @@ impl Group {
     }
 }
 
-/// What a request is kept by, if it has that.
+/// Returns the request's sticky value, if any.
 fn value<'h>(sticky: &Sticky, headers: &'h HeaderMap) -> Option<&'h [u8]> {
     if let Some(name) = &sticky.header {
         return headers.get(name.as_str()).map(|value| value.as_bytes());
@@ -152,20 +153,20 @@ fn value<'h>(sticky: &Sticky, headers: &'h HeaderMap) -> Option<&'h [u8]> {
     found.map(str::as_bytes)
 }
 
-/// The same point for the same value, on every node.
+/// Maps a value to a point, the same on every node.
 fn point_of(value: &[u8]) -> u64 {
     let digest = Sha256::digest(value);
     digest.iter().take(8).fold(0, |point, byte| point << 8 | u64::from(*byte))
 }
 
-/// The point of the last request of each path, shared by all requests.
+/// Last point of each path, shared by all requests.
 #[derive(Debug, Clone, Default)]
 pub struct Turns(Arc<Mutex<HashMap<Arc<str>, u64>>>);
 
 impl Turns {
-    /// The next point. The first is anywhere, or many gateways with few requests each would favour one backend.
+    /// Returns the next point. The first is random, or many gateways with few requests each would favor one backend.
     fn next(&self, key: &Arc<str>) -> u64 {
-        // Each change is whole before anything can panic.
+        // Each change is complete before anything can panic.
         let mut points = lock(&self.0);
         let point = points.entry(Arc::clone(key)).or_insert_with(rand::random);
         *point = point.wrapping_add(GOLDEN);

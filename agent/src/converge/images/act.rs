@@ -1,17 +1,17 @@
-//! Removes images, never by force: what something needs after all stays.
+//! Removes images, never by force: an image that is needed after all stays.
 
 use super::ImagesLoop;
 use super::plan::{ImagesPlan, Removal};
 use crate::converge::image_book::BegunPulls;
 use crate::worlds::docker::DockerError;
 
-/// What became of a plan.
+/// Outcome of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Names of what was removed, and the bytes that it took.
+    /// Names of the removed images, and the bytes that they took.
     pub removed: Vec<(String, u64)>,
     pub failures: Vec<String>,
-    /// What is left in use is no failure of Docker, but of the disk.
+    /// True if the rest of the images is in use: a problem of the disk, not of Docker.
     pub too_little: bool,
 }
 

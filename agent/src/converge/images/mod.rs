@@ -29,7 +29,7 @@ pub use plan::Thresholds;
 
 use plan::{ImagesPlan, Observed};
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct ImagesDeps {
     pub node: String,
     pub docker: Arc<dyn Docker>,
@@ -39,14 +39,13 @@ pub struct ImagesDeps {
     pub events: EventRecorder,
 }
 
-/// The loop.
 pub struct ImagesLoop {
     deps: ImagesDeps,
     data_root: Option<PathBuf>,
 }
 
 impl ImagesLoop {
-    /// A loop that has not looked yet.
+    /// Creates a loop that has observed nothing yet.
     pub fn new(deps: ImagesDeps) -> Self {
         Self { deps, data_root: None }
     }

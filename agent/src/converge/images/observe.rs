@@ -1,4 +1,4 @@
-//! Sees Docker's disk, its images and who uses them.
+//! Observes Docker's disk, its images and the containers that use them.
 
 use schema::control::LoopError;
 
@@ -20,10 +20,10 @@ impl ImagesLoop {
             LoopError::new(format!("cannot find out how full the disk of {} is", root.display()), e)
         })?;
         let list = |e| LoopError::new("cannot list the images", e);
-        // Before the images: what these pulls brought is among them.
+        // Before the images: those of these pulls are then in the listing.
         let cut_off = self.deps.book.cut_off();
         let images = self.deps.docker.images().await.map_err(list)?;
-        // After the images: a container made in between counts.
+        // After the images: a container created in between counts.
         let in_use = self.deps.docker.images_in_use().await.map_err(list)?;
         Ok(Observed {
             thresholds: self.deps.thresholds,

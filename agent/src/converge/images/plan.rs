@@ -1,5 +1,5 @@
-//! Decides which images go when the disk is full: only such as Minik8s pulled, that no container
-//! uses and no pod wants, the longest unused first, until enough would be free.
+//! Decides which images to remove when the disk is full: only those that Minik8s pulled, no container uses and no
+//! pod wants, the longest unused first, until enough would be free.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,18 +12,18 @@ use crate::worlds::docker::StoredImage;
 use crate::worlds::docker::reference::ImageName;
 use crate::worlds::pause::IMAGE_REPOSITORY;
 
-/// An image is not removed before it was unused for this long, as in Kubernetes.
+/// Minimum time that an image must be unused before it is removed, as in Kubernetes.
 const AGE_MIN: SignedDuration = SignedDuration::from_mins(2);
 
-/// When images go, in percent of the disk.
+/// Thresholds for the removal of images, in percent of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// From here on images are removed; 100 is never.
+    /// Images are removed from here on; 100 means never.
     pub high_percent: u8,
     pub low_percent: u8,
 }
 
-/// What the loop saw.
+/// Observed state of the images loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub thresholds: Thresholds,
@@ -31,10 +31,10 @@ pub struct Observed {
     pub images: Vec<StoredImage>,
     /// Content ids of the images of all containers.
     pub in_use: BTreeSet<String>,
-    /// References of all pods that are wanted; none while that is not known.
+    /// References of all wanted pods; `None` while that is not known.
     pub wanted: Option<BTreeSet<String>>,
     pub pulled: PulledImages,
-    /// Pulls that were cut off, by an agent that ended for one.
+    /// Interrupted pulls, such as by an agent that ended.
     pub cut_off: BegunPulls,
 }
 
@@ -42,32 +42,32 @@ pub struct Observed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
     pub id: String,
-    /// What to remove in turn: its tags, or the id of an image without.
+    /// References to remove in turn: the tags, or the id of an untagged image.
     pub references: Vec<String>,
-    /// What it takes, layers shared with others included.
+    /// Size, including layers shared with others.
     pub size_bytes: u64,
 }
 
-/// Why an image of ours stays.
+/// Reason why an image pulled by Minik8s stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     InUse,
     Wanted,
     Young,
-    /// It carries a name that Minik8s did not give it.
+    /// Carries a name that Minik8s did not give it.
     NamedByOthers,
     Pause,
     /// Enough is free without it.
     NotNeeded,
 }
 
-/// Why there is something to remove, or not.
+/// Reason why there is something to remove, or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectReason {
     /// The threshold is 100.
     Off,
     Room,
-    /// It is not known yet what should run.
+    /// The wanted pods are not known yet.
     WantedUnknown,
     /// This many bytes should become free.
     Full(u64),
@@ -84,18 +84,18 @@ impl fmt::Display for CollectReason {
     }
 }
 
-/// What is to be done.
+/// Plan of the images loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImagesPlan {
     pub why: CollectReason,
     pub remove: Vec<Removal>,
-    /// Images of ours that stay, and why; only when the disk is full.
+    /// Images pulled by Minik8s that stay, with the reason; only when the disk is full.
     pub keep: Vec<(String, Keep)>,
     pub used: BTreeSet<String>,
     pub gone: BTreeSet<String>,
-    /// Content id and reference of images that pulls brought which were cut off: they are ours.
+    /// Content id and reference of images that came with interrupted pulls: they are ours.
     pub brought: Vec<(String, String)>,
-    /// All of `remove` gives less than it should.
+    /// True if everything in `remove` frees less than it should.
     pub too_little: bool,
 }
 
@@ -105,7 +105,7 @@ impl schema::control::Plan for ImagesPlan {
     }
 }
 
-/// Decides.
+/// Plans the removal of images.
 pub fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
     let here: BTreeSet<&str> = observed.images.iter().map(|image| image.id.as_str()).collect();
     let ours = observed.pulled.keys();
@@ -143,7 +143,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
     plan
 }
 
-/// What has a name that was being pulled and was not on the node before, under whatever name.
+/// Returns images with a name that was being pulled, which were not on the node before under any name.
 fn brought(observed: &Observed) -> Vec<(String, String)> {
     let found = observed.cut_off.iter().flat_map(|(reference, there)| {
         let wanted = ImageName::parse(reference);

@@ -1,5 +1,5 @@
-//! Carries the plan of the node's network out: bridge, rules, connections. A step that fails hinders
-//! no other.
+//! Carries out the plan of the node's network: bridge, tunnel, rules, connections. A failed step does not stop the
+//! others.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,12 +15,12 @@ use crate::packet_rules::saved::words;
 use crate::packet_rules::spellings::{Doubts, only_we_wrote};
 use crate::worlds::iptables::loud_steps;
 
-/// What became of a plan.
+/// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub done: Vec<String>,
     pub failed: Vec<String>,
-    /// What could not be done and is no reason to hurry.
+    /// Failures that do not call for an early retry.
     pub tolerated: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl NetworkLoop {
         outcome
     }
 
-    /// A tunnel that can't be made leaves the pods of this node as they are, and is logged once.
+    /// Carries out the tunnel's steps. A failure leaves the pods of this node as they are, and is logged once.
     async fn carry_out_tunnel(&mut self, plan: &NetworkPlan, outcome: &mut Outcome) {
         let mut failure = plan.tunnel_failure.clone();
         for step in &plan.tunnel {
@@ -104,10 +104,11 @@ impl NetworkLoop {
         }
     }
 
-    /// Publishes for which functions' pods the rules stand, whatever became of bridge and tunnel.
+    /// Changes the rules and publishes the functions' pods for which they are in place, regardless of bridge and
+    /// tunnel.
     async fn carry_out_rules(&mut self, observed: &Observed, plan: &NetworkPlan, outcome: &mut Outcome) {
         let functions = &observed.model.functions;
-        // Before the rules of pods that are gone go: another one may get the address while they do.
+        // Before rules of former pods are removed: another pod may get the address meanwhile.
         let still = self.deps.sandboxed.borrow().intersection(functions).copied().collect();
         publish(&self.deps.sandboxed, Arc::new(still));
         let index = observed.model.builds.as_ref().map(|builds| builds.index.clone());
@@ -121,7 +122,7 @@ impl NetworkLoop {
         }
     }
 
-    /// True if all rules are as the plan says.
+    /// Writes the rules; true if all are as planned.
     async fn change_rules(&mut self, observed: &Observed, plan: &NetworkPlan, outcome: &mut Outcome) -> bool {
         let changes: Vec<RuleChange> = plan.rules.iter().map(|(change, _)| change.clone()).collect();
         let what: Vec<String> = plan.rules.iter().map(|(change, why)| format!("{change} {why}")).collect();
@@ -129,7 +130,7 @@ impl NetworkLoop {
         let before = self.deps.iptables.generation().await;
         let result = self.deps.iptables.restore(&input).await;
         let failed = result.is_err();
-        // What is there now is read in the next look; of two tables one may be written.
+        // The next observation reads the rules again; with two tables, one may have been written.
         self.rules.forget();
         outcome.note(format!("rules ({})", what.join(", ")), result.map(|()| true));
         if failed {
@@ -144,7 +145,7 @@ impl NetworkLoop {
                 self.spellings.wrote(&chain, written, observed.saved.get(&chain), &mut doubts);
             }
         }
-        // What can't be read back is in doubt again after the next look.
+        // Rules that can't be read back are in doubt again after the next observation.
         if !doubts.is_empty()
             && only_we_wrote(before, loud_steps(&input), now)
             && let Some(saved) = self.rules.read_back(now).await

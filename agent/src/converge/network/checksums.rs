@@ -1,6 +1,7 @@
-//! Once the tunnel is there, tests whether TCP gets through it, with the first node that answers.
+//! Tests a new tunnel for TCP connectivity, with the first node that answers.
 //!
-//! Some network cards and hypervisors claim to compute checksums within a tunnel and do not: names and pings cross
+//! Some network cards and hypervisors claim to compute checksums within a tunnel and do not: DNS and ping work
+//! across nodes, but every connection hangs. The kernel then computes them instead.
 //! nodes, and every connection hangs. The kernel computes them then.
 
 use std::collections::BTreeMap;
@@ -11,20 +12,20 @@ use futures::stream::FuturesUnordered;
 
 use crate::worlds::netlink::{NetlinkError, Tunnels};
 
-/// Trials of one link while no node answers, 1.6 s each; then its checksums stay as they are. Where nodes start together, the
-/// first has its tunnel before another can answer.
+/// Trials of one link while no node answers, 1.6 s each; then its checksums stay as they are. When nodes start
+/// together, the first has its tunnel before another can answer.
 pub(super) const TRIALS_MAX: u8 = 5;
 
-/// What a trial showed.
+/// Result of a trial.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TrialResult {
     Sound,
-    /// It reaches this node only with the kernel's checksums, which stay on.
+    /// TCP reaches this node only with the kernel's checksums, which stay on.
     Computed(String),
     Silence,
 }
 
-/// With the card's checksums, with the kernel's, and with the card's again: a packet lost by chance costs no
+/// Tries the card's checksums, then the kernel's, then the card's again, so that a randomly lost packet costs no
 /// throughput.
 pub(super) async fn try_checksums(
     tunnels: &dyn Tunnels,

@@ -1,7 +1,8 @@
-//! The network loop: the bridge, the tunnel to the other nodes and the rules of this instance.
+//! The network loop: the bridge, the tunnel to the other nodes and the packet rules of this instance.
 //!
-//! Reads range, pods, the other nodes, links and rules; decides in `plan.rs` and `tunnel.rs`; writes bridge,
-//! tunnel and rules, and publishes for which functions' pods the rules stand. Plans nothing before range and pods are
+//! Reads range, pods, other nodes, links and rules; decides in `plan.rs` and `tunnel.rs`; writes bridge, tunnel and
+//! rules, and publishes the functions' pods for which rules are in place. Plans nothing before range and pods are
+//! known.
 //! known.
 
 use async_trait::async_trait;

@@ -1,4 +1,4 @@
-//! Reads what the network loop decides on: rules, bridge, links, and the pods of this node.
+//! Observes the inputs of the network loop: rules, bridge, links, and the pods of this node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -20,7 +20,7 @@ impl NetworkLoop {
         subnet: &Subnet,
         pods: &BTreeMap<String, PodNet>,
     ) -> Result<Observed, LoopError> {
-        // A tunnel that can't be looked at is no reason to leave bridge and rules alone.
+        // A tunnel that can't be inspected is no reason to neglect bridge and rules.
         let (tunnel, tunnel_failure) = match self.look_at_tunnel(subnet).await {
             Ok(tunnel) => (tunnel, None),
             Err(error) => (None, Some(error_chain(&error))),
@@ -35,14 +35,14 @@ impl NetworkLoop {
         };
         let bridge_is_whole = self.deps.netlink.bridge_is_whole(&bridge).await;
         let bridge_is_whole = bridge_is_whole.map_err(|e| LoopError::new("cannot look at the bridge", e))?;
-        // They stand among the rules of all services.
+        // Our rules are among those of all services, which are expensive to read.
         let saved = self.rules.read(false).await;
         let saved = saved.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
         let spellings = self.spellings.known();
         Ok(Observed { model, bridge, bridge_is_whole, tunnel, tunnel_failure, saved, spellings })
     }
 
-    /// Without an address of the node there is nowhere to send from.
+    /// Inspects the tunnel; `None` if the node has no address to send from.
     async fn look_at_tunnel(&mut self, subnet: &Subnet) -> Result<Option<TunnelSeen>, LoopError> {
         let failed = |error| LoopError::new("cannot look at the tunnel", error);
         let Some(local) = self.deps.address.v4().filter(|address| !address.is_loopback()) else {
@@ -76,7 +76,7 @@ impl NetworkLoop {
         }))
     }
 
-    /// Whether the tunnel is still to be tried; it is not where the kernel computes already.
+    /// True if the tunnel still needs a trial; false if the kernel already computes checksums.
     async fn is_untried(&mut self, tunnel: &str) -> Result<bool, NetlinkError> {
         if self.checksum_trials > 0 && !self.deps.tunnels.offload_is_on(tunnel).await? {
             self.checksum_trials = 0;
@@ -84,7 +84,7 @@ impl NetworkLoop {
         Ok(self.checksum_trials > 0)
     }
 
-    /// What builds may reach.
+    /// Returns the rules for builds.
     fn builds(&mut self, subnet: &Subnet) -> Option<BuildRules> {
         let index = self.deps.builds.wanted.borrow_and_update().clone()?;
         let catalog = self.deps.catalog.borrow_and_update().clone();
@@ -92,14 +92,15 @@ impl NetworkLoop {
         Some(BuildRules { services: subnet.service_cidr.trunc(), nodes, index: (*index).clone() })
     }
 
-    /// What functions may not reach. Other agents listen where this one does, at their nodes' addresses.
+    /// Returns the addresses that functions must not reach. Other agents listen on the same port as this one, at
+    /// their nodes' addresses.
     fn guarded(&mut self) -> BTreeSet<SocketAddrV4> {
         let control = self.deps.control.borrow_and_update().clone();
         let catalog = self.deps.catalog.borrow_and_update().clone();
         let nodes = catalog.peers.values().filter_map(|peer| peer.address).chain(catalog.own_address);
         let agents = nodes.map(|node| SocketAddrV4::new(node, self.settings.api_port));
         let all = agents.chain(control.etcd).chain(control.reconcilers);
-        // Of the node's own no pod reaches loopback, and of another network nobody does.
+        // Pods can't reach the node's loopback, and nobody reaches another machine's.
         all.filter(|at| !at.ip().is_loopback()).collect()
     }
 

@@ -1,5 +1,5 @@
-//! Decides how the node's network comes to what it should be: the bridge, our rules, UDP connections that lead
-//! to where a pod was. Looks at chains of others only for the place of our jumps.
+//! Plans the steps to the node's desired network: the bridge, our rules, removal of UDP connections to former pods.
+//! Inspects foreign chains only for the position of our jumps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -17,27 +17,27 @@ use crate::packet_rules::spellings::KnownSpellings;
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
 
-/// What the loop saw.
+/// Observed inputs of the loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub model: Model,
     pub bridge: Bridge,
     pub bridge_is_whole: bool,
-    /// The tunnel to the other nodes; none while the node has no address.
+    /// Tunnel to the other nodes; `None` while the node has no address.
     pub tunnel: Option<TunnelSeen>,
     pub tunnel_failure: Option<String>,
     pub saved: Arc<SavedRules>,
-    /// Rules that this iptables prints otherwise than they were written: by chain, what was written
-    /// and what it prints then.
+    /// Rules that this iptables prints differently from how they were written: by chain, the written and the
+    /// printed form.
     pub spellings: Arc<KnownSpellings<Vec<Words>>>,
 }
 
-/// What is to be done, in this order.
+/// Changes to make, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkPlan {
     pub bridge: Option<Bridge>,
     pub tunnel: Vec<TunnelStep>,
-    /// Why nothing is known of the tunnel: logged once, and no step is taken.
+    /// Reason why the tunnel could not be inspected: logged once, and no step is taken.
     pub tunnel_failure: Option<String>,
     pub vtep: Option<Vtep>,
     /// Changes of rules, all in one transaction per table.
@@ -51,7 +51,7 @@ impl schema::control::Plan for NetworkPlan {
     }
 }
 
-/// Decides.
+/// Plans from the observed state.
 pub fn plan(observed: &Observed) -> NetworkPlan {
     let mut plan = NetworkPlan {
         bridge: (!observed.bridge_is_whole).then(|| observed.bridge.clone()),
@@ -93,8 +93,8 @@ fn plan_jumps(observed: &Observed, changes: &mut Vec<(RuleChange, RuleReason)>) 
     }
 }
 
-/// UDP ports whose target is another than the rules in the kernel say. TCP is left alone: its
-/// connections end by themselves when the pod does.
+/// Returns the UDP ports whose target differs from the rules in the kernel. TCP is left alone: its connections end
+/// by themselves when the pod does.
 fn stale_udp(observed: &Observed) -> BTreeSet<StaleUdp> {
     let former = udp_targets(observed.saved.get(&observed.model.names.hostport));
     let wanted: BTreeMap<u16, SocketAddrV4> = observed
@@ -121,7 +121,7 @@ fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
     chain.into_iter().flatten().filter_map(target).collect()
 }
 
-/// Where each port leads. A port that two pods want stays with the first of them.
+/// Returns the target of each port. A port that two pods want stays with the first of them.
 pub fn first_of_each<'a>(
     wanted: impl Iterator<Item = (HostPort, Ipv4Addr, u16, &'a str)>,
 ) -> BTreeMap<HostPort, HostPortTarget> {

@@ -1,6 +1,5 @@
-//! From a model of the node's network to rules. Only chains of this instance are ever named, and the
-//! jumps to them. Rules are spelled as `iptables-save` prints them, so that what is there can be
-//! compared.
+//! Renders the model of the node's network as packet rules. Names only chains of this instance, and the jumps to
+//! them. Rules are spelled as `iptables-save` prints them, so that existing ones can be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -12,7 +11,7 @@ use schema::kinds::pod::Protocol;
 use crate::packet_rules::chain::{ChainRef, word_of};
 use crate::packet_rules::names::Names;
 
-/// Where a port of the node leads.
+/// Target of a port of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPortTarget {
     pub target: SocketAddrV4,
@@ -22,44 +21,44 @@ pub struct HostPortTarget {
 /// A port of the node.
 pub type HostPort = (Protocol, u16);
 
-/// All that the rules of a node follow from.
+/// Inputs of a node's rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
     pub names: Names,
     pub node_cidr: Ipv4Net,
     pub cluster_cidr: Ipv4Net,
-    /// `MASQUERADE` takes `--random-fully`: no two connections then race for one source port.
+    /// Set if `MASQUERADE` supports `--random-fully`, with which no two connections race for one source port.
     pub random_fully: bool,
-    /// Frames within the bridge meet the rules too.
+    /// Set if frames within the bridge pass through the rules too.
     pub bridged_frames: bool,
     pub host_ports: BTreeMap<HostPort, HostPortTarget>,
     pub tunnel_port: u16,
-    /// Who may send into the tunnel; none: it is not known yet.
+    /// Nodes that may send into the tunnel; `None` if not known yet.
     pub tunnel_senders: Option<BTreeSet<Ipv4Addr>>,
     pub dns: Ipv4Addr,
     pub gateway: Ipv4Addr,
-    /// Addresses of the pods here that are functions.
+    /// Addresses of local pods that run functions.
     pub functions: BTreeSet<Ipv4Addr>,
-    /// What they may not reach: etcd, the APIs of reconcilers and agents.
+    /// Addresses that functions must not reach: etcd, the APIs of reconcilers and agents.
     pub guarded: BTreeSet<SocketAddrV4>,
-    /// What builds may reach; none until one needs the network.
+    /// Destinations allowed for builds; `None` until a build needs the network.
     pub builds: Option<BuildRules>,
 }
 
-/// What the rules for builds follow from.
+/// Inputs of the rules for builds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildRules {
     pub services: Ipv4Net,
-    /// The other nodes: a build passes there for its node, and behind their ports are pods.
+    /// Other nodes: to them a build looks like its node, and behind their ports are pods.
     pub nodes: BTreeSet<Ipv4Addr>,
-    /// The package index, which may be a part of the cluster.
+    /// Package index, which may be part of the cluster.
     pub index: BTreeSet<SocketAddrV4>,
 }
 
-/// Where clouds give out a machine's credentials.
+/// Address at which clouds serve a machine's credentials.
 const METADATA: &str = "169.254.169.254/32";
 
-/// The rules of every chain of the model, each without `-A CHAIN`.
+/// Renders the rules of every chain of the model, each without `-A CHAIN`.
 pub fn rules(model: &Model) -> BTreeMap<ChainRef, Vec<String>> {
     let names = &model.names;
     let mut rules = BTreeMap::from([
@@ -68,7 +67,7 @@ pub fn rules(model: &Model) -> BTreeMap<ChainRef, Vec<String>> {
         (names.hostport.clone(), hostport_rules(&model.host_ports)),
         (names.postrouting.clone(), postrouting_rules(model)),
     ]);
-    // Without functions nothing leads to it.
+    // Without functions no rule leads to the chain.
     if !model.functions.is_empty() {
         rules.insert(names.sandbox.clone(), sandbox_rules(model));
     }
@@ -78,20 +77,20 @@ pub fn rules(model: &Model) -> BTreeMap<ChainRef, Vec<String>> {
     rules
 }
 
-/// A packet of a function's pod, wherever it goes.
+/// Renders a jump to the sandbox chain for the packets of each function's pod.
 fn to_sandbox(model: &Model) -> impl Iterator<Item = String> {
     let (bridge, sandbox) = (&model.names.bridge, &model.names.sandbox.chain);
     model.functions.iter().map(move |pod| format!("-s {pod}/32 -i {bridge} -j {sandbox}"))
 }
 
-/// What goes to this address and port.
+/// Matches packets to this address and port.
 fn to(at: &SocketAddrV4) -> String {
     format!("-d {}/32 -p tcp -m tcp --dport {}", at.ip(), at.port())
 }
 
-/// Builds run the code of packages and of those who push: they reach the world beyond the cluster, and of the cluster and this
-/// node its DNS and the package index alone. Before addresses are rewritten, so ports of nodes and services count as
-/// what they are.
+/// Renders the rules for builds. Builds run the code of packages and of anyone who pushes: they may reach the world
+/// outside the cluster, and of the cluster and this node only DNS and the package index. The rules apply before
+/// addresses are rewritten, so that they match the original ports of nodes and services.
 fn build_rules(model: &Model, builds: &BuildRules) -> Vec<String> {
     let mut rules = vec![format!("-d {METADATA} -j DROP")];
     rules.extend(model.guarded.iter().map(|at| format!("{} -j DROP", to(at))));
@@ -106,8 +105,9 @@ fn build_rules(model: &Model, builds: &BuildRules) -> Vec<String> {
     rules
 }
 
-/// Functions run code that others call: what governs the cluster is out of their reach, at the node itself at every
-/// of its addresses. Also for connections that stand, for these rules may come a moment after the pod.
+/// Renders the rules for functions. Functions run code on behalf of callers: the control plane is out of their
+/// reach, on the node itself at all of its addresses. Established connections are covered too, as these rules may
+/// appear a moment after the pod.
 fn sandbox_rules(model: &Model) -> Vec<String> {
     let mut rules = vec![format!("-d {METADATA} -j DROP")];
     rules.extend(model.guarded.iter().map(|at| format!("{} -j DROP", to(at))));
@@ -117,9 +117,9 @@ fn sandbox_rules(model: &Model) -> Vec<String> {
     rules
 }
 
-/// Docker sets the policy of FORWARD to DROP: pods need leave of their own. Answers come back by the
-/// same two rules. Who is outside the cluster and has a route to the pods calls functions through a gateway all the same,
-/// which asks who may: only pods, and nodes through the tunnel, reach the port itself.
+/// Renders the forwarding rules. Docker sets the policy of FORWARD to DROP, so pods need explicit rules; the same
+/// two let the replies through. Clients outside the cluster that have a route to the pods must still call functions
+/// through a gateway, which checks permission: only pods, and nodes through the tunnel, reach the port itself.
 fn forward_rules(model: &Model) -> Vec<String> {
     let Names { bridge, tunnel, .. } = &model.names;
     let port = format!("-p tcp -m tcp --dport {PORT}");
@@ -131,10 +131,11 @@ fn forward_rules(model: &Model) -> Vec<String> {
     rules
 }
 
-/// The bridge has `route_localnet`, which no pod may use towards the node's loopback. What comes out of the tunnel
-/// passes for a pod's, so only nodes may send into it; without other nodes the port may be another program's.
-/// Pods reach DNS and gateway whatever the policy of INPUT is. DNS refuses others at once: containers of other
-/// networks copy the machine's `resolv.conf`, in which this server may be the first.
+/// Renders the input rules. The bridge has `route_localnet`, which no pod may use to reach the node's loopback.
+/// Packets out of the tunnel count as a pod's, so only nodes may send into it; without other nodes the port may
+/// belong to another program. Pods reach DNS and gateway whatever the policy of INPUT. Other DNS clients are
+/// rejected immediately: containers of other networks copy the machine's `resolv.conf`, in which this server may be
+/// first.
 fn input_rules(model: &Model) -> Vec<String> {
     let (bridge, port) = (&model.names.bridge, model.tunnel_port);
     let loopback = "-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP";
@@ -176,27 +177,27 @@ fn postrouting_rules(model: &Model) -> Vec<String> {
     let (node, cluster, bridge) = (node_cidr.trunc(), cluster_cidr.trunc(), &names.bridge);
     let masquerade = if model.random_fully { "MASQUERADE --random-fully" } else { "MASQUERADE" };
     let mut rules = vec![
-        // Out of the cluster a pod speaks with the node's address; within it with its own.
+        // Outside the cluster a pod uses the node's address; within it its own.
         format!("-s {node} ! -d {cluster} ! -o {bridge} -j {masquerade}"),
-        // A connection to a node's port from the node's own loopback: the pod must be able to answer.
+        // A connection from the node's own loopback to a node's port: the pod must be able to reply.
         format!("-s 127.0.0.0/8 -o {bridge} -j {masquerade}"),
     ];
     let led = format!("-o {bridge} -m conntrack --ctstate DNAT -j {masquerade}");
     if model.bridged_frames {
-        // A pod that reaches itself through a node's port: it must not see its own address come from
-        // outside. Of services each endpoint's chain marks that.
+        // A pod that reaches itself through a node's port: its own address must not appear as the source of an
+        // incoming packet. For services, each endpoint's chain marks such packets.
         let own: BTreeSet<&Ipv4Addr> = model.host_ports.values().map(|to| to.target.ip()).collect();
         rules.extend(own.into_iter().map(|pod| format!("-s {pod}/32 -d {pod}/32 {led}")));
     } else {
-        // A pod that reaches a pod of its own node, or itself, through a service or a node's port: the
-        // answer must come back this way, which it does not where frames within the bridge pass no
-        // rules. Else the pod sees the client's own address.
+        // A pod that reaches a pod of its own node, or itself, through a service or a node's port: the reply must
+        // come back this way, which it does not when frames within the bridge bypass the rules. Otherwise the pod
+        // gets the client's own address.
         rules.push(format!("-s {node} {led}"));
     }
     rules
 }
 
-/// The bridge's address: the first of the node's range, with the range's length.
+/// Returns the bridge's address: the first of the node's range, with the range's prefix length.
 pub fn gateway_of(node_cidr: Ipv4Net) -> Ipv4Net {
     let first = Ipv4Addr::from(u32::from(node_cidr.network()) | 1);
     Ipv4Net::new(first, node_cidr.prefix_len()).expect("the length is another range's")

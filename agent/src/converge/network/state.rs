@@ -1,4 +1,4 @@
-//! What the network loop stands on, and what it keeps between runs.
+//! Dependencies of the network loop, and its state between runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::packet_rules::spellings::Spellings;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Netlink, Tunnels};
 
-/// Where agents' APIs listen by default.
+/// Default port of agents' APIs.
 const DEFAULT_API_PORT: u16 = 7071;
 
-/// What does not change while the loop runs.
+/// Settings that do not change while the loop runs.
 #[derive(Debug, Clone)]
 pub struct NetworkSettings {
     pub names: Names,
     pub pod_mtu: u32,
     pub vxlan: Vxlan,
-    /// Where the agents' APIs listen.
+    /// Port of the agents' APIs.
     pub api_port: u16,
-    /// The tunnel stands without other nodes too: systemd-resolved needs a link that is always up.
+    /// Set if the tunnel exists even without other nodes: systemd-resolved needs a link that is always up.
     pub tunnel_without_peers: bool,
 }
 
-/// What all nodes of a cluster have in common, and no two clusters on one machine.
+/// VXLAN numbers: the same on all nodes of a cluster, different for two clusters on one machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vxlan {
     pub vni: u32,
@@ -44,21 +44,21 @@ pub struct Vxlan {
 }
 
 impl Default for Vxlan {
-    /// The numbers of the kernel and of flannel.
+    /// Returns the defaults of the kernel and of flannel.
     fn default() -> Self {
         Self { vni: 1, port: 8472 }
     }
 }
 
 impl NetworkSettings {
-    /// The settings of an instance.
+    /// Returns the settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
         let (names, vxlan) = (Names::of(instance), Vxlan::default());
         Self { names, pod_mtu, vxlan, api_port: DEFAULT_API_PORT, tunnel_without_peers: false }
     }
 }
 
-/// What the loop reads and writes.
+/// Inputs and outputs of the loop.
 pub struct NetworkDeps {
     pub netlink: Arc<dyn Netlink>,
     pub tunnels: Arc<dyn Tunnels>,
@@ -68,28 +68,28 @@ pub struct NetworkDeps {
     pub catalog: watch::Receiver<Arc<Catalog>>,
     pub control: watch::Receiver<ControlPlane>,
     pub vtep: watch::Sender<Option<Vtep>>,
-    /// Functions' pods whose rules stand.
+    /// Functions' pods with rules in place.
     pub sandboxed: watch::Sender<SandboxedPods>,
     pub builds: BuildConfinement,
     pub address: NodeAddress,
-    /// Wakes whose jumps have to stand before ours.
+    /// Wakes the loop whose jumps must come before ours.
     pub rules_changed: Nudge,
 }
 
-/// The loop.
+/// Loop that manages the node's network.
 pub struct NetworkLoop {
     pub(super) settings: NetworkSettings,
     pub(super) deps: NetworkDeps,
-    /// Our chains and the kernel's.
+    /// Reader of our chains and the kernel's.
     pub(super) rules: RulesReader<SavedRules>,
-    /// Why the tunnel is not as it should be, as logged last.
+    /// Last logged reason why the tunnel is not as desired.
     pub(super) tunnel_failure: Option<String>,
     pub(super) checksum_trials: u8,
     pub(super) spellings: Spellings<Vec<Words>>,
 }
 
 impl NetworkLoop {
-    /// A loop that has seen nothing yet.
+    /// Creates a loop that has not observed anything yet.
     pub fn new(settings: NetworkSettings, deps: NetworkDeps) -> Self {
         let jumps = settings.names.jumps().into_iter().chain([settings.names.builds_jump()]);
         let bases: BTreeSet<ChainRef> = jumps.map(|jump| jump.base).collect();

@@ -1,5 +1,5 @@
-//! Decides what is on the tunnel to the other nodes: per node exactly one neighbour, one forwarding entry,
-//! one route. Pure.
+//! Plans the entries of the tunnel to the other nodes: per node exactly one neighbor, one forwarding entry, one
+//! route. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,42 +11,42 @@ use schema::records::Vtep;
 use crate::catalog::Peer;
 use crate::worlds::netlink::{Tunnel, TunnelEntry, parse_hardware_address};
 
-/// Nodes that a trial of the checksums asks at once: one answer is enough.
+/// Maximum number of nodes that a checksum trial contacts: one answer is enough.
 const ASKED_MAX: usize = 8;
 
-/// The tunnel, as it should be and as it is.
+/// Desired and observed state of the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunnelSeen {
-    /// As it should be.
+    /// Desired state.
     pub tunnel: Tunnel,
-    /// There is such a link, whole or not.
+    /// Set if the link exists, complete or not.
     pub is_there: bool,
     pub is_whole: bool,
-    /// Names of systemd-resolved hang on it, so it stands without other nodes too.
+    /// Set if systemd-resolved's names depend on the tunnel, so that it exists even without other nodes.
     pub is_always_wanted: bool,
     pub is_untried: bool,
     pub entries: BTreeSet<TunnelEntry>,
     pub own: Ipv4Net,
-    /// The other nodes; none: not known yet, and what is there stays.
+    /// Other nodes; `None` if not known yet, in which case existing entries stay.
     pub peers: Option<BTreeMap<String, Peer>>,
 }
 
 impl TunnelSeen {
-    /// Without other nodes there is nothing to send through it, and another instance may have its number and
-    /// port. While the other nodes are unknown, a link that is there stays.
+    /// True if the tunnel should exist. Without other nodes it has no use, and another instance may use its number
+    /// and port. While the other nodes are unknown, an existing link stays.
     fn is_wanted(&self) -> bool {
         self.is_always_wanted || self.peers.as_ref().map_or(self.is_there, |peers| !peers.is_empty())
     }
 
-    /// The end of the tunnel for the node's record. Other nodes need it before the link is there: the first
-    /// of them to appear is the reason to make it.
+    /// Returns the tunnel endpoint for the node's record. Other nodes need it before the link exists: the first of
+    /// them to appear is the reason to create it.
     pub fn vtep(&self) -> Vtep {
         let mac = self.tunnel.hardware_address().map(|byte| format!("{byte:02x}")).join(":");
         Vtep { address: self.tunnel.local, mac }
     }
 }
 
-/// One step, in the order in which they are taken.
+/// A step of the plan, in order of execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TunnelStep {
     Link(Tunnel),
@@ -74,7 +74,7 @@ impl fmt::Display for TunnelStep {
     }
 }
 
-/// The steps. Entries of a link that is made anew are set in the same run.
+/// Plans the steps. Entries of a recreated link are set in the same run.
 pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
     let mut steps = Vec::new();
     if !seen.is_wanted() {
@@ -88,7 +88,7 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
     let mut wanted = BTreeSet::new();
     let mut set = Vec::new();
     for (node, peer) in peers {
-        // Two nodes with one range, or one that has ours: the nodes controller is about to give one of them
+        // Two nodes with one range, or one with our range: the nodes controller is about to give one of them
         // another. Until then our own pods must not be looked for beyond the tunnel.
         let is_ours = peer.cidr.contains(&seen.own.network()) || seen.own.contains(&peer.cidr.network());
         let Some(entries) =
@@ -98,14 +98,14 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
         };
         for entry in entries {
             wanted.insert(entry);
-            // A link that is no tunnel of ours yet has nothing on it when it is made.
+            // A link that has yet to be created has no entries.
             if !seen.is_whole || !seen.entries.contains(&entry) {
                 set.push(TunnelStep::Set(entry, node.clone()));
             }
         }
     }
-    // The way first, then what finds it: no packet is sent to an address that can't be looked up. The
-    // other way round when they go. Before new ones, as an entry may have the key of a stale one.
+    // First the path, then the entry that refers to it: no packet is sent to an address that can't be resolved.
+    // Removal goes in reverse order, and before additions, as a new entry may have the key of a stale one.
     let stale: Vec<TunnelEntry> =
         seen.entries.iter().filter(|entry| !wanted.contains(entry)).copied().collect();
     let replaced = |entry: &TunnelEntry| wanted.iter().any(|other| other.has_key_of(entry));
@@ -120,17 +120,17 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
     steps
 }
 
-/// The nodes that a trial of the checksums can ask: those to which the tunnel has a route.
+/// Returns the nodes for a checksum trial: those to which the tunnel has a route.
 fn whom_to_ask(seen: &TunnelSeen) -> BTreeMap<SocketAddr, String> {
     let there = seen.peers.iter().flatten().filter(|(_, peer)| peer.absent_since.is_none());
     let route = |peer: &Peer| TunnelEntry::Route(peer.cidr.trunc(), peer.cidr.network());
     let reachable = there.filter(|(_, peer)| seen.entries.contains(&route(peer)));
-    // No TCP listens at the tunnel's own UDP port: a refusal is an answer, too.
+    // No TCP listens on the tunnel's own UDP port: a refusal is an answer too.
     let address = |peer: &Peer| (peer.cidr.network(), seen.tunnel.port).into();
     reachable.take(ASKED_MAX).map(|(node, peer)| (address(peer), node.clone())).collect()
 }
 
-/// Neighbour, forwarding entry, route: in this order. None for a hardware address that is none.
+/// Returns neighbor, forwarding entry and route, in this order; `None` if the hardware address is invalid.
 fn entries_of(peer: &Peer) -> Option<[TunnelEntry; 3]> {
     let hardware = parse_hardware_address(&peer.vtep.mac)?;
     let end: Ipv4Addr = peer.cidr.network();
@@ -141,7 +141,7 @@ fn entries_of(peer: &Peer) -> Option<[TunnelEntry; 3]> {
     ])
 }
 
-/// Where the other nodes' packets come from: only these may send into the tunnel.
+/// Returns the source addresses of the other nodes: only these may send into the tunnel.
 pub fn senders(peers: &BTreeMap<String, Peer>) -> BTreeSet<Ipv4Addr> {
     peers.values().map(|peer| peer.vtep.address).collect()
 }

@@ -9,13 +9,13 @@ use schema::store::{Guard, LeaseId, Op, StoreError, TxnOutcome};
 use super::plan::{Beat, NodePlan};
 use super::{HEARTBEAT_TTL, NodeLoop};
 
-/// What became of a plan.
+/// Outcome of a plan.
 #[derive(Debug)]
 pub struct Outcome {
     pub registered: bool,
-    /// The heartbeat lies on a new lease, and why.
+    /// Reason why the heartbeat is on a new lease, if it is.
     pub beat_anew: Option<String>,
-    /// Another process beats under this node's name.
+    /// True if another process sends heartbeats under this node's name.
     pub rival: bool,
     pub failure: Option<LoopError>,
 }
@@ -39,7 +39,7 @@ impl NodeLoop {
             }
         };
         if let Err(error) = beat {
-            // Another lease next time: whatever became of this one, the key must not vanish with it.
+            // Another lease next time: whatever happened to this one, the key must not vanish with it.
             self.lease = None;
             outcome.failure.get_or_insert(LoopError::new("cannot keep the heartbeat", error));
         }
@@ -60,7 +60,7 @@ impl NodeLoop {
 
     async fn keep_alive(&mut self, lease: LeaseId) -> Result<(), StoreError> {
         match self.deps.store.lease_keep_alive(lease).await {
-            // etcd was away for longer than the lease, or is another one: the key is gone with it.
+            // etcd was away for longer than the lease, or is another one: the key is gone with the lease.
             Err(StoreError::LeaseLost(_)) => self.beat_anew().await,
             other => other,
         }
@@ -72,7 +72,7 @@ impl NodeLoop {
             .map_err(|error| StoreError::Request { act: "the heartbeat", message: error.to_string() })?;
         let key = Key::Heartbeat(self.deps.node.clone()).to_string();
         let put = Op::Put { key, value: value.into(), lease: Some(lease) };
-        // No guard: this agent is alive, even if another beats under this name.
+        // No guard: this agent is alive, even if another sends heartbeats under this name.
         let _: TxnOutcome = self.deps.store.txn(vec![], vec![put]).await?;
         self.lease = Some(lease);
         Ok(())

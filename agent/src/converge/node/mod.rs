@@ -1,7 +1,7 @@
 //! The node loop: this node's record, and its heartbeat.
 //!
-//! Reads the machine and the node's own keys; decides in `plan.rs`; writes `nodes/<node>` when it
-//! changes and `heartbeats/<node>` on a lease. With etcd gone it tries again, and nothing else waits.
+//! Reads the machine and the node's own keys; decides in `plan.rs`; writes `nodes/<node>` when it changes and
+//! `heartbeats/<node>` on a lease. With etcd gone it retries, and nothing else waits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,44 +27,43 @@ use self::plan::{NodePlan, Observed};
 use crate::node_address::NodeAddress;
 use crate::worlds::host::{Machine, MachineFacts};
 
-/// How long a node counts as alive after its last sign.
+/// Time for which a node counts as alive after its last heartbeat.
 pub const HEARTBEAT_TTL: Duration = Duration::from_secs(15);
 
-/// Time between two signs: two may be lost.
+/// Interval between heartbeats: two may be lost.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct NodeDeps {
     pub node: String,
     pub listen: SocketAddr,
     pub functions_listen: SocketAddr,
     pub address: NodeAddress,
     pub age_recipient: Option<String>,
-    /// Of the cluster's identity, once it is here.
+    /// Recipient of the cluster's identity, once that is here.
     pub cluster_recipient: watch::Receiver<Option<String>>,
     pub store: SharedStore,
     pub machine: Arc<dyn Machine>,
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub vtep: watch::Receiver<Option<Vtep>>,
-    /// Etcd has the statuses of all pods that run here.
+    /// True once etcd has the statuses of all pods that run here.
     pub reported: watch::Receiver<bool>,
-    /// When this process begins to beat.
+    /// Time from which this process sends heartbeats.
     pub since: Timestamp,
 }
 
-/// The loop.
 pub struct NodeLoop {
     deps: NodeDeps,
     facts: Option<MachineFacts>,
     lease: Option<LeaseId>,
-    /// Since when it would register, but for the statuses of its pods.
+    /// Time since when the node would register, but for the statuses of its pods.
     unreported_since: Option<Instant>,
-    /// A rival is logged once, not every 5 s.
+    /// Set once a rival is logged, which would otherwise happen every 5 s.
     rival_logged: bool,
 }
 
 impl NodeLoop {
-    /// A loop that has not looked yet.
+    /// Creates a loop that has observed nothing yet.
     pub fn new(deps: NodeDeps) -> Self {
         Self { deps, facts: None, lease: None, unreported_since: None, rival_logged: false }
     }

@@ -1,4 +1,4 @@
-//! Reads what this node says of itself in etcd, and what the machine is.
+//! Reads this node's keys in etcd, and the machine's facts.
 
 use std::time::Duration;
 
@@ -15,15 +15,16 @@ use super::plan::Observed;
 use crate::node_address::api_url;
 use crate::worlds::host::MachineFacts;
 
-/// Longest wait for what the machine is. Docker is asked among others, and one that hangs must not
-/// cost the heartbeat.
+/// Maximum wait for the machine's facts. Docker is one of the sources, and must not cost the heartbeat when it hangs.
 const FACTS_MAX: Duration = Duration::from_secs(3);
 
-/// Longest wait for statuses of pods before this node registers. Their writer takes up to 10 s to find that etcd was lost.
+/// Maximum wait for statuses of pods before this node registers. Their writer takes up to 10 s to find that etcd
+/// was lost.
 const REPORTED_MAX: Duration = Duration::from_secs(15);
 
 impl NodeLoop {
-    /// A node that registers in an etcd that was lost gets pods from then on: what runs here must be there first.
+    /// True while the node must not register yet: in an etcd that was lost it then gets pods, so those that run
+    /// here must be reported first.
     fn waits_for_reports(&mut self) -> bool {
         let since = *self.unreported_since.get_or_insert_with(Instant::now);
         !*self.deps.reported.borrow() && since.elapsed() < REPORTED_MAX
@@ -51,7 +52,7 @@ impl NodeLoop {
             pod_cidr: self.deps.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             vtep: self.deps.vtep.borrow().clone(),
             record: record.as_ref().map(versioned),
-            // A heartbeat that can't be read is written anew, as one that is not there.
+            // A heartbeat that can't be read is written again, like a missing one.
             heartbeat: heartbeat.and_then(|pair| decode::<Heartbeat>(&pair.value).ok()),
             lease: self.lease,
             since: self.deps.since,

@@ -1,7 +1,7 @@
-//! Decides what this node says of itself: its record, and that it is alive.
+//! Decides on this node's record and its heartbeat.
 //!
-//! Reads what the machine is and what etcd holds; writes nothing. The record is written only when
-//! something in it changes; only the heartbeat hangs on the lease.
+//! Reads the machine's facts and the contents of etcd; writes nothing. The record is written only when something in
+//! it changes; only the heartbeat is attached to the lease.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use schema::store::{Guard, LeaseId};
 
 use crate::worlds::host::MachineFacts;
 
-/// Most pods of a node, as in Kubernetes.
+/// Maximum number of pods on a node, as in Kubernetes.
 pub const MAX_PODS: u32 = 110;
 
-/// What the loop saw.
+/// Observed state of the node loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub node: String,
@@ -28,38 +28,38 @@ pub struct Observed {
     pub cluster_recipient: Option<String>,
     pub pod_cidr: Option<Ipv4Net>,
     pub vtep: Option<Vtep>,
-    /// The record in etcd; the error's text if it can't be read.
+    /// The record in etcd; the error's text and the revision if it can't be read.
     pub record: Option<Result<Versioned<NodeRecord>, (String, i64)>>,
     pub heartbeat: Option<Heartbeat>,
     pub lease: Option<LeaseId>,
     pub since: Timestamp,
 }
 
-/// What to do for the heartbeat.
+/// Action for the heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beat {
     KeepAlive(LeaseId),
     Anew(String),
 }
 
-/// What is to be done.
+/// Plan of the node loop.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodePlan {
-    /// The record to write, and on which condition; none if it is right.
+    /// The record to write, with its condition; `None` if it is up to date.
     pub record: Option<(NodeRecord, Guard)>,
     pub beat: Beat,
-    /// Another process beats under this node's name since then.
+    /// Time since when another process sends heartbeats under this node's name.
     pub rival_since: Option<Timestamp>,
 }
 
 impl schema::control::Plan for NodePlan {
     fn is_empty(&self) -> bool {
-        // A node that is alive has always something to say.
+        // A node that is alive always has a heartbeat to send.
         false
     }
 }
 
-/// Decides.
+/// Plans the record and the heartbeat.
 pub fn plan(observed: &Observed, now: Timestamp) -> NodePlan {
     let rival = observed.heartbeat.as_ref().filter(|beat| beat.since != observed.since);
     NodePlan {
@@ -70,7 +70,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> NodePlan {
             (Some(_), Some(_)) if rival.is_some() => Beat::Anew("another agent uses this name".to_owned()),
             (Some(lease), Some(_)) => Beat::KeepAlive(lease),
         },
-        // Before the first lease it is this node's former agent, whose lease runs out.
+        // Before the first lease it is this node's former agent, whose lease expires.
         rival_since: rival.filter(|_| observed.lease.is_some()).map(|beat| beat.since),
     }
 }
@@ -95,7 +95,7 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         Some(Ok(there)) => Some(&there.value),
         _ => None,
     };
-    // Docker may be restarting, an address may be gone for a moment: what was known stands.
+    // Docker may be restarting, an address may be gone for a moment: the former values stay.
     if let Some(former) = former {
         if facts.versions.docker.is_empty() {
             facts.versions.docker.clone_from(&former.versions.docker);
@@ -123,7 +123,7 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         cluster_recipient: observed.cluster_recipient.clone(),
         registered_at,
         pod_cidr: observed.pod_cidr,
-        // A tunnel that is not looked at yet, or broken for a moment, is where it was.
+        // A tunnel that is not observed yet, or broken for a moment, is where it was.
         vtep: observed.vtep.clone().or_else(|| former.and_then(|record| record.vtep.clone())),
     }
 }

@@ -1,5 +1,5 @@
-//! Carries a plan out: first the name files of all pods, which the loop waits for, then one task per pod and per pull,
-//! none of which it waits for.
+//! Carries out a plan: first the name files of all pods, which the loop waits for, then one task per pod and per
+//! pull, none of which it waits for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::task_reports::{Retry, TaskReport};
 use super::worker::{PodFailure, PodId, Worker};
 use crate::desired::Desired;
 
-/// Why pods can't be made whose name files could not be written.
+/// Failures of pods that can't be created because their name files could not be written.
 pub type Unwritten = BTreeMap<Uid, PodFailure>;
 
-/// Writes the name files of all pods of which containers are about to be made, together: one disk task for each pod
-/// would spread the starts of many, and with them the writes of their statuses.
+/// Writes the name files of all pods whose containers are about to be created, together: one disk task per pod
+/// would spread the starts of many pods, and with them the writes of their statuses.
 pub async fn write_name_files(plan: &mut PodsPlan) -> Unwritten {
     let name_files = |(uid, decision): (&Uid, &mut Decision)| match &mut decision.task {
         Some(Task::Up(up)) => Some((uid.clone(), up.name_files.take()?)),
@@ -38,11 +38,11 @@ pub async fn write_name_files(plan: &mut PodsPlan) -> Unwritten {
         };
         wanted.into_iter().filter_map(failed).collect()
     };
-    // There is no answer only when the runtime ends. A container without its files is refused by the engine.
+    // There is no result only when the runtime shuts down. The engine rejects a container without its files.
     tokio::task::spawn_blocking(write).await.unwrap_or_default()
 }
 
-/// Begins everything in the plan.
+/// Starts everything in the plan.
 pub fn begin(
     worker: &Worker,
     supervisor: &mut Supervisor,
@@ -88,7 +88,7 @@ pub fn begin(
     }
 }
 
-/// What waits longer than a moment is an event; the recorder holds repetitions back.
+/// Records an event for everything that waits longer than a moment; the recorder suppresses repetitions.
 fn record_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
     for waiting in decision.waiting.values() {
         let reason = match waiting.reason.as_str() {
@@ -121,10 +121,10 @@ fn spawn(
         (down.stop.iter().map(|target| target.id.clone()).collect(), CancellationToken::new());
     let up = matches!(task, Task::Up(_));
     let busy = Busy { pod: id.pod.clone(), up, address, ports, stops, cancel: cancel.clone() };
-    // Calls that block keep it too: they go on when the task is cut off.
+    // Blocking calls keep it too: they continue after the task is canceled.
     let in_flight = Arc::new(supervisor.begin_task(id.uid.clone(), busy));
     supervisor.spawn(async move {
-        // Every call of a task may be its last: the next plan finds out what is there.
+        // Any call of a task may be its last: the next plan starts from the resulting state.
         let work = async {
             let done = match (unwritten, task) {
                 (Some(failure), _) => Err(failure),
@@ -148,7 +148,7 @@ fn spawn(
 
 fn kills(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, decision: &mut Decision) {
     for kill in std::mem::take(&mut decision.kills) {
-        // At once: the next plan may come before the task has its turn.
+        // Registered immediately: the next plan may come before the task gets its turn.
         let Some(in_flight) = supervisor.begin_kill(&kill.target.id) else { continue };
         let (worker, id) = (worker.clone(), id.clone());
         supervisor.spawn(async move { worker.kill(&id, &kill, in_flight).await });
@@ -157,7 +157,7 @@ fn kills(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, decision: &mu
 
 fn pulls(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, wanted: (&Decision, &Desired)) {
     let (decision, desired) = wanted;
-    // Only pods that are wanted get pulls.
+    // Only wanted pods get pulls.
     let Some(binding) = desired.pods.get(&id.pod) else { return };
     for pull in &decision.pulls {
         let cancel = CancellationToken::new();

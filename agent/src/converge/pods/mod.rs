@@ -1,7 +1,7 @@
-//! The pods loop: makes this node's containers what its bindings say.
+//! The pods loop: converges this node's containers to its bindings.
 //!
 //! Reads Docker, links, folders and [`Desired`]; `plan.rs` decides for the whole node; each pod has its own task,
-//! so that no slow pull or stop holds another pod up; writes `status/<node>/pods/…`.
+//! so that a slow pull or stop holds up no other pod; writes `status/<node>/pods/…`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -76,21 +76,20 @@ use self::status::statuses::{LAST_WORDS, LastWords, last_reported};
 use self::supervisor::Supervisor;
 use self::worker::Worker;
 
-/// Pods being made at once: more do not go faster on Docker, and hold each other up.
+/// Maximum number of pods created concurrently: more are not faster on Docker, and hold each other up.
 const CREATIONS: usize = 4;
 
-/// Containers being stopped at once: a stop is waiting for the most part, up to its grace period, and
-/// no pod with a long one may hold the others up. More than two for each pod of a full node.
+/// Maximum number of containers stopped concurrently: a stop mostly waits, up to its grace period, and a pod with a
+/// long one must not hold up the others. More than two for each pod of a full node.
 const STOPS: usize = 256;
 
-/// The pause image.
 #[derive(Clone)]
 pub struct PauseImage {
     pub reference: String,
     pub archive: PauseArchive,
 }
 
-/// What the loop works with.
+/// Dependencies of the loop.
 pub struct PodsDeps {
     pub node: String,
     pub address: NodeAddress,
@@ -110,26 +109,26 @@ pub struct PodsDeps {
     pub pod_table: watch::Sender<PodTable>,
     pub credentials: Arc<dyn Credentials>,
     pub images: Arc<ImageBook>,
-    /// Where images of functions come from.
+    /// Source of function images.
     pub peers: Arc<dyn ImageSource>,
     pub files: Arc<PodFiles>,
-    /// Services, for who may still lead clients to a pod that goes.
+    /// Services, to find out who may still route clients to a leaving pod.
     pub catalog: watch::Receiver<Arc<Catalog>>,
-    /// Newest revision of etcd that this node's rules follow.
+    /// Newest revision of etcd that this node's rules reflect.
     pub programmed: watch::Receiver<i64>,
-    /// Functions' pods whose rules stand.
+    /// Function pods whose rules are in place.
     pub sandboxed: watch::Receiver<SandboxedPods>,
 }
 
-/// A task beside the loop, by name: without it the loop would go on blind or mute.
+/// A named task that runs next to the loop: without it the loop would run without input or without reports.
 pub type Helper = (&'static str, BoxFuture<'static, ()>);
 
-/// The loop. Dropping it cuts its tasks off; the next one goes on from what is there.
+/// The loop. Dropping it aborts its tasks; the next one continues from the existing state.
 pub struct PodsLoop {
     node: Arc<NodeFacts>,
     desired: Arc<Mutex<DesiredStore>>,
     snapshot: SnapshotReader,
-    /// What the run under way was planned on.
+    /// Snapshot that the current run was planned on.
     planned_on: Snapshot,
     nudge: Nudge,
     looker: Looker,
@@ -141,7 +140,7 @@ pub struct PodsLoop {
     book: HealthBook,
     probes: watch::Sender<Arc<Targets>>,
     pod_table: watch::Sender<PodTable>,
-    /// Functions' pods that this run begins to make, or found being made.
+    /// Function pods that this run starts to create, or found being created.
     starting: BTreeMap<Uid, PodNet>,
     statuses: watch::Sender<Statuses>,
     images: Arc<ImageBook>,
@@ -168,8 +167,8 @@ impl PodsDeps {
 }
 
 impl PodsLoop {
-    /// A loop, and its helpers, which end when it is dropped: probes and the writers of what it reports. Reads the
-    /// disk.
+    /// Creates the loop and its helpers, which end when it is dropped: probes and the writers of its reports. Reads
+    /// the disk.
     pub fn new(deps: PodsDeps) -> Result<(Self, Vec<Helper>), DiskError> {
         let desired = DesiredStore::open(&deps.state_dir, &deps.node)?;
         let shutdown = CancellationToken::new();
@@ -230,17 +229,17 @@ impl PodsLoop {
         Ok((pods, helpers))
     }
 
-    /// Its row with what wakes it: etcd, the moment at which it does without etcd, its containers.
+    /// Adds the loop's wake-up sources to its row: etcd, the moment from which it does without etcd, its containers.
     pub fn wake(&self, row: Row) -> Row {
         self.looker.wake(row.wake_on(self.snapshot.clone()).wake_by(wake::at_grace))
     }
 
-    /// The newest statuses, as they are, or will be, in etcd.
+    /// Returns the newest statuses, as they are, or will be, in etcd.
     pub fn statuses(&self) -> watch::Receiver<Statuses> {
         self.statuses.subscribe()
     }
 
-    /// Keeps how pods ended before anything of them is taken away: without the file nothing is.
+    /// Saves how pods ended before anything of them is removed: without the file nothing is removed.
     async fn keep_ends(&mut self, plan: &mut PodsPlan) {
         for (uid, status) in std::mem::take(&mut plan.ends) {
             let Err(error) = self.finished.keep(&self.node, status).await else { continue };
@@ -254,8 +253,8 @@ impl PodsLoop {
         lock(&self.desired)
     }
 
-    /// What is desired is on the disk before it is acted on. Where the disk does not take it the former state
-    /// stands, and the next run plans on that: false then.
+    /// Saves the desired state before it is acted on. If the disk rejects it the former state stays in force;
+    /// returns false then, unless the current run was planned on the former state.
     async fn save_desired(&self) -> bool {
         let snapshot = self.planned_on.clone();
         if self.desired().is_taken(&snapshot) {
@@ -270,7 +269,7 @@ impl PodsLoop {
                 tracing::error!(%error, "could not save the desired state; keeping the former one");
                 false
             }
-            // It fails only when the runtime ends: then nothing is done.
+            // Fails only when the runtime shuts down: do nothing then.
             Err(_) => return false,
         };
         if saved == planned_on_former {
@@ -284,7 +283,7 @@ impl PodsLoop {
 impl Loop for PodsLoop {
     type Observed = Observed;
     type Plan = PodsPlan;
-    /// None: nothing was done.
+    /// `None` if nothing was done.
     type Outcome = Option<PodsPlan>;
 
     fn name(&self) -> &'static str {
@@ -296,7 +295,7 @@ impl Loop for PodsLoop {
         if !self.snapshot.current().synced && left > Duration::ZERO {
             return Ok(Observation::NotReady("waiting for etcd's first list".to_owned()));
         }
-        // Before the listing: a task that ends after this nudges, and is looked at then.
+        // Before the listing: a task that ends after this nudges the loop, and the next run handles it.
         let mut work = self.supervisor.take_reports().clone();
         let folders = {
             let node = Arc::clone(&self.node);
@@ -308,7 +307,7 @@ impl Loop for PodsLoop {
         self.planned_on.clone_from(&snapshot);
         let (links, folders, pods) = futures::join!(netlink.list_pod_links(), folders, self.looker.look());
         let mut pods = pods?;
-        // After the listing: the end of what is not in it is known.
+        // After the listing: the exits of containers missing from it are known by now.
         work.ends.clone_from(&self.supervisor.take_reports().ends);
         let (snapshot, kept) = (self.snapshot.current(), self.book.kept());
         let finished = self.finished.look(&self.node, &desired, &snapshot).await;
@@ -323,13 +322,13 @@ impl Loop for PodsLoop {
         let listeners = match sandbox::allocate::about_to_be_given(&desired, &pods) {
             None => BTreeMap::new(),
             Some(named) => self.netlink.listeners(&named).await.unwrap_or_else(|error| {
-                // Better a port too many than no pod at all.
+                // A port too many is better than no pod at all.
                 tracing::warn!(%error, "cannot list the ports that the node itself uses");
                 BTreeMap::new()
             }),
         };
         let mut dns = self.dns.borrow().clone();
-        // The first range of a node comes here before the name server has heard of it.
+        // A node's first range arrives here before the name server learns of it.
         dns.server = dns.server.or(desired.subnet.as_ref().map(|subnet| dns_address(subnet.service_cidr)));
         let draining = self.drains.look(&pods, &desired, &snapshot, Timestamp::now()).await;
         Ok(Observation::Ready(Observed {
@@ -386,12 +385,12 @@ impl Loop for PodsLoop {
         self.last_words.keep(&mut statuses, &self.statuses.borrow(), &snapshot, &self.node.node);
         let last_words = report::has_last_words(&statuses, &observed).then_some(LAST_WORDS);
         publish(&self.statuses, statuses);
-        // No decision: what is reported now is taken back then, which nothing else wakes the loop for.
+        // No decision: the current report is withdrawn then, and nothing else wakes the loop for that.
         Ok(last_words.map_or(Next::Interval, Next::After))
     }
 }
 
-/// The images of all pods that are wanted; none when it is not known which these are.
+/// Returns the images of all wanted pods; `None` if the wanted pods are not known.
 fn wanted_images(desired: &Desired) -> Option<BTreeSet<String>> {
     if !desired.is_settled() || !desired.unreadable.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Sees the node: one Docker listing, inspect only where it says more than is known, links, folders.
+//! Observes the containers of the node: one Docker listing, and inspect only where it adds to what is known.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,60 +22,61 @@ use crate::worlds::docker::{
     ContainerDetails, Docker, DockerError, EngineState, ListedContainer, LogOptions,
 };
 
-/// Inspects under way at once.
+/// Maximum number of concurrent inspects.
 const INSPECTS: usize = 8;
 
-/// A listing may take a fifth of the time at most: with many containers, many nudges become one.
+/// Pause after a listing, as a multiple of its duration. A listing may take at most a fifth of the time: with many
+/// containers, many nudges become one.
 const LISTING_SHARE: u32 = 4;
 
-/// Longest pause between two listings for that reason.
+/// Maximum pause between two listings for that reason.
 const LISTING_PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How long a container that can't be inspected is left alone; doubled with each failure, up to the most.
-/// An inspect that hangs costs its time limit, and the whole node waits for it.
+/// Time for which a container that can't be inspected is left alone; doubles with each failure, up to the maximum.
+/// An inspect that hangs costs its timeout, and the whole node waits for it.
 const INSPECT_AGAIN: Duration = Duration::from_secs(10);
 
 const INSPECT_AGAIN_MAX: Duration = Duration::from_secs(300);
 
-/// Lines that are kept of what a failed container wrote, characters of them, and how long they are waited for.
+/// Number of lines kept of a failed container's output, of characters in them, and the maximum wait for them.
 const LINES: u64 = 5;
 const CHARS_MAX: usize = 500;
 const LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Looks at the containers, and remembers what can't change without an event.
+/// Lists containers, and remembers everything that can't change without an event.
 pub struct Looker {
     docker: Arc<dyn Docker>,
     instance: String,
     stale: Stale,
     known: BTreeMap<String, (EngineState, ContainerDetails)>,
-    /// What containers wrote last that failed.
+    /// Last output of containers that failed.
     wrote: BTreeMap<String, String>,
-    /// Containers that could not be inspected: how often in a row, and when it is tried again.
+    /// Containers that could not be inspected: number of consecutive failures, and time of the next attempt.
     failing: BTreeMap<String, (u32, Instant)>,
     digests: BTreeMap<(String, String), String>,
     next_listing: Option<Instant>,
 }
 
 impl Looker {
-    /// A fresh one.
+    /// Creates an observer with nothing remembered.
     pub fn new(docker: Arc<dyn Docker>, instance: String) -> Self {
         let (stale, known, wrote) = (Stale::default(), BTreeMap::new(), BTreeMap::new());
         let (failing, digests) = (BTreeMap::new(), BTreeMap::new());
         Self { docker, instance, stale, known, wrote, failing, digests, next_listing: None }
     }
 
-    /// A row with what wakes it: events of these containers, after which it looks at them anew.
+    /// Adds the wake-up source to a row: events of these containers, which are inspected again afterwards.
     pub(super) fn wake(&self, row: Row) -> Row {
         let (docker, instance, stale) = (Arc::clone(&self.docker), self.instance.clone(), self.stale.clone());
         row.wake_by(|nudge| wake::on_docker(docker, instance, stale, nudge))
     }
 
-    /// All containers of the instance, by pod uid.
+    /// Returns all containers of the instance, by pod uid.
     pub async fn look(&mut self) -> Result<BTreeMap<Uid, PodFacts>, LoopError> {
         if let Some(at) = self.next_listing.take() {
             tokio::time::sleep_until(at).await;
         }
-        // Before the listing: what happens after it makes the next one look again.
+        // Before the listing: an event after it makes the next run inspect again.
         let stale = std::mem::take(&mut *lock(&self.stale));
         if stale.all {
             self.known.clear();
@@ -92,7 +93,7 @@ impl Looker {
         Ok(self.group(&rows))
     }
 
-    /// Finds the repo digests of images not seen before. What Docker does not say keeps its content id.
+    /// Finds the repo digests of new images. An image unknown to Docker keeps its content id.
     async fn name_images(&mut self, rows: &[ListedContainer]) {
         let key = |row: &ListedContainer| (row.image_id.clone(), row.image.clone());
         let here: BTreeSet<_> = rows.iter().map(key).collect();
@@ -102,10 +103,10 @@ impl Looker {
             if known || id.is_empty() {
                 continue;
             }
-            // An image gone from under its container says nothing; an engine away is asked again.
+            // An image deleted from under its container has no digests; an unavailable engine is asked again later.
             let Ok(facts) = self.docker.image(&id).await else { continue };
             let digests = facts.map(|facts| facts.repo_digests).unwrap_or_default();
-            // The listing says the content id where the name has moved on to another image.
+            // The listing shows the content id when the name has moved to another image.
             let moved = || digests.first().map(String::as_str).filter(|_| reference.starts_with("sha256:"));
             let name = repo_digest(&reference, &digests).or_else(moved).unwrap_or(&id).to_owned();
             self.digests.insert((id, reference), name);
@@ -146,17 +147,17 @@ impl Looker {
             }
             let failures = self.failing.remove(&id).map_or(0, |(failures, _)| failures);
             match details {
-                // Made containers are looked at again each time: a failed start shows only there.
+                // Created containers are inspected again each time: a failed start shows only there.
                 Ok(details) if state == EngineState::Created => {
                     self.known.insert(id, (EngineState::Removing, details));
                 }
                 Ok(details) => {
                     self.known.insert(id, (state, details));
                 }
-                // Gone since the listing: its event nudges.
+                // Removed since the listing: its event nudges.
                 Err(DockerError::NotFound { .. }) => {}
                 Err(error @ DockerError::Unreachable { .. }) => return Err(error),
-                // One that can't be inspected hinders no other.
+                // A container that can't be inspected holds up no other.
                 Err(error) => {
                     tracing::warn!(container = id, %error, "could not inspect a container");
                     let wait = (INSPECT_AGAIN * 2_u32.pow(failures.min(5))).min(INSPECT_AGAIN_MAX);
@@ -180,7 +181,7 @@ impl Looker {
             if let (State::Exited(end), Some(wrote)) = (&mut container.state, self.wrote.get(&row.id)) {
                 end.wrote.clone_from(wrote);
             }
-            // How it ended, and whether it was ever started, is not known: it must not pass for a success.
+            // Its outcome, and whether it ever started, is unknown: it must not pass for a success.
             if details.is_none() && !container.is_running() && container.state != State::Dead {
                 container.state = State::Removing;
             }
@@ -203,14 +204,14 @@ impl Looker {
     }
 }
 
-/// It ended with an error, and not by a signal to stop it.
+/// True if it ended with an error, and not by a signal to stop it.
 fn failed_by_itself(details: &ContainerDetails) -> bool {
     const STOPPED: [i64; 2] = [128 + 9, 128 + 15];
     let has_run = details.pid == 0 && details.started_at.is_some() && details.finished_at.is_some();
     has_run && details.exit_code != 0 && !STOPPED.contains(&details.exit_code)
 }
 
-/// The end of what a container wrote, its lines in one; empty if that can't be read.
+/// Returns the last lines of a container's output, joined into one; empty if they can't be read.
 async fn last_lines(docker: &dyn Docker, id: &str) -> String {
     let mut bytes = Vec::new();
     let read = async {
@@ -230,8 +231,8 @@ async fn last_lines(docker: &dyn Docker, id: &str) -> String {
     all
 }
 
-/// The row, with the end that the details know first: Docker reports an end before its listing shows it (seen
-/// with 20.10), and the next look may be long after.
+/// Returns the row, with an end that the details know first: Docker reports an end before its listing shows it
+/// (seen with 20.10), and the next run may be long after.
 fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -> Cow<'a, ListedContainer> {
     let ended = details.is_some_and(|details| {
         details.pid == 0 && details.finished_at.is_some() && details.finished_at >= details.started_at
@@ -244,8 +245,8 @@ fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -
     }
 }
 
-/// Writes to each container what its probes said last: `kept` by this agent or the one before, or else
-/// what `reported` says of its pod: the status in etcd.
+/// Sets each container's health to its last probe results: those `kept` by this agent or the former one, or else
+/// those `reported` for its pod, the status in etcd.
 pub fn fill_health(
     pods: &mut BTreeMap<Uid, PodFacts>,
     kept: &HealthOf,
@@ -261,7 +262,7 @@ pub fn fill_health(
                 && let Some(reported) = &mut reported
             {
                 let known = statuses.get_or_insert_with(&mut *reported);
-                // Of this very run: what was reported before it, between creation and start for one, says nothing.
+                // Only for this very run: a report from before it, such as between creation and start, says nothing.
                 let this_run = |status: &&ContainerStatus| match (&status.state, &container.state) {
                     (ContainerState::Running(reported), State::Running { started_at }) => {
                         status.container_id == container.id && reported.started_at == *started_at
@@ -279,7 +280,7 @@ pub fn fill_health(
     }
 }
 
-/// Writes to each container that runs what its failing probe said last.
+/// Sets the last message of the failing probe for each running container.
 pub fn fill_failing(pods: &mut BTreeMap<Uid, PodFacts>, failing: &FailingOf) {
     for container in pods.values_mut().flat_map(|facts| facts.containers.values_mut()).flatten() {
         container.failing = failing.get(&container.id).filter(|_| container.is_running()).cloned();

@@ -1,5 +1,5 @@
-//! What to do about every pod of the node, and why. Pure: containers, desired pods and time in, one
-//! [`PodsPlan`] out, with every name, address, port and attempt in it.
+//! Decides on every pod of the node, with a reason. Pure: containers, desired pods and time in, one [`PodsPlan`]
+//! out, with every name, address, port and attempt in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,20 +27,20 @@ use crate::converge::names;
 use crate::desired::KnownFrom;
 use crate::worlds::netlink::host_link_name;
 
-/// A pause container that lived shorter is made anew only when this has passed since its start.
+/// Minimum life of a pause container: one that lived shorter is recreated only this long after its start.
 const PAUSE_LIFE_MIN: SignedDuration = SignedDuration::from_secs(5);
 
-/// When to look again whether a host port is free.
+/// Interval between checks for a host port that is in use.
 const PORT_AGAIN: SignedDuration = SignedDuration::from_secs(2);
 
-/// Digests of the files that pods name, wanted ones and those that are there.
+/// Returns the digests of the files that pods name, both wanted and existing pods.
 fn named_files(observed: &Observed) -> BTreeSet<String> {
     let wanted = observed.desired.pods.values().flat_map(|binding| binding.pod.files.values());
     let present = observed.pods.values().flat_map(|facts| &facts.pauses).flat_map(|pause| &pause.files);
     wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
 }
 
-/// Decides for the whole node.
+/// Plans the whole node.
 pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let mut plan = PodsPlan::default();
     if observed.desired.known_from == KnownFrom::Unknown {
@@ -60,7 +60,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let mut pool = Pool::of(observed);
     for (uid, binding) in &wanted {
         let mut decision = plan_wanted(observed, binding, &mut pool, now);
-        // Whatever task is under way: neither waits for it.
+        // Regardless of any task in progress: neither waits for it.
         if let Some(facts) = observed.pods.get(*uid) {
             plan.probes.extend(probe::render::targets(&observed.node, binding, facts));
             needs::kills(&observed.work, &binding.pod.spec, facts, now, &mut decision);
@@ -78,7 +78,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     plan
 }
 
-/// How a pod ended for good, unless that is kept already.
+/// Returns the final status of a pod that ended for good, unless it is saved already.
 fn end(
     observed: &Observed,
     binding: &Binding,
@@ -92,16 +92,16 @@ fn end(
     }
     let seen = wanted::WantedPod { node: &observed.node, binding, facts, decision };
     let former = last(&observed.last_reported, &decision.pod, uid);
-    // Something of it may have to be stopped before it has ended.
+    // Some of its containers may have to be stopped before it has ended.
     Some(wanted::wanted(seen, former, now)).filter(is_end)
 }
 
-/// The pod of these containers, or a name to show for containers without one.
+/// Returns the pod of these containers, or a display name for containers without one.
 fn reference(uid: &str, facts: &PodFacts) -> NamespacedName {
     facts.pod.clone().unwrap_or_else(|| NamespacedName::new("", uid))
 }
 
-/// Pods that are there and not wanted, with their leftovers on disk.
+/// Plans existing pods that are not wanted, and their leftovers on disk.
 fn plan_unwanted(
     observed: &Observed,
     wanted: &BTreeMap<&str, &Binding>,
@@ -141,8 +141,8 @@ fn plan_unwanted(
     }
 }
 
-/// Why a pod that is not among the wanted ones stays all the same. A pod of its name
-/// with another uid takes its place.
+/// Returns the reason why a pod that is not among the wanted ones stays anyway. A pod of its name with another uid
+/// replaces it.
 fn kept(observed: &Observed, pod: &NamespacedName) -> Option<DecisionReason> {
     let desired = &observed.desired;
     if desired.unreadable.contains_key(pod) {
@@ -154,13 +154,13 @@ fn kept(observed: &Observed, pod: &NamespacedName) -> Option<DecisionReason> {
     }
 }
 
-/// Looks again soon: the other nodes' progress wakes no loop.
+/// Checks again soon: the other nodes' progress wakes no loop.
 fn draining(pod: NamespacedName, drain: &Drain, now: Timestamp) -> Decision {
     let soon = now.checked_add(DRAIN_CHECK).unwrap_or(now);
     Decision { next_at: Some(soon.min(drain.until())), ..Decision::idle(pod, DecisionReason::Draining) }
 }
 
-/// Takes away what is not wanted, unless that failed a moment ago.
+/// Takes an unwanted pod down, unless that failed a moment ago.
 fn take_down(observed: &Observed, uid: &str, pod: NamespacedName, down: Down, now: Timestamp) -> Decision {
     let mut decision = Decision::idle(pod, DecisionReason::NotDesired);
     match observed.work.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
@@ -170,7 +170,7 @@ fn take_down(observed: &Observed, uid: &str, pod: NamespacedName, down: Down, no
     decision
 }
 
-/// Everything of a pod, in the order in which it goes.
+/// Returns everything of a pod, in the order of its removal.
 fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
     let grace = facts.all().map(|c| c.grace).max().unwrap_or_default();
     Down {
@@ -180,7 +180,7 @@ fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
         link: Some(host_link_name(&observed.node.instance, uid)),
         unmount: false,
         folder: true,
-        // All of it is to go: what stays behind is trouble of the pod.
+        // Everything must go: a leftover is trouble of the pod.
         obsolete: Vec::new(),
     }
 }
@@ -210,7 +210,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     }
     let needs = needs::needs(&observed.work, facts, &binding.pod.spec, now);
     if observed.finished.contains_key(uid) {
-        // Whatever is left of its containers.
+        // Regardless of any containers left.
         return wind_up(Look { observed, binding, facts, needs: &needs, now });
     }
     match facts.live_pause() {
@@ -219,7 +219,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     }
 }
 
-/// A task is at it: its containers wait meanwhile for what they waited for.
+/// Decides on a pod with a task in progress: its containers keep waiting for the same things.
 fn in_flight(
     observed: &Observed,
     binding: &Binding,
@@ -236,7 +236,7 @@ fn in_flight(
     decision
 }
 
-/// One pod that is wanted.
+/// A wanted pod with the input for its decision.
 #[derive(Clone, Copy)]
 struct Look<'a> {
     observed: &'a Observed,
@@ -246,7 +246,7 @@ struct Look<'a> {
     now: Timestamp,
 }
 
-/// The pod has its namespaces: make and start what is missing in them.
+/// Plans a pod that has its namespaces: creates and starts everything that is missing in them.
 fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
     let Look { observed, binding, facts, needs, now } = look;
     let pod = &binding.pod;
@@ -292,7 +292,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
     decision
 }
 
-/// The pod has no namespaces: everything of it that still runs ends, and it is made anew.
+/// Plans a pod without namespaces: everything of it that still runs is stopped, and it is built again.
 fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     let Look { observed, binding, facts, needs, now } = look;
     let pod = &binding.pod;
@@ -316,7 +316,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         return all_wait(decision, binding, facts, "ContainerCreating", &message);
     }
     let former = facts.pauses.last();
-    // A pod that does not get everything holds nothing but what it held before.
+    // A pod that does not get everything holds only what it held before.
     let before = pool.clone();
     pool.release(former.and_then(|p| p.address).map(|a| a.addr()), former.map_or(&[], |p| &p.ports));
     let address = match allocate(observed, binding, former, pool) {
@@ -328,10 +328,10 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
             return all_wait(decision, binding, facts, "ContainerCreating", &message);
         }
     };
-    // Its own containers may listen still: they are stopped first.
+    // Its own containers may still listen: they are stopped first.
     let listens = pod.spec.host_network && !down.stop.is_empty();
     let of = (&decision.pod, &*pod.spec);
-    // Of a pause container that somebody removed only what was reported of it is left.
+    // If somebody removed the pause container, only its last report is left.
     let reported = last(&observed.last_reported, &decision.pod, &binding.pod.uid);
     let reported = reported.map_or(&[][..], |status| &status.host_ports);
     let ports = match pool.ports(of, former.map_or(reported, |p| &p.ports), listens) {
@@ -366,23 +366,23 @@ fn name_files(at: Placement<'_>, steps: &[ContainerStep]) -> Option<NameFiles> {
     if steps.is_empty() { None } else { NameFiles::of(at) }
 }
 
-/// When a pod may be made anew whose pause container ended: one that ends as soon as it starts must
-/// not be made in a loop.
+/// Returns the time from which a pod whose pause container ended may be built again: one that ends as soon as it
+/// starts must not be recreated in a loop.
 fn rebuilt_at(facts: &PodFacts, now: Timestamp) -> Option<Timestamp> {
     let State::Exited(end) = &facts.pauses.last()?.state else { return None };
-    // A start in the future is a clock set back: it says nothing.
+    // A start in the future means that the clock was set back: it says nothing.
     let started_at = end.started_at.filter(|at| *at <= now)?;
     started_at.checked_add(PAUSE_LIFE_MIN).ok()
 }
 
-/// All containers ended for good: what holds the namespaces goes with its link, so that address and
-/// host ports are free, as Kubernetes stops such a sandbox. Decrypted secrets and volumes in memory go,
-/// too. The ended containers stay for their logs.
+/// Plans a pod whose containers all ended for good: the pause container goes with its link, so that address and
+/// host ports are free, as Kubernetes stops such a sandbox. Decrypted secrets and volumes in memory go too. The
+/// ended containers stay for their logs.
 fn wind_up(look: Look<'_>) -> Decision {
     let Look { observed, binding, facts, needs, now } = look;
     let pauses = facts.pauses.iter().filter(|p| p.state != State::Removing);
     let down = Down {
-        // What joined an older pause container ends with it; the policy starts nothing again.
+        // Containers that joined an older pause container end with it; the policy restarts none.
         stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
         remove: needs.remove_first.iter().copied().chain(pauses).map(Target::from).collect(),
         grace: grace(binding),
@@ -404,7 +404,7 @@ fn grace(binding: &Binding) -> Duration {
     Duration::from_secs(u64::from(binding.pod.spec.termination_grace_period_seconds))
 }
 
-/// Pause containers that hold nothing any more go first: their name is needed.
+/// Removes dead pause containers first: their name is needed.
 fn with_dead_pauses(mut down: Down, facts: &PodFacts, live: Option<&Container>) -> Down {
     let dead = facts.pauses.iter().filter(|p| live.is_none_or(|live| live.id != p.id));
     down.remove.extend(dead.map(Target::from));
@@ -437,8 +437,8 @@ fn link_step(observed: &Observed, binding: &Binding, address: Option<Ipv4Net>) -
     })
 }
 
-/// The link of a pod that runs is not there, or its outer end is not as it should be, or this agent
-/// has not seen its inner end yet.
+/// True if the link of a running pod is missing, its host end is not as it should be, or this agent has not checked
+/// its inner end yet.
 fn link_is_off(observed: &Observed, uid: &str) -> bool {
     let Some(links) = &observed.links else { return false };
     let bridge = names::bridge_name(&observed.node.instance);
@@ -446,8 +446,8 @@ fn link_is_off(observed: &Observed, uid: &str) -> bool {
     !observed.work.linked.contains(uid) || !end.is_some_and(|end| end.is_whole(&bridge, observed.node.mtu))
 }
 
-/// All containers but those that ended for good wait for this: what failed last, also while it is tried again, or
-/// the decision's reason.
+/// Lets all containers wait except those that ended for good. The reason is the last failure, even while it is
+/// being retried, or the decision's.
 fn all_wait(
     mut decision: Decision,
     binding: &Binding,
@@ -464,7 +464,7 @@ fn all_wait(
     decision
 }
 
-/// Host ends that belong to no pod that is wanted, there, or under way.
+/// Returns host ends whose pod is neither wanted nor present nor has a task in progress.
 fn stray_links(observed: &Observed, wanted: &BTreeMap<&str, &Binding>) -> Vec<String> {
     // With an unreadable binding the owner of a link is unknown.
     let Some(links) = &observed.links else { return Vec::new() };

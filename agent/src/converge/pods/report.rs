@@ -1,4 +1,4 @@
-//! Folds what was seen and decided into `status/<node>/pods/…`, for pods that are wanted or still there.
+//! Folds observations and decisions into `status/<node>/pods/…`, for pods that are wanted or still exist.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::converge;
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::desired::KnownFrom;
 
-/// Some status is the last word on a pod of which nothing is left: after it the key goes.
+/// True if some status is the final report on a pod of which nothing is left: its key is removed next.
 pub fn has_last_words(statuses: &Statuses, observed: &Observed) -> bool {
     let is_gone = |uid: &str| !observed.pods.contains_key(uid) && !observed.work.busy.contains_key(uid);
     statuses.pods.values().any(|status| status.is_terminating() && is_gone(&status.uid))
 }
 
-/// The statuses after this run; `own` are those after the run before, if this agent made it.
+/// Returns the statuses after this run; `own` are those after the previous run, if this agent made it.
 pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp) -> Statuses {
     let node = &observed.node;
     let nothing = PodFacts::default();
@@ -37,7 +37,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
             |why: &DecisionReason| matches!(why, DecisionReason::Unreadable | DecisionReason::Unsettled);
         let stays = plan.pods.get(uid).is_none_or(|d| stays(&d.why));
         if observed.desired.known_from == KnownFrom::Unknown || stays {
-            // Nothing is known of it, so nothing new is said of it.
+            // Nothing is known about the pod, so nothing new is reported.
             if let Some(status) = last(pod, uid) {
                 statuses.pods.insert(pod.clone(), Arc::new(status.clone()));
             }
@@ -55,7 +55,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
             statuses.pods.insert(busy.pod.clone(), Arc::new(status));
         }
     }
-    // Gone before its end was reported: that is its last word, once.
+    // Gone before its end was reported: that becomes its final report, once.
     let desired = &observed.desired;
     let is_known = desired.known_from != KnownFrom::Unknown && desired.is_settled();
     for (pod, former) in own.pods.iter().filter(|(_, former)| is_known && !is_end(former)) {
@@ -70,7 +70,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
         let uid = &binding.pod.uid;
         let Some(decision) = plan.pods.get(uid) else { continue };
         if let Some(end) = observed.finished.get(uid) {
-            // Whatever has become of its containers since.
+            // Whatever happened to its containers since.
             statuses.pods.insert(pod.clone(), Arc::clone(end));
             continue;
         }
@@ -91,7 +91,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
     statuses
 }
 
-/// Functions' pods that are about to run: their rules are written while their containers are made.
+/// Returns the function pods that are about to run: their rules are written while their containers are created.
 pub fn starting(observed: &Observed, plan: &PodsPlan) -> BTreeMap<Uid, PodNet> {
     let functions = observed.desired.pods.values().map(|binding| &binding.pod);
     let functions = functions.filter(|pod| pod.owner.kind == Kind::Function);
@@ -108,7 +108,7 @@ pub fn starting(observed: &Observed, plan: &PodsPlan) -> BTreeMap<Uid, PodNet> {
     starting.collect()
 }
 
-/// Publishes which pods run or are about to, for the network loop; wakes it only if that changed.
+/// Publishes the pods that run or are about to, for the network loop; wakes it only if they changed.
 pub fn publish(
     pods: &BTreeMap<Uid, PodFacts>,
     starting: BTreeMap<Uid, PodNet>,

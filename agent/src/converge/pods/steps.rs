@@ -1,4 +1,4 @@
-//! The plan of the pods loop: per pod one task at most, and the reason, also for doing nothing.
+//! The plan of the pods loop: at most one task per pod, and a reason, even for doing nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,19 +20,19 @@ use super::sandbox::port_taken::PortTaken;
 use super::volume::spec::VolumePrep;
 use crate::worlds::docker::NewContainer;
 
-/// What the loop does next.
+/// Plan of the pods loop.
 #[derive(Debug, Clone, Default)]
 pub struct PodsPlan {
     pub pods: BTreeMap<Uid, Decision>,
-    /// How pods end for good whose end is not kept yet: on the disk before their task begins.
+    /// Final statuses of pods that ended for good and are not saved yet: on disk before their task begins.
     pub ends: BTreeMap<Uid, PodStatus>,
-    /// Containers to be asked by their probes from now on, all of the node.
+    /// Containers of the whole node to probe from now on.
     pub probes: Targets,
     pub remove_links: Vec<String>,
     pub last_address: Option<Ipv4Addr>,
-    /// Pulls for containers that are not wanted any more.
+    /// Pulls for containers that are no longer wanted.
     pub cancel_pulls: Vec<Slot>,
-    /// Content is to be removed, but for that of these digests, which pods name.
+    /// Set if unused content must be removed: the digests to keep, because pods name them.
     pub sweep: Option<BTreeSet<String>>,
 }
 
@@ -53,24 +53,24 @@ impl schema::control::Plan for PodsPlan {
     }
 }
 
-/// What is done about one pod, and why.
+/// Decision on one pod, and its reason.
 #[derive(Debug, Clone)]
 pub struct Decision {
     pub pod: NamespacedName,
     pub why: DecisionReason,
     pub task: Option<Task>,
-    /// Containers that failed a probe, each stopped for itself: none holds up the task.
+    /// Containers that failed a probe, each stopped separately: none holds up the task.
     pub kills: Vec<Kill>,
     pub pulls: Vec<Pull>,
     pub waiting: BTreeMap<String, WaitingState>,
     pub next_at: Option<Timestamp>,
     pub cancel: bool,
-    /// What should have ended and does not, in words.
+    /// Description of something that should have ended and has not.
     pub stuck: Option<String>,
 }
 
 impl Decision {
-    /// Nothing to do.
+    /// Creates a decision to do nothing.
     pub fn idle(pod: NamespacedName, why: DecisionReason) -> Self {
         Self {
             pod,
@@ -86,7 +86,7 @@ impl Decision {
     }
 }
 
-/// Why a pod gets this decision.
+/// Reason for a decision on a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecisionReason {
     UpToDate,
@@ -94,7 +94,7 @@ pub enum DecisionReason {
     Containers,
     PauseGone,
     PauseEndedEarly,
-    /// Its link is missing, not whole, or not looked at yet by this agent.
+    /// The link is missing, incomplete, or not checked yet by this agent.
     LinkOff,
     Unhealthy,
     Waits,
@@ -103,9 +103,9 @@ pub enum DecisionReason {
     Draining,
     FormerPod,
     DesiredUnknown,
-    /// etcd may not hold all that the node should run; nothing is taken down for being absent.
+    /// etcd may not hold everything that the node should run; nothing is taken down for being absent.
     Unsettled,
-    /// Its binding can't be read; what runs of it stays as it is.
+    /// The binding can't be read; its running containers stay as they are.
     Unreadable,
     InFlight,
     NoSubnet,
@@ -150,30 +150,30 @@ pub enum Task {
     Down(Down),
 }
 
-/// Make and start what is missing: first `down`, then the pause container and volumes, the link, the
+/// Creates and starts everything that is missing: first `down`, then the pause container and volumes, the link, the
 /// containers, and last the removal of `obsolete`.
 #[derive(Debug, Clone)]
 pub struct Up {
     pub down: Down,
     pub pause: PauseStep,
-    /// Address of the pod, none on the host's network.
+    /// Pod address; `None` on the host's network.
     pub address: Option<Ipv4Net>,
     pub ports: Vec<HostPortStatus>,
-    /// Its link; the process id is filled in when the pause container runs.
+    /// Link of the pod; the process id is filled in when the pause container runs.
     pub link: Option<LinkStep>,
     pub pod: Arc<PodInstance>,
-    /// Written before the task begins; none on the host's network, or without containers to start.
+    /// Written before the task begins; `None` on the host's network, or without containers to start.
     pub name_files: Option<NameFiles>,
     pub volumes: Vec<VolumePrep>,
     pub containers: Vec<ContainerStep>,
     pub obsolete: Vec<Target>,
 }
 
-/// What to do about the pause container.
+/// Step for the pause container.
 #[derive(Debug, Clone)]
 pub enum PauseStep {
     Create(Box<NewContainer>),
-    /// It was made: start it.
+    /// Created already: start it.
     Start(String),
     Runs(String),
 }
@@ -188,56 +188,57 @@ pub struct LinkStep {
     pub mtu: u32,
 }
 
-/// One container to make or start.
+/// A container to create or start.
 #[derive(Debug, Clone)]
 pub struct ContainerStep {
     pub container: String,
     pub attempt: u32,
-    /// Its image was pulled for this very start.
+    /// True if the image was pulled for this very start.
     pub image_pulled: bool,
     pub act: ContainerAct,
 }
 
-/// Make and start, or only start.
+/// Create and start, or only start.
 #[derive(Debug, Clone)]
 pub enum ContainerAct {
     Create(Box<Rendered>),
     Start(String),
 }
 
-/// Fetch an image for one container.
+/// A pull of an image for one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
     pub container: String,
-    /// For the start of this number.
+    /// Number of the start that needs the image.
     pub attempt: u32,
     pub image: String,
     pub policy: PullPolicy,
 }
 
-/// Stop a container that failed a probe.
+/// A stop of a container that failed a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kill {
     pub target: Target,
-    /// Between SIGTERM and SIGKILL, its hook included.
+    /// Time from SIGTERM to SIGKILL, including the hook.
     pub grace: Duration,
     pub message: String,
 }
 
-/// Take away: stop all of `stop` side by side, then remove all of `remove`, then the rest, `obsolete` last.
+/// Takes containers down: stops all of `stop` concurrently, then removes all of `remove`, then the rest, `obsolete`
+/// last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Down {
     pub stop: Vec<Target>,
     pub grace: Duration,
     /// Containers to remove, pause containers last.
     pub remove: Vec<Target>,
-    /// Host's end of the link.
+    /// Host end of the link.
     pub link: Option<String>,
-    /// Also what is mounted in the pod's folder, secrets among it; files on disk stay.
+    /// True to unmount everything in the pod's folder, including secrets; files on disk stay.
     pub unmount: bool,
-    /// Also the pod's folder: volumes, mounts.
+    /// True to remove the pod's folder: volumes, mounts.
     pub folder: bool,
-    /// Dead starts: one that can't be removed holds up nothing, and is tried again for itself.
+    /// Dead starts: one that can't be removed holds up nothing, and is retried separately.
     pub obsolete: Vec<Target>,
 }
 
@@ -249,7 +250,7 @@ pub struct Target {
     /// Name in the pod.
     pub container: String,
     pub attempt: u32,
-    /// What is done before it is stopped, or why its label can't be read.
+    /// The preStop hook, or the reason why its label can't be read.
     pub hook: Option<Result<Action, String>>,
 }
 

@@ -1,5 +1,5 @@
-//! The one owner of the tasks on pods, of what is known of them, and of what went wrong lately. All of it is
-//! gone with the agent: the next plan follows from what Docker shows.
+//! Owns the tasks on pods, their reports and their recent failures. None of it outlives the agent: the next plan
+//! follows from Docker's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -13,33 +13,33 @@ use tokio_util::sync::CancellationToken;
 use super::facts::{Busy, Pulling, Slot, Trouble, Uid, Work};
 use super::task_reports::{InFlight, Reporter, Retry, TaskReport, WorkId};
 
-/// Owns the tasks; dropping it cuts them off.
+/// Owns the tasks; dropping it aborts them.
 pub struct Supervisor {
     work: Work,
     /// Docker ids of containers whose preStop hook is done.
     hooked: BTreeSet<String>,
-    /// Stops for failed probes that are under way: whether the hook is done.
+    /// Stops in progress after failed probes, by Docker id; true once the preStop hook is done.
     kills: BTreeMap<String, watch::Receiver<bool>>,
-    /// One for each pod, pull and stop under way at most, and the removals of links and unused files.
+    /// At most one task per pod, pull and stop in progress, plus removals of links and unused files.
     tasks: JoinSet<()>,
     reports: mpsc::UnboundedReceiver<TaskReport>,
     reporter: Reporter,
 }
 
 impl Supervisor {
-    /// One without tasks; what they say wakes the loop.
+    /// Creates a supervisor without tasks; their reports wake the loop.
     pub fn new(nudge: Nudge) -> Self {
         let (reporter, reports) = Reporter::new(nudge);
         let (work, tasks) = (Work::default(), JoinSet::new());
         Self { work, hooked: BTreeSet::new(), kills: BTreeMap::new(), tasks, reports, reporter }
     }
 
-    /// For tasks.
+    /// Returns a reporter for a task.
     pub fn reporter(&self) -> Reporter {
         self.reporter.clone()
     }
 
-    /// Takes in what tasks have said until now.
+    /// Applies the reports that tasks have sent so far.
     pub fn take_reports(&mut self) -> &Work {
         while let Ok(report) = self.reports.try_recv() {
             self.take(report);
@@ -48,7 +48,7 @@ impl Supervisor {
         &self.work
     }
 
-    /// Begins the task of a pod, which stops these containers.
+    /// Registers the task of a pod, with the containers that it stops.
     pub fn begin_task(&mut self, uid: Uid, busy: Busy) -> InFlight {
         let hooked = busy.stops.iter().filter(|id| self.hooked.contains(*id)).cloned().collect();
         let kill = |id: &String| Some((id.clone(), self.kills.get(id)?.clone()));
@@ -57,13 +57,13 @@ impl Supervisor {
         InFlight::new(self.reporter(), WorkId::Task(uid), hooked, kills)
     }
 
-    /// Begins a pull.
+    /// Registers a pull.
     pub fn begin_pull(&mut self, slot: Slot, cancel: CancellationToken) -> InFlight {
         self.work.pulling.insert(slot.clone(), Pulling { progress: String::new(), cancel });
         InFlight::new(self.reporter(), WorkId::Pull(slot), BTreeSet::new(), BTreeMap::new())
     }
 
-    /// Begins the stop of a container that failed a probe, unless it is being stopped already.
+    /// Registers the stop of a container that failed a probe; `None` if it is being stopped already.
     pub fn begin_kill(&mut self, id: &str) -> Option<InFlight> {
         if self.work.is_stopping(id) {
             return None;
@@ -75,24 +75,24 @@ impl Supervisor {
         Some(kill)
     }
 
-    /// Runs a task.
+    /// Spawns a task, aborted when the supervisor is dropped.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
-    /// Remembers the address given out last.
+    /// Remembers the address allocated last.
     pub fn set_last_address(&mut self, address: Option<Ipv4Addr>) {
         self.work.last_address = address;
     }
 
-    /// Forgets containers that are no more.
+    /// Forgets all containers except those in `keep`.
     pub fn forget_containers_but(&mut self, keep: &BTreeSet<&str>) {
         self.work.unkilled.retain(|id, _| keep.contains(id.as_str()));
         self.work.unremoved.retain(|id, _| keep.contains(id.as_str()));
         self.hooked.retain(|id| keep.contains(id.as_str()));
     }
 
-    /// Forgets pods that are neither wanted nor there.
+    /// Forgets all pods except those for which `keep` returns true.
     pub fn forget_all_but(&mut self, keep: impl Fn(&str) -> bool) {
         let work = &mut self.work;
         work.trouble.retain(|(uid, _), _| keep(uid));
@@ -117,7 +117,7 @@ impl Supervisor {
             TaskReport::Removal(id, failed) => note(&mut work.unremoved, id, failed, Retry::Soon),
             TaskReport::End(uid, id, end) => drop(work.ends.entry(uid).or_default().insert(id, end)),
             TaskReport::Missing(slot, attempt) => {
-                // Fetched for this very start: with a policy of Always it is to be fetched again.
+                // Pulled for this very start: with `imagePullPolicy: Always` it must be pulled again.
                 if work.pulled.get(&slot) == Some(&attempt) {
                     work.pulled.remove(&slot);
                 }
@@ -147,7 +147,7 @@ impl Supervisor {
 fn fail<K: Ord>(list: &mut BTreeMap<K, Trouble>, key: K, reason: String, message: String, retry: Retry) {
     let now = Timestamp::now();
     let mut trouble = Trouble { reason, message, failures: 1, at: now, retry_at: now };
-    // A removal does not go on with the count of what could not be made.
+    // Failures to create and failures to remove are counted separately.
     let in_a_row = |former: &&Trouble| former.is_of_removal() == trouble.is_of_removal();
     if let Some(former) = list.get(&key).filter(in_a_row) {
         trouble.failures = former.failures.saturating_add(1);
@@ -156,7 +156,7 @@ fn fail<K: Ord>(list: &mut BTreeMap<K, Trouble>, key: K, reason: String, message
     list.insert(key, trouble);
 }
 
-/// What became of something that is done to one container.
+/// Records the outcome of stopping or removing a container.
 fn note(list: &mut BTreeMap<String, Trouble>, id: String, failed: Option<String>, retry: Retry) {
     match failed {
         Some(message) => fail(list, id, "FailedKillPod".to_owned(), message, retry),
@@ -196,7 +196,7 @@ mod tests {
             let trouble = supervisor.take_reports().unkilled["c"].clone();
             assert_eq!(trouble.retry_at.duration_since(trouble.at).as_secs(), seconds);
         }
-        // A task that is to stop it, too, waits, and knows of the hook.
+        // A task that must stop the container too waits, and learns that the hook is done.
         let task = supervisor.begin_task("uid".into(), busy(&["c", "d"]));
         let waiting = tokio::time::timeout(std::time::Duration::from_secs(60), task.wait_for_kill("c"));
         assert!(waiting.await.is_err(), "the kill is under way");
@@ -214,7 +214,7 @@ mod tests {
         assert!(supervisor.hooked.is_empty() && supervisor.work.unkilled.is_empty());
     }
 
-    // Seen red with a count that goes on.
+    // Seen red with a count that carries over.
     #[test]
     fn a_removal_that_fails_is_tried_again_soon_however_often_the_creation_failed() {
         let mut supervisor = supervisor();

@@ -1,5 +1,5 @@
-//! One pod's work, step by step as the plan says. May be cut off at any call and done again: every
-//! step finds out what is there already.
+//! Work on one pod, step by step as planned. May be canceled at any call and repeated: every step checks for
+//! existing results.
 
 use std::fmt;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::converge::names;
 use crate::worlds::docker::DockerError;
 
 impl Worker {
-    /// Makes and starts what is missing.
+    /// Creates and starts everything that is missing.
     pub async fn up(&self, id: &PodId, mut up: Up, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
-        // Before anything ends: what can't be fetched or read takes nothing down that runs. And without a
-        // slot: a reconciler or a file system that is slow must not hold up pods that need nothing of it.
+        // Before anything is stopped: a failure to fetch or read must not take down running containers. And without
+        // a slot: a slow reconciler or file system must not hold up pods that don't need it.
         self.fetch_files(id, &up).await?;
         let secrets = self.read_values(&up).await?;
         self.down(id, &up.down, busy).await?;
@@ -35,7 +35,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Removes dead starts; one that can't be removed is tried again for itself, and holds up nothing.
+    /// Removes dead starts; a failed removal is retried separately, and holds up nothing.
     async fn remove_obsolete(&self, id: &PodId, targets: &[Target]) {
         let each = targets.iter().map(|target| async move {
             let failed = self.remove(id, target).await.err();
@@ -54,14 +54,14 @@ impl Worker {
             PauseStep::Create(new) => self.create_pause(new).await?,
             PauseStep::Start(pause) | PauseStep::Runs(pause) => pause.clone(),
         };
-        // Making the containers needs only the pause container's id, so its start goes on meanwhile.
+        // Creating the containers needs only the pause container's id, so its start runs concurrently.
         let (network, made) = futures::join!(self.network(up, &pause), self.create_all(id, up, &pause));
         network?;
         join_all(made.iter().map(|(step, container)| self.start(id, &up.pod, step, container))).await;
         Ok(())
     }
 
-    /// Takes away; what is gone already is fine.
+    /// Takes containers down; anything already gone is fine.
     pub async fn down(&self, id: &PodId, down: &Down, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
         join_all(down.stop.iter().map(|target| async move {
             self.stop(id, target, down.grace, busy).await;
@@ -71,7 +71,7 @@ impl Worker {
         }))
         .await;
         if down.unmount {
-            // Before the pause container goes: an agent that ends here does it again.
+            // Before the pause container is removed: if the agent ends here, the next one repeats it.
             self.on_folder(id, busy, folders::unmount_pod).await?;
         }
         let (pauses, others): (Vec<_>, Vec<_>) =
@@ -89,7 +89,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Does this to the pod's folder. The task counts as under way until it has ended, also when it is cut off.
+    /// Runs `work` on the pod's folder. The task counts as in progress until it has ended, even if it is canceled.
     async fn on_folder(
         &self,
         id: &PodId,
@@ -106,14 +106,14 @@ impl Worker {
     }
 
     async fn remove_all(&self, id: &PodId, targets: &[Target]) -> Result<(), PodFailure> {
-        // All of them, also when one can't be removed: it must not keep the others.
+        // All of them, even if one can't be removed: it must not hold up the others.
         join_all(targets.iter().map(|target| self.remove(id, target))).await.into_iter().collect()
     }
 
     async fn remove(&self, id: &PodId, target: &Target) -> Result<(), PodFailure> {
         match self.docker.remove(&target.id).await {
             Ok(()) | Err(DockerError::NotFound { .. }) => {}
-            // Someone else removes it at this moment.
+            // Someone else is removing it at this moment.
             Err(DockerError::BeingRemoved { .. }) => {}
             Err(error) => return Err(PodFailure::new("Terminating", "FailedKillPod", error)),
         }

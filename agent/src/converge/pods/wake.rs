@@ -1,5 +1,5 @@
-//! What wakes the pods loop beside changes of etcd: the moment at which it acts without etcd, and a container of ours
-//! that starts, ends or goes. Now and then it looks anyway: that is its row's interval.
+//! Wake-up sources of the pods loop in addition to changes in etcd: the moment from which it acts without etcd, and
+//! the start, end or removal of one of its containers. The interval of its row covers the rest.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -14,10 +14,10 @@ use tokio::time::sleep;
 use crate::desired::ETCD_GRACE;
 use crate::worlds::docker::Docker;
 
-/// Before events are asked for again.
+/// Delay before events are requested again.
 const EVENTS_RETRY: Duration = Duration::from_secs(1);
 
-/// Containers whose cached details are not to be trusted any more.
+/// Containers whose cached details can no longer be trusted.
 pub(super) type Stale = Arc<Mutex<StaleSet>>;
 
 #[derive(Debug, Default)]
@@ -26,14 +26,14 @@ pub(super) struct StaleSet {
     pub(super) all: bool,
 }
 
-/// Nudges at the moment at which an agent without etcd acts from its disk.
+/// Nudges at the moment from which an agent without etcd acts from its disk.
 pub(super) async fn at_grace(nudge: Nudge) -> Infallible {
     sleep(ETCD_GRACE).await;
     nudge.nudge();
     pending().await
 }
 
-/// Nudges on every event of a container of ours; asks again when the stream ends.
+/// Nudges on every event of a container of this instance except a start; subscribes again when the stream ends.
 pub(super) async fn on_docker(
     docker: Arc<dyn Docker>,
     instance: String,
@@ -42,7 +42,7 @@ pub(super) async fn on_docker(
 ) -> Infallible {
     loop {
         if let Ok(mut events) = docker.events(&instance).await {
-            // What happened before this stream began is not reported.
+            // Events before this stream began are not reported.
             lock(&stale).all = true;
             nudge.nudge();
             while let Some(Ok(event)) = events.next().await {

@@ -1,4 +1,4 @@
-//! What all tasks on pods share, and the words for how one ends.
+//! State shared by all tasks on pods, and their failures.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::files::PodFiles;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
 
-/// Makes the archive of the pause image.
+/// Builds the archive of the pause image.
 pub type PauseArchive = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
-/// What all tasks share.
+/// State shared by all tasks.
 #[derive(Clone)]
 pub struct Worker {
     pub docker: Arc<dyn Docker>,
     pub asker: Asker,
     pub netlink: Arc<dyn Netlink>,
     pub node: Arc<NodeFacts>,
-    /// Functions' pods that may start.
+    /// Function pods that may start.
     pub sandboxed: watch::Receiver<SandboxedPods>,
     pub pause_archive: PauseArchive,
     pub reporter: Reporter,
@@ -41,13 +41,13 @@ pub struct Worker {
     pub credentials: Arc<dyn Credentials>,
 }
 
-/// The pod as a whole could not go on.
+/// A failure of the pod as a whole.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct PodFailure {
-    /// The word in status.
+    /// Reason in the status.
     pub reason: &'static str,
-    /// The word of the event.
+    /// Reason of the event.
     pub event: &'static str,
     pub message: String,
 }
@@ -66,14 +66,13 @@ pub struct PodId {
 }
 
 impl PodId {
-    /// A container of it.
+    /// Returns the slot of one of its containers.
     pub fn slot(&self, container: &str) -> Slot {
         (self.uid.clone(), container.to_owned())
     }
 }
 
 impl Worker {
-    /// Records an event about a pod.
     pub fn record_event(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
         self.events.record(EventDraft::of(kind, Kind::Pod, &id.pod, reason, message));
     }

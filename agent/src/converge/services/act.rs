@@ -1,5 +1,5 @@
-//! Carries the plan of the services out: the rules, what packets meet of them in one transaction per
-//! table, then the UDP connections that lead to no endpoint.
+//! Carries out the plan of the services: the rules, with those that affect traffic in one transaction per table,
+//! then removal of UDP connections that lead to no endpoint.
 
 use std::fmt::Write as _;
 
@@ -17,28 +17,28 @@ use crate::packet_rules::saved::words;
 use crate::packet_rules::spellings::{Doubts, only_we_wrote};
 use crate::worlds::iptables::{IptablesError, loud_steps};
 
-/// Changes that are named in a line of the log; of more it says the number.
+/// Maximum number of changes named in one line of the log; the rest is counted.
 const NAMED_MAX: usize = 6;
 
-/// What became of a plan.
+/// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub done: Vec<String>,
     pub failed: Vec<String>,
-    /// Services that are left out from now on; the others are programmed at once.
+    /// Services to leave out from now on; the others are programmed immediately.
     pub refused: Vec<Refusal>,
-    /// What could not be done and is no reason to hurry.
+    /// Failures that do not call for an early retry.
     pub tolerated: Vec<String>,
-    /// Nothing could be written because others had changed the rules since they were read.
+    /// Set if nothing could be written because other programs had changed the rules since the last read.
     pub is_outdated: bool,
 }
 
-/// A service that is left out from now on.
+/// A service to leave out from now on.
 #[derive(Debug)]
 pub struct Refusal {
     pub service: NamespacedName,
     pub why: String,
-    /// It is not what was said before of the same record.
+    /// Set if the reason differs from the last one for the same record.
     pub is_news: bool,
 }
 
@@ -60,7 +60,7 @@ impl ServicesLoop {
         outcome
     }
 
-    /// False if the rules are not what they should be.
+    /// Writes the rules; false if they are not as planned.
     async fn change_rules(
         &mut self,
         observed: &Observed,
@@ -70,8 +70,8 @@ impl ServicesLoop {
         let what = summary(&plan.rules);
         let changes: Vec<RuleChange> = plan.rules.iter().map(|(change, _)| change.clone()).collect();
         let before = self.deps.iptables.generation().await;
-        // The legacy programs write the whole table anew in each transaction. What was refused is sent
-        // whole: of several transactions only the first that is bad would be named each time.
+        // The legacy programs rewrite the whole table in each transaction. Rejected input is resent as one
+        // transaction: of several, only the first bad one would be named each time.
         let input = match before {
             Some(_) if !self.was_refused => restore_in_parts(&changes, &plan.unreached, PART),
             _ => restore_input(&changes),
@@ -82,7 +82,7 @@ impl ServicesLoop {
             // Of several transactions some may be written.
             self.rules.forget();
             if before.is_some() && before != self.rules.generation() {
-                // What the rules lead to may be gone: that is no service's fault.
+                // Targets of the rules may be gone: no service is at fault.
                 tracing::debug!(%error, "rules that others changed meanwhile are read, and written then");
                 outcome.is_outdated = true;
                 return false;
@@ -100,7 +100,7 @@ impl ServicesLoop {
         }
         let now = self.deps.iptables.generation().await;
         let only_we = only_we_wrote(before, loud_steps(&input), now);
-        // What is there follows from what was, if only this agent wrote. Else it is read again.
+        // The new state follows from the former one if only this agent wrote. Otherwise it is read again.
         let generation = now.filter(|_| only_we && before == self.rules.generation());
         let mut present = Present::clone(&observed.present);
         let mut doubts = Doubts::new();
@@ -108,7 +108,7 @@ impl ServicesLoop {
             self.note(observed, change, &mut present, &mut doubts);
         }
         self.rules.note(present, generation);
-        // What can't be read back is in doubt again after the next look.
+        // Rules that can't be read back are in doubt again after the next observation.
         if only_we
             && !doubts.is_empty()
             && let Some(present) = self.rules.read_back(now).await
@@ -119,7 +119,7 @@ impl ServicesLoop {
         true
     }
 
-    /// Takes a change that was made into what is there.
+    /// Applies a change that was written to the known state.
     fn note(
         &mut self,
         observed: &Observed,
@@ -178,7 +178,7 @@ impl ServicesLoop {
     }
 }
 
-/// `rules (nat/MK8S-SERVICES differed, … and 20 more)`.
+/// Summarizes the changes: `rules (nat/MK8S-SERVICES differed, … and 20 more)`.
 fn summary(planned: &[(RuleChange, RuleReason)]) -> String {
     let named: Vec<String> =
         planned.iter().take(NAMED_MAX).map(|(change, why)| format!("{change} {why}")).collect();

@@ -1,7 +1,7 @@
-//! The services loop: packet rules that lead from a service's addresses and ports to its endpoints, as
-//! kube-proxy lays them out. Reads the catalog, this node's range, the kernel's rules; decides in `plan.rs`; writes
-//! its own chains and the jumps to them, then makes the kernel forget UDP connections that lead nowhere. A
-//! restarted agent finds its rules by their names.
+//! The services loop: packet rules that lead from a service's addresses and ports to its endpoints, laid out like
+//! kube-proxy's. Reads the catalog, this node's range, the kernel's rules; decides in `plan.rs`; writes its own
+//! chains and the jumps to them, then makes the kernel forget UDP connections that lead nowhere. A restarted agent
+//! finds its rules by their names.
 
 use std::sync::Arc;
 

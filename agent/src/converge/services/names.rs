@@ -1,5 +1,5 @@
-//! Names of the chains of services. Each follows from what it is for, so that an agent that starts
-//! again finds its own; an instance's names all begin with its prefix.
+//! Names of the chains of services. Each is derived from the chain's purpose, so that a restarted agent finds its
+//! own chains; all of an instance's names begin with its prefix.
 
 use std::net::SocketAddrV4;
 
@@ -10,12 +10,12 @@ use sha2::{Digest as _, Sha256};
 use crate::packet_rules::chain::{ChainRef, Jump, Table, word_of};
 use crate::packet_rules::names::Names;
 
-/// Characters after `-SVC-`: 80 bits, of which two services never share all.
+/// Characters after `-SVC-`: 80 bits, which never collide between two services.
 const SUFFIX: usize = 16;
 /// Digits of base 32 (RFC 4648).
 const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// The names that an instance uses for its services.
+/// Chain names of an instance's services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceNames {
     prefix: String,
@@ -23,22 +23,22 @@ pub struct ServiceNames {
     pub services: ChainRef,
     /// `MK8S-NODEPORTS`: ports of the node itself.
     pub node_ports: ChainRef,
-    /// `MK8S-MARK`: the packet is to be masqueraded.
+    /// `MK8S-MARK`: marks packets to be masqueraded.
     pub mark: ChainRef,
-    /// `MK8S-MASQ`: masquerades what is marked.
+    /// `MK8S-MASQ`: masquerades marked packets.
     pub masquerade: ChainRef,
-    /// `MK8S-SERVICES` of filter: addresses and ports that lead nowhere now.
+    /// `MK8S-SERVICES` of filter: addresses and ports that currently lead nowhere.
     pub refusals: ChainRef,
-    /// `MK8S-SVCFORWARD` of filter: what is forwarded for services.
+    /// `MK8S-SVCFORWARD` of filter: packets forwarded for services.
     pub forward: ChainRef,
-    /// Chains of the network loop before which ours must stand, as they let pods' packets pass.
+    /// Chains of the network loop before which ours must be placed, as they accept pods' packets.
     before: [ChainRef; 2],
 }
 
-/// What a chain of one service is for.
+/// Purpose of a service's chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// All endpoints.
+    /// Chain for every endpoint.
     All,
     /// Endpoints of this node.
     Local,
@@ -47,7 +47,7 @@ pub enum Role {
 }
 
 impl ServiceNames {
-    /// The names of `instance`.
+    /// Returns the names of `instance`.
     pub fn of(instance: &str) -> Self {
         let prefix = instance.to_ascii_uppercase();
         let chain = |table, name: &str| ChainRef::new(table, format!("{prefix}-{name}"));
@@ -64,7 +64,7 @@ impl ServiceNames {
         }
     }
 
-    /// The chain of one port of a service.
+    /// Returns the chain of one port of a service.
     pub fn of_port(&self, role: Role, service: &NamespacedName, port: u16, protocol: Protocol) -> String {
         let word = match role {
             Role::All => "SVC",
@@ -75,7 +75,7 @@ impl ServiceNames {
         format!("{}-{word}-{hash}", self.prefix)
     }
 
-    /// The chain of one endpoint of one port of a service.
+    /// Returns the chain of one endpoint of one port of a service.
     pub fn of_endpoint(
         &self,
         service: &NamespacedName,
@@ -87,12 +87,12 @@ impl ServiceNames {
         format!("{}-SEP-{hash}", self.prefix)
     }
 
-    /// The chains that are there without any service.
+    /// Returns the chains that exist even without any service.
     pub fn fixed(&self) -> [&ChainRef; 6] {
         [&self.services, &self.node_ports, &self.mark, &self.masquerade, &self.refusals, &self.forward]
     }
 
-    /// The chain is one of this instance's services, of now or of before.
+    /// True if the chain belongs to this instance's services, current or former.
     pub fn is_ours(&self, chain: &ChainRef) -> bool {
         self.fixed().contains(&chain) || (chain.table == Table::Nat && self.is_of_a_service(&chain.chain))
     }
@@ -105,9 +105,9 @@ impl ServiceNames {
         hash.is_some_and(|hash| hash.len() == SUFFIX && hash.bytes().all(|byte| BASE32.contains(&byte)))
     }
 
-    /// The jumps that lead into the chains.
+    /// Returns the jumps that lead into the chains.
     pub fn jumps(&self) -> Vec<Jump> {
-        // Connections that stand are none of the refusals' business.
+        // Refusals do not apply to established connections.
         let new = "-m conntrack --ctstate NEW ";
         vec![
             Jump::new("INPUT", new, &self.refusals),
@@ -119,14 +119,14 @@ impl ServiceNames {
         ]
     }
 
-    /// The chain `name` of `table` lets packets pass before they came to ours: those of the network
-    /// loop accept all that comes from a pod, and masquerade without taking the mark away.
+    /// True if the chain `name` of `table` would keep packets from ours: the chains of the network loop accept
+    /// everything from a pod, and masquerade without clearing the mark.
     pub fn must_stand_before(&self, table: Table, name: &str) -> bool {
         self.before.iter().any(|chain| chain.table == table && chain.chain == name)
     }
 }
 
-/// The first [`SUFFIX`] digits of base 32 of the text's SHA-256.
+/// Returns the first [`SUFFIX`] base 32 digits of the text's SHA-256.
 fn suffix(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     let digit = |at: usize| {

@@ -1,5 +1,4 @@
-//! Reads what the services loop decides on: renders what changed in the catalog, and looks at the
-//! kernel's rules.
+//! Observes the inputs of the services loop: renders the changed parts of the catalog, and reads the kernel's rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +45,7 @@ impl ServicesLoop {
 }
 
 impl Rendered {
-    /// Leaves a service out from the next run on. True if the reason is news.
+    /// Leaves a service out from the next run on. True if the reason is new.
     pub(super) fn refuse(&mut self, id: &NamespacedName, why: &str, now: Instant) -> bool {
         let Some((record, _)) = self.services.get(id) else { return false };
         let is_news = self.refused.refuse(id, Arc::clone(record), why, now);
@@ -54,15 +53,14 @@ impl Rendered {
         is_news
     }
 
-    /// As [`Refusals::put_back`](super::refused::Refusals::put_back), from the next run on.
+    /// Does [`Refusals::put_back`](super::refused::Refusals::put_back), from the next run on.
     pub(super) fn put_back(&mut self, now: Instant) {
         if self.refused.put_back(now) {
             self.catalog = None;
         }
     }
 
-    /// Brings the rules up to the catalog's services, without those that are refused. True if there was
-    /// anything to bring up.
+    /// Updates the rules for the catalog's services, without the refused ones. True if anything changed.
     fn render(&mut self, place: Place, catalog: &Arc<Catalog>, now: Instant) -> bool {
         let same_place = self.place.as_ref() == Some(&place);
         let seen = self.catalog.as_ref().filter(|_| same_place && !self.refused.is_due(now));

@@ -1,7 +1,7 @@
-//! Decides which chains of services are written, which go, and which UDP clients start anew.
+//! Plans the chains of services to write and to remove, and the UDP flows to reset.
 //!
-//! What packets meet changes in one transaction for each table: either the old rules or the new ones. Looks at
-//! chains of others only for the place of our jumps.
+//! Rules that affect traffic change in one transaction per table: packets meet either the old rules or the new
+//! ones. Inspects foreign chains only for the position of our jumps.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::Ipv4Addr;
@@ -19,17 +19,17 @@ use crate::packet_rules::saved::after;
 use crate::packet_rules::spellings::KnownSpellings;
 use crate::worlds::iptables::UdpFlow;
 
-/// All rules as they should be.
+/// Desired rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The chains that are there without any service.
+    /// Chains that exist even without any service.
     pub fixed: BTreeMap<ChainRef, ChainRules>,
     pub services: BTreeMap<NamespacedName, Arc<ServiceRules>>,
     pub udp: Arc<UdpServing>,
 }
 
 impl Wanted {
-    /// Of these services.
+    /// Creates the desired rules of these services.
     pub fn new(place: &Place, services: BTreeMap<NamespacedName, Arc<ServiceRules>>) -> Self {
         let fixed = fixed_rules(place, &services.values().map(|rules| &**rules));
         let mut udp = UdpServing::new();
@@ -39,49 +39,49 @@ impl Wanted {
         Self { fixed, services, udp: Arc::new(udp) }
     }
 
-    /// Every chain with its rules.
+    /// Returns every chain with its rules.
     pub fn chains(&self) -> impl Iterator<Item = (&ChainRef, &ChainRules)> {
         self.fixed.iter().chain(self.services.values().flat_map(|rules| &rules.chains))
     }
 }
 
-/// For which UDP connections were looked at.
+/// Inputs of the last check of UDP connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpSettled {
     pub serving: Arc<UdpServing>,
     pub node: Option<Ipv4Addr>,
 }
 
-/// What the loop saw.
+/// Observed inputs of the loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub names: ServiceNames,
     pub wanted: Arc<Wanted>,
     pub present: Arc<Present>,
-    /// Chains that this iptables prints otherwise than they were written: what was, and what is then.
+    /// Chains that this iptables prints differently from how they were written: the written and the printed form.
     pub spellings: Arc<KnownSpellings<Fingerprint>>,
     pub node: Option<Ipv4Addr>,
-    /// For which the last look at UDP connections was; none since the start of the agent.
+    /// Inputs of the last check of UDP connections; `None` since the start of the agent.
     pub udp_settled: Option<UdpSettled>,
-    /// Revision of the catalog that this follows from; none if it is not etcd's.
+    /// Revision of the catalog behind these inputs; `None` if it is not from etcd.
     pub revision: Option<i64>,
 }
 
 impl Observed {
-    /// For which UDP connections are looked at in this run.
+    /// Returns the inputs of this run's check of UDP connections.
     pub fn udp(&self) -> UdpSettled {
         UdpSettled { serving: Arc::clone(&self.wanted.udp), node: self.node }
     }
 }
 
-/// What is to be done, in this order.
+/// Changes to make, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicesPlan {
-    /// Changes of rules; what packets meet of them in one transaction per table.
+    /// Changes of rules; those that affect traffic in one transaction per table.
     pub rules: Vec<(RuleChange, RuleReason)>,
-    /// Chains among these to which no rule leads yet that packets meet: they may be written before.
+    /// Changed chains that no active rule leads to yet: they may be written before.
     pub unreached: BTreeSet<ChainRef>,
-    /// UDP connections to what is named here go, unless they lead to one of its endpoints.
+    /// UDP fronts whose connections are removed unless they lead to one of the endpoints.
     pub udp: Option<UdpServing>,
 }
 
@@ -91,7 +91,7 @@ impl schema::control::Plan for ServicesPlan {
     }
 }
 
-/// Decides.
+/// Plans from the observed state.
 pub fn plan(observed: &Observed) -> ServicesPlan {
     let mut rules = Vec::new();
     let wanted = plan_chains(observed, &mut rules);
@@ -105,8 +105,8 @@ pub fn plan(observed: &Observed) -> ServicesPlan {
     ServicesPlan { rules, unreached, udp: plan_udp(observed) }
 }
 
-/// The chains that are written and that no packet comes to now: those that are not there, and, where no
-/// rule of a table leads to ours, all of that table, as after a flush of all its rules.
+/// Returns the chains to write that no packet reaches now: missing chains, and, if no rule of a table leads to
+/// ours, all of that table, for example after a flush of its rules.
 fn unreached(observed: &Observed, changes: &[(RuleChange, RuleReason)]) -> BTreeSet<ChainRef> {
     let Observed { present, names, .. } = observed;
     let leads = |table: Table, rule: &[String]| {
@@ -151,7 +151,7 @@ fn plan_chains<'a>(
     wanted
 }
 
-/// No rule of ours leads to these any more once the others are written.
+/// Plans the removal of chains to which no rule of ours leads once the others are written.
 fn plan_removals(
     observed: &Observed,
     wanted: &HashSet<&ChainRef>,
@@ -168,8 +168,9 @@ fn plan_removals(
     }
 }
 
-/// After a change, also of the node's address, and once after a start: the former agent may have died
-/// between rules and connections. TCP is left alone: its connections end by themselves when the endpoint does.
+/// Plans the check of UDP connections: after a change, including one of the node's address, and once after a start,
+/// as the former agent may have died between rules and connections. TCP is left alone: its connections end by
+/// themselves when the endpoint does.
 fn plan_udp(observed: &Observed) -> Option<UdpServing> {
     let wanted = &observed.wanted.udp;
     let settled = observed.udp_settled.as_ref();
@@ -179,22 +180,22 @@ fn plan_udp(observed: &Observed) -> Option<UdpServing> {
         return None;
     }
     let mut serving = UdpServing::clone(wanted);
-    // What belongs to no service any more has no endpoint.
+    // Fronts of former services have no endpoint.
     for front in settled.iter().flat_map(|settled| settled.serving.keys()) {
         serving.entry(*front).or_default();
     }
     (!serving.is_empty()).then_some(serving)
 }
 
-/// The connections that lead to no endpoint. `node` is the node's own address.
+/// Returns the connections that lead to no endpoint. `node` is the node's own address.
 pub fn stale_flows(flows: &BTreeSet<UdpFlow>, serving: &UdpServing, node: Option<Ipv4Addr>) -> Vec<UdpFlow> {
     let is_stale = |flow: &&UdpFlow| {
         if let Some(endpoints) = serving.get(&UdpFront::Address(flow.to)) {
             return !endpoints.contains(&flow.from);
         }
         let Some(endpoints) = serving.get(&UdpFront::NodePort(flow.to.port())) else { return false };
-        // Who passes through to the same port of a stranger is not ours to end; at the node itself it is
-        // one from before the service.
+        // Traffic that passes through to the same port of another host is not ours to end; traffic to the node
+        // itself dates from before the service.
         let is_strangers = flow.from == flow.to && node != Some(*flow.to.ip());
         !is_strangers && !endpoints.contains(&flow.from)
     };

@@ -1,6 +1,6 @@
-//! What of the services' rules is in the kernel, out of the text of `iptables-save`. Pure.
+//! Extracts the services' existing rules from the text of `iptables-save`. Pure.
 //!
-//! Of a chain of ours only a fingerprint is kept: the rules of 1,000 services are 5 MB of text.
+//! Of our chains only a fingerprint is kept: the rules of 1,000 services are 5 MB of text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher as _};
@@ -10,7 +10,7 @@ use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::saved::{SavedLine, SavedRules, after, each_word, saved_lines, words};
 use crate::packet_rules::spellings::ChainText;
 
-/// Of a chain's rules in order, word by word, however they are quoted.
+/// Fingerprint of a chain's rules in order, word by word, regardless of quoting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fingerprint {
     pub rules: usize,
@@ -23,7 +23,7 @@ impl ChainText for Fingerprint {
     }
 }
 
-/// Makes a fingerprint, rule by rule.
+/// Builds a fingerprint rule by rule.
 #[derive(Default)]
 struct Prints {
     rules: usize,
@@ -35,7 +35,7 @@ impl Prints {
         self.rules += 1;
         each_word(rule, |word| {
             self.hasher.write(word.as_bytes());
-            // No byte of a text in UTF-8: words that are split otherwise have another hash.
+            // Never a byte of UTF-8 text: other word boundaries give another hash.
             self.hasher.write_u8(0xFF);
         });
         self.hasher.write_u8(0xFE);
@@ -46,24 +46,24 @@ impl Prints {
     }
 }
 
-/// The fingerprint of these rules, each without `-A CHAIN`.
+/// Returns the fingerprint of these rules, each without `-A CHAIN`.
 pub fn fingerprint<'a>(rules: impl Iterator<Item = &'a str>) -> Fingerprint {
     let mut prints = Prints::default();
     rules.for_each(|rule| prints.rule(rule));
     prints.finish()
 }
 
-/// What is there.
+/// Existing rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Present {
     pub chains: BTreeMap<ChainRef, Fingerprint>,
-    /// The kernel's chains in which our jumps stand, with all their rules.
+    /// Kernel chains that contain our jumps, with all their rules.
     pub bases: SavedRules,
-    /// Chains of ours to which rules of others lead: they can't be removed.
+    /// Chains of ours that foreign rules lead to: they can't be removed.
     pub held: BTreeSet<ChainRef>,
 }
 
-/// Reads what `iptables-save` printed.
+/// Parses the output of `iptables-save`.
 pub fn present(text: &str, names: &ServiceNames) -> Present {
     let bases: BTreeSet<ChainRef> = names.jumps().into_iter().map(|jump| jump.base).collect();
     let mut present = Present::default();

@@ -1,7 +1,7 @@
-//! Whose a rule is that iptables refuses: services share transactions, and one that can't be programmed
-//! must not keep the others from it. A refused service is left out wholly, until its record
-//! changes or it is tried again. A refusal that names no rule of a service (the legacy backend may name
-//! its COMMIT line only) is a failure of the whole, and leaves no service out. Pure.
+//! Finds the service whose rule iptables rejected. Services share transactions, and one that can't be programmed
+//! must not block the others. A refused service is left out entirely, until its record changes or it is retried. A
+//! rejection that names no rule of a service (the legacy backend may name only its COMMIT line) is a failure of the
+//! whole, and leaves no service out. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use super::render::ServiceRules;
 use crate::packet_rules::chain::{ChainRef, Table};
 use crate::worlds::iptables::IptablesError;
 
-/// After this time a refused service is tried once more: the cause may have been memory, or a module of
-/// the kernel that somebody has loaded since.
+/// Time after which a refused service is tried again: the cause may have been memory, or a kernel module that
+/// somebody has loaded since.
 pub const RETRY: Duration = Duration::from_secs(60);
 
-/// Services whose reason stands in the node's status: a value of etcd has its limit. All have an event.
+/// Maximum number of services with a reason in the node's status: an etcd value is limited. All have an event.
 const EXPLAINED_MAX: usize = 50;
-/// Services that stand there at all.
+/// Maximum number of services named in the status.
 const NAMED_MAX: usize = 1000;
-/// Characters of a reason there.
+/// Maximum length of a reason in the status, in characters.
 const WHY_CHARS_MAX: usize = 300;
-/// In place of a reason.
+/// Placeholder for an omitted reason.
 const ELSEWHERE: &str = "see the events";
-/// Bytes of a value that all these names and reasons may take; the rest is for the status' error.
+/// Bytes of an etcd value for all these names and reasons; the rest is for the status' error.
 const NAMED_BYTES_MAX: usize = VALUE_MAX_BYTES - 12 * 1024;
 
 /// A service that iptables refused.
@@ -39,21 +39,21 @@ const NAMED_BYTES_MAX: usize = VALUE_MAX_BYTES - 12 * 1024;
 pub struct Refused {
     pub record: Arc<Versioned<ServiceRecord>>,
     pub why: String,
-    /// When; none while it is tried again.
+    /// Time of the refusal; `None` during a retry.
     since: Option<Instant>,
 }
 
-/// All of them.
+/// Refused services by name.
 #[derive(Debug, Default)]
 pub struct Refusals(BTreeMap<NamespacedName, Refused>);
 
 impl Refusals {
-    /// Whether the service is left out.
+    /// True if the service is left out.
     pub fn leaves_out(&self, id: &NamespacedName) -> bool {
         self.0.get(id).is_some_and(|refused| refused.since.is_some())
     }
 
-    /// Takes a refusal in. True if it is news: not the answer that was there before.
+    /// Records a refusal. True if it is new, i.e. the reason differs from the former one.
     pub fn refuse(
         &mut self,
         id: &NamespacedName,
@@ -65,24 +65,24 @@ impl Refusals {
         self.0.insert(id.clone(), refused).is_none_or(|former| former.why != why)
     }
 
-    /// Forgets those whose record is another or gone.
+    /// Forgets services whose record changed or is gone.
     pub fn forget_changed<'a>(&mut self, record: impl Fn(&NamespacedName) -> Option<&'a ServiceRecord>) {
         self.0.retain(|id, refused| record(id) == Some(&refused.record.value));
     }
 
-    /// Some are due to be tried again.
+    /// True if any service is due for a retry.
     pub fn is_due(&self, now: Instant) -> bool {
         self.0.values().any(|refused| refused.is_due(now))
     }
 
-    /// Leaves those no more out that are due.
+    /// Includes the services that are due for a retry.
     pub fn try_again(&mut self, now: Instant) {
         for refused in self.0.values_mut().filter(|refused| refused.is_due(now)) {
             refused.since = None;
         }
     }
 
-    /// All that is not left out stands. Who was tried again.
+    /// Records that everything not left out was programmed; returns the services that were retried.
     pub fn stood(&mut self) -> Vec<NamespacedName> {
         let healed = self.0.iter().filter(|(_, refused)| refused.since.is_none());
         let healed = healed.map(|(id, _)| id.clone()).collect();
@@ -90,7 +90,8 @@ impl Refusals {
         healed
     }
 
-    /// Nothing stands, for an unknown reason: those that are tried again may be it, and wait once more. True if there are any.
+    /// Leaves retried services out again, because programming failed for an unknown reason that may be one of them.
+    /// True if there are any.
     pub fn put_back(&mut self, now: Instant) -> bool {
         let mut any = false;
         for refused in self.0.values_mut().filter(|refused| refused.since.is_none()) {
@@ -100,8 +101,8 @@ impl Refusals {
         any
     }
 
-    /// Service and reason, for the node's status, and how many have no room there. A name is worth more
-    /// than a reason: who is not named looks as if it were programmed.
+    /// Returns services with reasons for the node's status, and the number of services without room there. Names
+    /// take precedence over reasons: a service that is not named looks as if it were programmed.
     pub fn named(&self) -> (BTreeMap<String, String>, usize) {
         let mut named = BTreeMap::new();
         let mut room = NAMED_BYTES_MAX;
@@ -132,7 +133,7 @@ impl Refused {
     }
 }
 
-/// Bytes of a text as it is stored.
+/// Returns the size of a text as stored.
 fn json_bytes(text: &str) -> usize {
     let escaped = text.chars().map(|c| match c {
         '"' | '\\' => 2,
@@ -142,8 +143,8 @@ fn json_bytes(text: &str) -> usize {
     escaped.sum::<usize>() + 2
 }
 
-/// The services whose rules were refused in an input of `iptables-restore`, and why: what was said and of
-/// which rule, in words that are the same when the rule stands in another line.
+/// Returns the services whose rules were rejected in an input of `iptables-restore`, with the error message and the
+/// rule, in wording that stays the same when the rule moves to another line.
 pub fn owners(error: &IptablesError, input: &str, wanted: &Wanted) -> BTreeMap<NamespacedName, String> {
     let IptablesError::Refused { program, message, lines } = error else { return BTreeMap::new() };
     let text: Vec<&str> = input.lines().collect();
@@ -157,7 +158,7 @@ pub fn owners(error: &IptablesError, input: &str, wanted: &Wanted) -> BTreeMap<N
     owners
 }
 
-/// The service that this rule is of. None if it is no rule of one service.
+/// Returns the service that owns this rule; `None` if it is not a rule of a single service.
 fn owner<'a>(rule: &str, wanted: &'a Wanted) -> Option<&'a NamespacedName> {
     let (chain, words) = rule.strip_prefix("-A ")?.split_once(' ')?;
     let chain = ChainRef::new(Table::Nat, chain);
@@ -168,7 +169,7 @@ fn owner<'a>(rule: &str, wanted: &'a Wanted) -> Option<&'a NamespacedName> {
     wanted.services.iter().find(|(_, rules)| is_of(rules)).map(|(id, _)| id)
 }
 
-/// The parts of a message that are not of other lines, without the line's number.
+/// Returns the parts of a message that are not about other lines, without the line's number.
 fn said_of(message: &str, line: usize, lines: &[usize]) -> String {
     let others: BTreeSet<String> =
         lines.iter().filter(|other| **other != line).map(|other| format!("line {other}:")).collect();

@@ -1,7 +1,7 @@
-//! From one service's record to rules, in kube-proxy's layout, spelled as `iptables-save` prints them. Pure.
+//! Renders one service's record as rules, in kube-proxy's layout, spelled as `iptables-save` prints them. Pure.
 //!
 //! Nothing depends on `br_netfilter`. Without it the network loop's chain masquerades a pod that reaches a pod of
-//! its own node through a service, because the answer must come back through the node's IP layer.
+//! its own node through a service, because the reply must come back through the node's IP layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,11 +15,11 @@ use super::names::{Role, ServiceNames};
 use super::present::{Fingerprint, fingerprint};
 use crate::packet_rules::chain::{ChainRef, Table, word_of};
 
-/// The bit of a packet's mark that asks for masquerade; kube-proxy's, and of one meaning for all who
-/// use it: whichever instance masquerades first does what the other would.
+/// Bit of a packet's mark that requests masquerading. It is kube-proxy's and means the same to everyone who uses
+/// it: whichever instance masquerades first does what the other would.
 const MARK: &str = "0x4000";
 
-/// Where the rules are.
+/// Node-specific inputs of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub names: ServiceNames,
@@ -28,7 +28,7 @@ pub struct Place {
     pub random_fully: bool,
 }
 
-/// A chain's rules, each without `-A CHAIN`.
+/// Rules of a chain, each without `-A CHAIN`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainRules {
     pub rules: Vec<String>,
@@ -36,38 +36,38 @@ pub struct ChainRules {
 }
 
 impl ChainRules {
-    /// With their fingerprint.
+    /// Creates the rules and their fingerprint.
     pub fn new(rules: Vec<String>) -> Self {
         let fingerprint = fingerprint(rules.iter().map(String::as_str));
         Self { rules, fingerprint }
     }
 }
 
-/// What UDP clients send to.
+/// Destination that UDP clients send to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UdpFront {
     Address(SocketAddrV4),
     NodePort(u16),
 }
 
-/// Which endpoints serve what UDP clients send to.
+/// Endpoints behind each UDP front.
 pub type UdpServing = BTreeMap<UdpFront, BTreeSet<SocketAddrV4>>;
 
-/// The rules that follow from one service.
+/// Rules of one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceRules {
-    /// In `SERVICES` of nat.
+    /// Rules in `SERVICES` of nat.
     pub services: Vec<String>,
-    /// In `NODEPORTS`.
+    /// Rules in `NODEPORTS`.
     pub node_ports: Vec<String>,
-    /// In `SERVICES` of filter.
+    /// Rules in `SERVICES` of filter.
     pub refusals: Vec<String>,
-    /// Its own chains, all of nat.
+    /// Own chains, all of nat.
     pub chains: BTreeMap<ChainRef, ChainRules>,
     pub udp: UdpServing,
 }
 
-/// The rules of the chains that are there without any service, and gather what services put in.
+/// Renders the chains that exist even without any service, and that collect the rules of services.
 pub fn fixed_rules<'a>(
     place: &Place,
     services: &(impl Iterator<Item = &'a ServiceRules> + Clone),
@@ -77,8 +77,8 @@ pub fn fixed_rules<'a>(
         services.clone().flat_map(part).cloned().collect()
     };
     let mut of_services = gather(|rules| &rules.services);
-    // Last: an address of a service may be the node's own. Never the loopback's, which would need a
-    // hole in the kernel's guard of 127.0.0.0/8.
+    // Last: an address of a service may be the node's own. Never the loopback's, which would need a hole in the
+    // kernel's protection of 127.0.0.0/8.
     of_services.push(format!("! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j {}", names.node_ports.chain));
     let masquerade = if place.random_fully { "MASQUERADE --random-fully" } else { "MASQUERADE" };
     let all = [
@@ -89,7 +89,7 @@ pub fn fixed_rules<'a>(
             &names.masquerade,
             vec![
                 format!("-m mark ! --mark {MARK}/{MARK} -j RETURN"),
-                // A packet in a tunnel keeps its mark: the outer one must not be masqueraded too.
+                // The outer packet of a tunnel keeps the mark and must not be masqueraded too.
                 format!("-j MARK --set-xmark {MARK}/0x0"),
                 format!("-j {masquerade}"),
             ],
@@ -103,17 +103,17 @@ pub fn fixed_rules<'a>(
 fn forward_rules(place: &Place) -> Vec<String> {
     vec![
         format!("-m conntrack --ctstate NEW -j {}", place.names.refusals.chain),
-        // The kernel gives no address back to what it takes for no part of a connection: the client
-        // would see a stranger's packet, and reset the connection.
+        // The kernel does not translate back packets that it considers part of no connection: the client would get
+        // a packet from an unknown address, and reset the connection.
         format!("-s {} -m conntrack --ctstate INVALID -j DROP", place.cluster_cidr.trunc()),
-        // Clients from beyond whose endpoint is beyond too: Docker drops what no rule accepts. Only the
-        // first packet carries the mark.
+        // Clients and endpoints that are both outside: Docker drops what no rule accepts. Only the first packet
+        // carries the mark.
         format!("-m mark --mark {MARK}/{MARK} -j ACCEPT"),
         "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT".to_owned(),
     ]
 }
 
-/// The rules of one service. A headless one has none.
+/// Renders the rules of one service. A headless service has none.
 pub fn service_rules(place: &Place, id: &NamespacedName, record: &ServiceRecord) -> ServiceRules {
     let mut rules = ServiceRules::default();
     for at in 0..record.ports.len() {
@@ -128,7 +128,7 @@ fn nat(chain: String) -> ChainRef {
     ChainRef::new(Table::Nat, chain)
 }
 
-/// One port of one service.
+/// Renderer of one port of one service.
 struct PortRenderer<'a> {
     place: &'a Place,
     id: &'a NamespacedName,
@@ -141,11 +141,11 @@ struct PortRenderer<'a> {
 }
 
 impl<'a> PortRenderer<'a> {
-    /// Port number `at` of the record; none of a headless service.
+    /// Creates the renderer of port number `at` of the record; `None` for a headless service.
     fn new(place: &'a Place, id: &'a NamespacedName, record: &'a ServiceRecord, at: usize) -> Option<Self> {
         let (cluster_ip, port) = (record.cluster_ip?, record.ports.get(at)?);
         let address = |endpoint: &schema::records::Endpoint| {
-            // A port of 0: this endpoint has none of that name.
+            // Port 0: this endpoint has no port of that name.
             let number = endpoint.ports.get(at).copied().filter(|number| *number != 0)?;
             Some(SocketAddrV4::new(endpoint.address, number))
         };
@@ -172,7 +172,7 @@ impl<'a> PortRenderer<'a> {
         self.port.node_port.is_some() || !self.record.external_ips.is_empty()
     }
 
-    /// Where clients of the cluster's inside come in.
+    /// Renders the entry for clients inside the cluster.
     fn internal(&self, rules: &mut ServiceRules) {
         let to = self.to(self.cluster_ip);
         if self.record.internal_local && self.local.is_empty() {
@@ -183,7 +183,7 @@ impl<'a> PortRenderer<'a> {
         }
     }
 
-    /// Where clients from outside come in.
+    /// Renders the entries for clients from outside.
     fn external(&self, rules: &mut ServiceRules) {
         let chain = self.chain(Role::External);
         let no_local = self.record.external_local && self.local.is_empty();
@@ -208,21 +208,21 @@ impl<'a> PortRenderer<'a> {
         if !self.record.external_local {
             return vec![format!("{comment} -j {mark}"), format!("{comment} -j {all}")];
         }
-        // Who asks from within the cluster is under no policy, as if its packet went out and came
-        // back by way of a balancer.
+        // Clients within the cluster are exempt from the policy, as if their packets went out and came back through
+        // a load balancer.
         let mut rules = vec![
             format!("-s {} {comment} -j {all}", self.place.cluster_cidr.trunc()),
             format!("{comment} -m addrtype --src-type LOCAL -j {mark}"),
             format!("{comment} -m addrtype --src-type LOCAL -j {all}"),
         ];
         if !self.local.is_empty() {
-            // Without a mark: the endpoint sees the client's own address, and is of this node.
+            // Without a mark: the endpoint is on this node and gets the client's own address.
             rules.push(format!("{comment} -j {}", self.chain(Role::Local)));
         }
         rules
     }
 
-    /// The chains that choose an endpoint, and those of the endpoints.
+    /// Renders the chains that choose an endpoint, and those of the endpoints.
     fn endpoint_chains(&self, rules: &mut ServiceRules) {
         let record = self.record;
         let all_used = !record.internal_local || self.is_external();
@@ -242,11 +242,11 @@ impl<'a> PortRenderer<'a> {
         }
     }
 
-    /// Chooses one of `endpoints`: that of the client's last time, else each as often as the others.
+    /// Renders the choice among `endpoints`: the client's last one with affinity, else each with equal probability.
     fn choice(&self, endpoints: &BTreeSet<SocketAddrV4>, for_cluster_ip: bool) -> Vec<String> {
         let mut rules = Vec::new();
         if for_cluster_ip {
-            // Not a pod: its answer must come back by way of this node.
+            // Not from a pod: the reply must come back through this node.
             let (cluster, mark) = (self.place.cluster_cidr.trunc(), &self.place.names.mark.chain);
             rules.push(format!("! -s {cluster} {} -j {mark}", self.match_at(&self.to(self.cluster_ip))));
         }
@@ -275,15 +275,15 @@ impl<'a> PortRenderer<'a> {
         };
         let (protocol, comment) = (self.protocol, self.comment(""));
         vec![
-            // A pod that reaches itself: it must not see its own address come from outside.
+            // A pod that reaches itself: its own address must not appear as the source of an incoming packet.
             format!("-s {}/32 -j {}", endpoint.ip(), self.place.names.mark.chain),
             format!("-p {protocol} {comment}{recent} -m {protocol} -j DNAT --to-destination {endpoint}"),
         ]
     }
 
-    /// Without any endpoint clients are refused at once. TCP by a reset: of ICMP the kernel sends one
-    /// client few a second, which is all there is for UDP. Redirects count among these few, so the
-    /// network loop switches them off: a pod's packet would leave by the link on which it came.
+    /// Renders the immediate rejection of clients when there is no endpoint. TCP gets a reset: the kernel limits
+    /// ICMP to few messages per second and client, which is all that UDP gets. Redirects count toward that limit,
+    /// so the network loop switches them off: a pod's packet would leave by the link on which it came.
     fn refuse_all(&self, rules: &mut ServiceRules) {
         let reject = match self.port.protocol {
             Protocol::Tcp => "REJECT --reject-with tcp-reset",
@@ -310,7 +310,7 @@ impl<'a> PortRenderer<'a> {
         }
     }
 
-    /// `-d 10.96.0.5/32 `.
+    /// Renders `-d 10.96.0.5/32 `.
     fn to(&self, address: Ipv4Addr) -> String {
         format!("-d {address}/32 ")
     }
@@ -342,7 +342,7 @@ impl<'a> PortRenderer<'a> {
         )
     }
 
-    /// Says whose rule it is, where a reader could not know.
+    /// Names the service for readers of the rules.
     fn comment(&self, more: &str) -> String {
         format!("-m comment --comment \"{}:{}{more}\"", self.id, self.port.port)
     }
@@ -356,8 +356,8 @@ impl<'a> PortRenderer<'a> {
     }
 }
 
-/// 1/n as the kernel keeps it, in steps of 2^-31, and as `iptables-save` prints that. Five digits, as
-/// kube-proxy once wrote, would favour some of 100 endpoints.
+/// Returns 1/n in the kernel's steps of 2^-31, as `iptables-save` prints it. Five digits, as kube-proxy once wrote,
+/// would favor some of 100 endpoints.
 fn one_of(n: usize) -> String {
     const ONE: f64 = 2_147_483_648.0;
     #[expect(clippy::cast_precision_loss, reason = "there are fewer endpoints than 2^52")]

@@ -1,5 +1,5 @@
-//! Reports how far the rules are: to this node's own loops at once, to the others through etcd, when it
-//! changes and at most once a second.
+//! Reports the progress of the rules: to this node's own loops immediately, to others through etcd on change, at
+//! most once a second.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::refused::RETRY;
 use super::state::ServicesLoop;
 use crate::converge::publish;
 
-/// After a service was left out: time for others, not for the cause.
+/// Pause after a service was left out: enough for the other services, not a fix of the cause.
 const AGAIN: Duration = Duration::from_millis(100);
 
 impl ServicesLoop {
@@ -29,7 +29,7 @@ impl ServicesLoop {
         outcome.refused.iter().for_each(|refusal| self.record_refusal(refusal));
         let error = outcome.failed.join("; ");
         let is_done = error.is_empty() && outcome.refused.is_empty() && !outcome.is_outdated;
-        // The catalog of the disk has no revision to report.
+        // A catalog from disk has no revision to report.
         if let Some(revision) = observed.revision {
             if is_done && publish(&self.deps.programmed, revision) {
                 self.programmed_at = Some(Timestamp::now());

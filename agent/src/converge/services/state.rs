@@ -1,4 +1,4 @@
-//! What the services loop stands on, and what it keeps between runs.
+//! Dependencies of the services loop, and its state between runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::packet_rules::reader::RulesReader;
 use crate::packet_rules::spellings::Spellings;
 use crate::worlds::iptables::Iptables;
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct ServicesDeps {
     pub node: String,
     pub address: NodeAddress,
@@ -29,28 +29,28 @@ pub struct ServicesDeps {
     pub iptables: Arc<dyn Iptables>,
     pub subnet: watch::Receiver<Option<Subnet>>,
     pub catalog: watch::Receiver<Arc<Catalog>>,
-    /// What other nodes may know; a `StatusWriter` writes it.
+    /// Status for other nodes; a `StatusWriter` writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
     pub events: EventRecorder,
-    /// Newest revision of etcd's services that the rules follow: drains wait for it.
+    /// Newest revision of etcd's services that the rules reflect: drains wait for it.
     pub programmed: watch::Sender<i64>,
 }
 
-/// The loop.
+/// Loop that programs the services' rules.
 pub struct ServicesLoop {
     pub(super) deps: ServicesDeps,
     pub(super) names: ServiceNames,
     pub(super) rendered: Rendered,
-    /// Our chains and the kernel's.
+    /// Reader of our chains and the kernel's.
     pub(super) rules: RulesReader<Present>,
     pub(super) spellings: Spellings<Fingerprint>,
     pub(super) udp_settled: Option<UdpSettled>,
-    /// When the rules came to the revision that is reported.
+    /// Time at which the rules reached the reported revision.
     pub(super) programmed_at: Option<Timestamp>,
     pub(super) was_refused: bool,
 }
 
-/// The rules of the catalog that was seen last: a service that is the same is not rendered again.
+/// Cached rules of the last catalog: unchanged services are not rendered again.
 #[derive(Default)]
 pub(super) struct Rendered {
     pub(super) place: Option<Place>,
@@ -61,7 +61,7 @@ pub(super) struct Rendered {
 }
 
 impl ServicesLoop {
-    /// A loop that has seen nothing yet.
+    /// Creates a loop that has not observed anything yet.
     pub fn new(deps: ServicesDeps) -> Self {
         let names = ServiceNames::of(&deps.instance);
         let ours = names.clone();

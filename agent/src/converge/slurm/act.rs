@@ -1,4 +1,4 @@
-//! Carries steps out on login hosts, each in a task of its own: a host that does not answer holds up no other.
+//! Runs steps on login hosts, each in a separate task: an unresponsive host does not block the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -22,47 +22,47 @@ use super::plan::Finding;
 use crate::files::PodFiles;
 use crate::worlds::ssh::{Credential, LoginHost, RemoteCommand, RemoteOutput, Ssh, SshError};
 
-/// Longest time for a question to Slurm.
+/// Longest time for a query to Slurm.
 pub(super) const ASK_MAX: Duration = Duration::from_secs(60);
 /// Longest time for a submission: sbatch itself tries for about two minutes.
 const SUBMIT_MAX: Duration = Duration::from_secs(180);
-/// Most of what Slurm prints that is read: 10,000 tasks have a line of about 150 bytes each.
+/// Largest output that is read: 10,000 tasks have a line of about 150 bytes each.
 const ANSWER_MAX_BYTES: u64 = 4 << 20;
-/// Uploads and downloads at once: each may have 64 MiB in memory.
+/// Maximum number of concurrent uploads and downloads: each may take 64 MiB of memory.
 const TRANSFERS_MAX: usize = 2;
-/// Bytes of a reason.
+/// Maximum bytes of a reason.
 const WHY_MAX_BYTES: usize = 1000;
 
-/// What carries steps out.
+/// Runs steps on login hosts.
 #[derive(Clone)]
 pub(super) struct Worker {
     pub(super) ssh: Arc<dyn Ssh>,
     pub(super) files: Arc<PodFiles>,
     pub(super) book: JobBook,
-    /// By login, which host of its pool answered last.
+    /// Host of the pool that answered last, by login.
     pub(super) answering: Arc<Mutex<BTreeMap<SlurmLogin, usize>>>,
-    /// What was seen of pools, by login and folder.
+    /// Pool observations, by login and folder.
     pub(super) pools: Arc<Mutex<BTreeMap<(SlurmLogin, String), SeenPool>>>,
-    /// Held by uploads and downloads, whose content is in memory.
+    /// Limits uploads and downloads, whose content is in memory.
     pub(super) transfers: Arc<Semaphore>,
 }
 
-/// Whether what was seen of a pool before counts.
+/// Use of earlier observations of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     WhatWasSeen,
     Nothing,
 }
 
-/// What was seen of a pool.
+/// Observation of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SeenPool {
     pub(super) at: Timestamp,
-    /// All of its hosts answered, and share the folder.
+    /// Set if all hosts of the pool answered and share the folder.
     pub(super) is_whole: bool,
 }
 
-/// A step could not be done.
+/// Failure of a step.
 pub(super) struct Failed {
     pub(super) why: String,
     pub(super) unreachable: bool,
@@ -82,7 +82,7 @@ impl From<SshError> for Failed {
 }
 
 impl Failed {
-    /// What a command said that ended with this code.
+    /// Creates the failure of a command with this output and exit code.
     pub(super) fn of(what: &str, output: &RemoteOutput) -> Self {
         let said = output.stderr.trim();
         let by = if output.code == EXIT_SLURM { "Slurm does not answer" } else { what };
@@ -92,19 +92,19 @@ impl Failed {
 }
 
 impl Worker {
-    /// With these worlds, and nothing known of any login host.
+    /// Creates a worker that knows no login host yet.
     pub(super) fn new(ssh: Arc<dyn Ssh>, files: Arc<PodFiles>, book: JobBook) -> Self {
         let transfers = Arc::new(Semaphore::new(TRANSFERS_MAX));
         Self { ssh, files, book, answering: Arc::default(), pools: Arc::default(), transfers }
     }
 
-    /// Remembers nothing of logins that no job has.
+    /// Forgets logins that no job uses.
     pub(super) fn forget_other_logins(&self, logins: &BTreeSet<&SlurmLogin>) {
         lock(&self.answering).retain(|login, _| logins.contains(login));
         lock(&self.pools).retain(|(login, _), _| logins.contains(login));
     }
 
-    /// One step of a job.
+    /// Performs one step of a job.
     pub(super) async fn perform(&self, record: &JobRecord, step: Step) -> Event {
         let done = match step {
             Step::Look => self.look(record, &record.slurm_names(), record.reached).await.map(Event::Looked),
@@ -117,8 +117,8 @@ impl Worker {
         done.unwrap_or_else(|Failed { why, unreachable }| Event::Failed { why, unreachable })
     }
 
-    /// Runs a command on the login host, or on the next one of its pool while one can't be reached: there it was not
-    /// begun. A submission that broke off anywhere is looked for before the next, whichever host that goes to.
+    /// Runs a command on the login host, or on the next one of its pool if one can't be reached: there the command
+    /// did not start. A submission that was interrupted is looked for before the next one, on whichever host.
     pub(super) async fn run(
         &self,
         record: &JobRecord,
@@ -158,7 +158,7 @@ impl Worker {
         self.run(record, text, Bytes::new(), (timeout, ANSWER_MAX_BYTES)).await
     }
 
-    /// The login host with what logs in, decrypted anew each time and kept nowhere.
+    /// Returns the login host with its credential, decrypted on each call and never stored.
     pub(super) async fn host(&self, record: &JobRecord) -> Result<LoginHost, Failed> {
         let login = &record.order.spec.login;
         let missing = |what: &str| {
@@ -183,8 +183,8 @@ impl Worker {
         Ok(LoginHost { login: login.clone(), credential })
     }
 
-    /// The newest of these attempts that Slurm or the login host knows. Accounts are asked where somebody may have
-    /// submitted it a while ago.
+    /// Finds the newest of these attempts that Slurm or the login host knows. Accounting is queried too if an
+    /// attempt may have been submitted a while ago.
     async fn look(
         &self,
         record: &JobRecord,
@@ -201,7 +201,7 @@ impl Worker {
         Ok(looked(names, &String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// Submits it unless Slurm has it already: the answer to a former submission may have been lost.
+    /// Submits the job unless Slurm has it already: the answer to a former submission may have been lost.
     async fn submit(&self, record: &JobRecord) -> Result<Event, Failed> {
         let name = record.slurm_name();
         if !record.is_fresh
@@ -212,7 +212,7 @@ impl Worker {
         let after = match record.order.dependency {
             JobDependencyState::None => None,
             JobDependencyState::Submitted(number) => Some(number),
-            // It changed after the upload: this one is not to begin yet.
+            // The dependency changed after the upload: this job must not start yet.
             JobDependencyState::Waiting(_) | JobDependencyState::Never(_) => return Ok(Event::Looked(None)),
         };
         let job = record.id.to_string();
@@ -233,7 +233,7 @@ impl Worker {
             return Err(Failed::from(why.to_owned()));
         }
         if is_refused(&output.stderr) {
-            // Its lock would keep a removal waiting for a moment, no more.
+            // Best effort: a leftover lock would only delay a removal briefly.
             let _ = self.ask(record, commands::unlock(&place), ASK_MAX).await;
             return Ok(Event::Refused(shortened(output.stderr.trim())));
         }
@@ -259,7 +259,7 @@ impl Worker {
         }
     }
 
-    /// Asks a login host for all of these, in as few questions as will do.
+    /// Polls a login host for all of these jobs, in as few queries as possible.
     pub(super) async fn poll(&self, records: &[JobRecord]) -> Vec<Finding> {
         let jobs: Vec<(String, u32)> =
             records.iter().map(|record| (record.slurm_name(), record.task_count())).collect();
@@ -272,7 +272,7 @@ impl Worker {
         events
     }
 
-    /// A question that fails says nothing of any of them.
+    /// Polls one batch of jobs; a failed query is no information about any of them.
     async fn poll_at_once(&self, records: &[JobRecord], jobs: &[(String, u32)]) -> Vec<Finding> {
         let Some(first) = records.first() else { return Vec::new() };
         let names: Vec<String> = jobs.iter().map(|(name, _)| name.clone()).collect();
@@ -281,7 +281,7 @@ impl Worker {
         let max = ANSWER_MAX_BYTES.max(2 * planned);
         let asked = self.run(first, commands::poll(&names, &ids), Bytes::new(), (ASK_MAX, max)).await;
         let answered = asked.and_then(|output| match output.stdout.len() as u64 {
-            // Half an answer would look as if Slurm did not know the rest.
+            // With a truncated answer the rest would look unknown to Slurm.
             size if size >= max => Err(Failed::from(format!("Slurm's answer has more than {max} bytes"))),
             _ => Ok(output),
         });

@@ -1,4 +1,4 @@
-//! What the commands of a login host answered. Pure.
+//! Interprets the output of commands on a login host. Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::commands::LIST_MAX_BYTES;
 use super::machine::{Event, JobRecord};
 use super::parse::{Facts, Row, facts, sacct, squeue};
 
-/// How long sacct may not know of a change.
+/// Longest time for which sacct may lag behind a change.
 const ACCOUNTS_LAG: SignedDuration = SignedDuration::from_secs(60);
 
-/// What sbatch says of a job that no later try makes better, as `slurm_strerror` and sbatch itself print it. All else
-/// is tried again: a controller that starts, a munge that is down, a limit on submitted jobs. An account, QOS or wckey is
-/// invalid, too, as long as slurmctld has not heard of it from slurmdbd.
+/// Parts of sbatch's error messages for jobs that no retry can fix, as `slurm_strerror` and sbatch itself print
+/// them. All other errors are retried: a controller that is starting, a munge that is down, a limit on submitted
+/// jobs. Accounts, QOS and wckeys are invalid, too, until slurmdbd has announced them to slurmctld.
 const REFUSALS: &[&str] = &[
     "nvalid partition name specified",
     "nvalid feature specification",
@@ -43,12 +43,12 @@ const REFUSALS: &[&str] = &[
     "nvalid --",
 ];
 
-/// Whether sbatch refused the job for good.
+/// True if sbatch refused the job permanently.
 pub(super) fn is_refused(stderr: &str) -> bool {
     REFUSALS.iter().any(|refusal| stderr.contains(refusal))
 }
 
-/// What squeue and sacct answered.
+/// Output of squeue and sacct.
 #[derive(Default)]
 pub(super) struct Sections {
     pub(super) squeue: Vec<Row>,
@@ -58,7 +58,7 @@ pub(super) struct Sections {
 }
 
 impl Sections {
-    /// `== squeue`, lines, `== 0`, `== sacct`, lines, `== 0`.
+    /// Parses `== squeue`, lines, `== 0`, `== sacct`, lines, `== 0`.
     pub(super) fn of(answer: &str) -> Self {
         let mut parts: BTreeMap<&str, String> = BTreeMap::new();
         let (mut section, mut found) = ("", Self::default());
@@ -76,15 +76,16 @@ impl Sections {
         found
     }
 
-    /// Accounts are off, or they have had the time to learn of it: they lag behind.
+    /// True if accounting is off, or has had the time to record the job's last change: it lags behind.
     pub(super) fn has_answered_all(&self, record: &JobRecord, now: Timestamp) -> bool {
         !self.sacct_ok || now.duration_since(record.changed_at) > ACCOUNTS_LAG
     }
 
-    /// What they say of a job; none where that changes nothing.
+    /// Returns the poll event of a job; `None` if the answers change nothing.
     pub(super) fn polled(&self, record: &JobRecord, now: Timestamp) -> Option<Event> {
         let found = facts(&record.slurm_name(), &self.squeue, &self.sacct, &record.facts);
-        // Only its end counts in accounts that nothing confirms, and only both together know that it is nowhere.
+        // Without squeue, only a job's end counts in accounting; and only both together can say that a job is
+        // unknown.
         let counts = match &found {
             Some(found) => self.squeue_ok || found.ended.is_some(),
             None => self.squeue_ok && self.has_answered_all(record, now),
@@ -93,7 +94,7 @@ impl Sections {
     }
 }
 
-/// The newest of these attempts that Slurm or the login host knows.
+/// Finds the newest of these attempts that Slurm or the login host knows.
 pub(super) fn looked(names: &[String], answer: &str) -> Option<(u32, Facts)> {
     let sections = Sections::of(answer);
     names.iter().rev().find_map(|name| {
@@ -107,12 +108,12 @@ pub(super) fn looked(names: &[String], answer: &str) -> Option<(u32, Facts)> {
     })
 }
 
-/// `123`, `123;cluster`.
+/// Parses `123` or `123;cluster`.
 pub(super) fn slurm_id(text: &str) -> Option<u64> {
     text.split(';').next()?.trim().parse().ok()
 }
 
-/// What there is to fetch, and how many more there are than the list has room for.
+/// Parses the list of files to fetch, and the number of files that the list has no room for.
 pub(super) fn listing(bytes: &[u8]) -> (Vec<(ResultKind, u64, String)>, u64) {
     let mut parts: Vec<&[u8]> = bytes.split(|byte| *byte == 0).filter(|part| !part.is_empty()).collect();
     let count =
@@ -120,7 +121,7 @@ pub(super) fn listing(bytes: &[u8]) -> (Vec<(ResultKind, u64, String)>, u64) {
     let more = parts.last().and_then(count);
     parts.truncate(parts.len() - usize::from(more.is_some()));
     let more = more.unwrap_or_default();
-    // With more than the list has room for, its last entry may be a part.
+    // If files are missing from the list, its last entry may be truncated.
     let is_cut = |part: &&[u8]| more > 0 && bytes[..LIST_MAX_BYTES.min(bytes.len())].ends_with(part);
     if parts.last().is_some_and(is_cut) {
         parts.pop();

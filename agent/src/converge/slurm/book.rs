@@ -1,5 +1,5 @@
-//! What this node knows of jobs, on its disk: `agent/jobs/<namespace>/<name>/` has the record and, below `results/`, the
-//! fetched files by their digest. Blocking.
+//! This node's job data on disk: `agent/jobs/<namespace>/<name>/` holds the record and, below `results/`, the
+//! fetched files by digest. Blocking.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,14 +14,14 @@ use sha2::{Digest as _, Sha256};
 
 use super::machine::JobRecord;
 
-/// The folder of all of them.
+/// Folder of all jobs.
 #[derive(Debug, Clone)]
 pub struct JobBook {
     folder: PathBuf,
 }
 
 impl JobBook {
-    /// Below the agent's folder. Touches nothing.
+    /// Creates a book below the agent's folder, without I/O.
     pub fn new(agent_dir: &Path) -> Self {
         Self { folder: agent_dir.join("jobs") }
     }
@@ -34,8 +34,8 @@ impl JobBook {
         DiskRecord::new(self.of(id).join("record.json"))
     }
 
-    /// All records. One that can't be read is left out with a warning: what Slurm and the login host know of the job
-    /// keeps it from being submitted again.
+    /// Reads all records. An unreadable record is left out with a warning: the job is not submitted again, because
+    /// Slurm and the login host know it.
     pub fn read(&self) -> BTreeMap<NamespacedName, JobRecord> {
         let mut records = BTreeMap::new();
         for namespace in names(&self.folder) {
@@ -49,7 +49,7 @@ impl JobBook {
         records
     }
 
-    /// The record of one job.
+    /// Reads the record of one job.
     pub fn read_one(&self, id: &NamespacedName) -> Option<JobRecord> {
         self.record(id).read().ok().flatten()
     }
@@ -58,7 +58,7 @@ impl JobBook {
         self.record(&record.id).write(record)
     }
 
-    /// Keeps a fetched file; gives its digest.
+    /// Stores a fetched file; returns its digest.
     pub fn keep(&self, id: &NamespacedName, bytes: &[u8]) -> io::Result<String> {
         let digest = hex(&Sha256::digest(bytes));
         let file = DiskRecord::new(self.of(id).join("results").join(&digest)).fsync(Fsync::Content);
@@ -68,7 +68,7 @@ impl JobBook {
         Ok(digest)
     }
 
-    /// A kept file.
+    /// Returns the path of a stored file.
     pub fn result(&self, id: &NamespacedName, digest: &str) -> Option<PathBuf> {
         let file = self.of(id).join("results").join(digest);
         (is_digest(digest) && file.is_file()).then_some(file)
@@ -83,7 +83,7 @@ impl JobBook {
         }
     }
 
-    /// Removes all that is known of a job.
+    /// Removes all data of a job.
     pub fn forget(&self, id: &NamespacedName) -> io::Result<()> {
         match fs::remove_dir_all(self.of(id)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -95,7 +95,7 @@ impl JobBook {
     }
 }
 
-/// Digests of the secrets with which jobs log in. Git may have them no longer when a job is removed.
+/// Returns the digests of the login secrets of jobs. They may no longer be in Git when a job is removed.
 pub(super) fn login_secrets<'r>(records: impl Iterator<Item = &'r JobRecord>) -> BTreeSet<String> {
     let files = records.flat_map(|record| {
         std::iter::once(&record.order.files).chain(record.order.former.iter().map(|former| &former.files))

@@ -1,35 +1,35 @@
-//! The commands that run on login hosts, as text for a POSIX shell. Pure.
+//! Commands that run on login hosts, as text for a POSIX shell. Pure.
 //!
-//! Every value stands between single quotes; names of jobs and patterns consist of checked characters besides.
+//! Every value is in single quotes; in addition, names of jobs and patterns consist of checked characters.
 
 use schema::kinds::job::{JobSpec, output_pattern};
 
 use super::parse::{SACCT_FIELDS, SQUEUE_FIELDS};
 
-/// The folder with the jobs' folders, unless the manifest names one.
+/// Parent of the jobs' folders, unless the manifest names one.
 const WORK_DIR: &str = "minik8s-jobs";
-/// Slurm did not answer.
+/// Exit code: Slurm did not answer.
 pub const EXIT_SLURM: i32 = 75;
 /// Seconds for which a submission without an outcome is left alone after its end: squeue lags by less.
 const SUBMISSION_GRACE_SECONDS: u32 = 15;
-/// The same where its end can't be seen, on another login host: sbatch tries for two minutes, and what a file system
-/// says of a file may be a minute old.
+/// Seconds for which a submission on another login host is left alone, as its end can't be observed: sbatch tries
+/// for two minutes, and file attributes may be a minute old.
 pub const SUBMISSION_MAX_SECONDS: u32 = 240;
-/// The folder of the job is not on the login host.
+/// Exit code: the job's folder is not on the login host.
 pub const EXIT_NO_FOLDER: i32 = 66;
-/// Bytes of the names and numbers of one question: a word of a command line has at most 128 KiB, and the shell gets the
+/// Maximum bytes of the names and numbers in one query: an argument has at most 128 KiB, and the shell gets the
 /// whole command as one.
 const QUESTION_MAX_BYTES: usize = 96 * 1024;
-/// Bytes that the answer to one question is planned to have: less than what is read of it, 4 MiB.
+/// Planned size of the answer to one query: less than the 4 MiB that are read.
 const ANSWER_PLANNED_BYTES: u64 = 3 << 20;
-/// Bytes of what squeue and sacct print of one task, besides its name.
+/// Bytes that squeue and sacct print per task, besides its name.
 const ROW_BYTES: u64 = 220;
 
-/// Variables on the login host that are options of the programs: they would count more than the script.
+/// Clears variables on the login host that act as options of the programs: they would override the script.
 const NO_OPTIONS: &str = "unset $(env | sed -n -E 's/^((SBATCH|SQUEUE|SACCT|SCANCEL)_[A-Za-z0-9_]*)=.*/\\1/p') SLURM_TIME_FORMAT 2>/dev/null || :\n";
 
-/// The lock of a submission: a folder that names its holder, who touches it every second. `take` gets it, also from a
-/// holder who is gone; then `broken` is `yes`.
+/// Lock of a submission: a folder that names its holder, who touches it every second. `take` acquires it, also from
+/// a dead holder; then `broken` is `yes`.
 const LOCK: &str = r#"held() {
 beat=$1/beat; [ -e "$beat" ] || beat=$1
 touch "$1.now" || return 0
@@ -50,23 +50,23 @@ broken=yes
 echo "$(uname -n) $$" > "$1/holder"
 }
 "#;
-/// Most bytes of a list of results.
+/// Maximum bytes of a list of results.
 pub const LIST_MAX_BYTES: usize = 256 * 1024;
 
 /// A job on its login host.
 #[derive(Debug, Clone)]
 pub struct Place<'a> {
     pub spec: &'a JobSpec,
-    /// Its name in Slurm, and that of its folder.
+    /// Name in Slurm and of the folder.
     pub name: &'a str,
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word for the shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// A pattern of a shell in which `*` and `?` alone have a meaning.
+/// Quotes a shell pattern in which only `*` and `?` are special.
 fn pattern(text: &str) -> String {
     let mut parts = String::from("./");
     let mut plain = String::new();
@@ -86,7 +86,7 @@ fn pattern(text: &str) -> String {
     parts
 }
 
-/// The folder of a job with this name in Slurm.
+/// Returns the folder of a job with this name in Slurm.
 pub fn folder(spec: &JobSpec, name: &str) -> String {
     let folder = spec.work_dir.as_deref().unwrap_or(WORK_DIR);
     format!("{}/{name}", folder.trim_end_matches('/'))
@@ -94,28 +94,28 @@ pub fn folder(spec: &JobSpec, name: &str) -> String {
 
 fn work_dir(spec: &JobSpec) -> String {
     let folder = spec.work_dir.as_deref().unwrap_or(WORK_DIR);
-    // Never an option.
+    // Never parsed as an option.
     quoted(&if folder.starts_with('/') { folder.to_owned() } else { format!("./{folder}") })
 }
 
-/// Without a limit to the list of an array's tasks, which would be cut off.
+/// Lists jobs with squeue, without the limit that would truncate the list of an array's tasks.
 fn squeue(names: &[String]) -> String {
     let (names, fields) = (quoted(&names.join(",")), quoted(SQUEUE_FIELDS));
     format!("SLURM_BITSTR_LEN=0 squeue -h -t all --user=\"$(id -un)\" --name={names} -O {fields}")
 }
 
-/// Bytes that both programs may print of a job with `tasks` tasks.
+/// Returns the bytes that both programs may print for a job with `tasks` tasks.
 pub fn answer_bytes(name: &str, tasks: u32) -> u64 {
     2 * u64::from(tasks) * (ROW_BYTES + name.len() as u64)
 }
 
-/// How many jobs go into each question: all into one, unless their names or the answer would be too long. Takes their
-/// names, and how many tasks each has.
+/// Returns how many jobs go into each query: all into one, unless their names or the answer would be too long.
+/// `jobs` holds names and task counts.
 pub fn questions(jobs: &[(String, u32)]) -> Vec<usize> {
     let mut questions = Vec::new();
     let (mut count, mut asked, mut answered) = (0, 0, 0);
     for (name, tasks) in jobs {
-        // A number of Slurm has at most ten digits.
+        // A Slurm job number has at most ten digits.
         let (asks, answers) = (name.len() + 12, answer_bytes(name, *tasks));
         if count > 0 && (asked + asks > QUESTION_MAX_BYTES || answered + answers > ANSWER_PLANNED_BYTES) {
             questions.push(count);
@@ -132,9 +132,9 @@ fn lock() -> String {
     LOCK.replace("LOCK_MAX", &most).replace("LOCK_GRACE", &grace)
 }
 
-/// Looks for jobs by their names: numbers that a submission left in its folder, what squeue says, and sacct from a
-/// day on. Accounts that do not answer say nothing of a job, so then there is no answer at all; a site without accounts
-/// says so.
+/// Looks for jobs by name: numbers that a submission left in its folder, the output of squeue, and of sacct from a
+/// given day on. If accounting does not answer, nothing is known of a job, so the command fails; a site without
+/// accounting reports that.
 pub fn look(spec: &JobSpec, names: &[String], since: Option<&str>) -> String {
     let (dir, list) = (work_dir(spec), names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(" "));
     let sacct = since.map(|since| {
@@ -155,7 +155,7 @@ pub fn look(spec: &JobSpec, names: &[String], since: Option<&str>) -> String {
     )
 }
 
-/// Asks for all jobs of a login host at once.
+/// Polls all jobs of a login host together.
 pub fn poll(names: &[String], ids: &[u64]) -> String {
     let ids = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     format!(
@@ -165,7 +165,7 @@ pub fn poll(names: &[String], ids: &[u64]) -> String {
     )
 }
 
-/// Unpacks the archive that it reads, as a whole or not at all.
+/// Unpacks the archive on stdin, completely or not at all.
 pub fn upload(place: &Place<'_>, digest: &str) -> String {
     let (dir, name, digest) = (work_dir(place.spec), quoted(place.name), quoted(digest));
     let part = quoted(&format!(".{}.part", place.name));
@@ -182,8 +182,8 @@ pub fn upload(place: &Place<'_>, digest: &str) -> String {
     )
 }
 
-/// Submits the script that it reads in the job's folder, once: what another submission left counts, and one that is
-/// under way is waited for. Prints `id NUMBER` or `busy`.
+/// Submits the script on stdin in the job's folder, once: the result of a former submission counts, and one under
+/// way is waited for. Prints `id NUMBER` or `busy`.
 pub fn submit(place: &Place<'_>, digest: &str) -> String {
     let (dir, name, digest) = (work_dir(place.spec), quoted(place.name), quoted(digest));
     let lock = lock();
@@ -208,7 +208,7 @@ pub fn submit(place: &Place<'_>, digest: &str) -> String {
     )
 }
 
-/// Gives a submission free that Slurm refused.
+/// Releases the lock of a submission that Slurm refused.
 pub fn unlock(place: &Place<'_>) -> String {
     let (dir, name) = (work_dir(place.spec), quoted(place.name));
     format!("rm -rf {dir}/{name}/.minik8s/lock\n")
@@ -239,7 +239,7 @@ pub fn delete(spec: &JobSpec, names: &[String]) -> String {
     )
 }
 
-/// Removes the files of all attempts. What says that they were submitted stays.
+/// Removes the files of all attempts, but keeps the evidence of their submission.
 pub fn clean(spec: &JobSpec, names: &[String]) -> String {
     let (dir, list) = (work_dir(spec), names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(" "));
     format!(
@@ -248,7 +248,7 @@ pub fn clean(spec: &JobSpec, names: &[String]) -> String {
     )
 }
 
-/// Leaves a file of this name in the folder with the jobs' folders.
+/// Creates a file of this name in the parent of the jobs' folders.
 pub fn leave_marker(spec: &JobSpec, marker: &str) -> String {
     let (dir, marker) = (work_dir(spec), quoted(marker));
     format!(
@@ -256,7 +256,7 @@ pub fn leave_marker(spec: &JobSpec, marker: &str) -> String {
     )
 }
 
-/// Ends with 0 if that file is there, after some seconds with 1 if not: file systems of several hosts may lag.
+/// Exits with 0 if that file exists, after some seconds with 1 if not: file systems of several hosts may lag.
 pub fn find_marker(spec: &JobSpec, marker: &str) -> String {
     let (dir, marker) = (work_dir(spec), quoted(marker));
     format!(
@@ -264,14 +264,14 @@ pub fn find_marker(spec: &JobSpec, marker: &str) -> String {
     )
 }
 
-/// Removes it.
+/// Removes the marker.
 pub fn remove_marker(spec: &JobSpec, marker: &str) -> String {
     format!("rm -f {}/{}\n", work_dir(spec), quoted(marker))
 }
 
-/// Lists what is to be fetched: `KIND SIZE PATH`, each ended by NUL, with the kinds `o`, `e` and `f`. At the end stands
-/// `more COUNT`: how many the list has no room for, the one that is cut off among them. Ends with [`EXIT_NO_FOLDER`] where
-/// only the job's own folder is missing.
+/// Lists the files to fetch: `KIND SIZE PATH`, each terminated by NUL, with the kinds `o`, `e` and `f`. The list
+/// ends with `more COUNT`, the number of entries without room, including one that is cut off. Exits with
+/// [`EXIT_NO_FOLDER`] if only the job's own folder is missing.
 pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
     let spec = place.spec;
     let (dir, name) = (work_dir(spec), quoted(place.name));
@@ -295,8 +295,8 @@ pub fn list(place: &Place<'_>, slurm_id: u64) -> String {
     text
 }
 
-/// What a job has written so far: of several files, each behind its name. At most `max` bytes of each, from a byte on
-/// or at its end.
+/// Prints a job's output so far: with several files, each after its name. At most `max` bytes of each, from a byte
+/// on or at its end.
 pub fn written(place: &Place<'_>, slurm_id: u64, stderr: bool, (from, max): (Option<u64>, u64)) -> String {
     let spec = place.spec;
     let (dir, name) = (work_dir(spec), quoted(place.name));
@@ -312,7 +312,7 @@ pub fn written(place: &Place<'_>, slurm_id: u64, stderr: bool, (from, max): (Opt
     )
 }
 
-/// The beginning of a file of the job.
+/// Prints the beginning of a file of the job.
 pub fn read(place: &Place<'_>, path: &str, max: u64) -> String {
     let (dir, name) = (work_dir(place.spec), quoted(place.name));
     format!("cd {dir}/{name} && head -c {max} -- {}\n", quoted(&format!("./{path}")))
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(String::from_utf8(sh.output().unwrap().stdout).unwrap(), "none none /x\n");
     }
 
-    // Seen red with one question for all.
+    // Seen red with a single query for all.
     #[test]
     fn a_question_has_as_many_jobs_as_its_names_and_its_answer_allow() {
         let jobs = |count: usize, bytes: usize, tasks: u32| vec![("n".repeat(bytes), tasks); count];

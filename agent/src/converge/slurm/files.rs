@@ -1,4 +1,4 @@
-//! What jobs wrote and left, for the agent's API.
+//! Output and results of jobs, for the agent's API.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use schema::records::{ResultFile, ResultKind};
 use super::act::Worker;
 use super::machine::State;
 
-/// Bytes of what a running job has written that are shown.
+/// Maximum bytes of a running job's output per request.
 const WRITTEN_MAX_BYTES: u64 = 1 << 20;
 
-/// Reads what this node keeps of jobs, and of those that run what their login hosts have.
+/// Reads files of ended jobs from this node, and output of running jobs from their login hosts.
 #[derive(Clone)]
 pub struct JobFiles {
     worker: Option<Worker>,
@@ -22,18 +22,18 @@ impl JobFiles {
         Self { worker: Some(worker) }
     }
 
-    /// Of a node that sees to no jobs.
+    /// Creates the files of a node that runs no jobs.
     #[cfg(test)]
     pub fn none() -> Self {
         Self { worker: None }
     }
 
-    /// A kept file.
+    /// Returns the path of a stored file.
     pub fn result(&self, id: &NamespacedName, digest: &str) -> Option<PathBuf> {
         self.worker.as_ref()?.book.result(id, digest)
     }
 
-    /// What a job wrote: all of it, or from a byte on. The error says why there is nothing.
+    /// Returns the output of a job: all of it, or from a byte on. The error gives the reason why there is none.
     pub async fn output(
         &self,
         id: &NamespacedName,
@@ -43,7 +43,7 @@ impl JobFiles {
         let none = || format!("this node does not run job {id}");
         let worker = self.worker.as_ref().ok_or_else(none)?;
         let record = match worker.book.read_one(id) {
-            // Who follows it waits.
+            // Followers wait.
             None if from.is_some() => return Ok(Vec::new()),
             record => record.ok_or_else(none)?,
         };
@@ -73,7 +73,7 @@ impl JobFiles {
 }
 
 impl Worker {
-    /// A kept file from a byte on, with what is to be said of it.
+    /// Returns a stored file from a byte on, with notes about it.
     fn kept(
         &self,
         id: &NamespacedName,
@@ -101,11 +101,11 @@ impl Worker {
     }
 }
 
-/// Part of an answer, sent piece by piece: a job may have written more than fits into memory.
+/// Part of an answer, streamed: a job's output may exceed the memory.
 #[derive(Debug)]
 pub enum Piece {
     Bytes(Vec<u8>),
-    /// Everything from this byte on.
+    /// The file's content from this byte on.
     File {
         path: PathBuf,
         from: u64,

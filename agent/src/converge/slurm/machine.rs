@@ -1,6 +1,7 @@
-//! What becomes of a job with each thing that is seen or done. Pure.
+//! State machine of a job: applies observations and results of steps. Pure.
 //!
-//! Each state names the one step that leads on. What a step found is an [`Event`]; a step that failed changes no state.
+//! Each state implies the one step that leads on. The result of a step is an [`Event`]; a failed step changes no
+//! state.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::job::slurm::array_tasks;
@@ -12,80 +13,80 @@ use serde::{Deserialize, Serialize};
 use super::commands::{SUBMISSION_MAX_SECONDS, folder};
 use super::parse::{Ended, Facts, failure_class};
 
-/// Between two tries of a step that failed: first, and at most.
+/// First and longest wait between two tries of a failed step.
 const RETRY: (SignedDuration, SignedDuration) =
     (SignedDuration::from_secs(2), SignedDuration::from_secs(120));
-/// Between two looks at a submission or a cancellation that is under way.
+/// Wait between two checks of a submission or a cancellation under way.
 const BUSY: SignedDuration = SignedDuration::from_secs(2);
 
-/// A job as its node knows it, on the disk too.
+/// A job as known to its node; also the format on disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobRecord {
     pub id: NamespacedName,
-    /// What it was begun with.
+    /// Order that the job was started with.
     pub order: JobOrder,
     pub state: State,
     pub since: Timestamp,
-    /// Written before each submission.
+    /// Number of the attempt, written to disk before each submission.
     pub attempt: u32,
-    /// A login host has answered: there may be something of the job.
+    /// Set once a login host has answered: parts of the job may exist there.
     #[serde(default = "unknown")]
     pub reached: bool,
-    /// Nobody has tried to submit this attempt. Not on the disk: an agent that starts does not know.
+    /// Set while this attempt has certainly not been submitted. Not on disk: an agent that starts does not know.
     #[serde(skip)]
     pub is_fresh: bool,
     /// Former incarnations that are gone from their login hosts.
     #[serde(default)]
     pub removed: Vec<String>,
-    /// Its files are no longer on the login host.
+    /// Set once the job's files are removed from the login host.
     #[serde(default)]
     pub is_cleaned: bool,
     pub facts: Facts,
-    /// When Slurm last said something else.
+    /// Time of the last change reported by Slurm.
     pub changed_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
     pub results: Vec<ResultFile>,
-    /// What it left besides.
+    /// Output files that were not fetched.
     #[serde(default)]
     pub unfetched: UnfetchedFiles,
-    /// What keeps the next step from being done.
+    /// Obstacle to the next step.
     pub trouble: Option<Trouble>,
 }
 
-/// Where it is.
+/// State of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// Another node, or this one before it lost its disk, may have submitted it.
+    /// Another node, or this one before it lost its disk, may have submitted the job.
     Looking,
-    /// What Slurm is to wait for is not there yet.
+    /// The job's dependency is not in Slurm yet.
     Waiting,
     Uploading,
     Submitting,
     Submitted,
-    /// Slurm has had it, and does not know it any more.
+    /// Slurm had the job, but no longer knows it.
     Lost,
     Fetching,
     Ended(FinalState),
-    /// It is being cancelled, and its folders removed.
+    /// The job is being cancelled and its folders removed.
     Deleting,
     Gone,
 }
 
-/// What became of it.
+/// Outcome of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FinalState {
     pub phase: JobPhase,
     pub class: Option<FailureClass>,
-    /// What Slurm did not say.
+    /// Reason that Slurm did not report.
     #[serde(default)]
     pub why: String,
 }
 
-/// What keeps a step from being done.
+/// Obstacle to a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trouble {
@@ -93,11 +94,11 @@ pub struct Trouble {
     pub since: Timestamp,
     pub failures: u32,
     pub retry_at: Timestamp,
-    /// The login host can't be reached.
+    /// Set if the login host can't be reached.
     pub unreachable: bool,
 }
 
-/// What leads on.
+/// Next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     Look,
@@ -108,33 +109,33 @@ pub enum Step {
     Delete,
 }
 
-/// What a step found.
+/// Result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Attempt and facts of the job's newest attempt; none: there is none.
+    /// Number and facts of the job's newest attempt; `None` if there is none.
     Looked(Option<(u32, Facts)>),
     Uploaded,
-    /// Slurm has it, by this number.
+    /// Slurm accepted the job under this number.
     Submitted(u64),
     /// A submission or a cancellation is under way.
     Busy,
-    /// Slurm refuses it for good.
+    /// Slurm refused the job permanently.
     Refused(String),
-    /// What was uploaded is no longer on the login host.
+    /// The uploaded folder is no longer on the login host.
     FolderGone,
-    /// What a poll said; none: Slurm does not know it.
+    /// Result of a poll; `None` if Slurm does not know the job.
     Polled(Option<Facts>),
     Fetched(Vec<ResultFile>, UnfetchedFiles),
     Cleaned,
     Deleted,
-    /// The step could not be done, or what came of it is not known.
+    /// The step failed, or its outcome is unknown.
     Failed {
         why: String,
         unreachable: bool,
     },
 }
 
-/// A record that does not say it may be of a job that was submitted.
+/// Default of `reached`: a record without it may belong to a submitted job.
 fn unknown() -> bool {
     true
 }
@@ -162,7 +163,7 @@ impl JobRecord {
         }
     }
 
-    /// The first record of an order: of what it takes the place of, as long as that may be on a login host.
+    /// Creates the first record of an order: the removal of a predecessor, as long as one may be on a login host.
     pub fn first(id: NamespacedName, order: &JobOrder, removed: Vec<String>, now: Timestamp) -> Self {
         match order.former.iter().find(|former| !removed.contains(&former.uid)) {
             Some(former) => {
@@ -173,23 +174,23 @@ impl JobRecord {
         }
     }
 
-    /// The name of an attempt in Slurm.
+    /// Returns the name of the attempt in Slurm.
     pub fn slurm_name(&self) -> String {
         self.order.slurm_name(&self.id, self.attempt)
     }
 
-    /// The names of all attempts that there can be.
+    /// Returns the names of all possible attempts.
     pub fn slurm_names(&self) -> Vec<String> {
         let most = self.order.spec.node_failure_retries.min(9) + 1;
         (1..=most.max(self.attempt)).map(|attempt| self.order.slurm_name(&self.id, attempt)).collect()
     }
 
-    /// How many tasks Slurm may have of it.
+    /// Returns the number of tasks that Slurm may have for the job.
     pub fn task_count(&self) -> u32 {
         self.order.spec.array.as_deref().and_then(array_tasks).unwrap_or(1)
     }
 
-    /// What leads on, unless it has to wait.
+    /// Returns the next step, unless the job has to wait.
     pub fn step(&self, now: Timestamp) -> Option<Step> {
         if self.trouble.as_ref().is_some_and(|trouble| trouble.retry_at > now) {
             return None;
@@ -205,14 +206,14 @@ impl JobRecord {
         }
     }
 
-    /// When its files are to go from the login host, if they are still there.
+    /// Returns the time at which to remove the job's files from the login host, if they are still there.
     pub fn clean_at(&self) -> Option<Timestamp> {
         let ttl = self.order.spec.ttl_seconds_after_finished.filter(|_| !self.is_cleaned)?;
         matches!(self.state, State::Ended(_)).then_some(())?;
         self.ended_at?.checked_add(SignedDuration::from_secs(i64::from(ttl))).ok()
     }
 
-    /// Slurm is asked for it from time to time.
+    /// True if the job is polled in Slurm.
     pub fn is_polled(&self) -> bool {
         matches!(self.state, State::Submitted | State::Lost)
     }
@@ -225,7 +226,7 @@ impl JobRecord {
         self.trouble = None;
     }
 
-    /// Takes in what is ordered now. None: nothing is, and absence alone ends nothing.
+    /// Applies the current order. `None` changes nothing: absence alone ends nothing.
     pub fn follow(&mut self, order: Option<&JobOrder>, now: Timestamp) {
         let Some(order) = order else { return };
         let is_same = order.uid == self.order.uid;
@@ -233,12 +234,13 @@ impl JobRecord {
             self.order = order.clone();
             self.reached |= order.reached;
         } else if self.order.spec.login.is_same_account(&order.spec.login) {
-            // The former is removed with what logs in now.
+            // The predecessor is removed with the current credentials.
             self.order.spec.login = order.spec.login.clone();
             self.order.files.extend(order.files.clone());
         }
         if (!is_same || order.deleting) && !matches!(self.state, State::Deleting | State::Gone) {
-            // Where no login host ever answered nothing is to be removed, and a wrong login keeps nothing up.
+            // If no login host ever answered, there is nothing to remove, and a wrong login must not block the
+            // removal.
             self.enter(if self.reached { State::Deleting } else { State::Gone }, now);
         }
         if !is_same && self.state == State::Gone {
@@ -251,7 +253,7 @@ impl JobRecord {
         }
     }
 
-    /// Begins the attempt, once Slurm has what it waits for.
+    /// Starts the attempt, once Slurm has the job's dependency.
     fn begin(&mut self, now: Timestamp) {
         match &self.order.dependency {
             JobDependencyState::None | JobDependencyState::Submitted(_) => self.enter(State::Uploading, now),
@@ -269,7 +271,7 @@ impl JobRecord {
         self.enter(State::Ended(ended), now);
     }
 
-    /// Takes in what a step found.
+    /// Applies the result of a step.
     pub fn apply(&mut self, event: Event, now: Timestamp) {
         match (event, &self.state) {
             (Event::Failed { why, unreachable }, _) => self.fail(why, unreachable, now),
@@ -291,7 +293,7 @@ impl JobRecord {
                 self.changed_at = now;
             }
             (Event::Busy, State::Submitting) => {
-                // A submission that failed is waited for as well: its next failure is one more.
+                // A failed submission is waited for too; its next failure still adds to the count.
                 let failed =
                     self.trouble.take().filter(|trouble| trouble.failures > 0 && !trouble.unreachable);
                 self.wait_for(BUSY, "waiting for a submission that has no outcome yet".to_owned(), now);
@@ -310,7 +312,7 @@ impl JobRecord {
                 let was_tried = !self.is_fresh;
                 self.enter(State::Looking, now);
                 if was_tried {
-                    // Nothing is left to say whether a submission is under way: it is given the time to end.
+                    // Nothing shows whether a submission is under way: give it the time to end.
                     let wait = SignedDuration::from_secs(SUBMISSION_MAX_SECONDS.into());
                     let why = "its folder is gone from the login host; waiting until no submission can be under way";
                     self.wait_for(wait, why.to_owned(), now);
@@ -321,7 +323,7 @@ impl JobRecord {
                     self.enter(State::Submitted, now);
                     self.polled(facts, now);
                 }
-                // Without a word of Slurm it has neither failed nor ended.
+                // Without word from Slurm the job has neither failed nor ended.
                 None => self.enter(State::Lost, now),
             },
             (Event::Fetched(results, unfetched), State::Fetching) => {
@@ -336,7 +338,7 @@ impl JobRecord {
                 self.trouble = None;
             }
             (Event::Deleted, State::Deleting) => self.enter(State::Gone, now),
-            // A step that was overtaken: by a removal, say.
+            // A superseded step, for example by a removal.
             _ => {}
         }
     }
@@ -377,7 +379,7 @@ impl JobRecord {
         }
         self.facts = facts;
         if self.facts.ended.is_none() {
-            // It grows with each poll, and the record would be written anew.
+            // The value grows with each poll, and the record would be rewritten.
             self.facts.elapsed_seconds = None;
         }
         let Some(ended) = self.facts.ended else { return };
@@ -390,7 +392,7 @@ impl JobRecord {
         self.enter(State::Fetching, now);
     }
 
-    /// As it is reported.
+    /// Returns the job's report.
     pub fn report(&self) -> JobReport {
         let facts = &self.facts;
         let (phase, class) = match &self.state {
@@ -440,7 +442,7 @@ impl JobRecord {
         }
     }
 
-    /// What keeps the job from going on. One that has ended only waits for its folder to be removed.
+    /// Returns the obstacle to the job's progress. An ended job only waits for its folder to be removed.
     fn hindrance(&self) -> Option<&Trouble> {
         self.trouble.as_ref().filter(|_| !matches!(self.state, State::Ended(_)))
     }

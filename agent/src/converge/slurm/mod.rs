@@ -1,8 +1,8 @@
 //! The slurm loop: jobs that this node submits to Slurm and follows to their end.
 //!
-//! Reads `work/<node>/jobs/` and its own disk; decides in `plan.rs`; uploads, submits, polls, fetches and cancels over
-//! SSH in tasks of their own, whose findings `machine.rs` turns into states. How far each job is goes to
-//! `status/<node>/jobs/`, what it left to the disk.
+//! Reads `work/<node>/jobs/` and its own disk; decides in `plan.rs`; uploads, submits, polls, fetches and cancels
+//! over SSH in separate tasks, whose findings `machine.rs` applies to the jobs' states. Writes each job's progress
+//! to `status/<node>/jobs/`, its results to the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -49,10 +49,10 @@ use plan::{Change, Finding, Observed, Reported, Slot, SlurmPlan};
 use crate::files::PodFiles;
 use crate::worlds::ssh::Ssh;
 
-/// Until the disk is tried again with what it did not take.
+/// Wait before retrying writes that the disk refused.
 const UNWRITTEN_RETRY: Duration = Duration::from_secs(2);
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct SlurmDeps {
     pub node: String,
     pub ssh: Arc<dyn Ssh>,
@@ -63,13 +63,13 @@ pub struct SlurmDeps {
     pub nudge: Nudge,
 }
 
-/// What a task found.
+/// Result of a task.
 struct Done {
     slot: Slot,
     findings: Vec<Finding>,
 }
 
-/// The loop.
+/// Loop that manages this node's Slurm jobs.
 pub struct SlurmLoop {
     deps: SlurmDeps,
     worker: Worker,
@@ -79,18 +79,18 @@ pub struct SlurmLoop {
     polled_at: BTreeMap<SlurmLogin, Timestamp>,
     unordered_since: BTreeMap<NamespacedName, Timestamp>,
     found: Arc<Mutex<Vec<Done>>>,
-    /// End with the loop.
+    /// Tasks, aborted with the loop.
     tasks: JoinSet<()>,
     reports: watch::Sender<Option<Reported>>,
 }
 
 impl SlurmLoop {
-    /// A loop that goes on with what the disk says; what it reports goes to `reports`.
+    /// Creates a loop that continues from the state on disk and sends its reports to `reports`.
     pub fn new(deps: SlurmDeps, agent_dir: &Path, reports: watch::Sender<Option<Reported>>) -> Self {
         let book = JobBook::new(agent_dir);
         let worker = Worker::new(Arc::clone(&deps.ssh), Arc::clone(&deps.files), book.clone());
         let records = book.read();
-        // Before the pods loop removes what it does not know.
+        // Before the pods loop removes files it does not know.
         deps.files.hold_for_jobs(book::login_secrets(records.values()));
         Self {
             deps,
@@ -106,12 +106,12 @@ impl SlurmLoop {
         }
     }
 
-    /// What jobs wrote and left, for the API.
+    /// Returns access to the jobs' output and results, for the API.
     pub fn job_files(&self) -> JobFiles {
         JobFiles::of(self.worker.clone())
     }
 
-    /// Does something in a task of its own; what it finds is taken in at the next look.
+    /// Starts a task; its findings are processed in the next observation.
     fn begin<F>(&mut self, slot: Slot, task: F)
     where
         F: Future<Output = Vec<Finding>> + Send + 'static,
@@ -125,7 +125,7 @@ impl SlurmLoop {
         });
     }
 
-    /// Writes a record before it counts: a submission follows only from an attempt that is on the disk.
+    /// Writes a record before it takes effect: only an attempt that is on disk may be submitted.
     fn keep(&mut self, Change { record, events }: Change) -> bool {
         let id = record.id.clone();
         if let Err(error) = self.book.write(&record) {
@@ -150,7 +150,7 @@ impl SlurmLoop {
         true
     }
 
-    /// Keeps what the jobs of now need, and no more: answers of their logins, and secrets on the disk.
+    /// Trims caches and retained secrets to the logins of current jobs.
     fn hold_logins(&mut self) {
         let logins = self.records.values().map(|record| &record.order.spec.login).collect();
         self.polled_at.retain(|login, _| BTreeSet::contains(&logins, login));
@@ -171,7 +171,7 @@ impl Loop for SlurmLoop {
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         while let Some(ended) = self.tasks.try_join_next() {
-            // A panic of a step is one of the loop.
+            // A panic in a step counts as one of the loop.
             if let Some(error) = ended.err().filter(tokio::task::JoinError::is_panic) {
                 std::panic::resume_unwind(error.into_panic());
             }
@@ -229,7 +229,7 @@ impl Loop for SlurmLoop {
     }
 }
 
-/// The jobs that this node reports.
+/// Reports of this node's jobs.
 pub struct JobReports {
     pub node: String,
     pub snapshot: SnapshotReader,

@@ -1,4 +1,4 @@
-//! Sees what is ordered and what steps found.
+//! Observes the orders and the results of steps.
 
 use jiff::Timestamp;
 use schema::control::lock;

@@ -1,56 +1,56 @@
-//! What squeue and sacct print. Pure.
+//! Parser for the output of squeue and sacct. Pure.
 //!
-//! States and their flags are those of Slurm's `job_state_codes`; a word that is none of them is never a failure.
+//! States and their flags are those of Slurm's `job_state_codes`; an unrecognized word is never a failure.
 
 use std::collections::BTreeMap;
 
 use schema::kinds::job::slurm::array_tasks;
 use schema::kinds::job::{FailureClass, JobPhase};
 
-/// The fields that squeue is asked for, in the order of [`Row`]; each followed by `|`.
+/// Fields requested from squeue, in the order of [`Row`]; each followed by `|`.
 pub const SQUEUE_FIELDS: &str =
     "JobArrayID:|,ArrayJobID:|,Name:|,State:|,Reason:|,exit_code:|,SubmitTime:|,TimeUsed:|,NodeList:|";
-/// The fields that sacct is asked for.
+/// Fields requested from sacct.
 pub const SACCT_FIELDS: &str =
     "JobID,JobName,State,Reason,ExitCode,DerivedExitCode,Submit,ElapsedRaw,NodeList";
 
 /// A job, or a task of an array.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// The job's number; of a task, the array's.
+    /// Number of the job; for a task, that of the array.
     pub id: u64,
-    /// Index of a task, or the indices of those that wait.
+    /// Index of a task, or the indices of waiting tasks.
     pub task: Option<String>,
     pub name: String,
     pub state: String,
-    /// Empty where Slurm gives none.
+    /// Reason; empty if Slurm gives none.
     pub reason: String,
     /// Exit code and signal.
     pub exit: Option<(u32, u32)>,
-    /// The highest exit code of a step.
+    /// Highest exit code of a step.
     pub derived: Option<String>,
     pub submitted: String,
     pub elapsed_seconds: Option<i64>,
     pub nodes: String,
 }
 
-/// What a word of Slurm says of a job.
+/// Interpretation of a Slurm state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
     Queued,
     Running,
     Suspended,
     Ended(Ended),
-    /// It is new to us.
+    /// A state not known to this parser.
     Unknown,
 }
 
-/// How a job ended.
+/// Kind of a job's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Ended {
     Completed,
     Cancelled,
-    /// With an exit code or by a signal.
+    /// Ended with an exit code or by a signal.
     Failed,
     Timeout,
     Deadline,
@@ -58,16 +58,16 @@ pub enum Ended {
     NodeFailure,
 }
 
-/// What a state is, as squeue and sacct write it, long or short.
+/// Interprets a state as squeue and sacct write it, long or short.
 pub fn meaning(state: &str) -> Meaning {
-    // `CANCELLED by 1000`, and `CANCELLED+` where a column was too narrow.
+    // `CANCELLED by 1000`, or `CANCELLED+` if the column is too narrow.
     let word = state.split_whitespace().next().unwrap_or_default().trim_end_matches('+');
     match word {
         "PENDING" | "PD" | "CONFIGURING" | "CF" | "REQUEUED" | "RQ" | "REQUEUE_FED" | "RF"
         | "REQUEUE_HOLD" | "RH" | "SPECIAL_EXIT" | "SE" | "RESV_DEL_HOLD" | "RD" | "POWER_UP_NODE" => {
             Meaning::Queued
         }
-        // A job that completes is not done: its nodes still clean up.
+        // A completing job is not done: its nodes still clean up.
         "RUNNING" | "R" | "COMPLETING" | "CG" | "RESIZING" | "RS" | "SIGNALING" | "SI" | "STAGE_OUT"
         | "SO" | "EXPEDITING" | "UPDATE_DB" => Meaning::Running,
         "SUSPENDED" | "S" | "STOPPED" | "ST" => Meaning::Suspended,
@@ -84,7 +84,7 @@ pub fn meaning(state: &str) -> Meaning {
     }
 }
 
-/// The rows of `squeue -h -O SQUEUE_FIELDS`. Lines of another form are left out.
+/// Parses the rows of `squeue -h -O SQUEUE_FIELDS`. Malformed lines are skipped.
 pub fn squeue(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let fields: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -108,7 +108,7 @@ pub fn squeue(text: &str) -> Vec<Row> {
     text.lines().filter_map(row).collect()
 }
 
-/// The rows of `sacct -nPX -o SACCT_FIELDS`.
+/// Parses the rows of `sacct -nPX -o SACCT_FIELDS`.
 pub fn sacct(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let fields: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -132,7 +132,7 @@ pub fn sacct(text: &str) -> Vec<Row> {
     text.lines().filter_map(row).collect()
 }
 
-/// `123`, `123_4`, `123_[4-9%2]`; a heterogeneous job's `123+1` is its part.
+/// Parses `123`, `123_4`, `123_[4-9%2]`; `123+1` is a component of a heterogeneous job.
 fn job_id(text: &str) -> Option<(u64, Option<String>)> {
     let (id, task) = match text.split_once('_') {
         Some((id, task)) => (id, Some(task.to_owned())),
@@ -141,7 +141,7 @@ fn job_id(text: &str) -> Option<(u64, Option<String>)> {
     Some((id.parse().ok()?, task))
 }
 
-/// Slurm has several words for nothing.
+/// Maps Slurm's placeholders for "no value" to an empty string.
 fn said(text: &str) -> String {
     if matches!(text, "None" | "None assigned" | "N/A" | "(null)" | "Unknown") {
         String::new()
@@ -155,13 +155,13 @@ fn exit_pair(text: &str) -> Option<(u32, u32)> {
     Some((code.parse().ok()?, signal.parse().ok()?))
 }
 
-/// squeue prints the status that wait(2) gave, newer ones `code:signal`.
+/// Parses squeue's exit code: the status from wait(2), in newer versions `code:signal`.
 fn exit_of_squeue(text: &str) -> Option<(u32, u32)> {
     let status = || text.parse::<u32>().ok().map(|status| ((status >> 8) & 0xff, status & 0x7f));
     exit_pair(text).or_else(status)
 }
 
-/// `D-HH:MM:SS`, with as much of its beginning as there is.
+/// Parses `D-HH:MM:SS`, of which leading parts may be missing.
 fn time_used(text: &str) -> Option<i64> {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let mut seconds: i64 = 0;
@@ -171,12 +171,12 @@ fn time_used(text: &str) -> Option<i64> {
     days.parse::<i64>().ok()?.checked_mul(86_400)?.checked_add(seconds)
 }
 
-/// What Slurm says of one job, of all its tasks together.
+/// Slurm's view of one job, with all its tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Facts {
     pub id: u64,
     pub submitted: String,
-    /// Slurm's word.
+    /// State as reported by Slurm.
     pub state: String,
     pub reason: String,
     pub exit: Option<(u32, u32)>,
@@ -186,26 +186,27 @@ pub struct Facts {
     /// Tasks of an array by state.
     pub tasks: BTreeMap<String, u32>,
     pub phase: JobPhase,
-    /// How it ended, once all of it has.
+    /// Kind of the end, once the whole job has ended.
     pub ended: Option<Ended>,
-    /// Tasks that were seen to have ended, by their index: without accounts Slurm forgets them before the last one ends.
+    /// Ended tasks by index, remembered because Slurm without accounting forgets them before the last one ends.
     #[serde(default)]
     pub ended_tasks: BTreeMap<u32, EndedTask>,
 }
 
-/// How a task of an array ended.
+/// End of an array's task.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct EndedTask {
-    /// Slurm's word.
+    /// State as reported by Slurm.
     pub state: String,
     pub exit: Option<(u32, u32)>,
 }
 
-/// What both programs say of a job by its name; none where neither has it. `squeue` counts while the job lives, for
-/// accounts come late; `sacct` counts for its end, since squeue forgets. What was seen of its tasks before stays.
+/// Merges the answers of both programs about a job by its name; `None` if neither knows it. `squeue` takes
+/// precedence while the job lives, because accounting lags behind; `sacct` takes precedence for its end, because
+/// squeue forgets. Ended tasks from `before` are kept.
 pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Option<Facts> {
     let of_name = |row: &&Row| row.name == name;
-    // The newest, should the controller have lost its state and begun to count anew.
+    // The newest, in case the controller lost its state and restarted its numbering.
     let id = squeue.iter().chain(sacct).filter(of_name).max_by_key(|row| (row.submitted.clone(), row.id))?.id;
     let mut rows: BTreeMap<Option<String>, Row> = BTreeMap::new();
     for row in squeue.iter().filter(of_name).filter(|row| row.id == id) {
@@ -222,7 +223,7 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Optio
             None if is_over(row) || squeue.iter().all(|other| other.name != name) => {
                 rows.insert(row.task.clone(), row.clone());
             }
-            // Tasks that squeue writes as one row, or has under another one.
+            // Tasks that squeue combines in one row, or lists under another one.
             None => {}
         }
     }
@@ -268,7 +269,7 @@ pub fn facts(name: &str, squeue: &[Row], sacct: &[Row], before: &Facts) -> Optio
     })
 }
 
-/// Which row stands for an array: what is new to us first, then what lives, then the worst end.
+/// Rank of the row that represents an array: unknown states first, then live tasks, then the worst end.
 fn weight(state: &str) -> (u8, Option<Ended>) {
     match meaning(state) {
         Meaning::Unknown => (4, None),
@@ -287,7 +288,7 @@ fn phase_of(ended: Ended) -> JobPhase {
     }
 }
 
-/// How a job failed, if it did.
+/// Returns the class of a job's failure; `None` if it did not fail.
 pub fn failure_class(ended: Ended, exit: Option<(u32, u32)>) -> Option<FailureClass> {
     match ended {
         Ended::Completed | Ended::Cancelled => None,
@@ -300,7 +301,7 @@ pub fn failure_class(ended: Ended, exit: Option<(u32, u32)>) -> Option<FailureCl
     }
 }
 
-/// `[4-9%2]` are six tasks that wait.
+/// Returns the number of tasks in a row: `[4-9%2]` are six waiting tasks.
 fn task_count(task: Option<&str>) -> u32 {
     let inner = task.and_then(|task| task.strip_prefix('[')).map(|task| task.trim_end_matches(']'));
     inner.and_then(array_tasks).unwrap_or(1)
@@ -339,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_job_without_memory_has_no_signal() {
-        // As Slurm 22.05 printed it: 125 is none of the kernel's signals.
+        // As Slurm 22.05 printed it: 125 is not a signal of the kernel.
         let row = "2|2|n|OUT_OF_MEMORY|OutOfMemory|253|2026-11-23T20:03:56|0:01|vm|\n";
         let facts = facts("n", &squeue(row), &[], &Facts::default()).unwrap();
         assert_eq!((facts.ended, facts.exit), (Some(Ended::OutOfMemory), Some((0, 125))));
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!(cancelled.phase, JobPhase::Cancelled);
     }
 
-    // Seen red without what was seen before: the array ends as its last task.
+    // Seen red without the earlier facts: the array ends like its last task.
     #[test]
     fn tasks_that_squeue_forgets_count_where_there_are_no_accounts() {
         let row = |task: &str, state: &str, exit| Row {
@@ -392,12 +393,12 @@ mod tests {
         let over = facts("n", &[row("3", "COMPLETED", Some((0, 0)))], &[], &seen).unwrap();
         assert_eq!((over.ended, over.exit), (Some(Ended::Failed), Some((3, 0))));
         assert_eq!((over.tasks["FAILED"], over.tasks["COMPLETED"]), (1, 3));
-        // Another job that has the number by now.
+        // Another job has the number by now.
         assert_eq!(
             facts("n", &[Row { id: 6, ..row("0", "RUNNING", None) }], &[], &seen).unwrap().tasks.len(),
             1
         );
-        // Nothing of it is there: what it became is not known.
+        // No trace of the job: its outcome is unknown.
         assert_eq!(facts("n", &[], &[], &seen), None);
     }
 
@@ -408,7 +409,7 @@ mod tests {
             facts("n", &[row(queue)], &[row(accounts)], &Facts::default()).unwrap().phase
         };
         assert_eq!(of("RUNNING", "PENDING"), JobPhase::Running);
-        // Requeued by an administrator: sacct still has the end of the run before.
+        // Requeued by an administrator: sacct still has the end of the previous run.
         assert_eq!(of("PENDING", "NODE_FAIL"), JobPhase::Queued);
         assert_eq!(of("COMPLETING", "COMPLETED"), JobPhase::Running);
         assert_eq!(of("COMPLETED", "RUNNING"), JobPhase::Succeeded);

@@ -1,4 +1,4 @@
-//! Decides how records change, which steps begin now, which login hosts are asked, and what is reported. Pure.
+//! Plans changes of records, steps to start, login hosts to poll, and the report. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,64 +13,64 @@ use schema::store::events::EventDraft;
 
 use super::machine::{Event, JobRecord, State, Step};
 
-/// Between two polls of a login host: at least, for what has just changed, and at most.
+/// Shortest and longest interval between two polls of a login host; the shortest applies right after a change.
 const POLL: (SignedDuration, SignedDuration) = (SignedDuration::from_secs(2), SignedDuration::from_secs(30));
-/// Steps under way at once: of one login, so that a host that does not answer holds up no other, and of all.
+/// Maximum number of concurrent steps: per login, so that an unresponsive host does not block others, and in total.
 const LOGIN_STEPS_MAX: usize = 6;
 const STEPS_MAX: usize = 60;
-/// How long a job without an order is still reported: a reconciler that begins anew learns from this who has it.
+/// Time for which a job without an order is still reported: a restarted reconciler learns from the report who has it.
 const UNORDERED_MAX: SignedDuration = SignedDuration::from_secs(30);
 
-/// Jobs as they are reported.
+/// Reports by job.
 pub type Reported = BTreeMap<NamespacedName, Arc<JobReport>>;
 
-/// Something that is under way.
+/// A task under way.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Slot {
     Job(NamespacedName),
-    /// A poll of a login host.
+    /// Poll of a login host.
     Poll(Box<SlurmLogin>),
 }
 
-/// What a step found of a job.
+/// Result of a step for a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub id: NamespacedName,
-    /// Of the order that the step began with.
+    /// UID of the order that the step began with.
     pub uid: String,
     pub event: Event,
 }
 
-/// What the loop saw.
+/// Observed inputs of the loop.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     pub orders: BTreeMap<NamespacedName, JobOrder>,
-    /// Records as they are on the disk.
+    /// Records as on disk.
     pub records: BTreeMap<NamespacedName, JobRecord>,
-    /// Since the last look, in this order.
+    /// Findings since the last observation, in order.
     pub findings: Vec<Finding>,
-    /// Since when a job has had no order although etcd is whole.
+    /// Time since which a job has had no order although etcd is complete.
     pub unordered_since: BTreeMap<NamespacedName, Timestamp>,
-    /// Etcd holds all that this node is to see to: a job without an order is another node's, or over.
+    /// Set if etcd holds all orders of this node: a job without an order belongs to another node, or is over.
     pub is_whole: bool,
     pub busy: BTreeSet<Slot>,
-    /// When each login host was last asked.
+    /// Time of the last poll of each login host.
     pub polled_at: BTreeMap<SlurmLogin, Timestamp>,
 }
 
-/// A record that is to be written, and the events of how it came about.
+/// A record to write, and the events to emit for the change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub record: JobRecord,
     pub events: Vec<EventDraft>,
 }
 
-/// What is to be done: first the changes, from which all else follows.
+/// Changes to make: first those of records, on which the rest depends.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SlurmPlan {
     pub changes: BTreeMap<NamespacedName, Change>,
     pub steps: Vec<(NamespacedName, Step)>,
-    /// By login, the jobs that are asked for.
+    /// Jobs to poll, by login.
     pub polls: BTreeMap<SlurmLogin, Vec<NamespacedName>>,
     /// Records that are no longer this node's.
     pub forget: Vec<NamespacedName>,
@@ -138,14 +138,14 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> SlurmPlan {
         if due > now || observed.busy.contains(&Slot::Poll(Box::new(login.clone()))) {
             plan.again_at = plan.again_at.into_iter().chain([due]).filter(|at| *at > now).min();
         } else {
-            // One question for all, also for those that would have had time.
+            // One query covers all jobs, including those that are not due yet.
             plan.polls.insert(login.clone(), records.iter().map(|record| record.id.clone()).collect());
         }
     }
     SlurmPlan { changes, ..plan }
 }
 
-/// Records as they follow from what steps found and from the orders, where they are not as on the disk.
+/// Returns the records that change because of findings and orders.
 fn changes(observed: &Observed, now: Timestamp) -> BTreeMap<NamespacedName, Change> {
     let mut changes = BTreeMap::new();
     let mut change = |id: &NamespacedName, change: &dyn Fn(&mut JobRecord)| {
@@ -168,7 +168,7 @@ fn changes(observed: &Observed, now: Timestamp) -> BTreeMap<NamespacedName, Chan
             }
         });
     }
-    // While a step is under way, it is of the order that it began with.
+    // While a step is under way, the record keeps the order that the step began with.
     for id in observed.records.keys().filter(|id| !observed.busy.contains(&Slot::Job((*id).clone()))) {
         change(id, &|record| record.follow(observed.orders.get(id), now));
     }
@@ -180,7 +180,7 @@ fn changes(observed: &Observed, now: Timestamp) -> BTreeMap<NamespacedName, Chan
     changes
 }
 
-/// What a person waits for.
+/// Returns the event for changes that users wait for.
 fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
     let (old, new) = (before.report().status, now.report().status);
     let number = new.slurm_id.unwrap_or_default();
@@ -208,7 +208,7 @@ fn event(before: &JobRecord, now: &JobRecord) -> Option<EventDraft> {
     Some(EventDraft::of(kind, Kind::Job, &now.id, reason, message))
 }
 
-/// Steps that are under way, by login; `None` for jobs without a record.
+/// Counts the steps under way, by login; `None` for jobs without a record.
 fn under_way(observed: &Observed) -> BTreeMap<Option<&SlurmLogin>, usize> {
     let mut steps = BTreeMap::new();
     for slot in &observed.busy {
@@ -219,7 +219,8 @@ fn under_way(observed: &Observed) -> BTreeMap<Option<&SlurmLogin>, usize> {
     steps
 }
 
-/// What changed a moment ago soon changes again; a job that has waited for hours may wait half a minute more.
+/// Returns the time of the next poll. A recent change is soon followed by another; a job that has waited for hours
+/// may wait half a minute more.
 fn next_poll(record: &JobRecord, last: Timestamp) -> Timestamp {
     let quiet = last.duration_since(record.changed_at).max(SignedDuration::ZERO);
     let wait = (quiet / 8).clamp(POLL.0, POLL.1);

@@ -1,5 +1,5 @@
-//! Whether the login hosts of a pool share the folder with the jobs' folders: else a job that one of them submitted would be
-//! lost to the others.
+//! Check that the login hosts of a pool share the parent of the jobs' folders: otherwise a job submitted by one of
+//! them would be lost to the others.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::content_hash;
@@ -10,12 +10,12 @@ use super::commands;
 use super::machine::JobRecord;
 use crate::worlds::ssh::{LoginHost, RemoteCommand, RemoteOutput, SshError};
 
-/// A pool of which a host did not answer is looked at again after so long.
+/// Time after which a pool with an unresponsive host is checked again.
 const AGAIN: SignedDuration = SignedDuration::from_mins(1);
 
 impl Worker {
-    /// Leaves a marker through one host and looks for it from the others. Whether all of them answered; an error
-    /// where one does not see it.
+    /// Creates a marker through one host and looks for it from the others. True if all of them answered; an error
+    /// if one can't find it.
     pub(super) async fn check_pool(&self, record: &JobRecord, trust: Trust) -> Result<bool, Failed> {
         let spec = &record.order.spec;
         if spec.login.login_pool.is_empty() {

@@ -1,4 +1,4 @@
-//! Files to a login host and back.
+//! File transfer to and from a login host.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,11 +19,11 @@ use super::machine::{Event, JobRecord};
 /// Longest time for an upload of 64 MiB, and for fetching one file.
 const UPLOAD_MAX: Duration = Duration::from_secs(600);
 const FETCH_MAX: Duration = Duration::from_secs(300);
-/// Bytes of one result, of all of them, and how many there may be: they are listed in etcd.
+/// Maximum bytes of one result and of all results, and their maximum number: they are listed in etcd.
 const RESULT_MAX_BYTES: u64 = 16 << 20;
 const RESULTS_MAX_BYTES: u64 = 256 << 20;
 const RESULTS_MAX: usize = 150;
-/// Names of results that are not fetched: a report lies in etcd, too.
+/// Maximum number of unfetched results that are named: a report is in etcd too.
 const UNFETCHED_MAX: usize = 20;
 
 impl Worker {
@@ -54,8 +54,8 @@ impl Worker {
         let name = record.slurm_name();
         let place = place(record, &name);
         let listed = self.ask(record, commands::list(&place, record.facts.id), ASK_MAX).await?;
-        // A folder that somebody removed has no results: the job has ended all the same. One whose parent is missing may be
-        // on a disk that is not mounted now.
+        // A folder that somebody removed has no results: the job has ended nevertheless. If its parent is missing,
+        // the disk may not be mounted now.
         if ![0, commands::EXIT_NO_FOLDER].contains(&listed.code) {
             return Err(Failed::of("cannot list the results", &listed));
         }
@@ -83,7 +83,7 @@ impl Worker {
         Ok(Event::Fetched(results, unfetched))
     }
 
-    /// A file that can't be read is named, and keeps the job from nothing.
+    /// Fetches a file. An unreadable file is recorded, and does not block the job.
     async fn fetch_one(
         &self,
         record: &JobRecord,
@@ -117,7 +117,7 @@ impl Worker {
         Ok(result)
     }
 
-    /// What a job has written so far: at most `max` bytes, from this one on or at the end.
+    /// Returns a job's output so far: at most `max` bytes, from this byte on or at the end.
     pub(super) async fn written(
         &self,
         record: &JobRecord,
@@ -135,10 +135,10 @@ impl Worker {
     }
 }
 
-/// The folder of the job.
+/// Packs the folder of the job.
 fn archive(folder: Option<PathBuf>) -> io::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
-    // As they are: a link that leads out of the folder stays one.
+    // Not followed: a link that leads out of the folder stays a link.
     builder.follow_symlinks(false);
     builder.mode(tar::HeaderMode::Deterministic);
     if let Some(folder) = folder {

@@ -1,4 +1,4 @@
-//! Hands the record to its writer. With etcd away the newest one waits there.
+//! Hands the record to its writer. While etcd is away, the newest one waits there.
 
 use schema::control::LoopError;
 
@@ -6,7 +6,7 @@ use super::UsageLoop;
 use super::plan::UsagePlan;
 
 impl UsageLoop {
-    /// Whether there was a record.
+    /// Returns true if there was a record.
     pub(super) fn carry_out(&self, plan: UsagePlan) -> Result<bool, LoopError> {
         match plan {
             UsagePlan::Write(usage) => {

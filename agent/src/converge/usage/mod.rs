@@ -1,8 +1,7 @@
-//! The usage loop: what this node and its pods use.
+//! The usage loop: resource usage of this node and its pods.
 //!
-//! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` makes figures of two looks;
-//! writes `usage/<node>` once per [`INTERVAL`]. Controllers are not woken by it (see
-//! `Snapshot::plans_as`).
+//! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` computes usage from two samples; writes
+//! `usage/<node>` once per [`INTERVAL`]. This does not wake controllers (see `Snapshot::plans_as`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,14 +26,14 @@ use self::plan::{Former, Observed, UsagePlan, Volumes};
 use crate::worlds::cgroups::{Cgroups, Place};
 use crate::worlds::docker::Docker;
 
-/// Between two writes. The driver comes up to a tenth sooner, so that nodes do not all write at once,
+/// Interval between writes. The driver comes up to a tenth sooner, so that nodes do not all write at the same time,
 /// and never more often than every 15 s.
 pub const INTERVAL: Duration = Duration::from_millis(16_667);
 
-/// Between the first look and the second: soon, for someone may be waiting to see what a new node does.
+/// Delay between the first sample and the second: short, because someone may be waiting for a new node's usage.
 const SECOND_LOOK: Duration = Duration::from_secs(3);
 
-/// What the loop stands on.
+/// Dependencies of the loop.
 pub struct UsageDeps {
     pub instance: String,
     pub state_dir: PathBuf,
@@ -44,22 +43,21 @@ pub struct UsageDeps {
     pub records: watch::Sender<Option<NodeUsage>>,
 }
 
-/// The loop.
 pub struct UsageLoop {
     deps: UsageDeps,
-    /// By container id, what does not change while it runs: where it is counted, and when it started.
+    /// Cgroup and start time by container id, which do not change while the container runs.
     known: BTreeMap<String, (Place, Option<Timestamp>)>,
-    /// Containers that could not be inspected, and till when none of them is asked for again.
+    /// Containers that could not be inspected, and the time until which they are not tried again.
     opaque: BTreeMap<String, Instant>,
-    /// By pod uid, when its volumes were walked through, and what was found.
+    /// Time and result of the last walk through a pod's volumes, by uid.
     walked: BTreeMap<String, (Instant, Volumes)>,
     former: Option<(Former, Instant)>,
-    /// It was said that containers can't be seen.
+    /// Set once the log says that containers can't be measured.
     blind: bool,
 }
 
 impl UsageLoop {
-    /// A loop that has not looked yet.
+    /// Creates a loop that has observed nothing yet.
     pub fn new(deps: UsageDeps) -> Self {
         Self {
             deps,

@@ -1,4 +1,4 @@
-//! Counts what runs: Docker's listing, the kernel's counters, the files in volumes.
+//! Measures running containers: Docker's listing, the kernel's counters, the files in volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use crate::converge::names;
 use crate::worlds::cgroups::{Cgroups, CgroupsError, Place, Sample};
 use crate::worlds::docker::{DockerError, EngineState, ListedContainer};
 
-/// Between two walks through the volumes of a pod.
+/// Interval between walks through the volumes of a pod.
 const WALK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Between two looks at a container that could not be inspected: one on which Docker hangs takes its time.
+/// Delay before a failed inspect is retried: a container on which Docker hangs costs time.
 const OPAQUE_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The counters of one look: everything that blocks, at once.
+/// Counters of one sample: all blocking reads together.
 struct Counts {
     machine: Result<Sample, CgroupsError>,
     containers: BTreeMap<String, Result<Sample, CgroupsError>>,
@@ -50,7 +50,7 @@ impl UsageLoop {
                 Ok(sample) => {
                     containers.insert(row.id.clone(), counted_of(row, *started_at, *sample));
                 }
-                // It has ended since the listing.
+                // Ended since the listing.
                 Err(error) => {
                     tracing::debug!(container = row.id, %error, "not counted");
                     self.known.remove(&row.id);
@@ -64,7 +64,7 @@ impl UsageLoop {
         Ok(Observed { machine, containers, volumes, former })
     }
 
-    /// Where each container is counted, once for each.
+    /// Finds the cgroup of each container, once for each.
     async fn learn(&mut self, rows: &[ListedContainer]) -> Result<(), LoopError> {
         let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         self.known.retain(|id, _| here.contains(id.as_str()));
@@ -80,20 +80,20 @@ impl UsageLoop {
                 Err(error @ DockerError::Unreachable { .. }) => {
                     return Err(LoopError::new("cannot inspect a container", error));
                 }
-                // One that can't be inspected hides no other.
+                // A container that can't be inspected hides no other.
                 Err(error) => {
                     tracing::warn!(container = row.id, %error, "cannot measure what a container uses");
                     self.opaque.insert(row.id.clone(), Instant::now() + OPAQUE_INTERVAL);
                     continue;
                 }
             };
-            // Three small files of /proc, once in a container's life.
+            // Reads three small files of /proc, once in a container's life.
             match self.deps.cgroups.place(details.pid, &row.id) {
                 Ok(place) => {
                     self.known.insert(row.id.clone(), (place, details.started_at));
                     self.blind = false;
                 }
-                // One sentence, not one for each container every 15 s.
+                // One warning, not one for each container every 15 s.
                 Err(error @ CgroupsError::NoPlace { .. }) if !self.blind => {
                     self.blind = true;
                     tracing::warn!(container = row.id, %error, "what containers use is not seen");
@@ -116,7 +116,7 @@ impl UsageLoop {
         counted.map_err(|error| LoopError::new("cannot read the kernel's counters", error))
     }
 
-    /// Walks through the volumes of the pods whose turn it is.
+    /// Walks through the volumes of the pods that are due.
     async fn walk(&mut self, rows: &[ListedContainer]) {
         let uids: BTreeSet<String> = rows.iter().map(|row| label(row, names::UID)).collect();
         self.walked.retain(|uid, _| uids.contains(uid));
@@ -133,14 +133,14 @@ impl UsageLoop {
         let walk = move || -> Vec<(String, Volumes)> {
             due.into_iter().map(|(uid, folder)| (uid, walk::volumes(&folder))).collect()
         };
-        // It fails only when the runtime ends.
+        // Fails only when the runtime shuts down.
         for (uid, volumes) in tokio::task::spawn_blocking(walk).await.unwrap_or_default() {
             self.walked.insert(uid, (now, volumes));
         }
     }
 }
 
-/// The pause container is ours, not the user's.
+/// True for a running container of a user; the pause container is ours.
 fn is_app_and_runs(row: &ListedContainer) -> bool {
     let container = label(row, names::CONTAINER);
     row.state == EngineState::Running && !container.is_empty() && container != names::PAUSE

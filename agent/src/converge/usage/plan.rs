@@ -1,4 +1,4 @@
-//! From two looks at the kernel's counters to what is in use. Pure.
+//! Computes usage from two samples of the kernel's counters. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use schema::records::{ContainerUsage, NodeUsage, PodUsage};
 
 use crate::worlds::cgroups::Sample;
 
-/// Shorter windows say little: the kernel counts the machine's time in steps of 10 ms.
+/// Minimum window: shorter ones say little, because the kernel counts the machine's time in steps of 10 ms.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
-/// What is said when volumes do not fit.
+/// Note in the record when volumes do not fit.
 const WITHOUT_VOLUMES: &str = "the sizes of volumes are left out, for there are too many";
-/// What is said when containers do not fit either.
+/// Note in the record when containers do not fit either.
 const WITHOUT_CONTAINERS: &str =
     "the sizes of volumes are left out, and the containers of a pod are added up, for there are too many";
 
-/// One running container as it was counted now.
+/// A running container with its current counters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counted {
     pub pod: NamespacedName,
@@ -29,41 +29,41 @@ pub struct Counted {
     pub sample: Sample,
 }
 
-/// How much the volumes of a pod hold.
+/// Sizes of the volumes of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volumes {
     pub bytes: BTreeMap<String, u64>,
-    /// Those that were not counted to the end.
+    /// Volumes that were not counted completely.
     pub at_least: Vec<String>,
 }
 
-/// CPU counters of the look before, in nanoseconds.
+/// CPU counters of the previous sample, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Former {
     pub machine: u64,
-    /// By container id.
+    /// CPU counters by container id.
     pub containers: BTreeMap<String, u64>,
 }
 
-/// What the loop saw.
+/// Observed state of the usage loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub machine: Sample,
-    /// Containers by Docker's id.
+    /// Containers by Docker id.
     pub containers: BTreeMap<String, Counted>,
-    /// By pod uid.
+    /// Volume sizes by pod uid.
     pub volumes: BTreeMap<String, Volumes>,
-    /// The look before and how long ago it was; none at the start.
+    /// The previous sample and its age; `None` at the start.
     pub former: Option<(Former, Duration)>,
 }
 
-/// What is to be written.
+/// Plan of the usage loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsagePlan {
     Write(NodeUsage),
-    /// Nothing: CPU needs two looks.
+    /// Nothing to write: CPU needs two samples.
     SecondLook,
-    /// Nothing: it does not fit, however it is shortened.
+    /// Nothing to write: the record does not fit, however it is shortened.
     TooLarge(usize),
 }
 
@@ -73,7 +73,7 @@ impl schema::control::Plan for UsagePlan {
     }
 }
 
-/// Decides.
+/// Computes the record to write.
 pub fn plan(observed: &Observed, now: Timestamp) -> UsagePlan {
     let Some((former, window)) = observed.former.as_ref().filter(|(_, window)| *window >= WINDOW_MIN) else {
         return UsagePlan::SecondLook;
@@ -89,8 +89,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> UsagePlan {
     for (id, counted) in &observed.containers {
         let pod = usage.pods.entry(counted.pod.to_string()).or_default();
         if pod.uid != counted.uid {
-            // While one pod replaces another of that name, both may run: the larger uid wins, always the
-            // same one.
+            // While one pod replaces another of that name, both may run: the larger uid wins, so that it is always
+            // the same one.
             if pod.uid > counted.uid {
                 continue;
             }
@@ -107,7 +107,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> UsagePlan {
     fitting(usage)
 }
 
-/// A container that is new since the look before counts from its start.
+/// Returns a container's CPU usage. A container that is new since the previous sample counts from its start.
 fn container_cpu(counted: &Counted, former: Option<u64>, window: Duration, now: Timestamp) -> u64 {
     let used = counted.sample.cpu_ns.saturating_sub(former.unwrap_or(0));
     let since_start = || {
@@ -118,17 +118,17 @@ fn container_cpu(counted: &Counted, former: Option<u64>, window: Duration, now: 
     millicores(used, window)
 }
 
-/// Thousandths of a core, to the nearest.
+/// Converts CPU time to thousandths of a core, to the nearest.
 fn millicores(used_ns: u64, window: Duration) -> u64 {
     let window_ns = window.as_nanos().max(1);
     let millis = (u128::from(used_ns) * 1000 + window_ns / 2) / window_ns;
     u64::try_from(millis).unwrap_or(u64::MAX)
 }
 
-/// What is taken out, step by step.
+/// Steps that shorten the record, one after another.
 const STEPS: [fn(&mut NodeUsage); 3] = [|_| {}, without_volumes, without_containers];
 
-/// The record within the limit of a key: volumes go first, they matter least.
+/// Fits the record into the limit of a key: volumes go first, as they matter least.
 fn fitting(mut usage: NodeUsage) -> UsagePlan {
     let mut too_large = 0;
     for shorten in STEPS {

@@ -1,4 +1,4 @@
-//! How much lies in the volumes of a pod: blocks on disk, as `du` counts them.
+//! Sizes of the volumes of a pod: blocks on disk, as `du` counts them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use super::plan::Volumes;
 
-/// Most files and folders of one volume that are looked at: 50,000 take about 0.1 s, once a minute.
+/// Maximum number of files and folders counted in one volume: 50,000 take about 0.1 s, once a minute.
 const ENTRIES_MAX: usize = 50_000;
 
-/// Most bytes of the paths of folders that are still to be looked at: a container may make each of them as
-/// long as a path can be.
+/// Maximum number of bytes in the paths of pending folders: a container may make each of them as long as a path can
+/// be.
 const PATHS_BYTES_MAX: usize = 4 << 20;
 
 /// The kernel counts blocks of 512 bytes, whatever the file system's are.
 const BLOCK_BYTES: u64 = 512;
 
-/// What each volume in a pod's folder of volumes holds. What can't be read counts nothing.
+/// Returns the size of each volume in a pod's folder of volumes. Unreadable files count as nothing.
 pub(super) fn volumes(folder: &Path) -> Volumes {
     let mut found = Volumes::default();
     let Ok(entries) = fs::read_dir(folder) else { return found };
@@ -36,8 +36,8 @@ pub(super) fn volumes(folder: &Path) -> Volumes {
     found
 }
 
-/// Bytes below `root`, and whether all of it was looked at. Never leaves its file system, and
-/// follows no link: a container may put there what it likes.
+/// Returns the bytes below `root`, and whether everything was counted. Never leaves its file system, and follows no
+/// link: a container may put anything there.
 fn size(root: &Path, entries_max: usize) -> (u64, bool) {
     let Ok(own) = fs::symlink_metadata(root) else { return (0, true) };
     let (mut bytes, mut left) = (0_u64, entries_max);
@@ -48,12 +48,12 @@ fn size(root: &Path, entries_max: usize) -> (u64, bool) {
         paths_bytes -= folder.as_os_str().len();
         match fs::symlink_metadata(&folder) {
             Ok(there) if there.is_dir() => {}
-            // Folders in folders, deeper than the kernel takes a path.
+            // Nested folders, deeper than the kernel accepts in a path.
             Err(error) if error.raw_os_error() == Some(nix::libc::ENAMETOOLONG) => {
                 whole = false;
                 continue;
             }
-            // Gone since, or replaced by a link: `read_dir` would follow one.
+            // Removed since, or replaced by a link, which `read_dir` would follow.
             _ => continue,
         }
         let Ok(entries) = fs::read_dir(&folder) else { continue };
@@ -113,7 +113,7 @@ mod tests {
         assert!(size(dir.path(), 10).1);
     }
 
-    // Seen red with a `size` that passes over what it can't open.
+    // Seen red with a `size` that skips folders that it can't open.
     #[test]
     fn a_volume_deeper_than_a_path_may_be_is_counted_in_part_and_says_so() {
         let dir = tempfile::tempdir().unwrap();

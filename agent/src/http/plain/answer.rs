@@ -1,10 +1,10 @@
-//! A plain answer: one whose head says how long it is. Read, and written for a client. Pure.
+//! A plain response, whose head states its length: parsed, and written for a client. Pure.
 //!
-//! What is not plain beyond doubt is left to hyper.
+//! Anything not plain beyond doubt is left to hyper.
 
 use super::head::{Fate, HEADERS_MAX, Head, Header, NO_HEADERS, hop_by_hop, put};
 
-/// Its head.
+/// Head of a plain response.
 #[derive(Debug)]
 struct PlainAnswer<'b> {
     status: u16,
@@ -16,19 +16,19 @@ struct PlainAnswer<'b> {
     body: usize,
 }
 
-/// What became of an answer.
+/// Outcome of passing a response on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Passed {
-    /// Some of it is missing.
+    /// The response is incomplete.
     Partial,
-    /// For hyper.
+    /// hyper must handle the response.
     Unusual,
-    /// It is this long. What comes behind it belongs to nothing.
+    /// The complete response has this length. Any bytes after it belong to nothing.
     Whole(usize),
 }
 
-/// Adds the answer to `out`, as a client gets it, if it is whole. At most `most` bytes long; with `closes` it says that the
-/// connection ends.
+/// Appends the response to `out`, rewritten for the client, if it is complete and at most `most` bytes long; with
+/// `closes` it announces the end of the connection.
 pub(super) fn pass(received: &[u8], most: usize, closes: bool, out: &mut Vec<u8>) -> Passed {
     let mut space = NO_HEADERS;
     let answer = match PlainAnswer::parse(received, &mut space) {
@@ -69,7 +69,7 @@ impl<'b> PlainAnswer<'b> {
             (None, None) if !has_body(status) => Some(0),
             _ => None,
         };
-        // A proxy adds the date that is missing (RFC 9110 6.6.1), as hyper does.
+        // A proxy adds a missing date (RFC 9110 6.6.1), as hyper does.
         let is_dated = named("date").next().is_some();
         let is_unusual = |header: &Header<'_>| hop_by_hop(header) == Fate::Unusual;
         match body {
@@ -96,12 +96,12 @@ impl<'b> PlainAnswer<'b> {
     }
 }
 
-/// Whether a body follows; of these two none ever does (RFC 9112 6.3).
+/// True if a body follows; these two never have one (RFC 9112 6.3).
 fn has_body(status: u16) -> bool {
     status != 204 && status != 304
 }
 
-/// A number of up to nine digits and nothing else.
+/// Parses a number of one to nine digits and nothing else.
 fn digits(value: &[u8]) -> Option<usize> {
     let is_number = (1..=9).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
     is_number.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
@@ -148,7 +148,7 @@ mod tests {
         assert!(out.ends_with(b"\r\nconnection: close\r\n\r\n"));
     }
 
-    // Each was seen red without the line that finds it.
+    // Each was seen red without the line that detects it.
     #[test]
     fn an_answer_whose_end_is_not_sure_is_not_plain() {
         let lines = [

@@ -1,36 +1,36 @@
-//! What the heads of plain requests and plain answers have in common.
+//! Common parts of the heads of plain requests and responses.
 
-/// Headers that a plain head may have; heads with more go to hyper, which takes 100.
+/// Maximum number of headers in a plain head; heads with more go to hyper, which accepts 100.
 pub(super) const HEADERS_MAX: usize = 64;
-/// Where httparse puts the headers of a head.
+/// Space for httparse's headers.
 pub(super) const NO_HEADERS: [Header<'static>; HEADERS_MAX] = [httparse::EMPTY_HEADER; HEADERS_MAX];
 
 pub(super) use httparse::Header;
 
-/// What has come so far.
+/// Result of parsing a head.
 #[derive(Debug)]
 pub(super) enum Head<T> {
-    /// The head is not whole.
+    /// The head is incomplete.
     Partial,
-    /// For hyper.
+    /// hyper must handle the message.
     Unusual,
     Plain(T),
 }
 
-/// What becomes of a header.
+/// Treatment of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Pass,
-    /// It is replaced, or holds for this connection only.
+    /// The header is replaced, or applies to this connection only.
     Drop,
-    /// It changes what the message is, or how it must be passed on.
+    /// The header changes the meaning of the message or the way it must be passed on.
     Unusual,
 }
 
-/// What becomes of a header that holds for one connection only (`converge/gateway/headers.rs` has the list).
+/// Returns the treatment of hop-by-hop headers (the list is in `converge/gateway/headers.rs`).
 pub(super) fn hop_by_hop(header: &Header<'_>) -> Fate {
     let is = |name: &str| header.name.eq_ignore_ascii_case(name);
-    // By length, as most headers are none of these.
+    // By length first, as most headers are none of these.
     match header.name.len() {
         2 if is("te") => Fate::Unusual,
         7 if is("trailer") || is("upgrade") => Fate::Unusual,
@@ -45,7 +45,7 @@ pub(super) fn hop_by_hop(header: &Header<'_>) -> Fate {
     }
 }
 
-/// Adds a line of a head.
+/// Appends a header line.
 pub(super) fn put(to: &mut Vec<u8>, name: &str, value: &[u8]) {
     to.extend_from_slice(name.as_bytes());
     to.extend_from_slice(b": ");

@@ -1,9 +1,10 @@
-//! Plain requests, without hyper: a GET without a body whose answer has a length and is soon here whole. For such a request
-//! hyper's header maps and futures cost more than the parsing and copying that it needs (`docs/adr/0011-gateway.md`).
+//! Plain requests, without hyper: a GET without a body whose response has a length and soon arrives in full. For
+//! such a request hyper's header maps and futures cost more than the necessary parsing and copying
+//! (`docs/adr/0011-gateway.md`).
 //!
-//! This module only decides what is plain. Anything else, and whatever is slow or fails, goes to hyper with all bytes received,
-//! as if they had just arrived. A client gets no byte of an answer before all of it has arrived. After that handover the
-//! client's connection stays with hyper.
+//! This module only decides what is plain. Anything else, and whatever is slow or fails, goes to hyper with all
+//! bytes received, as if they had just arrived. A client gets no byte of a response before all of it has arrived.
+//! After that handover the client's connection stays with hyper.
 
 use std::future::poll_fn;
 use std::io;
@@ -31,26 +32,27 @@ mod request;
 pub(crate) use pool::PlainPool;
 pub(super) use request::Client;
 
-/// Size of a plain request's head in bytes. Larger ones are rare.
+/// Maximum size of a plain request's head in bytes. Larger ones are rare.
 const REQUEST_MAX: usize = 8 * 1024;
-/// Size of a plain answer in bytes, with its head: of larger ones moving the bytes is what costs.
+/// Maximum size of a plain response in bytes, including its head: for larger ones moving the bytes dominates the
+/// cost.
 const ANSWER_MAX: usize = 16 * 1024;
-/// Time for a plain answer. Beyond it hyper's cost no longer matters; it is also the longest that the first bytes of an answer
-/// are held back.
+/// Time for a plain response. Beyond it hyper's cost no longer matters; it is also the longest time for which the
+/// first bytes of a response are held back.
 const ANSWER_TIME: Duration = Duration::from_millis(200);
 
-/// Space for what is read at once: most heads and small answers.
+/// Minimum space for a read: enough for most heads and small responses.
 const SPACE_BYTES: usize = 2 * 1024;
 /// Larger buffers are freed between two requests, so that thousands of idle connections hold little.
 const KEPT_BYTES: usize = 4 * 1024;
 
-/// Where a plain request goes.
+/// Destination of a plain request.
 #[derive(Debug)]
 pub struct PlainTarget<H> {
     pub to: SocketAddr,
-    /// The path to ask for, without the query; none: the request's own.
+    /// Path to request, without the query; `None` for the request's own.
     pub path: Option<String>,
-    /// Dropped once the endpoint's answer is complete.
+    /// Dropped once the endpoint's response is complete.
     pub held: H,
     pub(crate) pool: PlainPool,
 }
@@ -59,20 +61,20 @@ pub struct PlainTarget<H> {
 #[derive(Debug)]
 pub struct Begun<H> {
     pub held: H,
-    /// The connection on which its answer comes; or why none was made.
+    /// Connection on which the response arrives, or the reason why there is none.
     pub(crate) link: io::Result<Replayed>,
 }
 
-/// What became of a connection.
+/// Outcome of serving a connection.
 #[derive(Debug)]
 pub(super) enum Served<H> {
     Closed,
-    /// For hyper, with what has come of the next request, and what has come of its answer, if it was sent.
+    /// hyper must continue, with the bytes received of the next request and, if it was sent, of its response.
     ToHyper(Option<Begun<H>>),
 }
 
-/// Serves a client's connection until an exchange on it is not plain. `target` says where a request for a host and a path goes, if
-/// its other headers don't matter.
+/// Serves a client's connection until an exchange on it is not plain. `target` returns the destination of a request
+/// for a host and a path, if its other headers don't matter.
 pub(super) async fn serve<H>(
     stream: &mut Patient,
     client: Client<'_>,
@@ -100,7 +102,7 @@ pub(super) async fn serve<H>(
             return lane.into_hyper(Some(Begun { held, link: Ok(Replayed::new(link, received)) }));
         };
         let closes = lane.phase.closes();
-        // The client goes on while the rest is done here.
+        // The client proceeds while the rest is done here.
         let written = lane.write_some(&out).await;
         if is_clean {
             pool.keep(to, link);
@@ -127,11 +129,11 @@ pub(super) async fn serve<H>(
     }
 }
 
-/// What to do with what a client has sent so far.
+/// Next action for the bytes that a client has sent so far.
 enum Next<H> {
     Read,
     Hyper,
-    /// The head, of this length, was written for an endpoint.
+    /// Send the head, of this length, which was rewritten for an endpoint.
     Send(PlainTarget<H>, usize),
 }
 
@@ -157,9 +159,9 @@ fn next<H>(
     }
 }
 
-/// What became of a request that was sent.
+/// Outcome of a request that was sent.
 enum Exchanged {
-    /// Its answer is ready for the client. Nothing more is to come on a clean connection.
+    /// The response is ready for the client. A clean connection has no further bytes.
     Whole {
         is_clean: bool,
     },
@@ -170,15 +172,15 @@ enum Exchanged {
 struct Lane<'s> {
     stream: &'s mut Patient,
     phase: Phase,
-    /// What has come from the client and was not answered.
+    /// Unanswered bytes from the client.
     read: Vec<u8>,
-    /// What has come from the endpoint.
+    /// Bytes from the endpoint.
     answer: Vec<u8>,
     timer: Deadline,
 }
 
 impl Lane<'_> {
-    /// Waits for more from the client. False at its end, and when the connection is to close.
+    /// Waits for more from the client. False at its end, and when the connection should close.
     async fn read_more(&mut self) -> bool {
         poll_fn(|cx| match fill(&mut *self.stream, &mut self.read, REQUEST_MAX, cx) {
             Poll::Pending if self.phase.closes() => Poll::Ready(false),
@@ -187,7 +189,7 @@ impl Lane<'_> {
         .await
     }
 
-    /// Sends `out` and waits for the answer, which then is in `out`.
+    /// Sends `out` and waits for the response, which replaces it in `out`.
     async fn exchange(&mut self, link: &mut TcpStream, out: &mut Vec<u8>) -> Exchanged {
         if link.write_all(out).await.is_err() {
             return Exchanged::NotPlain;
@@ -197,7 +199,7 @@ impl Lane<'_> {
         poll_fn(|cx| self.poll_answer(link, out, cx)).await
     }
 
-    /// Writes what the client's connection takes now: how many bytes.
+    /// Writes as much as the client's connection accepts now; returns the number of bytes.
     async fn write_some(&mut self, out: &[u8]) -> io::Result<usize> {
         poll_fn(|cx| match Pin::new(&mut *self.stream).poll_write(cx, out) {
             Poll::Pending => Poll::Ready(Ok(0)),
@@ -222,7 +224,7 @@ impl Lane<'_> {
                 }
             }
         }
-        // hyper finds out whether the client is still there, once the time is up.
+        // Once the time is up, hyper checks that the client is still there.
         self.timer.poll_reached(cx).map(|()| Exchanged::NotPlain)
     }
 
@@ -232,7 +234,7 @@ impl Lane<'_> {
     }
 }
 
-/// Reads what there is into `buffer`, up to `most` bytes in all: how many bytes came, 0 at the end.
+/// Reads available bytes into `buffer`, up to `most` in all; returns the number of bytes, 0 at the end.
 fn fill(
     from: &mut (impl AsyncRead + Unpin),
     buffer: &mut Vec<u8>,

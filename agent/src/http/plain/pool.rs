@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use crate::http::connect::{Options, connect};
 use crate::http::spares::Spares;
 
-/// How long requests to an endpoint go through hyper after one of its answers was late, failed or not plain: hyper keeps the
-/// connection handed over, so each attempt costs a new one.
+/// Time for which requests to an endpoint go through hyper after one of its responses was late, failed or not
+/// plain: hyper keeps the connection handed over, so each attempt costs a new one.
 const AVOIDED: Duration = Duration::from_secs(1);
 
-/// The connections of one core.
+/// Connections of one core.
 #[derive(Debug, Clone)]
 pub(crate) struct PlainPool(Arc<Shared>);
 
@@ -37,14 +37,14 @@ struct State {
 }
 
 impl PlainPool {
-    /// None yet.
+    /// Creates an empty pool.
     pub(crate) fn new(options: Options) -> Self {
         let spares = Spares::new(options.spare, options.spare_for);
         Self(Arc::new(Shared { options, state: Mutex::new(State { spares, avoided: HashMap::new() }) }))
     }
 
-    /// Whether none of these gave an answer a moment ago that was not plain. To look at one of them alone would send it less
-    /// than its share.
+    /// True if none of these endpoints recently gave a response that was not plain. Excluding only the affected
+    /// endpoint would send it less than its share.
     pub(crate) fn are_all_plain(&self, endpoints: &[SocketAddr]) -> bool {
         let avoided = &mut self.state().avoided;
         if !avoided.is_empty() {
@@ -53,22 +53,22 @@ impl PlainPool {
         avoided.is_empty() || !endpoints.iter().any(|to| avoided.contains_key(to))
     }
 
-    /// Closes idle connections to other endpoints than these.
+    /// Closes idle connections to endpoints that are not in `wanted`.
     pub(crate) fn retain(&self, wanted: &BTreeSet<SocketAddr>) {
         self.state().spares.retain(wanted);
     }
 
-    /// Closes connections that were idle for too long.
+    /// Closes connections that have been idle for too long.
     pub(crate) fn sweep(&self) {
         self.state().spares.sweep();
     }
 
-    /// An answer of this endpoint was not plain.
+    /// Records a response of this endpoint that was not plain.
     pub(super) fn avoid(&self, to: SocketAddr) {
         self.state().avoided.insert(to, Instant::now());
     }
 
-    /// A connection that is kept, else a new one.
+    /// Returns a kept connection, else a new one.
     pub(super) async fn link(&self, to: SocketAddr) -> io::Result<TcpStream> {
         loop {
             let Some(mut kept) = self.take(to) else { return connect(to, &self.0.options).await };
@@ -78,7 +78,7 @@ impl PlainPool {
         }
     }
 
-    /// Keeps a connection on which nothing is to come.
+    /// Keeps a connection that has no further bytes.
     pub(super) fn keep(&self, to: SocketAddr, mut link: TcpStream) {
         if is_silent(&mut link) {
             self.state().spares.keep(to, link);
@@ -90,13 +90,13 @@ impl PlainPool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is whole before anything can panic.
+        // Each change is complete before anything can panic.
         lock(&self.0.state)
     }
 }
 
-/// Whether, as far as the runtime knows, the endpoint has neither sent more nor closed. Also clears the waker, so that an idle
-/// connection wakes no task.
+/// True if, as far as the runtime knows, the endpoint has neither sent more nor closed. Also clears the waker, so
+/// that an idle connection wakes no task.
 fn is_silent(link: &mut TcpStream) -> bool {
     let mut byte = [0];
     let mut context = Context::from_waker(Waker::noop());

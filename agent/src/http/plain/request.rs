@@ -1,32 +1,32 @@
-//! A plain request: a GET without a body, for one host. Read, and written for an endpoint. Pure.
+//! A plain request, a GET without a body, for one host: parsed, and written for an endpoint. Pure.
 //!
-//! What is not plain beyond doubt is left to hyper. A plain request has no header that gives it a body, so it ends where its
-//! head ends.
+//! Anything not plain beyond doubt is left to hyper. A plain request has no header that gives it a body, so it ends
+//! where its head ends.
 
 use super::head::{Fate, HEADERS_MAX, Head, Header, hop_by_hop, put};
 
-/// Its head.
+/// Head of a plain request.
 #[derive(Debug)]
 pub(super) struct PlainRequest<'b> {
     /// Path and query.
     target: &'b str,
-    /// The only Host header.
+    /// Value of the only Host header.
     pub(super) host: &'b str,
     headers: &'b [Header<'b>],
     /// Length of the head in bytes.
     pub(super) length: usize,
 }
 
-/// Who asks.
+/// Client of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client<'a> {
     pub(crate) address: &'a [u8],
-    /// It is on the node: what it says of its own clients is believed.
+    /// Set if the client runs on the node: its claims about its own clients are trusted.
     pub(crate) is_node: bool,
 }
 
 impl<'b> PlainRequest<'b> {
-    /// Reads it from what a client has sent so far.
+    /// Parses the bytes that a client has sent so far.
     pub(super) fn parse(
         sent: &'b [u8],
         space: &'b mut [Header<'b>; HEADERS_MAX],
@@ -53,13 +53,13 @@ impl<'b> PlainRequest<'b> {
         }
     }
 
-    /// The path without the query.
+    /// Returns the path without the query.
     pub(super) fn path(&self) -> &'b str {
         self.target.split_once('?').map_or(self.target, |(path, _)| path)
     }
 
-    /// Adds the head that an endpoint gets to `out`, which asks for `path` if that is another one. It has the headers that
-    /// `converge/gateway/headers.rs` gives other requests. False if that path is not plain.
+    /// Appends the head for the endpoint to `out`, with `path` in place of the request's if given. Its headers are
+    /// the same as `converge/gateway/headers.rs` gives other requests. False if that path is not plain.
     pub(super) fn write(&self, path: Option<&str>, client: Client<'_>, out: &mut Vec<u8>) -> bool {
         if !path.is_none_or(is_target) {
             return false;
@@ -89,20 +89,20 @@ fn fate(header: &Header<'_>, client: Client<'_>) -> Fate {
         9 if is("x-real-ip") => Fate::Drop,
         14 if is("content-length") => Fate::Unusual,
         15..=17 if is("x-forwarded-for") || is("x-forwarded-host") || is("x-forwarded-proto") => {
-            // hyper's part joins what is believed with what is seen.
+            // hyper's code path appends the client's address to the trusted ones.
             if client.is_node { Fate::Unusual } else { Fate::Drop }
         }
         _ => hop_by_hop(header),
     }
 }
 
-/// A name or an IPv4 address, with or without a port.
+/// True for a name or an IPv4 address, with or without a port.
 fn is_host(host: &str) -> bool {
     let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b".-:_".contains(&byte);
     !host.is_empty() && host.bytes().all(is_usual)
 }
 
-/// A path, with or without a query, of what RFC 3986 allows in them.
+/// True for a path, with or without a query, of the characters that RFC 3986 allows there.
 fn is_target(target: &str) -> bool {
     let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/?".contains(&byte);
     target.starts_with('/') && target.bytes().all(is_usual)
@@ -113,7 +113,7 @@ mod tests {
     use super::super::head::NO_HEADERS;
     use super::*;
 
-    /// What an endpoint gets of it, or why it gets nothing.
+    /// Returns the head sent to an endpoint, or the reason why there is none.
     fn sent(head: &str, is_node: bool) -> Result<String, &'static str> {
         let client = Client { address: b"192.0.2.7", is_node };
         let mut space = NO_HEADERS;
@@ -159,7 +159,7 @@ mod tests {
         assert!(!request.write(Some("/<other>"), client, &mut out), "hyper refuses it");
     }
 
-    // Each was seen red without the line that finds it.
+    // Each was seen red without the line that detects it.
     #[test]
     fn whatever_may_have_a_body_or_another_meaning_is_not_plain() {
         let headers = [

@@ -1,4 +1,4 @@
-//! Counters that a test sets.
+//! Counters set by a test.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use schema::control::lock;
 
 use super::{Cgroups, CgroupsError, Place, Sample, Version};
 
-/// Counters in memory, by container id; the machine's under the empty id.
+/// Counters in memory, by container id; the machine's have the empty id.
 #[derive(Debug, Default)]
 pub struct FakeCgroups(Mutex<BTreeMap<String, Sample>>);
 
 impl FakeCgroups {
-    /// From now on this is counted for the container, or for the machine.
+    /// Sets the counters of the container, or of the machine.
     pub fn set(&self, id: &str, cpu_ns: u64, memory_bytes: u64) {
         let mut samples = lock(&self.0);
         samples.insert(id.to_owned(), Sample { cpu_ns, memory_bytes });
     }
 
-    /// Nothing is counted for it any more.
+    /// Removes the container's counters.
     pub fn end(&self, id: &str) {
         lock(&self.0).remove(id);
     }

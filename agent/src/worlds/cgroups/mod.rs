@@ -1,5 +1,5 @@
-//! What containers and the machine use, as the kernel counts it. A container's place is found from
-//! `/proc/<pid>/cgroup`, never by guessing how its engine names it.
+//! CPU and memory use of containers and the machine, as counted by the kernel. A container's cgroup is found from
+//! `/proc/<pid>/cgroup`, never guessed from the engine's naming.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ mod real;
 pub use fake::FakeCgroups;
 pub use real::RealCgroups;
 
-/// What was counted at one moment.
+/// Counters at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
     /// CPU time used so far, in nanoseconds.
@@ -21,16 +21,16 @@ pub struct Sample {
     pub memory_bytes: u64,
 }
 
-/// Which cgroup hierarchy the kernel counts in.
+/// Version of the cgroup hierarchy that the kernel counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// A hierarchy per controller.
+    /// A separate hierarchy per controller.
     V1,
-    /// One for all.
+    /// A single hierarchy.
     V2,
 }
 
-/// Where one container is counted.
+/// The cgroups that count a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub version: Version,
@@ -38,7 +38,7 @@ pub struct Place {
     pub memory: PathBuf,
 }
 
-/// Why nothing was counted.
+/// Failure to read counters.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupsError {
     #[error("cannot read {path}")]
@@ -51,10 +51,10 @@ pub enum CgroupsError {
 
 /// The kernel's counters. Calls read a few small files and may block for that long.
 pub trait Cgroups: Send + Sync + 'static {
-    /// The whole machine.
+    /// Counters of the whole machine.
     fn machine(&self) -> Result<Sample, CgroupsError>;
-    /// Where the container with this id and first process is counted.
+    /// Finds the cgroups of the container with this id and first process.
     fn place(&self, pid: i32, id: &str) -> Result<Place, CgroupsError>;
-    /// What is counted there.
+    /// Counters of a container.
     fn read(&self, place: &Place) -> Result<Sample, CgroupsError>;
 }

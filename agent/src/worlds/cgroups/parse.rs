@@ -1,4 +1,4 @@
-//! The texts of `/proc` and of cgroups. Pure.
+//! Parsers for the texts of `/proc` and of cgroups. Pure.
 //!
 //! Formats: proc(5), cgroups(7) and the kernel's Documentation/admin-guide/cgroup-{v1,v2}.
 
@@ -9,8 +9,8 @@ use super::{Place, Version};
 /// Nanoseconds of one tick of `/proc/stat`: USER_HZ is 100 on every architecture that Docker runs on.
 const TICK_NS: u64 = 10_000_000;
 
-/// Where the cgroups of a process are, from `/proc/<pid>/cgroup` and `/proc/self/mountinfo`. The error
-/// says what is missing.
+/// Finds the cgroups of a process from `/proc/<pid>/cgroup` and `/proc/self/mountinfo`. The error names the missing
+/// part.
 pub fn place(cgroup: &str, mountinfo: &str) -> Result<Place, String> {
     let own = |controller: &str| {
         cgroup.lines().find_map(|line| {
@@ -35,11 +35,11 @@ pub fn place(cgroup: &str, mountinfo: &str) -> Result<Place, String> {
     Ok(Place { version: Version::V2, cpu: folder.clone(), memory: folder })
 }
 
-/// One cgroup mount.
+/// A cgroup mount.
 struct Mount<'a> {
     kind: &'a str,
     options: &'a str,
-    /// The cgroup that is seen at the mount point.
+    /// The cgroup mounted at the mount point.
     root: String,
     point: String,
 }
@@ -61,7 +61,7 @@ impl Mount<'_> {
     }
 }
 
-/// The cgroup mounts, the one on top first.
+/// The cgroup mounts, the topmost first.
 fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
     mountinfo.lines().rev().filter_map(|line| {
         let (place, file_system) = line.split_once(" - ")?;
@@ -74,19 +74,19 @@ fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
     })
 }
 
-/// mountinfo writes blanks and backslashes as three octal digits.
+/// Decodes mountinfo's escapes: blanks and backslashes as three octal digits.
 fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
-/// A file with one number.
+/// Parses a file that holds a number.
 pub fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// The number behind a word at the beginning of a line.
+/// Parses the number after the word that begins a line.
 pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (word, value) = line.split_once(' ')?;
@@ -102,10 +102,10 @@ pub fn cpu_ns(version: Version, text: &str) -> Option<u64> {
     }
 }
 
-/// The working set as the kubelet counts it: what is in use less the page cache that is inactive.
+/// The working set as the kubelet counts it: memory in use less the inactive page cache.
 pub fn working_set(version: Version, usage: &str, stat: &str) -> Option<u64> {
     let inactive = match version {
-        // Of the cgroup and all below it; the plain field is of the cgroup alone.
+        // Includes descendants; the plain field covers the cgroup alone.
         Version::V1 => "total_inactive_file",
         Version::V2 => "inactive_file",
     };
@@ -116,8 +116,8 @@ pub fn working_set(version: Version, usage: &str, stat: &str) -> Option<u64> {
 pub fn machine_cpu_ns(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(number).collect();
-    // user nice system idle iowait irq softirq steal; guest time is in user already. What the
-    // hypervisor took was not used here.
+    // user nice system idle iowait irq softirq steal; guest time is already in user. Time stolen by the hypervisor
+    // was not used here.
     let [user, nice, system, _idle, _iowait, irq, softirq, ..] = *ticks.as_slice() else { return None };
     Some((user + nice + system + irq + softirq).saturating_mul(TICK_NS))
 }

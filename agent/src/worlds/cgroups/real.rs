@@ -1,4 +1,4 @@
-//! The kernel's own files.
+//! Counters from the kernel's own files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use super::parse::{cpu_ns, machine_cpu_ns, machine_memory, place, working_set};
 use super::{Cgroups, CgroupsError, Place, Sample, Version};
 
-/// This machine's kernel.
+/// Cgroups of this machine's kernel.
 #[derive(Debug, Clone)]
 pub struct RealCgroups {
     proc: PathBuf,
 }
 
 impl RealCgroups {
-    /// This machine's.
+    /// Creates a reader of this machine's `/proc`.
     pub fn new() -> Self {
         Self { proc: "/proc".into() }
     }
@@ -53,7 +53,7 @@ impl Cgroups for RealCgroups {
         let (_, cgroup) = self.proc(&format!("{pid}/cgroup"))?;
         let (_, mountinfo) = self.proc("self/mountinfo")?;
         let found = place(&cgroup, &mountinfo).map_err(|why| CgroupsError::NoPlace { pid, why })?;
-        // The number may be another process's; every driver puts the id into the path.
+        // The pid may have been reused; every cgroup driver puts the container id into the path.
         if found.memory.to_string_lossy().contains(id) {
             return Ok(found);
         }
@@ -80,7 +80,7 @@ impl Cgroups for RealCgroups {
 mod tests {
     use super::*;
 
-    /// A machine as a folder: v2 is not to be had on every machine that runs the tests.
+    /// A machine as a folder: v2 is not available on every machine that runs the tests.
     #[test]
     fn a_container_on_v2_is_found_from_its_process_and_read() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! From a [`NewContainer`] to the engine's own words.
+//! Translates a [`NewContainer`] into the engine's create request.
 
 use std::collections::HashMap;
 
@@ -13,16 +13,16 @@ use super::spec::{BindMount, Limits, Namespaces, NewContainer};
 /// Period of the CPU quota, as Kubernetes sets it.
 const CPU_PERIOD_US: i64 = 100_000;
 
-/// The search domain by which Docker writes no line of them.
+/// The search domain that makes Docker write no search line.
 const NO_SEARCH: &str = ".";
 
-/// An option that says what holds without it.
+/// An option that states the default.
 const DEFAULT_OPTION: &str = "ndots:1";
 
-/// Keeps link-local addresses, which no packet rule sees, from the links that a pod gets. Its loopback keeps `::1`.
+/// Disables IPv6 on the links that a pod gets: no packet rule covers link-local addresses. Its loopback keeps `::1`.
 const NO_IPV6: (&str, &str) = ("net.ipv6.conf.default.disable_ipv6", "1");
 
-/// The body of a create request. `has_ipv6`: whether the engine's machine has IPv6.
+/// Body of a create request. `has_ipv6`: the engine's machine has IPv6.
 pub(super) fn create_body(new: &NewContainer, has_ipv6: bool) -> ContainerCreateBody {
     // Docker keeps the image's CMD when only ENTRYPOINT is absent; Kubernetes drops CMD with `command`.
     let entrypoint = some(&new.command);
@@ -77,7 +77,7 @@ fn host_config(new: &NewContainer, has_ipv6: bool) -> HostConfig {
         cpu_period: non_zero(cpu_quota_us).map(|_| CPU_PERIOD_US),
         cpu_quota: non_zero(cpu_quota_us),
         memory: non_zero(memory_bytes),
-        // The same as `memory`: the limit counts swap, so a pod can't hide in it.
+        // Equal to `memory`: this limit includes swap, so a pod can't escape into it.
         memory_swap: non_zero(memory_bytes),
         pids_limit: non_zero(pids),
         ulimits: non_zero(open_files).map(|most| {
@@ -95,7 +95,7 @@ fn host_config(new: &NewContainer, has_ipv6: bool) -> HostConfig {
             HashMap::from([(name.to_owned(), value.to_owned())])
         }),
         dns: new.resolver.as_ref().map(|resolver| resolver.nameservers.clone()),
-        // Of an empty list the engine takes the machine's.
+        // The engine replaces an empty list by the machine's.
         dns_search: new.resolver.as_ref().map(|resolver| or(&resolver.searches, NO_SEARCH)),
         dns_options: new.resolver.as_ref().map(|resolver| or(&resolver.options, DEFAULT_OPTION)),
         ..Default::default()

@@ -1,4 +1,4 @@
-//! Images built by the engine, and images as streams from one node to another.
+//! Image builds by the engine, and images as streams between nodes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,31 +13,31 @@ use tokio::time::timeout;
 
 use super::DockerError;
 
-/// Bytes of an archive of images, as they come.
+/// Stream of the bytes of an image archive.
 pub type ImageStream = BoxStream<'static, Result<Bytes, String>>;
 
-/// Longest time without a word of a build, or a byte of an image.
+/// Longest time without output of a build, or without a byte of an image.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// Period of the CPU quota.
 const CPU_PERIOD_US: i32 = 100_000;
 
-/// An image to be built.
+/// A request to build an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageBuild {
-    /// What it is to be called.
+    /// Name of the image to build.
     pub reference: String,
-    /// A tar with all that the build sees.
+    /// Build context as a tar.
     pub context: Bytes,
-    /// Path of the Dockerfile in it.
+    /// Path of the Dockerfile in the context.
     pub dockerfile: String,
-    /// The network of the build's steps; without one they reach none.
+    /// Network of the build's steps; no network without it.
     pub network: Option<String>,
-    /// Most bytes of memory of a step, swap included.
+    /// Memory limit of a step in bytes, swap included.
     pub memory_bytes: i32,
-    /// Microseconds of CPU per 100 ms of a step.
+    /// Microseconds of CPU per 100 ms for a step.
     pub cpu_quota_us: i32,
     pub labels: HashMap<String, String>,
-    /// What its steps find in the environment, and no layer, history or log has.
+    /// Secret in the environment of the steps; kept out of layers, history and log.
     pub secret: Option<BuildSecret>,
 }
 
@@ -51,11 +51,11 @@ impl fmt::Debug for BuildSecret {
     }
 }
 
-/// The variable in which the steps of a build find the secret. Docker keeps the arguments that are called like those of
-/// proxies out of the history, and it is the only way of the classic builder; nothing that installs packages speaks FTP.
+/// Variable that carries the secret to the steps of a build. Docker keeps build arguments named like proxy settings
+/// out of the history, and the classic builder has no other way; nothing that installs packages speaks FTP.
 pub const SECRET_VARIABLE: &str = "ftp_proxy";
 
-/// Builds; each piece of what the build says goes to `log`.
+/// Builds an image; each piece of the build's output goes to `log`.
 pub(super) async fn build(
     client: &bollard::Docker,
     build: ImageBuild,
@@ -79,7 +79,7 @@ pub(super) async fn build(
     follow("to build an image", steps.boxed(), log).await
 }
 
-/// All that a build or a load says, until its end.
+/// Forwards the output of a build or load until its end.
 async fn follow(
     act: &'static str,
     mut steps: BoxStream<'_, Result<BuildInfo, bollard::errors::Error>>,
@@ -100,12 +100,12 @@ async fn follow(
     }
 }
 
-/// An image as an archive.
+/// Exports an image as an archive.
 pub(super) fn save(client: &bollard::Docker, reference: &str) -> ImageStream {
     client.export_image(reference).map(|piece| piece.map_err(|error| error.to_string())).boxed()
 }
 
-/// Takes images from an archive as it comes; gives the names that the engine says that they have now.
+/// Loads images from a stream; returns the names that the engine reports for them.
 pub(super) async fn load(
     client: &bollard::Docker,
     archive: ImageStream,
@@ -113,7 +113,7 @@ pub(super) async fn load(
     let (names, loaded) = mpsc::channel();
     let note = |said: &str| {
         if let Some(name) = said.trim().strip_prefix("Loaded image: ") {
-            // The other end lives as long as this function.
+            // The receiver lives as long as this function.
             let _ = names.send(name.to_owned());
         }
     };

@@ -1,10 +1,10 @@
-//! What Docker refuses, in words the agent acts on. Status codes are translated here and nowhere else.
+//! Docker's errors in terms that the agent acts on. Status codes are translated here and nowhere else.
 
 use std::time::Duration;
 
 use schema::control::error_chain;
 
-/// Why Docker did not do it.
+/// Failure of a request to Docker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DockerError {
     #[error("Docker has no container {id}")]
@@ -29,13 +29,13 @@ pub enum DockerError {
     Unreachable { message: String },
     #[error("Docker did not answer {act} within {after:?}")]
     Timeout { act: &'static str, after: Duration },
-    /// The status code is 0 when there is none.
+    /// `status` is 0 if there was no status code.
     #[error("Docker refused {act}: {message}")]
     Refused { act: &'static str, status: u16, message: String },
 }
 
 impl DockerError {
-    /// Translates what the client library says of one request.
+    /// Translates the client library's error of a request.
     pub(super) fn from_client(act: &'static str, error: &bollard::errors::Error) -> Self {
         use bollard::errors::Error;
         match error {
@@ -53,11 +53,11 @@ impl DockerError {
         }
     }
 
-    /// The same, for a request about container `id`.
+    /// Refines the error of a request about container `id`.
     pub(super) fn about(self, id: &str) -> Self {
         match self {
             Self::Refused { status: 404, message, .. } if message.contains(NO_CONTAINER) => {
-                // A start may miss the container whose namespaces it joins.
+                // A start may fail to find the container whose namespaces it joins.
                 let missing = message.split(NO_CONTAINER).nth(1).unwrap_or_default();
                 let missing = missing.trim_start_matches(':').trim();
                 Self::NotFound { id: if missing.is_empty() { id.to_owned() } else { missing.to_owned() } }
@@ -69,8 +69,8 @@ impl DockerError {
         }
     }
 
-    /// The same, for the creation of a container called `name` from `image`. Only the words distinguish: 409
-    /// also stands for options that exclude one another, and 404 for a container or network to join.
+    /// Refines the error of creating a container called `name` from `image`. Only the text distinguishes: 409 also
+    /// stands for options that exclude one another, and 404 for a container or network to join.
     pub(super) fn of_create(self, name: &str, image: &str) -> Self {
         match self {
             Self::Refused { status: 409, message, .. }
@@ -88,7 +88,7 @@ impl DockerError {
         }
     }
 
-    /// What a failed pull says: registries have no codes that Docker passes on, only words.
+    /// Classifies the error of a pull by its text: Docker passes on no codes from registries.
     pub(crate) fn of_pull(image: &str, message: String) -> Self {
         let image = image.to_owned();
         let lower = message.to_ascii_lowercase();
@@ -103,7 +103,7 @@ impl DockerError {
         Self::Pull { image, message }
     }
 
-    /// Docker as a whole is not there, so that nothing is wrong with this one request.
+    /// True if Docker as a whole is unavailable, so that nothing is wrong with this one request.
     pub fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Timeout { .. })
     }
@@ -111,10 +111,10 @@ impl DockerError {
 
 /// Longest time for a request that reads.
 pub(super) const READ: Duration = Duration::from_secs(20);
-/// Longest time for a request that makes, starts or removes: a slow disk may take long.
+/// Longest time for a request that creates, starts or removes: a slow disk may take long.
 pub(super) const WRITE: Duration = Duration::from_secs(120);
 
-/// Bounds one request in time and translates its error.
+/// Runs a request with a time limit and translates its error.
 pub(super) async fn within<T>(
     act: &'static str,
     after: Duration,

@@ -1,5 +1,5 @@
-//! A command in a running container, bounded in time and output. Docker cannot end one: a command that
-//! takes too long is killed from the host, or it would pile up with every check.
+//! Runs a command in a container, with limits on time and output. Docker can't end a command: one that takes too
+//! long is killed from the host, or such commands would pile up with every check.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::error::{READ, within};
 use super::{DockerError, EXEC_OUTPUT_MAX, ExecEnd, ExecOutcome};
 
-/// The engine notes the end of a command a moment after its output ended, or after a kill.
+/// Longest wait for the engine to note the end of a command, which it does a moment after its output ended or after
+/// a kill.
 const END_NOTED: Duration = Duration::from_secs(2);
-/// First wait between two looks at that; it doubles.
+/// First interval at which that end is polled; it doubles.
 const END_LOOK: Duration = Duration::from_millis(5);
 
 /// Runs `command` in container `id`.
@@ -35,7 +36,7 @@ pub(super) async fn exec(
     let exec = made.map_err(|e| e.about(id))?.id;
     let start = StartExecOptions::default();
     let mut output = Vec::new();
-    // The time counts from here: what the engine takes to prepare is not the container's fault.
+    // The time limit starts here: the engine's time to prepare is not the container's fault.
     let deadline = Instant::now() + timeout;
     match within("to run a command", READ, client.start_exec(&exec, Some(start))).await {
         Ok(StartExecResults::Attached { output: mut stream, .. }) => {
@@ -53,7 +54,7 @@ pub(super) async fn exec(
             }
         }
         Ok(StartExecResults::Detached) => {}
-        // No such program in the container: the command's failure, with the shell's own code for it.
+        // The container has no such program: the command fails, with the shell's code for that.
         Err(DockerError::Refused { status: 400 | 500, message, .. })
             if message.contains("OCI runtime exec") =>
         {
@@ -65,19 +66,19 @@ pub(super) async fn exec(
     Ok(ExecOutcome { end, output: text(&output) })
 }
 
-/// Time is up: what still runs is killed.
+/// Ends a command whose time is up: kills it if it still runs.
 async fn late(client: &Docker, exec: &str, id: &str, output: Vec<u8>) -> Result<ExecOutcome, DockerError> {
     let output = text(&output);
     let seen = within("to inspect a command", READ, client.inspect_exec(exec)).await?;
     if seen.running == Some(false)
         && let Some(code) = seen.exit_code
     {
-        // It ended in time; a child of its own holds the output open.
+        // The command ended in time; a child of it holds the output open.
         return Ok(ExecOutcome { end: ExecEnd::Exited(code), output });
     }
     if let Some(pid) = seen.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1) {
         let id = id.to_owned();
-        // The next check must not find it still there, so its end is waited for.
+        // Wait for its end, so that the next check does not find it still running.
         let killed = tokio::task::spawn_blocking(move || kill_in(pid, &id)).await;
         if matches!(killed, Ok(true)) {
             let _ = ended(client, exec).await;
@@ -86,8 +87,8 @@ async fn late(client: &Docker, exec: &str, id: &str, output: Vec<u8>) -> Result<
     Ok(ExecOutcome { end: ExecEnd::TimedOut, output })
 }
 
-/// Kills the command with all of its group, if the process is in the container's control group: its
-/// number may be another's.
+/// Kills the command and its process group, if the process is in the container's cgroup: the pid may have been
+/// reused.
 fn kill_in(pid: i32, id: &str) -> bool {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     if !groups.contains(id) {
@@ -95,7 +96,7 @@ fn kill_in(pid: i32, id: &str) -> bool {
         return false;
     }
     let process = Pid::from_raw(pid);
-    // The runtime makes a command the leader of a session; its children are of its group.
+    // The runtime makes a command a session leader; its children are in its group.
     if getpgid(Some(process)) == Ok(process) {
         let _ = kill(Pid::from_raw(-pid), Signal::SIGKILL);
     }
@@ -103,7 +104,7 @@ fn kill_in(pid: i32, id: &str) -> bool {
     true
 }
 
-/// Its code, once the engine has noted its end; none if it does not within [`END_NOTED`].
+/// Waits for the exit code; `None` if the engine has not noted the end within [`END_NOTED`].
 async fn ended(client: &Docker, exec: &str) -> Result<Option<i64>, DockerError> {
     let deadline = Instant::now() + END_NOTED;
     let mut wait = END_LOOK;

@@ -1,6 +1,6 @@
-//! An engine in memory: the same rules as far as the agent leans on them, a clock set by the test,
-//! and faults after the n-th changing call. A "crash" lets that call take effect and never return,
-//! nor any later one, as for an agent killed right there.
+//! An engine in memory: the same rules as far as the agent relies on them, a clock set by the test, and faults
+//! after the n-th changing call. A "crash" lets that call take effect, but neither that call nor any later one
+//! returns, as for an agent killed at that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call(pub String);
 
-/// What goes wrong.
+/// An injected failure.
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// Changing call number `call` (from 1) fails with `error` and does nothing.
@@ -36,15 +36,15 @@ pub enum Fault {
     CrashBefore { call: usize },
 }
 
-/// How a container ends.
+/// Exit of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exit {
     pub code: i64,
-    /// For its memory.
+    /// Killed for its memory use.
     pub oom_killed: bool,
 }
 
-/// What a command does.
+/// Scripted behavior of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FakeExec {
     pub code: i64,
@@ -52,7 +52,7 @@ pub struct FakeExec {
     pub hangs: bool,
 }
 
-/// One container of the fake.
+/// A container of the fake.
 #[derive(Debug, Clone)]
 pub struct FakeContainer {
     pub new: NewContainer,
@@ -72,32 +72,32 @@ pub struct FakeEngine {
     /// Pulls begun: image, and the user if there was a login.
     pub pulls_begun: Vec<(String, Option<String>)>,
     pub pulls_dropped: Vec<String>,
-    /// Pulls wait until they are released.
+    /// Holds pulls until they are released.
     pub hold_pulls: bool,
     /// Releases one pull per permit.
     pub pulls_released: Arc<Notify>,
     /// Names of networks.
     pub networks: BTreeSet<String>,
-    /// Builds as they were asked for.
+    /// Build requests so far.
     pub builds: Vec<ImageBuild>,
     pub now: Timestamp,
     pub calls: Vec<Call>,
     pub fault: Option<Fault>,
-    /// Names of containers that inspect fails on.
+    /// Names of containers whose inspection fails.
     pub opaque: BTreeSet<String>,
     /// Images whose containers end with code 0 as soon as they start.
     pub brief: BTreeSet<String>,
-    /// Names of containers whose end the listing does not show yet.
+    /// Names of containers whose end is not in the listing yet.
     pub behind: BTreeSet<String>,
-    /// What containers wrote, by name, in pieces; a line with the name for any other.
+    /// Output of containers, by name, in pieces; any other container writes a line with its name.
     pub written: BTreeMap<String, Vec<Bytes>>,
-    /// Commands by their words; any other ends with 0 at once.
+    /// Commands by their words; any other ends with 0 immediately.
     pub execs: BTreeMap<String, FakeExec>,
-    /// Grace of each stop, by container name.
+    /// Grace period of each stop, by container name.
     pub graces: Vec<(String, Duration)>,
-    /// Names of containers that take their whole grace to end.
+    /// Names of containers that take their whole grace period to end.
     pub stubborn: BTreeSet<String>,
-    /// Every process ignores SIGTERM: a stop takes its whole grace period, by tokio's clock.
+    /// Set if every process ignores SIGTERM: a stop takes its whole grace period, by tokio's clock.
     pub all_stubborn: bool,
     /// Names of containers whose stop and removal never return.
     pub hung: BTreeSet<String>,
@@ -115,10 +115,10 @@ pub struct FakeDocker(Mutex<FakeEngine>);
 impl FakeDocker {
     /// A line of an archive that can't be loaded.
     pub const DAMAGED: &str = "damaged";
-    /// What begins a line of an archive whose image is loaded without a word.
+    /// Prefix of a line of an archive whose image is loaded without reporting its name.
     pub const UNNAMED: &str = "unnamed ";
 
-    /// An engine with these images.
+    /// Creates an engine with these images.
     pub fn with_images(images: &[&str]) -> Self {
         let fake = Self::default();
         for image in images {
@@ -128,7 +128,7 @@ impl FakeDocker {
         fake
     }
 
-    /// The state, to look at and to change.
+    /// The state, to inspect and change.
     pub fn engine(&self) -> MutexGuard<'_, FakeEngine> {
         lock(&self.0)
     }
@@ -152,19 +152,19 @@ impl FakeDocker {
             .collect()
     }
 
-    /// The agent that hung in a crash is gone; the next one is answered.
+    /// Replaces the agent that hung in a crash by one that gets answers.
     pub fn revive(&self) {
         let mut engine = self.engine();
         engine.crashed = false;
         engine.fault = None;
     }
 
-    /// Whether the crash asked for has come.
+    /// True once the injected crash has happened.
     pub fn has_crashed(&self) -> bool {
         self.engine().crashed
     }
 
-    /// Counts a changing call of any world; `effect` happens if no fault forbids it. Hangs after a crash.
+    /// Counts a changing call of any world and runs `effect` unless a fault forbids it. Hangs after a crash.
     pub async fn gate<T>(
         &self,
         call: String,
@@ -200,7 +200,7 @@ impl FakeDocker {
         }
     }
 
-    /// What keeps a container from being ended.
+    /// Hangs or fails for a container that can't be ended.
     async fn held_up(&self, name: &str) -> Result<(), DockerError> {
         let (hung, unkillable) = {
             let engine = self.engine();
@@ -233,7 +233,7 @@ impl FakeDocker {
     }
 }
 
-/// A held pull was given up.
+/// Records a held pull that was cancelled.
 struct Dropped<'a>(&'a FakeDocker, String);
 
 impl Drop for Dropped<'_> {
@@ -537,7 +537,7 @@ impl Docker for FakeDocker {
     }
 
     fn save(&self, reference: &str) -> ImageStream {
-        // The fake's archives are just the reference.
+        // The fake's archives are just the references.
         stream::iter([Ok(Bytes::from(reference.to_owned()))]).boxed()
     }
 

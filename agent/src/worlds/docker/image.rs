@@ -1,4 +1,4 @@
-//! Images: what is on the node, what a pull needs and how far it is.
+//! Images on the node, registry logins, and the progress of pulls.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +9,13 @@ pub struct ImageFacts {
     pub id: String,
     /// `USER` of the image; empty is root.
     pub user: String,
-    /// `repository@sha256:…` of the registries that it came from.
+    /// `repository@sha256:…` of each registry that has the image.
     pub repo_digests: Vec<String>,
-    /// Bytes on disk, layers that it shares with others included.
+    /// Bytes on disk, including layers shared with other images.
     pub size_bytes: u64,
 }
 
-/// One row of the list of images.
+/// A row of the list of images.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredImage {
     pub id: String,
@@ -26,16 +26,16 @@ pub struct StoredImage {
     pub size_bytes: u64,
 }
 
-/// A user of a registry. Its `Debug` shows no password.
+/// A login at a registry. Its `Debug` shows no password.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RegistryLogin {
-    /// The registry, as Docker wants it: host and maybe port.
+    /// The registry as Docker expects it: host, with an optional port.
     pub server: String,
     /// The user; empty with a token.
     pub username: String,
-    /// The password, or access token.
+    /// The password or access token.
     pub password: String,
-    /// An identity token in place of user and password; empty if there is none.
+    /// Identity token in place of user and password; empty if there is none.
     pub identity_token: String,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Debug for RegistryLogin {
     }
 }
 
-/// How far a pull is.
+/// Progress of a pull.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PullProgress {
     layers: BTreeMap<String, Layer>,
@@ -56,9 +56,9 @@ pub struct PullProgress {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Layer {
-    /// Docker's queue has it, and nothing of it has come yet.
+    /// Set while the layer is in Docker's queue and nothing of it has been downloaded.
     waits: bool,
-    /// It is here, in its place or not yet.
+    /// Set once the layer is downloaded, extracted or not.
     fetched: bool,
     done: bool,
     current: u64,
@@ -66,9 +66,9 @@ struct Layer {
 }
 
 impl PullProgress {
-    /// Takes one message of Docker in: layer, its word, bytes of how many.
+    /// Adds a message of Docker: layer, status, bytes downloaded and in total.
     pub fn note(&mut self, layer: &str, status: &str, bytes: Option<(u64, u64)>) {
-        // Other messages carry the tag or nothing where a layer's id stands.
+        // In other messages a tag or nothing is in place of the layer's id.
         let of_layer = matches!(
             status,
             "Pulling fs layer"
@@ -95,7 +95,7 @@ impl PullProgress {
         layer.done |= matches!(status, "Pull complete" | "Already exists");
     }
 
-    /// All that is not here yet has its place in Docker's own queue, behind layers of other pulls.
+    /// True if every missing layer is in Docker's own queue, behind layers of other pulls.
     pub fn is_queued(&self) -> bool {
         let mut left = self.layers.values().filter(|layer| !layer.fetched).peekable();
         left.peek().is_some() && left.all(|layer| layer.waits)
@@ -103,7 +103,7 @@ impl PullProgress {
 }
 
 impl fmt::Display for PullProgress {
-    /// `12 of 40 MiB, 3 of 7 layers`; of layers not begun the size is not known yet.
+    /// `12 of 40 MiB, 3 of 7 layers`; the total lacks layers that have not begun.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sum = |part: fn(&Layer) -> u64| self.layers.values().map(part).sum::<u64>();
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -143,7 +143,7 @@ mod tests {
         assert!(!queued(&[]), "the registry has not said what there is");
         assert!(!queued(&[("a", "Pulling fs layer")]));
         assert!(queued(&[("a", "Pulling fs layer"), ("a", "Waiting"), ("b", "Already exists")]));
-        // Fetched, it is put in its place after those before it.
+        // A downloaded layer is extracted after those before it.
         assert!(queued(&[("a", "Waiting"), ("b", "Download complete")]));
         assert!(!queued(&[("a", "Waiting"), ("b", "Downloading")]));
         assert!(!queued(&[("a", "Waiting"), ("a", "Downloading")]));

@@ -1,4 +1,4 @@
-//! Docker, as far as Minik8s uses it: one small trait, the real engine and a scripted one.
+//! Docker, as far as Minik8s uses it: a small trait, the real engine and a scripted fake.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -34,28 +34,28 @@ pub use network::EngineNetwork;
 pub use real::RealDocker;
 pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer, Resolver};
 
-/// The label by which a listing finds the containers of one instance.
+/// Label that marks the containers of an instance in a listing.
 pub const INSTANCE_LABEL: &str = "minik8s.io/instance";
 
-/// What a container does, as the engine's listing says.
+/// State of a container in the engine's listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EngineState {
     Created,
-    /// Runs; a frozen one too.
+    /// Running, or paused.
     Running,
     Exited,
     Removing,
-    /// Its removal failed: it can only be removed once more.
+    /// The removal of the container failed: the only way on is to remove it again.
     Dead,
 }
 
-/// One row of a listing.
+/// A row of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedContainer {
     pub id: String,
     /// Name without the leading slash.
     pub name: String,
-    /// The image as it was asked for.
+    /// The image as given at creation.
     pub image: String,
     /// The image's content id.
     pub image_id: String,
@@ -64,10 +64,10 @@ pub struct ListedContainer {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What a listing does not say.
+/// Facts that a listing lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerDetails {
-    /// Process id on the host, 0 when it does not run.
+    /// Process id on the host, 0 if the container does not run.
     pub pid: i32,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
@@ -76,7 +76,7 @@ pub struct ContainerDetails {
     pub error: String,
 }
 
-/// Which part of a log.
+/// The part of a log to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
     pub follow: bool,
@@ -85,7 +85,7 @@ pub struct LogOptions {
     pub timestamps: bool,
 }
 
-/// Something ended or went away.
+/// A change of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEvent {
     pub id: String,
@@ -93,26 +93,26 @@ pub struct ContainerEvent {
     pub action: String,
 }
 
-/// As much of a command's output is kept, in bytes; as kubelet.
+/// Maximum bytes kept of a command's output; the kubelet's limit.
 pub const EXEC_OUTPUT_MAX: usize = 10 * 1024;
 
-/// How a command in a container ended.
+/// End of a command in a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecEnd {
-    /// With this code; 126 or 127 when there is no such program.
+    /// Exit code; 126 or 127 if there is no such program.
     Exited(i64),
     TimedOut,
 }
 
-/// What a command in a container did.
+/// Result of a command in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutcome {
     pub end: ExecEnd,
-    /// The beginning of what it wrote to standard output and error, at most [`EXEC_OUTPUT_MAX`] bytes.
+    /// Beginning of its standard output and error, at most [`EXEC_OUTPUT_MAX`] bytes.
     pub output: String,
 }
 
-/// A stream of bytes of a log, standard output and error in the order in which they were written.
+/// Stream of a log's bytes, standard output and error in the order in which they were written.
 pub type LogStream = BoxStream<'static, Result<Bytes, DockerError>>;
 
 /// The engine. Every call that is not a stream is bounded in time by the implementation.
@@ -120,63 +120,64 @@ pub type LogStream = BoxStream<'static, Result<Bytes, DockerError>>;
 pub trait Docker: Send + Sync + 'static {
     /// The engine's version, `20.10.24`.
     async fn version(&self) -> Result<String, DockerError>;
-    /// All containers of the instance, in any state.
+    /// Lists the containers of the instance, in any state.
     async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError>;
-    /// What a listing does not say of one container.
+    /// Returns the facts that a listing lacks.
     async fn inspect(&self, id: &str) -> Result<ContainerDetails, DockerError>;
-    /// Makes a container and returns its id.
+    /// Creates a container and returns its id.
     async fn create(&self, new: &NewContainer) -> Result<String, DockerError>;
-    /// Starts a container; no error if it runs.
+    /// Starts a container; no error if it is already running.
     async fn start(&self, id: &str) -> Result<(), DockerError>;
-    /// Its stop signal, then SIGKILL after `grace`; no error if it does not run. Returns when it ended.
+    /// Sends the stop signal, then SIGKILL after `grace`; no error if the container does not run. Returns after its
+    /// end.
     async fn stop(&self, id: &str, grace: Duration) -> Result<(), DockerError>;
     /// Runs a command in a running container; it is killed after `timeout`.
     async fn exec(&self, id: &str, command: &[String], timeout: Duration)
     -> Result<ExecOutcome, DockerError>;
     /// Kills and removes a container.
     async fn remove(&self, id: &str) -> Result<(), DockerError>;
-    /// An image on the node, none if it is not there.
+    /// Returns an image on the node, `None` if missing.
     async fn image(&self, reference: &str) -> Result<Option<ImageFacts>, DockerError>;
-    /// Fetches an image from its registry. Dropping the future ends the pull at the engine, too.
+    /// Pulls an image from its registry. Dropping the future cancels the pull at the engine, too.
     async fn pull(
         &self,
         reference: &str,
         login: Option<&RegistryLogin>,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), DockerError>;
-    /// All images on the node, those in between of builds left out.
+    /// Lists the images on the node, except intermediate ones of builds.
     async fn images(&self) -> Result<Vec<StoredImage>, DockerError>;
-    /// Removes a tag, and the image with its last; by id an image without tags. Never by force:
-    /// [`DockerError::ImageInUse`] if something needs it. No error if it is not there.
+    /// Removes a tag, and the image with its last tag; given an id, an image without tags. Never forces:
+    /// [`DockerError::ImageInUse`] if something needs the image. No error if it is missing.
     async fn remove_image(&self, reference: &str) -> Result<(), DockerError>;
-    /// Content ids of the images of all containers on the engine.
+    /// Ids of the images of all containers on the engine.
     async fn images_in_use(&self) -> Result<BTreeSet<String>, DockerError>;
-    /// Where the engine keeps its data.
+    /// Directory in which the engine keeps its data.
     async fn data_root(&self) -> Result<PathBuf, DockerError>;
-    /// Takes images from an archive as `docker save` writes it.
+    /// Loads images from an archive as written by `docker save`.
     async fn load(&self, archive: Vec<u8>) -> Result<(), DockerError>;
-    /// Builds an image; what the build says goes to `log`. Dropping the future ends it at the engine, too.
+    /// Builds an image; the output goes to `log`. Dropping the future cancels the build at the engine, too.
     async fn build(
         &self,
         build: ImageBuild,
         log: &(dyn for<'t> Fn(&'t str) + Send + Sync),
     ) -> Result<(), DockerError>;
-    /// Makes a network unless it is there; true if it was made.
+    /// Creates a network if missing; true if it was created.
     async fn ensure_network(&self, network: &EngineNetwork) -> Result<bool, DockerError>;
-    /// Removes a network that no container uses; true if it was there.
+    /// Removes a network that no container uses; true if it existed.
     async fn remove_network(&self, name: &str) -> Result<bool, DockerError>;
-    /// Gives an image one more name, `repository:tag`.
+    /// Gives an image another name, `repository:tag`.
     async fn tag(&self, image: &str, name: &str) -> Result<(), DockerError>;
-    /// Brings an image to the registry that its name says. Dropping the future ends the push at the engine, too.
+    /// Pushes an image to the registry in its name. Dropping the future cancels the push at the engine, too.
     async fn push(&self, reference: &str, login: Option<&RegistryLogin>) -> Result<(), DockerError>;
-    /// An image as an archive, as `docker save` writes it.
+    /// Exports an image as an archive, as `docker save` does.
     fn save(&self, reference: &str) -> ImageStream;
-    /// The same as `load`, as the archive comes. Gives the names that the engine says that it brought, also before an
-    /// error: a name that was another image's is taken from that one.
+    /// Loads a streamed archive. Returns the names that the engine reports as loaded, even before an error: a name
+    /// that another image had moves to the loaded one.
     async fn load_stream(&self, archive: ImageStream) -> (Vec<String>, Result<(), DockerError>);
-    /// What a container wrote.
+    /// Returns the log of a container.
     async fn logs(&self, id: &str, options: &LogOptions) -> Result<LogStream, DockerError>;
-    /// What happens to the containers of the instance, from now on.
+    /// Streams events of the instance's containers, from now on.
     async fn events(
         &self,
         instance: &str,

@@ -1,4 +1,4 @@
-//! Networks of the engine's own.
+//! Docker networks.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use bollard::models::NetworkCreateRequest;
 use super::error::{READ, WRITE, within};
 use super::{DockerError, INSTANCE_LABEL};
 
-/// The engine's names of what a network is made with.
+/// Docker's names of the options that a network is created with.
 const BRIDGE_OPTION: &str = "com.docker.network.bridge.name";
 const MTU_OPTION: &str = "com.docker.network.driver.mtu";
 
-/// A bridge of the engine with addresses of its own, which reaches what the machine reaches.
+/// A Docker bridge with its own addresses, which reaches everything the machine reaches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineNetwork {
     pub name: String,
@@ -20,7 +20,7 @@ pub struct EngineNetwork {
     pub instance: String,
 }
 
-/// True if it was made.
+/// Creates the network if missing, or again if its MTU changed; true if it was created.
 pub(super) async fn ensure(client: &bollard::Docker, network: &EngineNetwork) -> Result<bool, DockerError> {
     let act = "to look at a network";
     match within(act, READ, client.inspect_network(&network.name, None)).await {
@@ -32,7 +32,8 @@ pub(super) async fn ensure(client: &bollard::Docker, network: &EngineNetwork) ->
                 return Ok(false);
             }
             if bridge == network.bridge {
-                // The uplink has another MTU now. Refused while a build uses it: that one goes on as it began.
+                // The uplink's MTU changed. Refused while a build uses the network: the build goes on with the old
+                // one.
                 return match remove(client, &network.name).await {
                     Ok(_) => create(client, network).await,
                     Err(DockerError::Refused { .. }) => Ok(false),
@@ -66,7 +67,7 @@ async fn create(client: &bollard::Docker, network: &EngineNetwork) -> Result<boo
     within("to make a network", WRITE, client.create_network(request)).await.map(|_| true)
 }
 
-/// True if it was there.
+/// Removes the network; true if it existed.
 pub(super) async fn remove(client: &bollard::Docker, name: &str) -> Result<bool, DockerError> {
     match within("to remove a network", WRITE, client.remove_network(name)).await {
         Ok(()) => Ok(true),

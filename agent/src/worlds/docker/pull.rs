@@ -1,4 +1,4 @@
-//! Follows what Docker says of a pull, and gives up one that stands still.
+//! Follows the progress of a pull, and gives up a stalled one.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,18 +13,18 @@ use super::{DockerError, PullProgress};
 /// Longest time without any progress of a pull.
 const STALLED: Duration = Duration::from_secs(120);
 
-/// One message of a pull.
+/// A message of a pull.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Step {
-    /// The layer, or what stands in its place.
+    /// Id of the layer, or other text in its place.
     pub(super) layer: String,
     pub(super) status: String,
-    /// Bytes fetched, of all.
+    /// Bytes downloaded, and in total.
     pub(super) bytes: Option<(u64, u64)>,
     pub(super) error: Option<String>,
 }
 
-/// When any pull of this agent moved last.
+/// Time at which any pull of this agent last made progress.
 #[derive(Debug, Clone)]
 pub(super) struct Movement(Arc<Mutex<Instant>>);
 
@@ -53,7 +53,7 @@ pub(super) async fn follow(
 ) -> Result<(), DockerError> {
     let mut moved = Instant::now();
     loop {
-        // Docker downloads a few layers at once, of all pulls: a queued one moves when they do.
+        // Docker limits concurrent downloads across all pulls: a queued pull makes progress when the others do.
         let queued = progress.borrow().is_queued();
         let last = || if queued { moved.max(movement.last()) } else { moved };
         let step = match tokio::time::timeout_at(last() + STALLED, steps.next()).await {
@@ -81,7 +81,7 @@ mod tests {
         Ok(Step { layer: layer.into(), status: status.into(), ..Step::default() })
     }
 
-    /// Messages with the seconds before each, and then silence.
+    /// A pull with the given messages, each after the seconds before it, and then silence.
     async fn pull(movement: &Movement, said: &[(u64, &str)]) -> (Result<(), DockerError>, u64) {
         let began = Instant::now();
         let said: Vec<(u64, String)> = said.iter().map(|(wait, word)| (*wait, (*word).to_owned())).collect();

@@ -1,4 +1,4 @@
-//! Gives an image another name, and brings it to a registry.
+//! Tags images and pushes them to a registry.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::DockerError;
 use super::error::{READ, within};
 use super::reference::split_tag;
 
-/// Longest time without a word of a push.
+/// Longest time without a message of a push.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 pub(super) async fn tag(client: &bollard::Docker, image: &str, name: &str) -> Result<(), DockerError> {
@@ -29,7 +29,7 @@ pub(super) async fn push(
     let failed = |message: String| DockerError::Push { image: reference.to_owned(), message };
     let (repository, tag) = split_tag(reference);
     let options = PushImageOptions { tag: tag.map(str::to_owned), platform: None };
-    // The engine of Docker 20.10 wants the header also where there is no login.
+    // Docker 20.10 requires the header even without a login.
     let login = Some(login.unwrap_or_default());
     let mut steps = client.push_image(repository, Some(options), login).boxed();
     loop {

@@ -1,6 +1,5 @@
-//! The log of a container with a terminal, byte by byte as it comes. The engine does not frame such a log;
-//! the client library takes it for framed, and holds back what has no newline, however much that is: a progress
-//! bar is nothing else.
+//! The log of a container with a terminal, byte by byte. The engine does not frame such a log; the client library
+//! expects frames and holds back text without a newline, however long: a progress bar is nothing else.
 
 use std::path::Path;
 
@@ -18,10 +17,10 @@ use super::{DockerError, LogOptions, LogStream};
 
 const ACT: &str = "to read a log";
 
-/// Longest answer in place of a log that is kept.
+/// Maximum bytes kept of an error in place of a log.
 const REFUSAL_MAX: usize = 64 << 10;
 
-/// What container `id` wrote, asked at `socket` in the API's `version`, such as `1.41`.
+/// Reads the log of container `id` at `socket`, in the API's `version`, such as `1.41`.
 pub(super) async fn logs(
     socket: &Path,
     version: &str,
@@ -40,7 +39,7 @@ pub(super) async fn logs(
         return Err(DockerError::Refused { act: ACT, status, message }.about(id));
     }
     let pieces = body.into_data_stream().map(move |piece| {
-        // The connection ends with who reads it.
+        // Keeps the connection open as long as the stream.
         let _ = &connection;
         piece.map_err(|error| DockerError::Unreachable { message: error.to_string() })
     });

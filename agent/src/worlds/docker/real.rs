@@ -1,4 +1,4 @@
-//! The engine at a Unix socket, through bollard at the version that it speaks.
+//! The engine at a Unix socket, through bollard, with a negotiated API version.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -27,11 +27,11 @@ use super::{
     NewContainer, PullProgress, RegistryLogin, StoredImage,
 };
 
-/// On top of the grace period of a stop: SIGKILL, and the engine's own bookkeeping.
+/// Time added to the grace period of a stop, for SIGKILL and the engine's own bookkeeping.
 const STOP_EXTRA: Duration = Duration::from_secs(30);
-/// The client's own limit; ours above are shorter, except for streams.
+/// Timeout of the client; ours are shorter, except for streams.
 const CLIENT_SECONDS: u64 = 24 * 3600;
-/// The oldest API that has all we ask for (`cgroupns`, mounts): Docker 20.10.
+/// The oldest API with everything the agent needs (`cgroupns`, mounts): Docker 20.10.
 const API_MIN: (usize, usize) = (1, 41);
 
 /// The real engine.
@@ -93,7 +93,7 @@ impl Docker for RealDocker {
 
     async fn create(&self, new: &NewContainer) -> Result<String, DockerError> {
         let options = CreateContainerOptions { name: Some(new.name.clone()), ..Default::default() };
-        // The engine runs on this machine. Asked each time: the kernel's module may be loaded later.
+        // The engine runs on this machine. Checked each time: the kernel module may be loaded later.
         let has_ipv6 = Path::new("/proc/sys/net/ipv6").exists();
         let request = self.client.create_container(Some(options), create_body(new, has_ipv6));
         within("to create a container", WRITE, request)
@@ -264,7 +264,7 @@ impl Docker for RealDocker {
             let version = self.client.client_version().to_string();
             return raw_log::logs(&self.socket, &version, id, options).await;
         }
-        // The client counts in 32 bits: what lies after 2038 is later than any line, not earlier.
+        // The client counts in 32 bits: a time after 2038 is later than any line, not earlier.
         let since = options.since.map_or(0, |t| i32::try_from(t.as_second().max(0)).unwrap_or(i32::MAX));
         let request = LogsOptions {
             follow: options.follow,
@@ -330,7 +330,7 @@ fn credentials(login: &RegistryLogin) -> DockerCredentials {
     }
 }
 
-/// Docker counts in signed numbers; a negative one is "not known".
+/// Docker's counts are signed; a negative one means "unknown".
 fn bytes(count: Option<i64>) -> u64 {
     count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default()
 }
@@ -359,7 +359,7 @@ fn listed(row: bollard::models::ContainerSummary) -> ListedContainer {
     }
 }
 
-/// Docker writes the year 1 for "never".
+/// Parses a time; Docker writes the year 1 for "never".
 fn time(text: Option<&str>) -> Option<Timestamp> {
     let time: Timestamp = text?.parse().ok()?;
     (time > Timestamp::UNIX_EPOCH).then_some(time)

@@ -1,25 +1,25 @@
-//! Image references taken apart: `[registry[:port]/]repository[:tag][@digest]`.
+//! Parser of image references: `[registry[:port]/]repository[:tag][@digest]`.
 
 use std::fmt;
 
-/// The registry of a reference without one.
+/// The registry of a reference that names none.
 pub const DOCKER_HUB: &str = "docker.io";
 
 /// A reference with Docker's defaults filled in. Two spellings of one image are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageName {
-    /// Host, maybe with a port; [`DOCKER_HUB`] when not given.
+    /// Host, with an optional port; [`DOCKER_HUB`] by default.
     pub registry: String,
     /// Path in the registry; `library/` is added on Docker Hub.
     pub repository: String,
-    /// `latest` when neither tag nor digest is given; none beside a digest, which alone counts.
+    /// `latest` without tag and digest; `None` with a digest, which alone counts.
     pub tag: Option<String>,
     /// `sha256:…`.
     pub digest: Option<String>,
 }
 
 impl ImageName {
-    /// Takes a reference apart. Total: what is no reference gives a name that no image has.
+    /// Parses a reference. Never fails: an invalid one gives a name that no image has.
     pub fn parse(reference: &str) -> Self {
         let (rest, digest) = match reference.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest.to_owned())),
@@ -43,7 +43,7 @@ impl ImageName {
         Self { registry: registry.to_owned(), repository, tag, digest }
     }
 
-    /// The same repository, whatever tag or digest.
+    /// True for the same repository, whatever tag or digest.
     pub fn same_repository(&self, other: &Self) -> bool {
         (&self.registry, &self.repository) == (&other.registry, &other.repository)
     }
@@ -60,13 +60,13 @@ impl fmt::Display for ImageName {
     }
 }
 
-/// All names of Docker Hub's registry that people write into manifests and logins.
+/// True for every name of Docker Hub's registry that people write into manifests and logins.
 pub fn is_docker_hub(host: &str) -> bool {
     matches!(host, "docker.io" | "index.docker.io" | "registry-1.docker.io" | "registry.hub.docker.com")
 }
 
-/// What Docker is asked for: exactly one image. Without a tag it would take every tag of the
-/// repository; beside a digest a tag says nothing, and some versions look it up all the same.
+/// The reference to request from Docker, for exactly one image. Without a tag Docker would pull every tag of the
+/// repository; a tag next to a digest has no meaning, yet some versions look it up.
 pub(super) fn asked_for(reference: &str) -> String {
     match reference.split_once('@') {
         Some((rest, digest)) => format!("{}@{digest}", split_tag(rest).0),
@@ -75,7 +75,7 @@ pub(super) fn asked_for(reference: &str) -> String {
     }
 }
 
-/// Which of an image's repo digests is the one of this reference's repository.
+/// Finds the repo digest that belongs to the repository of `reference`.
 pub fn repo_digest<'a>(reference: &str, digests: &'a [String]) -> Option<&'a str> {
     let wanted = ImageName::parse(reference);
     let of_repository = digests.iter().map(|digest| (digest, ImageName::parse(digest)));
@@ -85,7 +85,7 @@ pub fn repo_digest<'a>(reference: &str, digests: &'a [String]) -> Option<&'a str
     exact.map(|(digest, _)| digest.as_str()).or(first)
 }
 
-/// The name and the tag of a reference without digest; a colon before the last slash is the registry's port.
+/// Splits a reference without digest into name and tag; a colon before the last slash is the registry's port.
 pub(super) fn split_tag(name: &str) -> (&str, Option<&str>) {
     let last = name.rfind('/').map_or(0, |slash| slash + 1);
     match name[last..].split_once(':') {
@@ -94,7 +94,7 @@ pub(super) fn split_tag(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Docker's own rule for what is a host and not the first part of a path.
+/// Docker's own rule for a host as opposed to the first part of a path.
 fn is_host(part: &str) -> bool {
     part.contains(['.', ':']) || part == "localhost" || part.bytes().any(|b| b.is_ascii_uppercase())
 }

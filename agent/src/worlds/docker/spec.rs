@@ -1,9 +1,9 @@
-//! A container to be made, in plain words: what the pure planner fills in and the real engine translates.
+//! Specification of a new container: filled in by the pure planner, translated by the real engine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A container to be made.
+/// A container to create.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewContainer {
     pub name: String,
@@ -16,9 +16,9 @@ pub struct NewContainer {
     /// `NAME=value`.
     pub env: Vec<String>,
     pub working_dir: Option<String>,
-    /// Host name; only for a container with its own network or the host's.
+    /// Hostname; only for a container with its own network or the host's.
     pub hostname: Option<String>,
-    /// Its `resolv.conf`, if the engine makes one: on the host's network. The engine's own choice when none.
+    /// `resolv.conf` on the host's network, where the engine writes it; `None` is the engine's default.
     pub resolver: Option<Resolver>,
     /// `uid[:gid]`.
     pub user: Option<String>,
@@ -29,7 +29,7 @@ pub struct NewContainer {
     pub log: LogLimits,
     pub read_only_root: bool,
     pub privileged: bool,
-    /// setuid programs give no rights.
+    /// Set if setuid programs gain no privileges.
     pub no_new_privileges: bool,
     pub capabilities_add: Vec<String>,
     pub capabilities_drop: Vec<String>,
@@ -37,7 +37,7 @@ pub struct NewContainer {
     pub tty: bool,
 }
 
-/// What a container's `resolv.conf` says.
+/// Content of a container's `resolv.conf`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolver {
     pub nameservers: Vec<String>,
@@ -46,35 +46,35 @@ pub struct Resolver {
     pub options: Vec<String>,
 }
 
-/// A directory or file of the host seen in the container.
+/// A directory or file of the host mounted into the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BindMount {
-    /// On the host.
+    /// Path on the host.
     pub source: PathBuf,
-    /// In the container.
+    /// Path in the container.
     pub target: String,
     pub read_only: bool,
 }
 
-/// Which namespaces a container has.
+/// Namespaces of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Namespaces {
-    /// Its own, with a network namespace that the engine makes nothing in: a pause container.
+    /// Own namespaces, with a network namespace that the engine leaves empty: a pause container.
     #[default]
     Own,
-    /// The host's network, the rest its own: the pause container of a hostNetwork pod.
+    /// The host's network, own other namespaces: the pause container of a hostNetwork pod.
     HostNetwork,
-    /// Those of the pause container with this Docker id.
+    /// Namespaces of a pause container.
     Join {
-        /// Docker id; empty in a plan made before the pause container exists.
+        /// Docker id of the pause container; empty in a plan made before it exists.
         pause: String,
-        /// Its processes too.
+        /// Set to join the PID namespace, too.
         pid: bool,
         host_network: bool,
     },
 }
 
-/// What a container may use; 0 is no limit.
+/// Resource limits of a container; 0 is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Relative weight of CPU, 1024 per core.
@@ -88,12 +88,12 @@ pub struct Limits {
     pub open_files: i64,
 }
 
-/// How much of what a container writes is kept on disk.
+/// Limits on the log of a container on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimits {
-    /// Bytes of one file.
+    /// Maximum bytes of a file.
     pub max_bytes: u64,
-    /// Files, the one being written included.
+    /// Maximum number of files, including the current one.
     pub max_files: u32,
 }
 

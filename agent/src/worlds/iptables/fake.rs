@@ -1,5 +1,4 @@
-//! Rules in memory, for tests of the loop: what `restore` is given is kept, and understood by `apply`
-//! alone.
+//! Rules in memory, for tests of the loop: the input of `restore` is recorded, and interpreted by `apply` alone.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
@@ -10,7 +9,7 @@ use schema::control::lock;
 
 use super::{Iptables, IptablesError, StaleUdp, UdpFlow, loud_steps};
 
-/// What the fake holds.
+/// State of the fake.
 #[derive(Debug, Default)]
 pub struct FakeRules {
     pub saved: String,
@@ -18,17 +17,17 @@ pub struct FakeRules {
     pub forgotten: Vec<StaleUdp>,
     pub saves: usize,
     pub save_takes: Duration,
-    /// What [`Iptables::generation`] answers; a restore adds its loud steps. None: it does not count.
+    /// Result of [`Iptables::generation`]; a restore adds its loud steps. `None` if the kernel does not count.
     pub generation: Option<u32>,
     pub bridged_frames: bool,
     pub flows: BTreeSet<UdpFlow>,
     pub forgotten_flows: Vec<UdpFlow>,
-    /// An input with one of these in a line is refused, for all such lines.
+    /// Texts of bad lines: an input that contains one is refused, for all such lines.
     pub refuse_lines: Vec<String>,
-    /// What [`Iptables::save`] answers after a restore, from what it answered before and the input;
-    /// without it that stays what it was.
+    /// Computes the text of [`Iptables::save`] after a restore from the text before and the input; without it the
+    /// text stays the same.
     pub apply: Option<fn(&str, &str) -> String>,
-    /// The next calls fail with this text.
+    /// Error text of all calls, if set.
     pub refuse: Option<String>,
 }
 
@@ -37,7 +36,7 @@ pub struct FakeRules {
 pub struct FakeIptables(Mutex<FakeRules>);
 
 impl FakeIptables {
-    /// The state, to look at and to change.
+    /// The state, to inspect and change.
     pub fn rules(&self) -> MutexGuard<'_, FakeRules> {
         lock(&self.0)
     }
@@ -70,7 +69,7 @@ impl Iptables for FakeIptables {
         let mut rules = self.allowed("iptables-restore")?;
         let is_bad = |line: &str| rules.refuse_lines.iter().any(|bad| line.contains(bad));
         let (mut above, mut lines, mut good) = (0, Vec::new(), String::new());
-        // Without `apply` all is one transaction: what is there after half of it would be unknown.
+        // Without `apply` the whole input is one transaction: the state after half of it would be unknown.
         let end = if rules.apply.is_some() { "COMMIT\n" } else { "\0" };
         for transaction in input.split_inclusive(end) {
             let bad = transaction.lines().enumerate().filter(|(_, line)| is_bad(line));
@@ -85,7 +84,7 @@ impl Iptables for FakeIptables {
             if let Some(apply) = rules.apply {
                 rules.saved = apply(&rules.saved, &good);
             }
-            // What is refused counts wholly, as its steps are not known.
+            // A partly refused input counts as one step, since its steps are not known.
             let steps = if lines.is_empty() { loud_steps(&good) } else { 1 };
             rules.generation = rules.generation.map(|count| count + steps);
             rules.restored.push(good);

@@ -1,5 +1,5 @@
-//! What needs no program: the count of the kernel's changes of rules, whether they see frames within a
-//! bridge, and the lines of `conntrack`.
+//! Queries that need no program: the kernel's generation of rules, and its setting for frames within a bridge. Also
+//! parses the output of `conntrack`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,18 +18,19 @@ const NEW: u16 = 10 << 8 | 15;
 /// `NFTA_GEN_ID`: 32 bits, big-endian.
 const ID: u16 = 1;
 
-/// iptables of this version writes what the kernel counts; the legacy one writes elsewhere.
+/// True if iptables of this version writes rules that the kernel counts; the legacy backend does not.
 pub(super) fn counts(version: &str) -> bool {
     version.contains("nf_tables")
 }
 
-/// The number of the kernel's present rules, of this namespace or of that at `path`. The kernel
-/// answers while it is asked: this takes microseconds.
+/// Generation of the kernel's rules, in this namespace or that at `path`. The kernel answers synchronously, within
+/// microseconds.
 pub(super) fn generation(path: Option<&Path>) -> io::Result<u32> {
     in_namespace(path, count)
 }
 
-/// Of this namespace or of that at `path`. The file is there only with the module `br_netfilter`.
+/// True if rules apply to frames within a bridge, in this namespace or that at `path`. The file exists only with
+/// the module `br_netfilter`.
 pub(super) fn bridged_frames(path: Option<&Path>) -> bool {
     let read = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
     in_namespace(path, read).is_ok_and(|value| value.trim() == "1")
@@ -46,7 +47,7 @@ fn id_of(answer: &[u8]) -> Option<u32> {
     find_in(answer, ID)?.try_into().ok().map(u32::from_be_bytes)
 }
 
-/// The connections in what `conntrack -L` printed.
+/// Parses the connections in the output of `conntrack -L`.
 pub(super) fn udp_flows(text: &str) -> BTreeSet<UdpFlow> {
     text.lines().filter_map(udp_flow).collect()
 }
@@ -57,7 +58,7 @@ fn udp_flow(line: &str) -> Option<UdpFlow> {
     };
     let (sources, targets) = (all("src"), all("dst"));
     let (from_ports, to_ports) = (all("sport"), all("dport"));
-    // The first of each is the client's packet, the second the answer to it.
+    // The first of each belongs to the client's packet, the second to the reply.
     let to = SocketAddrV4::new(targets.first()?.parse().ok()?, to_ports.first()?.parse().ok()?);
     let from = SocketAddrV4::new(sources.get(1)?.parse().ok()?, from_ports.get(1)?.parse().ok()?);
     Some(UdpFlow { to, from })

@@ -1,5 +1,5 @@
-//! The kernel's own chains, one rule at a time, by the crate `iptables`: for what need not be one transaction
-//! with our chains.
+//! The kernel's own chains, one rule at a time, through the crate `iptables`: for changes that need not be in one
+//! transaction with our chains.
 
 use iptables::IPTables;
 
@@ -8,12 +8,12 @@ use super::real::{RUN_MAX, RealIptables};
 use crate::worlds::netlink::in_namespace;
 
 impl RealIptables {
-    /// What happens to a packet that no rule of the chain decides on.
+    /// Policy of a chain: the fate of packets that no rule decides on.
     pub async fn policy(&self, table: &'static str, chain: &'static str) -> Result<String, IptablesError> {
         self.direct(move |iptables| iptables.get_policy(table, chain)).await
     }
 
-    /// The rule stands in the chain.
+    /// True if the rule is in the chain.
     pub async fn exists(&self, table: String, chain: String, rule: String) -> Result<bool, IptablesError> {
         self.direct(move |iptables| iptables.exists(&table, &chain, &rule)).await
     }
@@ -23,7 +23,7 @@ impl RealIptables {
         self.direct(move |iptables| iptables.delete(&table, &chain, &rule)).await
     }
 
-    /// On a thread that may block: the crate waits for the program.
+    /// Runs `work` on a blocking thread: the crate waits for the program.
     async fn direct<T: Send + 'static>(
         &self,
         work: impl FnOnce(&IPTables) -> Result<T, Box<dyn std::error::Error>> + Send + 'static,

@@ -1,17 +1,17 @@
-//! Separates the changes of rules that this process made from those of others. Pure.
+//! Tells the rule changes of this process from those of others. Pure.
 //!
-//! Two loops write rules, each its own chains, and the kernel counts every transaction: without this each loop
-//! would read all rules again, half a second for 1,000 services, whenever the other has written.
+//! Two loops write rules, each its own chains, and the kernel counts every transaction. Without this ledger each
+//! loop would read all rules again, half a second for 1,000 services, whenever the other has written.
 
-/// How many of the kernel's steps are not counted.
+/// Number of the kernel's steps to ignore.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     quiet: u32,
 }
 
 impl Ledger {
-    /// `input` was applied while the kernel's count went from `before` to `after`. If others wrote
-    /// meanwhile, all steps count: who asks sees that something changed.
+    /// Records that `input` was applied while the kernel's count went from `before` to `after`. If others wrote
+    /// meanwhile, all steps count: callers then find that something changed.
     pub(super) fn applied(&mut self, input: &str, before: u32, after: u32) {
         let steps = Steps::of(input);
         if before.wrapping_add(steps.quiet).wrapping_add(steps.loud) == after {
@@ -19,19 +19,19 @@ impl Ledger {
         }
     }
 
-    /// The kernel's count without the steps that were ours alone.
+    /// The kernel's count without our own quiet steps.
     pub(super) fn counted(&self, kernel: u32) -> u32 {
         kernel.wrapping_sub(self.quiet)
     }
 }
 
-/// The transactions of an input that insert or delete single rules, as is done in the kernel's chains:
-/// both loops look at these again.
+/// Counts the transactions of an input that insert or delete single rules, as is done in the kernel's chains: both
+/// loops check these again.
 pub fn loud_steps(input: &str) -> u32 {
     Steps::of(input).loud
 }
 
-/// Transactions of an input of `iptables-restore`; the kernel counts each.
+/// Transactions of an input of `iptables-restore`, each counted by the kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Steps {
     quiet: u32,

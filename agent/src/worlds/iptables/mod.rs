@@ -1,7 +1,7 @@
-//! The kernel's packet rules, through the programs that everyone else on the node uses too.
+//! The kernel's packet rules, through the programs that everyone else on the node uses, too.
 //!
-//! [`RealIptables`] runs `iptables-save`, `iptables-restore` and `conntrack`; `FakeIptables` keeps
-//! text in memory. Nothing here knows what the rules mean.
+//! [`RealIptables`] runs `iptables-save`, `iptables-restore` and `conntrack`; `FakeIptables` keeps text in memory.
+//! Nothing here knows the meaning of the rules.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -23,28 +23,28 @@ pub use fake::FakeIptables;
 pub use ledger::loud_steps;
 pub use real::RealIptables;
 
-/// UDP connections that the kernel still sends where a rule no longer points.
+/// UDP connections that the kernel still sends to a target that rules no longer name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StaleUdp {
-    /// The node's port that clients use.
+    /// Node port that clients use.
     pub port: u16,
-    /// Only those that lead to this address; none for those that no rule has led anywhere.
+    /// The former target of the connections; `None` for connections that no rule redirected.
     pub former_target: Option<Ipv4Addr>,
 }
 
-/// UDP connections that the kernel knows: all with the same two ends on the service's side.
+/// UDP connections in the kernel's table that share both ends on the service's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UdpFlow {
-    /// What the clients send to.
+    /// Destination of the clients' packets.
     pub to: SocketAddrV4,
-    /// Who answers; the same as `to` if no rule has led them anywhere.
+    /// Source of the replies; the same as `to` if no rule redirected the connections.
     pub from: SocketAddrV4,
 }
 
-/// Why the rules could not be read or written. The variant names the act.
+/// Failure to read or write the rules. The variant names the act.
 #[derive(Debug, thiserror::Error)]
 pub enum IptablesError {
-    /// `package`: its name on Debian and Ubuntu.
+    /// `package` is its name on Debian and Ubuntu.
     #[error("{program} is not installed; install the package `{package}`")]
     NotInstalled { program: String, package: &'static str },
     #[error("cannot run {program}: {source}")]
@@ -55,27 +55,27 @@ pub enum IptablesError {
     Timeout { program: String, after: Duration },
 }
 
-/// The kernel's packet rules (IPv4). Every act is bounded in time.
+/// The kernel's packet rules (IPv4). Every act has a time limit.
 #[async_trait]
 pub trait Iptables: Send + Sync + 'static {
-    /// All rules of all tables, as `iptables-save` prints them.
+    /// Returns all rules of all tables, as printed by `iptables-save`.
     async fn save(&self) -> Result<String, IptablesError>;
-    /// Applies `input` as `iptables-restore --noflush` does: up to each `COMMIT` all of it or nothing, and
-    /// nothing after one that is refused.
+    /// Applies `input` as `iptables-restore --noflush` does: each part up to a `COMMIT` as a whole or not at all,
+    /// and nothing after a refused part.
     async fn restore(&self, input: &str) -> Result<(), IptablesError>;
-    /// `MASQUERADE` takes `--random-fully`.
+    /// True if `MASQUERADE` supports `--random-fully`.
     async fn has_random_fully(&self) -> Result<bool, IptablesError>;
-    /// Makes the kernel forget these UDP connections, so that their next packet meets the rules
-    /// anew. Without the program `conntrack` that is an error and nothing else suffers.
+    /// Makes the kernel forget these UDP connections, so that their next packet meets the rules again. Without the
+    /// program `conntrack` this is an error and nothing else suffers.
     async fn forget_udp(&self, stale: &StaleUdp) -> Result<(), IptablesError>;
-    /// A number that is another after each change of the rules by anyone else. Of this process' own
-    /// inputs of [`Iptables::restore`] only the [`loud_steps`] count. None where the kernel does not count.
+    /// Returns a number that changes with each change of the rules by anyone else. Of this process's own inputs to
+    /// [`Iptables::restore`] only the [`loud_steps`] count. `None` if the kernel does not count.
     async fn generation(&self) -> Option<u32>;
-    /// Frames that a bridge passes from one of its ports to another meet the rules too
-    /// (`br_netfilter`). Anybody may switch it at any time.
+    /// True if frames that a bridge passes between its ports also meet the rules (`br_netfilter`). Anybody may
+    /// switch this at any time.
     async fn sees_bridged_frames(&self) -> bool;
-    /// The UDP connections that the kernel follows.
+    /// Lists the UDP connections that the kernel tracks.
     async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError>;
-    /// As [`Iptables::forget_udp`], of this service and this endpoint.
+    /// Like [`Iptables::forget_udp`], for this service and this endpoint.
     async fn forget_flow(&self, flow: &UdpFlow) -> Result<(), IptablesError>;
 }

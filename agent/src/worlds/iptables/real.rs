@@ -15,36 +15,36 @@ use super::generation::{bridged_frames, counts, generation, udp_flows};
 use super::ledger::Ledger;
 use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
 
-/// Longest run of one program. A full set of 43,000 rules takes 2 s; a busy machine some more.
+/// Longest run of a program. A full set of 43,000 rules takes 2 s; a busy machine takes longer.
 pub(super) const RUN_MAX: Duration = Duration::from_secs(30);
 
 /// Seconds that a program waits for another that holds the lock (only the legacy backend has one).
 const LOCK_WAIT_SECONDS: &str = "10";
 
-/// Longest message that is kept of a program's complaint, in characters: some lines of refused rules.
+/// Maximum characters kept of a program's error message: some lines of refused rules.
 const MESSAGE_MAX: usize = 1000;
 
 /// The rules of this node, or of a network namespace.
 #[derive(Debug, Clone, Default)]
 pub struct RealIptables {
-    /// Command before each program: empty on the node itself.
+    /// Command to run each program with: empty on the node itself.
     prefix: Vec<String>,
     /// The network namespace, if it is not the node's own.
     pub(super) namespace: Option<PathBuf>,
-    /// Asked once.
+    /// Queried once.
     version: Arc<tokio::sync::OnceCell<String>>,
-    /// Held while rules are written, so that the count is asked before or after.
+    /// Held while rules are written, so that the generation is read before or after.
     ledger: Arc<tokio::sync::Mutex<Ledger>>,
-    /// Held while rules are read: what was read last, for others who wait for the same.
+    /// Held while rules are read; keeps the last text for callers that wait for it.
     read: Arc<tokio::sync::Mutex<Option<ReadAt>>>,
-    /// How many wait for it.
+    /// Number of callers that wait for the text.
     waiting: Arc<AtomicUsize>,
 }
 
-/// What was read, and the kernel's count at which that was so.
+/// The text of the rules, and the kernel's generation for which it is valid.
 type ReadAt = (u32, String);
 
-/// Somebody waits for what is read.
+/// Registers a caller that waits for the text.
 struct Waits(Arc<AtomicUsize>);
 
 impl Waits {
@@ -66,25 +66,25 @@ impl RealIptables {
         Self::default()
     }
 
-    /// The rules of the network namespace that `path` stands for, such as `/var/run/netns/NAME`.
+    /// The rules of the network namespace at `path`, such as `/var/run/netns/NAME`.
     pub fn at(path: PathBuf) -> Self {
         let prefix = vec!["nsenter".to_owned(), format!("--net={}", path.display())];
         Self { prefix, namespace: Some(path), ..Self::default() }
     }
 
-    /// What `iptables --version` prints, the backend included.
+    /// Output of `iptables --version`, including the backend.
     pub async fn version(&self) -> Result<&str, IptablesError> {
         let ask = || self.run("iptables", "iptables", &["--version"], "");
         self.version.get_or_try_init(ask).await.map(String::as_str)
     }
 
-    /// Every program is run by this one.
+    /// Runs every program through `runner`.
     #[cfg(test)]
     pub(super) fn through(self, runner: &[String]) -> Self {
         Self { prefix: [runner, &self.prefix].concat(), ..self }
     }
 
-    /// Somebody reads all rules now.
+    /// True while someone reads the rules.
     #[cfg(test)]
     pub(super) fn is_read(&self) -> bool {
         self.read.try_lock().is_err()
@@ -110,7 +110,7 @@ impl RealIptables {
                 _ => IptablesError::Run { program: named(), source },
             })?;
             if let Some(mut stdin) = child.stdin.take() {
-                // A program that ends early closes its end; its own message says why, not ours.
+                // A program that ends early closes its input; its own message gives the reason.
                 let _ = stdin.write_all(input.as_bytes()).await;
             }
             let output = child.wait_with_output().await;
@@ -139,12 +139,12 @@ impl Iptables for RealIptables {
         let mut read = self.read.lock().await;
         drop(waits);
         let count = self.kernel_count().await;
-        // Two loops read when somebody else has changed a rule, and at one count all read the same.
+        // Two loops read when somebody else has changed a rule; at the same generation all read the same.
         let text = match read.take().filter(|(at, _)| Some(*at) == count) {
             Some((_, text)) => text,
             None => self.run("iptables-save", "iptables", &[], "").await?,
         };
-        // Some MB, kept only for another loop that waits.
+        // Several MB, kept only while another loop waits.
         let others_wait = self.waiting.load(Ordering::Relaxed) > 0;
         *read = count.filter(|_| others_wait).map(|count| (count, text.clone()));
         Ok(text)
@@ -198,7 +198,7 @@ impl Iptables for RealIptables {
 }
 
 impl RealIptables {
-    /// The number of the kernel's present rules, if these programs count there.
+    /// The kernel's generation, if these programs write rules that it counts.
     async fn kernel_count(&self) -> Option<u32> {
         let version = self.version().await.ok().filter(|version| counts(version));
         version.and_then(|_| generation(self.namespace.as_deref()).ok())
@@ -206,15 +206,15 @@ impl RealIptables {
 
     async fn forget(&self, arguments: &[&str]) -> Result<(), IptablesError> {
         match self.run("conntrack", "conntrack", arguments, "").await {
-            // It fails when there was nothing to forget, and says so.
+            // The program fails if there was nothing to forget, and says so.
             Err(IptablesError::Refused { message, .. }) if message.contains("0 flow entries") => Ok(()),
             other => other.map(|_| ()),
         }
     }
 }
 
-/// The number in `Error occurred at line: 4` of rules that can't be read, and in `line 4: RULE_APPEND failed`
-/// of those that the kernel does not take: all of these are named at once.
+/// Line numbers in an error message: `Error occurred at line: 4` for a rule that can't be parsed, `line 4:
+/// RULE_APPEND failed` for each rule that the kernel rejects.
 pub(super) fn lines_of(text: &str) -> Vec<usize> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let numbers = words.windows(2).filter_map(|pair| match pair {
@@ -224,7 +224,7 @@ pub(super) fn lines_of(text: &str) -> Vec<usize> {
     numbers.collect::<BTreeSet<usize>>().into_iter().collect()
 }
 
-/// The numbers in `iptables v1.8.9 (nf_tables)`.
+/// Parses the version in `iptables v1.8.9 (nf_tables)`.
 pub(super) fn version_of(text: &str) -> Option<(u32, u32, u32)> {
     let word = text.split_whitespace().find_map(|word| word.strip_prefix('v'))?;
     let mut numbers = word.split('.').map(|part| part.parse().ok());

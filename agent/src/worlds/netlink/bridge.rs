@@ -10,7 +10,7 @@ use super::namespace::NetworkNamespace;
 use super::socket::{Link, Socket};
 use super::{Bridge, NetlinkError, hardware_address};
 
-/// Nothing differs from what [`ensure`] makes.
+/// True if the bridge is exactly as [`ensure`] makes it.
 pub(super) async fn is_whole(
     socket: &Socket,
     home: &NetworkNamespace,
@@ -24,11 +24,11 @@ pub(super) async fn is_whole(
     Ok(link_is_right(&link, bridge)
         && there == wanted_addresses(bridge).into_iter().collect()
         && settings_to_change(home, bridge)?.is_empty()
-        // `ensure` reports a range that is another's.
+        // `ensure` reports a range that belongs to another.
         && services_are_routed(socket, &link, bridge).await.unwrap_or(false))
 }
 
-/// Makes the bridge as wanted; true if something had to be done.
+/// Makes the bridge as wanted; true if anything changed.
 pub(super) async fn ensure(
     socket: &Socket,
     home: &NetworkNamespace,
@@ -70,7 +70,7 @@ pub(super) async fn ensure(
         let written = home.run(|| fs::write(&path, wanted));
         written.map_err(|source| NetlinkError::Sysctl { path, source })?;
     }
-    // Last: another instance may have the range, and the pods' host ports need all of the above.
+    // Last: another instance may have the range, and the pods' host ports need everything above.
     if !services_are_routed(socket, &link, bridge).await? {
         did = true;
         socket.add_link_route(&link, bridge.services, bridge.address.addr()).await?;
@@ -78,7 +78,7 @@ pub(super) async fn ensure(
     Ok(did)
 }
 
-/// The gateway's first: the kernel speaks with the address that came first.
+/// Addresses of the bridge, the gateway's first: the kernel uses the first one as source.
 fn wanted_addresses(bridge: &Bridge) -> Vec<Ipv4Net> {
     let vips = bridge.vips.iter().map(|vip| Ipv4Net::from(*vip));
     std::iter::once(bridge.address).chain(vips).collect()
@@ -99,8 +99,8 @@ fn link_is_right(link: &Link, bridge: &Bridge) -> bool {
 }
 
 async fn create(socket: &Socket, bridge: &Bridge) -> Result<Link, NetlinkError> {
-    // An address of its own: otherwise the bridge takes the lowest of its ports', and every pod that
-    // comes or goes could change the gateway under the others.
+    // A fixed hardware address: otherwise the bridge takes the lowest of its ports', and every pod that comes or
+    // goes could change the gateway under the others.
     let message = LinkBridge::new(&bridge.name)
         .address(hardware_address(bridge.address.addr()).to_vec())
         .mtu(bridge.mtu)
@@ -111,11 +111,11 @@ async fn create(socket: &Socket, bridge: &Bridge) -> Result<Link, NetlinkError> 
     made.ok_or_else(|| NetlinkError::NoBridge(bridge.name.clone()))
 }
 
-/// The settings that are wrong, with the right value. On: the node forwards, and a connection to a port of
-/// `127.0.0.1` may leave through the bridge (`MK8S-INPUT` keeps pods from the node's loopback). Off: redirects.
-/// A pod's packet for a service without endpoints would cause one, which uses up the ICMP that one peer may get,
-/// so that the refusal a UDP client waits for would not be sent. A link sends redirects if its own setting or
-/// that of `all` is on; other links keep their own.
+/// Returns the wrong settings with their right values. On: the node forwards, and a connection to a port of
+/// `127.0.0.1` may leave through the bridge (`MK8S-INPUT` keeps pods from the node's loopback). Off: redirects. A
+/// pod's packet for a service without endpoints would cause one and use up the ICMP rate limit of its peer, so that
+/// the rejection a UDP client waits for would not be sent. A link sends redirects if its own setting or that of
+/// `all` is on; other links keep their own.
 fn settings_to_change(
     home: &NetworkNamespace,
     bridge: &Bridge,
@@ -131,7 +131,7 @@ fn settings_to_change(
     for (path, wanted) in settings {
         let value = home.run(|| fs::read_to_string(&path));
         let value = value.map_err(|source| NetlinkError::Sysctl { path: path.clone(), source })?;
-        // What is not "0" is on; some settings know more than two values.
+        // Anything but "0" is on; some settings have more than two values.
         if (value.trim() == "0") != (wanted == "0") {
             to_change.push((path, wanted));
         }

@@ -1,4 +1,4 @@
-//! Hears from the kernel that the node's address may be another one now.
+//! Notifications from the kernel of possible changes of the node's address.
 
 use std::net::IpAddr;
 
@@ -13,20 +13,20 @@ use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 
 use super::{NetlinkError, RealNetlink};
 
-/// What the kernel reports: addresses and routes of IPv4.
+/// Groups of messages to receive: addresses and routes of IPv4.
 const GROUPS: [MulticastGroup; 2] = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv4Route];
 
-/// Changes of addresses and default routes. Ends hearing when dropped.
+/// Subscription to changes of addresses and default routes. Ends when dropped.
 pub struct AddressChanges {
-    /// What receives them; it runs while they are waited for.
+    /// Receives the messages; polled while someone waits for them.
     connection: BoxFuture<'static, ()>,
     messages: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>,
-    /// The socket is open as long as this.
+    /// Keeps the socket open.
     _handle: Handle,
 }
 
 impl RealNetlink {
-    /// What changes from now on.
+    /// Subscribes to changes from now on.
     pub fn address_changes(&self) -> Result<AddressChanges, NetlinkError> {
         let runtime = tokio::runtime::Handle::current();
         let opened = self.home.run(|| {
@@ -40,10 +40,10 @@ impl RealNetlink {
 }
 
 impl AddressChanges {
-    /// Returns when something changed; false when nothing is heard any more. Cancel-safe.
+    /// Waits for a change; false if the subscription has ended. Cancel-safe.
     pub async fn heard(&mut self) -> bool {
         let mut news = self.messages.by_ref().filter(|(message, _)| ready(concerns(&message.payload)));
-        // Cancel-safe: what is not returned stays in the channel.
+        // Cancel-safe: messages that were not returned stay in the channel.
         tokio::select! {
             () = &mut self.connection => false,
             heard = news.next() => heard.is_some(),
@@ -51,7 +51,7 @@ impl AddressChanges {
     }
 }
 
-/// It may change the node's address. Of the many routes of a busy machine only the default ones do.
+/// True if the message may change the node's address. Of a busy machine's many routes only default routes do.
 fn concerns(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
     match payload {
         NetlinkPayload::InnerMessage(
@@ -63,7 +63,7 @@ fn concerns(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
             let is_loopback = |attribute: &AddressAttribute| matches!(attribute, AddressAttribute::Local(IpAddr::V4(own)) if own.is_loopback());
             !address.attributes.iter().any(is_loopback)
         }
-        // Some were lost: any may have been among them.
+        // Messages were lost; any change may have been among them.
         NetlinkPayload::Overrun(_) => true,
         _ => false,
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::testing::TestNamespace;
 
-    // Seen red with every route a change.
+    // Seen red with every route treated as a change.
     #[tokio::test]
     async fn addresses_and_default_routes_are_heard_of_and_other_routes_are_not() {
         let node = TestNamespace::new();

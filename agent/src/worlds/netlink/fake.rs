@@ -1,4 +1,4 @@
-//! Links in memory, for tests of the loops: the same names, errors on request.
+//! Links in memory, for tests of the loops: the same names, and errors on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,30 +11,30 @@ use super::{
     Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, Tunnel, TunnelEntry, Tunnels,
 };
 
-/// What the fake kernel holds.
+/// State of the fake kernel.
 #[derive(Debug, Default)]
 pub struct FakeKernel {
     pub bridges: BTreeMap<String, Bridge>,
     pub tunnels: BTreeMap<String, (Tunnel, BTreeSet<TunnelEntry>)>,
     pub links: BTreeMap<String, PodLink>,
-    /// Links that [`Netlink::list_pod_links`] names although no [`PodLink`] made them.
+    /// Links that [`Netlink::list_pod_links`] returns although no [`PodLink`] made them.
     pub strays: BTreeSet<String>,
     pub routes: Vec<Route>,
     pub listeners: BTreeMap<Port, Listener>,
     /// Connections to a port of a pod, by the process that holds its namespaces.
     pub connections: BTreeMap<i32, usize>,
     pub addresses: BTreeSet<Ipv4Addr>,
-    /// The next calls fail with this text.
+    /// Error text of all calls, if set.
     pub refuse: Option<String>,
-    /// The next looks at tunnels fail with this text.
+    /// Error text of reads of tunnels, if set.
     pub refuse_tunnels: Option<String>,
     pub offload_is_on: bool,
     pub refuse_offload: Option<String>,
-    /// Who answers TCP, and whether only if the kernel computes the checksums.
+    /// Addresses that answer TCP; true if only with checksums computed by the kernel.
     pub answering: BTreeMap<SocketAddr, bool>,
-    /// How many attempts go unanswered, to any address.
+    /// Number of attempts that go unanswered, at any address.
     pub lost: usize,
-    /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
+    /// Changing acts in order: `ensure_pod_link mk8sv…`.
     pub acts: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct FakeKernel {
 pub struct FakeNetlink(Mutex<FakeKernel>);
 
 impl FakeNetlink {
-    /// The state, to look at and to change.
+    /// The state, to inspect and change.
     pub fn kernel(&self) -> MutexGuard<'_, FakeKernel> {
         lock(&self.0)
     }

@@ -1,4 +1,4 @@
-//! What listens on the node itself: the kernel's socket tables, and whose a socket is.
+//! Listening sockets of the node and their processes, from the kernel's socket tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,18 +11,18 @@ use super::namespace::NetworkNamespace;
 /// A port of the node.
 pub type Port = (Protocol, u16);
 
-/// A port that something of the node waits at.
+/// A port that a program of the node listens on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listener {
     pub process: Option<String>,
-    /// Only at addresses of the loopback, such as `127.0.0.53`: never reached from outside.
+    /// Bound only to loopback addresses, such as `127.0.0.53`: never reached from outside.
     pub loopback: bool,
 }
 
-/// First port of the kernel's usual range for sockets that ask for any.
+/// First port of the kernel's usual range of ephemeral ports.
 const EPHEMERAL: u16 = 32_768;
 
-/// The tables: a socket waits for others in this state (`TCP_LISTEN`; a UDP socket without a peer).
+/// Socket tables, each with the state of a listening socket (`TCP_LISTEN`; a UDP socket without a peer).
 const TABLES: [(&str, Protocol, &str); 4] = [
     ("tcp", Protocol::Tcp, "0A"),
     ("tcp6", Protocol::Tcp, "0A"),
@@ -33,8 +33,8 @@ const TABLES: [(&str, Protocol, &str); 4] = [
 /// `TCP_ESTABLISHED`.
 const ESTABLISHED: &str = "01";
 
-/// Ports in use in this namespace, each with its process, which is looked up for `named` only: it means
-/// reading every process' open files. A UDP socket at one address and an ephemeral port is a client's.
+/// Lists ports in use in this namespace. The process is looked up only for `named` ports, as that means reading
+/// every process's open files. A UDP socket at one address and an ephemeral port counts as a client.
 pub(super) fn listeners(
     namespace: &NetworkNamespace,
     named: &BTreeSet<Port>,
@@ -55,7 +55,7 @@ pub(super) fn listeners(
                         }
                     }
                 }
-                // A kernel without IPv6 has no such table.
+                // A kernel without IPv6 lacks this table.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -69,7 +69,7 @@ pub(super) fn listeners(
     Ok(sockets.into_iter().map(|(port, socket)| (port, listener(socket))).collect())
 }
 
-/// Connections at a TCP port in the network namespace of a process that the other side has not closed.
+/// Counts connections at a TCP port in the network namespace of a process that the other side has not closed.
 pub(super) fn connections(pid: i32, port: u16) -> io::Result<usize> {
     let mut found = 0;
     for table in ["tcp", "tcp6"] {
@@ -82,7 +82,7 @@ pub(super) fn connections(pid: i32, port: u16) -> io::Result<usize> {
     Ok(found)
 }
 
-/// One line of a table.
+/// A line of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Socket {
     port: u16,
@@ -91,7 +91,7 @@ struct Socket {
     wildcard: bool,
 }
 
-/// The sockets in `state`.
+/// Parses the sockets in `state`.
 fn parse<'a>(table: &'a str, state: &'a str) -> impl Iterator<Item = Socket> + 'a {
     table.lines().skip(1).filter_map(move |line| {
         let mut fields = line.split_whitespace();
@@ -99,20 +99,20 @@ fn parse<'a>(table: &'a str, state: &'a str) -> impl Iterator<Item = Socket> + '
         let port = u16::from_str_radix(port, 16).ok()?;
         (fields.nth(1)? == state).then_some(())?;
         let inode = fields.nth(5)?.parse().ok()?;
-        // In words of four bytes, the last byte first: of 127.0.0.1, ::1 and ::ffff:127.0.0.1.
+        // Words of four bytes, each in reverse: 127.0.0.1, ::1 and ::ffff:127.0.0.1.
         let v4 = address.strip_prefix("0000000000000000FFFF0000").unwrap_or(address);
         let loopback = address == "00000000000000000000000001000000" || v4.len() == 8 && v4.ends_with("7F");
         Some(Socket { port, inode, loopback, wildcard: address.bytes().all(|digit| digit == b'0') })
     })
 }
 
-/// `name (process 123)` by inode, of those that can be found.
+/// `name (process 123)` by inode, for the processes that can be found.
 fn owners(inodes: &BTreeSet<u64>) -> BTreeMap<u64, String> {
     let mut owners = BTreeMap::new();
     let Ok(processes) = fs::read_dir("/proc") else { return owners };
     let ids = processes.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     for id in ids {
-        // It may have ended, or be another user's.
+        // The process may have ended, or belong to another user.
         let Ok(files) = fs::read_dir(format!("/proc/{id}/fd")) else { continue };
         for link in files.flatten().filter_map(|file| fs::read_link(file.path()).ok()) {
             let inode =

@@ -42,11 +42,11 @@ pub const POD_INTERFACE: &str = "eth0";
 pub struct Bridge {
     /// Name, at most 15 bytes.
     pub name: String,
-    /// Its own address, the pods' gateway, with the length of the node's range.
+    /// Gateway address of the pods, with the prefix length of the node's range.
     pub address: Ipv4Net,
-    /// Further addresses at which the node itself answers: DNS and gateway.
+    /// Further addresses at which the node itself answers: DNS and the gateway.
     pub vips: Vec<Ipv4Addr>,
-    /// Addresses of services: packets for one that no rule knows end here, not at the uplink.
+    /// Range of service addresses: packets for an unknown one end here, not at the uplink.
     pub services: Ipv4Net,
     pub mtu: u32,
 }
@@ -55,30 +55,30 @@ pub struct Bridge {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodLink {
     pub pause_pid: i32,
-    /// Docker id of the pause container, which the process must belong to: its number may be another
-    /// process'. None when the process is no container's.
+    /// Docker id of the pause container that the process must belong to, since the pid may have been reused. `None`
+    /// if the process belongs to no container.
     pub pause_id: Option<String>,
     pub host_name: String,
     pub bridge: String,
-    /// The pod's address with the length of the node's range.
+    /// Address of the pod, with the prefix length of the node's range.
     pub address: Ipv4Net,
     pub gateway: Ipv4Addr,
     pub mtu: u32,
 }
 
-/// The host's end of a pod's link, as far as it can be seen from the outside.
+/// The host's end of a pod's link, as visible from outside the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostEnd {
-    /// The bridge that it is a port of.
+    /// The bridge that the link is a port of.
     pub bridge: Option<String>,
     pub up: bool,
-    /// Frames may leave through the port they came in by.
+    /// True if frames may leave through the port they came in by.
     pub hairpin: bool,
     pub mtu: u32,
 }
 
 impl HostEnd {
-    /// Nothing of it differs from what [`Netlink::ensure_pod_link`] makes.
+    /// True if the link is exactly as [`Netlink::ensure_pod_link`] makes it.
     pub fn is_whole(&self, bridge: &str, mtu: u32) -> bool {
         self.up && self.hairpin && self.mtu == mtu && self.bridge.as_deref() == Some(bridge)
     }
@@ -91,8 +91,8 @@ pub struct Route {
     pub interface: String,
 }
 
-/// Name of the host's end of a pod's link: `<instance[..4]>v` and 9 hex digits of the uid's SHA-256.
-/// 14 bytes at most; the kernel takes 15.
+/// Name of the host's end of a pod's link: `<instance[..4]>v` and 9 hex digits of the uid's SHA-256. At most 14
+/// bytes; the kernel allows 15.
 pub fn host_link_name(instance: &str, uid: &str) -> String {
     let digest = schema::codec::hex(&Sha256::digest(uid.as_bytes()));
     let short: String = instance.chars().take(4).collect();
@@ -107,7 +107,7 @@ pub(crate) fn in_namespace_of<T: Send>(
     namespace::NetworkNamespace::of_process(pid)?.run(work)
 }
 
-/// Runs `work` here, or on a thread in the network namespace that `path` stands for; sockets it makes stay there.
+/// Runs `work` here, or on a thread in the network namespace at `path`; sockets opened there stay in that namespace.
 pub(crate) fn in_namespace<T: Send>(
     path: Option<&std::path::Path>,
     work: impl FnOnce() -> std::io::Result<T> + Send,
@@ -118,27 +118,27 @@ pub(crate) fn in_namespace<T: Send>(
     }
 }
 
-/// A hardware address that follows from an address: `0a:58` and the four bytes. Locally
-/// administered; a pod that gets an address again gets the same, so no neighbour table is ever stale.
+/// Hardware address derived from an IPv4 address: `0a:58` and the four bytes. Locally administered; a pod that gets
+/// an address again has the same hardware address, so no neighbour table is ever stale.
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
     let ([a, b, c, d], [first, second]) = (address.octets(), HARDWARE_PREFIX);
     [first, second, a, b, c, d]
 }
 
-/// What all hardware addresses that we give begin with.
+/// First bytes of every hardware address that the agent assigns.
 const HARDWARE_PREFIX: [u8; 2] = [0x0a, 0x58];
 
-/// The bytes of `0a:58:0a:f4:01:00`; none if it is no such text.
+/// Parses a hardware address such as `0a:58:0a:f4:01:00`.
 pub fn parse_hardware_address(text: &str) -> Option<[u8; 6]> {
     let bytes: Option<Vec<u8>> =
         text.split(':').map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2)).collect();
     bytes?.try_into().ok()
 }
 
-/// Why the kernel did not do it. The variant names the act.
+/// Failure of a request to the kernel. The variant names the act.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// `context`: where, if not on the node itself.
+    /// `context` names the namespace, if it is not the node's own.
     #[error("cannot open a netlink socket{context}: {source}")]
     Open { context: String, source: std::io::Error },
     #[error("cannot open the network namespace of process {pid}: {source}")]
@@ -155,7 +155,7 @@ pub enum NetlinkError {
     RangeTaken(Ipv4Net),
     #[error("{0} is routed elsewhere; give `minik8s serve` another --cluster-cidr, or take that route away")]
     RouteTaken(Ipv4Net),
-    /// Another link of the machine has the tunnel's number and port.
+    /// Another link of the machine has the tunnel's VNI and port.
     #[error(
         "cannot create {name}: another link of this machine has VNI {vni} at UDP port {port}; give all agents of \
          one of the two clusters another --vxlan-port"
@@ -176,33 +176,31 @@ pub enum NetlinkError {
     Timeout { act: &'static str, link: String, seconds: u64 },
 }
 
-/// The kernel's links, addresses and routes. Every act is idempotent and bounded in time.
+/// The kernel's links, addresses and routes. Every act is idempotent and has a time limit.
 #[async_trait]
 pub trait Netlink: Send + Sync + 'static {
-    /// The bridge is there, up, with exactly this address, and the node forwards. True if something
-    /// had to be done.
+    /// Ensures that the bridge exists and is up, with exactly this address, and that the node forwards. True if
+    /// anything changed.
     async fn ensure_bridge(&self, bridge: &Bridge) -> Result<bool, NetlinkError>;
-    /// Nothing of it differs from what [`Netlink::ensure_bridge`] makes.
+    /// True if the bridge is exactly as [`Netlink::ensure_bridge`] makes it.
     async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError>;
-    /// Takes the bridge away; true if it was there.
+    /// Removes the bridge; true if it existed.
     async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// The pod's link is whole: a right one is left untouched, a half-made one is replaced. True if
-    /// something had to be done.
+    /// Ensures that the pod's link is whole: a correct one is left untouched, a half-made one is replaced. True if
+    /// anything changed.
     async fn ensure_pod_link(&self, link: &PodLink) -> Result<bool, NetlinkError>;
-    /// Takes a link away, with its other end; true if it was there.
+    /// Removes a link and its other end; true if it existed.
     async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// The host's ends of the pods' links of this instance, by name. One that was never whole is not
-    /// among them.
+    /// Lists the host's ends of this instance's pod links by name, except those that were never whole.
     async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError>;
-    /// All IPv4 routes of the main table.
+    /// Lists the IPv4 routes of the main table.
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError>;
-    /// Ports of the node that something listens on, with the process where it is found; it is looked
-    /// for only for the ports of `named`.
+    /// Lists the ports of the node that a program listens on. The process is looked up only for the ports of `named`.
     async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError>;
-    /// How many connections of others stand at a TCP port in the network namespace of a process.
+    /// Counts the connections from others at a TCP port in the network namespace of a process.
     async fn connections(&self, pid: i32, port: u16) -> Result<usize, NetlinkError>;
-    /// The source address of the default route, else the first address that is not loopback's.
+    /// Source address of the default route, else the first address that is not loopback.
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError>;
-    /// Largest packet of the default route's link in bytes; none without a default route.
+    /// MTU of the default route's link in bytes; `None` without a default route.
     async fn uplink_mtu(&self) -> Result<Option<u32>, NetlinkError>;
 }

@@ -1,4 +1,4 @@
-//! Network namespaces: a thread enters one, opens a socket there, and ends.
+//! Network namespaces: a short-lived thread enters one and opens a socket there.
 //!
 //! A socket stays in the namespace it was opened in, so the agent's own threads never move.
 
@@ -11,27 +11,27 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{Mode, fstat};
 
-/// A process that can't be mistaken for a later one of the same number: once it is gone, everything
-/// asked through this fails.
+/// A process that can't be confused with a later one of the same pid: once it has ended, every query through this
+/// handle fails.
 #[derive(Debug)]
 pub(super) struct PinnedProcess(OwnedFd);
 
 impl PinnedProcess {
-    /// The process that has this number now.
+    /// Opens the process that currently has this pid.
     pub(super) fn open(pid: i32) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(open(Path::new(&format!("/proc/{pid}")), flags, Mode::empty())?))
     }
 
-    /// The process is in the cgroup of this container. Docker names cgroups by the container's full id,
-    /// with whichever driver and version of cgroups.
+    /// True if the process is in the cgroup of this container. Docker puts the container's full id into cgroup
+    /// names, with any driver and version of cgroups.
     pub(super) fn is_of_container(&self, id: &str) -> io::Result<bool> {
         let mut text = String::new();
         self.file("cgroup")?.read_to_string(&mut text)?;
         Ok(!id.is_empty() && text.contains(id))
     }
 
-    /// Its network namespace.
+    /// Network namespace of the process.
     pub(super) fn network(&self) -> io::Result<NetworkNamespace> {
         self.file("ns/net").map(NetworkNamespace)
     }
@@ -41,23 +41,23 @@ impl PinnedProcess {
     }
 }
 
-/// An open network namespace; it lives at least as long as this.
+/// An open network namespace, which lives at least as long as this.
 #[derive(Debug)]
 pub(super) struct NetworkNamespace(File);
 
 impl NetworkNamespace {
-    /// The namespace of a process.
+    /// Opens the namespace of a process.
     #[cfg(test)]
     pub(super) fn of_process(pid: i32) -> io::Result<Self> {
         Self::at(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
-    /// The namespace that this file stands for.
+    /// Opens the namespace at this path.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         File::open(path).map(Self)
     }
 
-    /// A new one, without a name: gone when the last who is in it or holds it is gone.
+    /// Creates a namespace without a name, which lives until its last process or handle is gone.
     pub(super) fn fresh() -> io::Result<Self> {
         let thread = std::thread::Builder::new().name("netns".into()).spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -66,14 +66,14 @@ impl NetworkNamespace {
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
     }
 
-    /// The same namespace as `other`.
+    /// True for the same namespace.
     pub(super) fn is(&self, other: &Self) -> io::Result<bool> {
         let mine = fstat(&self.0)?;
         let others = fstat(&other.0)?;
         Ok(mine.st_ino == others.st_ino && mine.st_dev == others.st_dev)
     }
 
-    /// Another handle to it.
+    /// Duplicates the handle.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
@@ -83,7 +83,7 @@ impl NetworkNamespace {
         &self.0
     }
 
-    /// Runs `work` on a thread of its own inside the namespace. Takes 0.1 ms and blocks for it.
+    /// Runs `work` on a new thread inside the namespace. Takes 0.1 ms and blocks for it.
     pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("netns".into()).spawn_scoped(scope, || {

@@ -1,7 +1,7 @@
 //! A pod's link: a veth pair, made with one end inside the pod, as `eth0`, in one request.
 //!
-//! The pair is known by the two ends naming each other. A pair that is right is completed where it
-//! lacks something (a bridge made anew has lost its ports); anything else is replaced.
+//! The pair is recognized by the two ends naming each other. A correct pair is completed where it lacks something
+//! (a recreated bridge has lost its ports); anything else is replaced.
 
 use std::os::fd::AsRawFd;
 
@@ -12,7 +12,7 @@ use super::namespace::{NetworkNamespace, PinnedProcess};
 use super::socket::{Link, Socket};
 use super::{NetlinkError, POD_INTERFACE, PodLink, hardware_address};
 
-/// Makes the link as wanted; true if something had to be done.
+/// Makes the link as wanted; true if anything changed.
 pub(super) async fn ensure(
     host: &Socket,
     home: &NetworkNamespace,
@@ -36,7 +36,7 @@ pub(super) async fn ensure(
             (outer, inner, true)
         }
     };
-    // The outer end last: from it alone one sees whether the link is whole.
+    // The outer end last: it alone tells whether the link is whole.
     let completed_inner = complete_inner(&pod.socket, wanted, &inner, made).await?;
     let completed_outer = complete_outer((host, alias), wanted, &outer, &bridge).await?;
     Ok(made | completed_outer | completed_inner)
@@ -68,7 +68,7 @@ fn is_pair(outer: &Link, inner: &Link) -> bool {
     outer.peer == Some(inner.index) && inner.peer == Some(outer.index)
 }
 
-/// Both ends, up, the outer one a port of the bridge.
+/// Creates both ends, the outer one up and a port of the bridge.
 async fn create(
     host: &Socket,
     pod: &Pod,
@@ -80,7 +80,7 @@ async fn create(
         .mtu(wanted.mtu)
         .address(hardware_address(wanted.address.addr()).to_vec())
         .setns_by_fd(pod.namespace.file().as_raw_fd())
-        // Not up yet: the kernel makes this end first, and refuses as long as the other is not there.
+        // Not up yet: the kernel makes this end first, and rejects that before the other end exists.
         .build();
     let outer = LinkVeth::new(&wanted.host_name, POD_INTERFACE)
         .set_info_data(InfoData::Veth(InfoVeth::Peer(inner)))
@@ -113,10 +113,10 @@ async fn complete_outer(
     let message =
         LinkUnspec::new_with_index(outer.index).mtu(wanted.mtu).controller(bridge.index).up().build();
     host.change_link("set up", &wanted.host_name, message).await?;
-    // With bridge-nf-call-iptables a pod that reaches itself through a port of the node is sent back
-    // within the bridge, through the port it came from.
+    // With bridge-nf-call-iptables a pod that reaches itself through a node port is sent back within the bridge,
+    // through the port it came from.
     host.set_hairpin(outer).await?;
-    // The very last: without it the link is not listed.
+    // Last of all: a link without the alias is not listed.
     let message = LinkUnspec::new_with_index(outer.index).alias(alias).build();
     host.change_link("mark", &wanted.host_name, message).await?;
     Ok(true)

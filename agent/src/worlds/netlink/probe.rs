@@ -1,4 +1,4 @@
-//! Can this kernel make the links that pods need? Tried in a network namespace that vanishes.
+//! Tests that this kernel can make the links that pods need, in a temporary network namespace.
 
 use rtnetlink::{LinkBridge, LinkVeth, LinkVxlan};
 
@@ -6,11 +6,10 @@ use super::NetlinkError;
 use super::namespace::NetworkNamespace;
 use super::socket::Socket;
 
-/// Number of the VXLAN that is tried; any does.
+/// VNI of the trial VXLAN; any would do.
 const PROBE_VNI: u32 = 1;
 
-/// Each kind of link, and whether the kernel makes one. Nothing is left behind, except that the
-/// kernel may have loaded a module.
+/// Tries each kind of link. Leaves nothing behind, except that the kernel may have loaded a module.
 pub async fn probe_features() -> Result<Vec<(&'static str, Result<(), NetlinkError>)>, NetlinkError> {
     let failed = |source| NetlinkError::Open { context: " in a new network namespace".to_owned(), source };
     let namespace = NetworkNamespace::fresh().map_err(failed)?;

@@ -1,21 +1,21 @@
-//! Single requests to the kernel that rtnetlink has no words for: one message with its attributes, and the answer.
+//! Single netlink requests that rtnetlink lacks: one message with its attributes, and the answer.
 
 use std::io;
 
 use rtnetlink::sys::{Socket, SocketAddr};
 
-/// Length of `nlmsghdr`, and of it with the four bytes that generic netlink and netfilter put behind it.
+/// Length of `nlmsghdr`, without and with the four bytes that generic netlink and netfilter append.
 const HEADER: usize = 16;
 const HEADERS: usize = 20;
-/// `NLM_F_REQUEST`, and with `NLM_F_ACK`.
+/// `NLM_F_REQUEST`, without and with `NLM_F_ACK`.
 pub(crate) const REQUEST: u16 = 1;
 pub(crate) const REQUEST_ACK: u16 = 5;
 /// `NLMSG_ERROR`.
 const ERROR: u16 = 2;
-/// A kind without its flags.
+/// Mask of an attribute's kind without its flags.
 const KIND: u16 = 0x3fff;
 
-/// One request and the first answer. The kernel answers while it is asked: this takes microseconds.
+/// Sends a request and returns the first answer. The kernel answers synchronously, within microseconds.
 pub(crate) fn ask(
     protocol: isize,
     kind: u16,
@@ -31,7 +31,7 @@ pub(crate) fn ask(
     let mut request = length.to_ne_bytes().to_vec();
     request.extend(kind.to_ne_bytes());
     request.extend(flags.to_ne_bytes());
-    // Sequence and sender are 0.
+    // Sequence number and sender are 0.
     request.resize(HEADER, 0);
     request.extend(head);
     request.extend(attributes);
@@ -39,7 +39,7 @@ pub(crate) fn ask(
     let (answer, _) = socket.recv_from_full()?;
     if half(&answer, 4) == Some(ERROR) {
         let number = answer.get(HEADER..HEADERS).and_then(|bytes| bytes.try_into().ok());
-        // The kernel counts its errors downwards from zero, which is none.
+        // The kernel's error numbers are negative; zero is success.
         match number.map_or(0, i32::from_ne_bytes) {
             0 => {}
             error => return Err(io::Error::from_raw_os_error(error.saturating_neg())),
@@ -48,7 +48,7 @@ pub(crate) fn ask(
     Ok(answer)
 }
 
-/// The content of the first attribute of this kind in an answer.
+/// Content of the first attribute of this kind in an answer.
 pub(crate) fn find_in(answer: &[u8], kind: u16) -> Option<&[u8]> {
     find(answer.get(HEADERS..)?, kind)
 }
@@ -57,11 +57,11 @@ pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// Kinds and contents.
+/// Iterates over the kinds and contents of attributes.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (length, kind) = (usize::from(half(bytes, 0)?), half(bytes, 2)? & KIND);
-        // One shorter than its own head would never end.
+        // An attribute shorter than its own header would loop forever.
         let content = bytes.get(4..length)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, content))

@@ -1,4 +1,4 @@
-//! rtnetlink: the trait on the kernel, in one network namespace.
+//! The kernel through rtnetlink, in one network namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::{
     listeners, pod_link,
 };
 
-/// Links of this node, or of the network namespace it was opened in.
+/// Links of this node, or of the network namespace that was opened.
 #[derive(Debug)]
 pub struct RealNetlink {
     pub(super) socket: Socket,
@@ -23,12 +23,12 @@ pub struct RealNetlink {
 }
 
 impl RealNetlink {
-    /// The node's own links. `instance` marks ours.
+    /// Opens the node's own namespace. `instance` marks our links.
     pub fn open(instance: &str) -> Result<Self, NetlinkError> {
         Self::open_at(instance, Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// The links of the network namespace that `path` stands for, such as `/var/run/netns/NAME`.
+    /// Opens the network namespace at `path`, such as `/var/run/netns/NAME`.
     pub fn open_at(instance: &str, path: &Path) -> Result<Self, NetlinkError> {
         let failed = |source| NetlinkError::Open { context: format!(" in {}", path.display()), source };
         let home = NetworkNamespace::at(path).map_err(failed)?;
@@ -120,7 +120,7 @@ impl Netlink for RealNetlink {
             let index = default.as_ref().and_then(|route| route.index)?;
             addresses.iter().find(|(of, _)| *of == index).map(|(_, address)| address.addr())
         });
-        // Not one of our own links', nor Docker's bridge's: others do not reach it.
+        // Skip our own links and Docker's bridge: others can't reach them.
         let links = self.socket.links().await?;
         let ours = |index: u32| {
             let is_ours = |link: &Link| link.is_bridge || link.hardware_address.starts_with(&HARDWARE_PREFIX);

@@ -1,4 +1,4 @@
-//! One rtnetlink socket: the requests the agent makes, each bounded in time, errors translated once.
+//! A rtnetlink socket: the agent's requests, each with a time limit, errors translated once.
 
 use std::future::Future;
 use std::io;
@@ -24,32 +24,32 @@ use tokio::task::JoinSet;
 use super::NetlinkError;
 use super::namespace::NetworkNamespace;
 
-/// Longest wait for one answer. The kernel answers within microseconds, unless it hangs.
+/// Longest wait for an answer. The kernel answers within microseconds, unless it hangs.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Index of the loopback link, the first link of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// What is known of a link.
+/// A link of the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) index: u32,
     pub(super) name: String,
     pub(super) up: bool,
-    /// Index of the bridge it is a port of.
+    /// Index of the bridge that the link is a port of.
     pub(super) master: Option<u32>,
-    /// For one end of a veth pair: index of the other, in the other's namespace.
+    /// Peer of an end of a veth pair: its index, in its own namespace.
     pub(super) peer: Option<u32>,
     pub(super) mtu: u32,
     pub(super) alias: Option<String>,
     pub(super) hardware_address: Vec<u8>,
     pub(super) is_bridge: bool,
-    /// As a port of a bridge: frames may leave through it that came in by it.
+    /// True for a bridge port whose frames may leave through the port they came in by.
     pub(super) hairpin: bool,
     pub(super) vxlan: Option<Vxlan>,
 }
 
-/// What can't be changed of a tunnel.
+/// Properties of a tunnel that can't be changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Vxlan {
     pub(super) vni: u32,
@@ -72,9 +72,9 @@ pub(super) struct MainRoute {
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) handle: Handle,
-    /// The kernel lists one thing at a time on a socket, and says EBUSY to a second list.
+    /// Held during a list: the kernel runs one at a time per socket, and returns EBUSY for a second.
     listing: Mutex<()>,
-    /// The task that sends and receives ends with the socket.
+    /// Task that sends and receives; ends with the socket.
     _connection: JoinSet<()>,
 }
 
@@ -106,7 +106,7 @@ impl Socket {
         Ok(messages.iter().map(link_of).collect())
     }
 
-    /// `execute` sends the request, so it is called only when no other list is under way.
+    /// Runs a list request. `execute` sends it, so it is called only when no other list is in progress.
     pub(super) async fn list<T, R>(&self, what: &str, execute: impl FnOnce() -> R) -> Result<T, NetlinkError>
     where
         R: Future<Output = Result<T, rtnetlink::Error>>,
@@ -119,7 +119,7 @@ impl Socket {
         self.try_add_link(message).await.map_err(|refused| refused.into_error("create", name))
     }
 
-    /// Likewise, with the kernel's error number.
+    /// Like [`Socket::add_link`], but keeps the kernel's error number.
     pub(super) async fn try_add_link(&self, message: LinkMessage) -> Result<(), Refused> {
         bounded(self.handle.link().add(message).execute()).await
     }
@@ -133,7 +133,7 @@ impl Socket {
         ask(act, name, self.handle.link().change(message).execute()).await
     }
 
-    /// Frames may leave through the port they came in by.
+    /// Allows frames to leave through the port they came in by.
     pub(super) async fn set_hairpin(&self, link: &Link) -> Result<(), NetlinkError> {
         let message = LinkBridgePort::new(link.index).hairpin(true).build();
         ask("set hairpin of", &link.name, self.handle.link().set_port(message).execute()).await
@@ -144,7 +144,7 @@ impl Socket {
         self.change_link("set up", "lo", message).await
     }
 
-    /// Takes a link away; no error if it went by itself.
+    /// Removes a link; no error if it is already gone.
     pub(super) async fn delete_link(&self, link: &Link) -> Result<(), NetlinkError> {
         match bounded(self.handle.link().del(link.index).execute()).await {
             Err(Refused::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(()),
@@ -152,7 +152,7 @@ impl Socket {
         }
     }
 
-    /// IPv4 addresses, of one link or of all, with the index of their link.
+    /// Lists IPv4 addresses of a link, or of all links, with the index of the link.
     pub(super) async fn addresses(&self, index: Option<u32>) -> Result<Vec<(u32, Ipv4Net)>, NetlinkError> {
         let messages: Vec<AddressMessage> =
             self.list("addresses", || self.handle.address().get().execute().try_collect()).await?;
@@ -160,7 +160,7 @@ impl Socket {
         Ok(messages.iter().filter(|m| of_link(m)).filter_map(address_of).collect())
     }
 
-    /// Gives a link an address; no error if it has it.
+    /// Adds an address to a link; no error if it exists.
     pub(super) async fn add_address(&self, link: &Link, address: Ipv4Net) -> Result<(), NetlinkError> {
         let request = self.handle.address().add(link.index, IpAddr::V4(address.addr()), address.prefix_len());
         tolerate_existing("give an address to", &link.name, request.execute()).await
@@ -174,7 +174,7 @@ impl Socket {
         ask("take an address from", &link.name, self.handle.address().del(message).execute()).await
     }
 
-    /// The IPv4 routes of the main table.
+    /// Lists the IPv4 routes of the main table.
     pub(super) async fn routes(&self) -> Result<Vec<MainRoute>, NetlinkError> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet;
@@ -183,14 +183,14 @@ impl Socket {
         Ok(messages.iter().filter_map(route_of).collect())
     }
 
-    /// A default route through `gateway`; no error if it is there.
+    /// Adds a default route through `gateway`; no error if it exists.
     pub(super) async fn add_default_route(&self, link: &Link, gateway: Ipv4Addr) -> Result<(), NetlinkError> {
         let message =
             RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(link.index).build();
         tolerate_existing("route through", &link.name, self.handle.route().add(message).execute()).await
     }
 
-    /// A route to `range` over a link, from `source`.
+    /// Adds a route to `range` over a link, with the address `source`.
     pub(super) async fn add_link_route(
         &self,
         link: &Link,
@@ -233,7 +233,7 @@ pub(super) async fn bounded<T>(
 ) -> Result<T, Refused> {
     match tokio::time::timeout(ANSWER_MAX, request).await {
         Ok(Ok(answer)) => Ok(answer),
-        // The kernel counts its errors downwards from zero.
+        // The kernel's error numbers are negative.
         Ok(Err(rtnetlink::Error::NetlinkError(error))) => Err(Refused::Kernel(-error.raw_code())),
         Ok(Err(error)) => Err(Refused::Other(error.to_string())),
         Err(_) => Err(Refused::Timeout),
@@ -307,7 +307,7 @@ fn vxlan_of(data: &[InfoVxlan]) -> Vxlan {
 }
 
 fn address_of(message: &AddressMessage) -> Option<(u32, Ipv4Net)> {
-    // `Local` is the link's own address; `Address` is the other end's on a point-to-point link.
+    // `Local` is the link's own address; on a point-to-point link `Address` is the peer's.
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
         _ => None,

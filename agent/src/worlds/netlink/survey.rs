@@ -1,4 +1,4 @@
-//! What is on this machine besides our own, and a place to try things: for the doctor.
+//! Survey of the machine's links, and a namespace for trials: for the doctor.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -15,12 +15,12 @@ pub struct Device {
     pub name: String,
     pub mtu: u32,
     pub addresses: Vec<Ipv4Net>,
-    /// Of a VXLAN: number and UDP port.
+    /// VNI and UDP port of a VXLAN.
     pub vxlan: Option<(u32, u16)>,
 }
 
 impl RealNetlink {
-    /// All links.
+    /// Lists all links.
     pub async fn devices(&self) -> Result<Vec<Device>, NetlinkError> {
         let addresses = self.socket.addresses(None).await?;
         let links = self.socket.links().await?;
@@ -34,7 +34,7 @@ impl RealNetlink {
         Ok(links.into_iter().map(device).collect())
     }
 
-    /// Names of the links of all default routes, the one that is used first.
+    /// Names of the links of all default routes, the preferred one first.
     pub async fn uplinks(&self) -> Result<Vec<String>, NetlinkError> {
         let mut routes = self.socket.routes().await?;
         routes.retain(|route| route.destination.prefix_len() == 0);
@@ -45,17 +45,16 @@ impl RealNetlink {
     }
 }
 
-/// A network namespace of its own, which vanishes when dropped.
+/// A new network namespace, which vanishes when dropped.
 #[derive(Debug)]
 pub struct ScratchNamespace(NetworkNamespace);
 
 impl ScratchNamespace {
-    /// A fresh one.
     pub fn new() -> io::Result<Self> {
         NetworkNamespace::fresh().map(Self)
     }
 
-    /// The file that stands for it, for every program of this machine, as long as this lives.
+    /// Path of the namespace, valid for every program of this machine while this lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.file().as_raw_fd()).into()
     }

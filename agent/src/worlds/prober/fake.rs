@@ -1,4 +1,4 @@
-//! A network that answers as the test says.
+//! A network that answers as scripted by the test.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -9,21 +9,21 @@ use schema::control::lock;
 
 use super::{HttpRequest, Prober};
 
-/// What an address does.
+/// Scripted behavior of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FakeAnswer {
-    /// Answers with this status; a connection opens.
+    /// Answers with this status; a connection succeeds.
     Status(u16),
     Refused,
     Silent,
-    /// The caller panics.
+    /// Panics in the caller.
     Panics,
 }
 
-/// The network's state.
+/// State of the network.
 #[derive(Debug, Default)]
 pub struct FakeNet {
-    /// By URL or `host:port`; what is not here answers with 200.
+    /// Answers by URL or `host:port`; any other address answers with 200.
     pub answers: BTreeMap<String, FakeAnswer>,
     pub asked: BTreeMap<String, u32>,
 }
@@ -33,7 +33,7 @@ pub struct FakeNet {
 pub struct FakeProber(Mutex<FakeNet>);
 
 impl FakeProber {
-    /// The state, to look at and to change.
+    /// The state, to inspect and change.
     pub fn net(&self) -> MutexGuard<'_, FakeNet> {
         lock(&self.0)
     }

@@ -1,4 +1,4 @@
-//! Asking a container over the network whether it is well: a request, or only a connection.
+//! Probes of containers over the network: an HTTP request, or only a connection.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ mod real;
 pub use fake::{FakeAnswer, FakeProber};
 pub use real::RealProber;
 
-/// A GET request, ready to be sent.
+/// A GET request to send.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HttpRequest {
     /// Scheme, host, port, path.
     pub url: String,
-    /// Names and values in order; `Host` replaces the one of the URL.
+    /// Names and values in order; `Host` replaces that of the URL.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
 }
 
-/// Who asks. Every call ends within its timeout; its error is in words for an event.
+/// Prober of containers. Every call ends within its timeout; its error is a text for an event.
 #[async_trait]
 pub trait Prober: Send + Sync + 'static {
-    /// The status of the answer to a request. No certificate is checked, no proxy is used, and a redirect to another host is
-    /// not followed but is the answer, all as kubelet does.
+    /// Returns the status of the response. As with the kubelet, no certificate is verified, no proxy is used, and a
+    /// redirect to another host is not followed but counts as the response.
     async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<u16, String>;
     /// Opens a connection and closes it.
     async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String>;

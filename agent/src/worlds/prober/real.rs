@@ -1,4 +1,4 @@
-//! The network itself.
+//! Probes over the real network.
 
 use std::io;
 use std::sync::OnceLock;
@@ -12,17 +12,17 @@ use tokio::net::TcpStream;
 
 use super::{HttpRequest, Prober};
 
-/// As much of a body is read as kubelet reads, in bytes: enough to end the request in good order.
+/// Maximum bytes read of a body, as the kubelet does: enough to end the request cleanly.
 const BODY_MAX: usize = 10 * 1024;
-/// Redirects followed within one host; Go's limit, which is kubelet's.
+/// Redirects followed within one host; the limit of Go and of the kubelet.
 const REDIRECTS_MAX: usize = 10;
-/// Servers that log or answer kubelet's probes in their own way know them by the first word.
+/// User agent; servers that log or answer the kubelet's probes specially recognize the first word.
 const USER_AGENT: &str = concat!("kube-probe/1 minik8s/", env!("CARGO_PKG_VERSION"));
 
-/// Asks for real.
+/// Sends probes over the real network.
 #[derive(Debug, Default)]
 pub struct RealProber {
-    /// Made at the first request: a node without such probes has no use for TLS.
+    /// Created at the first request: a node without HTTP probes needs no TLS.
     client: OnceLock<Result<Client, String>>,
 }
 
@@ -34,7 +34,7 @@ impl RealProber {
                 .tls_danger_accept_invalid_certs(true)
                 .tls_danger_accept_invalid_hostnames(true)
                 .no_proxy()
-                // A new connection each time: a server that accepts no more has failed.
+                // A new connection each time: a server that accepts no more connections has failed.
                 .pool_max_idle_per_host(0)
                 .redirect(redirect::Policy::custom(follow))
                 .build()
@@ -89,7 +89,7 @@ impl Prober for RealProber {
     }
 }
 
-/// What is at the bottom of it; the layers above only repeat the URL.
+/// Root cause of an error; the layers above only repeat the URL.
 fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "context deadline exceeded (the timeout passed while waiting for the answer)".to_owned();
@@ -119,8 +119,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Answers each connection with the next of these texts (`{port}` is its own port), and says what
-    /// it was asked.
+    /// Answers each connection with the next of these texts (`{port}` is its own port), and returns the requests.
     async fn server(answers: Vec<&'static str>) -> (u16, tokio::task::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

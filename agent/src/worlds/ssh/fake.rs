@@ -1,4 +1,4 @@
-//! A login host that is a folder of this machine: commands run in its shell, and its `bin` has the programs of Slurm
+//! A login host that is a folder of this machine: commands run in its shell, and its `bin` holds the Slurm programs
 //! that a test wrote.
 
 use std::path::{Path, PathBuf};
@@ -12,15 +12,14 @@ use tokio::process::Command;
 
 use super::{LoginHost, RemoteCommand, RemoteOutput, Ssh, SshError};
 
-/// The login host.
+/// A fake login host.
 pub struct FakeLoginHost {
     home: PathBuf,
-    /// What to answer in place of running the next commands: the command is carried out all the same when
-    /// the connection broke off.
+    /// Faults of the next commands; unless the fault is `Unreachable`, the command is still carried out.
     pub faults: Mutex<Vec<Option<SshError>>>,
-    /// Hosts with a home folder of their own.
+    /// Hosts with their own home folder.
     pub homes: Mutex<std::collections::BTreeMap<String, PathBuf>>,
-    /// Names of the hosts that were asked.
+    /// Names of the hosts that commands ran on.
     pub asked: Mutex<Vec<String>>,
 }
 
@@ -35,7 +34,7 @@ impl FakeLoginHost {
         }
     }
 
-    /// Puts a program there.
+    /// Adds a program to the host.
     pub fn program(&self, name: &str, text: &str) {
         use std::os::unix::fs::PermissionsExt as _;
         let path = self.home.join("bin").join(name);

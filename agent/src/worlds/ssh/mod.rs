@@ -17,35 +17,35 @@ mod tests;
 pub use fake::FakeLoginHost;
 pub use real::{RealSsh, end_all};
 
-/// How a user proves who they are. Has no `Debug`, so that none is ever logged.
+/// Credential of a user. Has no `Debug`, so that it is never logged.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// A private key, as ssh-keygen writes it.
+    /// A private key as written by ssh-keygen.
     Key(Vec<u8>),
     Password(Vec<u8>),
 }
 
-/// A login host, and as whom.
+/// A login host and the credential for it.
 #[derive(Clone)]
 pub struct LoginHost {
-    /// With a host and a user.
+    /// Login with a host and a user.
     pub login: SlurmLogin,
     pub credential: Credential,
 }
 
-/// One command of a POSIX shell.
+/// A command for a POSIX shell.
 #[derive(Debug, Clone)]
 pub struct RemoteCommand {
     pub text: String,
-    /// What it reads.
+    /// Standard input.
     pub stdin: Bytes,
-    /// Longest time for all of it, without the time to log in.
+    /// Longest time for the whole command, without the login.
     pub timeout: Duration,
-    /// Most of its standard output that is kept.
+    /// Maximum bytes kept of standard output.
     pub stdout_max: u64,
 }
 
-/// What a command said.
+/// Result of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemoteOutput {
     pub code: i32,
@@ -54,21 +54,21 @@ pub struct RemoteOutput {
     pub stderr: String,
 }
 
-/// A command could not be run to its end.
+/// Failure to run a command to its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SshError {
-    /// It was not begun.
+    /// The command was not started.
     #[error("cannot log in: {0}")]
     Unreachable(String),
-    /// Whether it was carried out is not known.
+    /// The connection broke off; the command may have been carried out.
     #[error("the connection broke off: {0}")]
     BrokenOff(String),
-    /// The same, after its time limit.
+    /// The time limit passed; the command may have been carried out.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
 }
 
-/// Login hosts.
+/// Access to login hosts.
 #[async_trait]
 pub trait Ssh: Send + Sync + 'static {
     /// Runs a command in the user's home folder.

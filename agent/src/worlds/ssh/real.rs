@@ -1,6 +1,6 @@
-//! The system's ssh: one master connection for each login, over which the crate openssh runs the commands.
+//! The system's ssh: a master connection for each login, over which the crate openssh runs the commands.
 //!
-//! Secrets lie in files below `/run`, for root alone, only while a master logs in.
+//! Secrets are in files below `/run`, readable for root alone, only while a master logs in.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -26,46 +26,47 @@ use super::{Credential, LoginHost, RemoteCommand, RemoteOutput, Ssh, SshError};
 
 /// Longest time for a login, a jump host included.
 const LOGIN_MAX: Duration = Duration::from_secs(40);
-/// How long a master waits for the next command.
+/// Time that a master waits for the next command.
 const IDLE_MAX: &str = "ControlPersist=600";
-/// Commands at once for a login: sshd allows 10 sessions for a connection (MaxSessions).
+/// Concurrent commands of a login: sshd allows 10 sessions per connection (MaxSessions).
 const COMMANDS_MAX: usize = 8;
 /// Longest time for a master on this machine to answer.
 const MASTER_MAX: Duration = Duration::from_secs(10);
-/// Where the output of a command begins: before it stands what the shell's own start files print.
+/// Mark before a command's output: the text before it comes from the shell's start files.
 const BEGIN: &str = "==> minik8s begins";
-/// Most bytes of what they print.
+/// Maximum bytes of output from the start files.
 const NOISE_MAX: u64 = 256 * 1024;
-/// Most of standard error that is kept.
+/// Maximum bytes kept of standard error.
 const STDERR_MAX: u64 = 8 * 1024;
 
-/// Prints the password: its place is in the environment, never the password.
+/// Prints the password. The environment holds the path of its file, never the password.
 const ASKPASS: &str = "#!/bin/sh\nexec cat \"$MINIK8S_PASSWORD_FILE\"\n";
 
 /// The system's ssh.
 pub struct RealSsh {
-    /// This agent's own, with a folder per login, in memory.
+    /// Directory of this agent, in memory, with a folder per login.
     run_dir: PathBuf,
-    /// What survives the agent: `known_hosts` and the program that gives ssh the password.
+    /// Directory for what outlives the agent: `known_hosts` and the askpass program.
     agent_dir: PathBuf,
     logins: Mutex<BTreeMap<String, Arc<OneLogin>>>,
 }
 
 struct OneLogin {
-    /// Held by the one that logs in; when a login failed last, and why.
+    /// Held during a login; time and reason of the last failed login.
     opening: tokio::sync::Mutex<Option<(Instant, String)>>,
     commands: Semaphore,
 }
 
 impl RealSsh {
-    /// With sockets and settings below `run_dir`, which is in memory, and the agent's own files in `agent_dir`.
+    /// Creates a client with sockets and settings below `run_dir`, which is in memory, and permanent files in
+    /// `agent_dir`.
     pub fn new(run_dir: &Path, agent_dir: &Path) -> Self {
         let run_dir = own_dir(run_dir, agent_dir);
         sweep(&run_dir);
         Self { run_dir, agent_dir: agent_dir.to_owned(), logins: Mutex::default() }
     }
 
-    /// The folder of a login: short, since paths of sockets have at most 107 bytes.
+    /// Folder of a login; its name is short, since socket paths have at most 107 bytes.
     fn folder(&self, host: &LoginHost) -> PathBuf {
         let secret = match &host.credential {
             Credential::Key(secret) | Credential::Password(secret) => secret,
@@ -87,12 +88,12 @@ impl RealSsh {
         Arc::clone(logins.entry(name).or_insert_with(|| Arc::new(new())))
     }
 
-    /// A session over the master, which is started if it is not there.
+    /// Returns a session over the master, starting it if needed.
     async fn session(&self, host: &LoginHost, folder: &Path, login: &OneLogin) -> Result<Session, SshError> {
         let socket = folder.join("master");
         let asked = Instant::now();
         let mut failed = login.opening.lock().await;
-        // Those who waited for a login that failed meanwhile do not each wait for one of their own.
+        // Callers that waited for a login that failed meanwhile do not each try another.
         if let Some((_, why)) = failed.as_ref().filter(|(at, _)| *at > asked) {
             return Err(SshError::Unreachable(why.clone()));
         }
@@ -111,7 +112,7 @@ impl RealSsh {
         opened.map(|()| session())
     }
 
-    /// The files that ssh reads.
+    /// Writes the files that ssh reads.
     fn prepare(&self, host: &LoginHost, folder: &Path) -> io::Result<()> {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -124,7 +125,7 @@ impl RealSsh {
         match &host.credential {
             Credential::Key(key) => {
                 write(&folder.join("key"), key)?;
-                // ssh refuses a key whose last line has no end.
+                // ssh rejects a key without a newline at its end.
                 let mut file = OpenOptions::new().append(true).open(folder.join("key"))?;
                 if !key.ends_with(b"\n") {
                     file.write_all(b"\n")?;
@@ -132,10 +133,11 @@ impl RealSsh {
             }
             Credential::Password(password) => {
                 write(&folder.join("password"), password.trim_ascii_end())?;
-                // Not below /run, from which nothing may be executed on many machines.
+                // Not below /run, which is mounted noexec on many machines.
                 let askpass = self.agent_dir.join("askpass");
                 if fs::read(&askpass).ok().as_deref() != Some(ASKPASS.as_bytes()) {
-                    // A draft with a unique name, unlike a `DiskRecord`'s: another login may run at the same time.
+                    // A temporary file with a unique name, unlike that of a `DiskRecord`: another login may run at
+                    // the same time.
                     let mut draft = tempfile::NamedTempFile::new_in(&self.agent_dir)?;
                     draft.write_all(ASKPASS.as_bytes())?;
                     fs::set_permissions(draft.path(), fs::Permissions::from_mode(0o700))?;
@@ -146,7 +148,7 @@ impl RealSsh {
         Ok(())
     }
 
-    /// Starts the master: it leaves its parent once it is logged in.
+    /// Starts the master, which detaches once it is logged in.
     async fn open(&self, host: &LoginHost, folder: &Path, socket: &Path) -> Result<(), SshError> {
         let mut ssh = Command::new("ssh");
         ssh.arg("-F").arg(folder.join("config")).arg("-S").arg(socket).arg("-E").arg(folder.join("log"));
@@ -161,7 +163,7 @@ impl RealSsh {
         match ended {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(_)) => {
-                // Of a jump host ssh keeps to itself why it refused.
+                // The log lacks the reason of a jump host's refusal.
                 let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| is_a_reason(line)).collect();
                 let end = lines[lines.len().saturating_sub(2)..].join("; ");
@@ -176,17 +178,17 @@ impl RealSsh {
     }
 }
 
-/// Not a line of a picture or a banner.
+/// True unless the line belongs to a drawing or banner.
 fn is_a_reason(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('@') && line.chars().any(char::is_alphabetic)
 }
 
-/// Creates a file in a new folder, which no ssh reads yet: there is nothing to replace as a whole.
+/// Creates a file in a new folder, which no ssh reads yet, so it need not be replaced atomically.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
-/// The folder of one agent: short, since paths of sockets have at most 107 bytes.
+/// Directory of an agent; its name is short, since socket paths have at most 107 bytes.
 fn own_dir(run_dir: &Path, agent_dir: &Path) -> PathBuf {
     let hash = hex(&Sha256::digest(agent_dir.as_os_str().as_encoded_bytes()));
     run_dir.join("ssh").join(&hash[..8])
@@ -202,7 +204,7 @@ fn folders(run_dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(run_dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Removes what an agent left that ended while it logged in, and logins without a master. Masters go on.
+/// Removes secrets left by an agent that ended during a login, and logins without a master. Masters stay.
 fn sweep(run_dir: &Path) {
     for folder in folders(run_dir) {
         remove_secrets(&folder);
@@ -212,14 +214,14 @@ fn sweep(run_dir: &Path) {
     }
 }
 
-/// Ends an agent's connections and removes their files; whether there were any.
+/// Ends an agent's connections and removes their files; true if there were any.
 pub fn end_all(run_dir: &Path, agent_dir: &Path) -> io::Result<bool> {
     let run_dir = own_dir(run_dir, agent_dir);
     for folder in folders(&run_dir).iter().filter(|folder| folder.join("master").exists()) {
         let mut ssh = std::process::Command::new("ssh");
         ssh.arg("-F").arg(folder.join("config")).arg("-S").arg(folder.join("master"));
         ssh.args(["-O", "exit", LOGIN]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // A master that is gone already is as good; one that lives ends with its socket's folder, when it is idle.
+        // A failure is harmless: the master is gone, or ends when idle, with its socket's folder.
         let _ = ssh.status();
     }
     match fs::remove_dir_all(&run_dir) {
@@ -253,13 +255,13 @@ impl RealSsh {
 #[async_trait]
 impl Ssh for RealSsh {
     async fn run(&self, host: &LoginHost, command: RemoteCommand) -> Result<RemoteOutput, SshError> {
-        // Other commands are waited for within the limit, too.
+        // The limit includes waiting for other commands.
         let limit = LOGIN_MAX + command.timeout;
         timeout(limit, self.run_now(host, command)).await.unwrap_or(Err(SshError::TimedOut(limit)))
     }
 }
 
-/// The output after the mark, cut at the limit in bytes; none without the mark.
+/// Returns the output after the mark, cut to `max` bytes; `None` without the mark.
 fn behind_mark(mut bytes: Vec<u8>, max: u64) -> Option<Vec<u8>> {
     let mark = format!("\n{BEGIN}\n");
     let at = bytes.windows(mark.len()).position(|part| part == mark.as_bytes())?;
@@ -268,7 +270,7 @@ fn behind_mark(mut bytes: Vec<u8>, max: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// None where the shell did not come to the command.
+/// Runs a command; `None` if the shell ended before it.
 async fn carry_out(
     session: &Session,
     command: RemoteCommand,
@@ -281,7 +283,7 @@ async fn carry_out(
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let write = async {
         if let Some(mut stdin) = stdin {
-            // A command that does not read it all has its reasons, and says them.
+            // A command that does not read everything has its reasons, and reports them.
             let _ = stdin.write_all(&command.stdin).await;
             let _ = stdin.shutdown().await;
         }
@@ -300,7 +302,7 @@ async fn carry_out(
     tokio::try_join!(write, read_out, read_err).map_err(openssh::Error::ChildIo)?;
     let code = match child.wait().await {
         Ok(status) => status.code().unwrap_or(-1),
-        // What the crate makes of exit code 127.
+        // The crate turns exit code 127 into this error.
         Err(openssh::Error::Remote(error)) if error.kind() == io::ErrorKind::NotFound => 127,
         Err(error) => return Err(error),
     };

@@ -1,4 +1,4 @@
-//! The settings that ssh is started with, as text. Pure.
+//! Settings for ssh, as text. Pure.
 
 use std::path::Path;
 
@@ -6,19 +6,19 @@ use schema::kinds::job::{DEFAULT_SSH_PORT, SlurmLogin};
 
 use super::Credential;
 
-/// What ssh calls the login host and the jump host in its settings.
+/// Aliases of the login host and the jump host in ssh's settings.
 pub(super) const LOGIN: &str = "login";
 const JUMP: &str = "jump";
 
-/// Where the files of one login lie.
+/// Paths of a login's files.
 pub(super) struct Places<'a> {
     pub(super) folder: &'a Path,
     /// Host keys of hosts whose login names none.
     pub(super) known_hosts: &'a Path,
 }
 
-/// The file for `-F`: ssh reads no other, so nothing of root's own settings counts. Host, user and keys were checked
-/// to be single words.
+/// Content of the file for `-F`: ssh reads no other settings, not even root's. Host, user and keys were checked to
+/// be single words.
 pub(super) fn config(login: &SlurmLogin, credential: &Credential, places: &Places<'_>) -> String {
     let mut text = String::new();
     let user = login.username.as_deref().unwrap_or_default();
@@ -34,7 +34,7 @@ pub(super) fn config(login: &SlurmLogin, credential: &Credential, places: &Place
         if has_no_keys {
             text.push_str(&format!("  UserKnownHostsFile \"{}\"\n", places.known_hosts.display()));
         } else {
-            // One name for its keys, whatever its address and port are.
+            // A fixed alias for its keys, whatever its address and port.
             let own = places.folder.join("known_hosts");
             text.push_str(&format!("  HostKeyAlias {name}\n  UserKnownHostsFile \"{}\"\n", own.display()));
             text.push_str("  GlobalKnownHostsFile /dev/null\n");
@@ -72,7 +72,7 @@ pub(super) fn config(login: &SlurmLogin, credential: &Credential, places: &Place
     text
 }
 
-/// The host keys that the login names, under the names that [`config`] gives to the hosts.
+/// Host keys that the login names, under the aliases that [`config`] gives to the hosts.
 pub(super) fn known_hosts(login: &SlurmLogin) -> String {
     let of_login = login.host_keys.iter().map(|key| (LOGIN, key));
     let of_jump = login.jump_host.iter().flat_map(|jump| &jump.host_keys).map(|key| (JUMP, key));

@@ -1,4 +1,4 @@
-//! What the build of a function's image said.
+//! Build logs of functions' images.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -11,7 +11,7 @@ use crate::api::app::App;
 use crate::api::error::ApiError;
 use crate::api::logs;
 
-/// The log of the newest build, from the node that made it.
+/// Streams the log of the newest build from the node that ran it.
 pub(in crate::api) async fn build_log(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,

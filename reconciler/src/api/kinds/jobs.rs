@@ -1,4 +1,4 @@
-//! Slurm jobs, what they wrote and what they left.
+//! Output of Slurm jobs, fetched from the node that handles the job.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -14,17 +14,17 @@ use crate::api::input::Asked;
 use crate::api::logs;
 use crate::view;
 
-/// Which of a job's two outputs.
+/// Selects one of a job's two outputs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct WantedOutput {
     #[serde(default)]
     stderr: bool,
-    /// The first byte that is wanted.
+    /// Offset of the first byte.
     from: Option<u64>,
 }
 
-/// What the job has written so far, from the node that sees to it.
+/// Streams the job's output so far from the node that handles the job.
 pub(in crate::api) async fn output(
     State(app): App,
     Path((namespace, name)): Path<(String, String)>,

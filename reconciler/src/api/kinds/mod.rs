@@ -1,4 +1,4 @@
-//! What is asked of single kinds. Most have a list and a page of one object, which are the same but for the view.
+//! Routes of single kinds. Most kinds have a list and a page of one object, which differ only in the view.
 
 use std::sync::Arc;
 
@@ -23,21 +23,21 @@ pub(super) mod jobs;
 pub(super) mod results;
 pub(super) mod workflows;
 
-/// The object of this name, if that can be one.
+/// Checks the namespace and name of an object.
 pub(super) fn named(kind: Kind, namespace: String, name: String) -> Result<NamespacedName, ApiError> {
     input::name("namespace", &namespace)?;
     input::name(&kind.as_str().to_ascii_lowercase(), &name)?;
     Ok(NamespacedName::new(namespace, name))
 }
 
-/// There is no object of this name.
+/// Error 404 for a missing object.
 pub(super) fn missing(kind: Kind, id: &NamespacedName) -> ApiError {
     let word = kind.as_str().to_ascii_lowercase();
     let message = format!("there is no {word} {} in namespace {}", id.name, id.namespace);
     ApiError::not_found(message, format!("see 'minik8s get {} -A'", kind.descriptor().plural))
 }
 
-/// The rows of a kind.
+/// Route that lists the rows of a kind.
 pub(super) fn list_of<T: Serialize + Send + 'static>(
     rows: fn(&Snapshot, &Selection<'_>, Timestamp) -> Vec<T>,
 ) -> MethodRouter<Arc<Shared>> {
@@ -47,7 +47,7 @@ pub(super) fn list_of<T: Serialize + Send + 'static>(
     })
 }
 
-/// One object of a kind in full, with its events.
+/// Route that shows one object of a kind in full, with its events.
 pub(super) fn one_of<T: Serialize + Send + 'static>(
     kind: Kind,
     detail: fn(&Snapshot, &NamespacedName, Vec<EventView>, Timestamp) -> Option<T>,
@@ -56,9 +56,9 @@ pub(super) fn one_of<T: Serialize + Send + 'static>(
         let id = named(kind, namespace, name)?;
         let (snapshot, now) = (app.snapshot()?, Timestamp::now());
         let page = |events| detail(&snapshot, &id, events, now).ok_or_else(|| missing(kind, &id));
-        // An unknown name is answered without a wait for etcd.
+        // Reject an unknown name without waiting for etcd.
         page(Vec::new())?;
-        // Without etcd it is shown without its events.
+        // If etcd is down, show the object without its events.
         let events = events::read(&app, &Wanted::of(kind, &id), now).await.unwrap_or_default();
         page(events).map(Json)
     })

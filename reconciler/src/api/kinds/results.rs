@@ -1,7 +1,7 @@
-//! The files that Slurm jobs left: listed as JSON, or as a page with links for a browser, and one by one.
+//! Result files of Slurm jobs: a listing as JSON or as an HTML page with links, and single files.
 //!
-//! Their names and contents are whatever a job made of them. Nothing of them is run: names are escaped, files are saved and
-//! not shown, and the browser must guess no type.
+//! Names and contents are untrusted, because jobs control them. Names are escaped, files are downloaded instead of
+//! displayed, and the browser must not guess a type.
 
 use std::fmt::Write as _;
 
@@ -23,10 +23,10 @@ use crate::api::error::ApiError;
 use crate::api::input::Asked;
 use crate::view;
 
-/// No script, no style, no frame, nothing from elsewhere.
+/// Blocks scripts, styles, frames and external resources.
 const POLICY: &str = "default-src 'none'; sandbox allow-downloads; frame-ancestors 'none'";
 
-/// Types by the end of a file's name; all else is bytes. None that a browser runs.
+/// Content types by file extension; other files are sent as bytes. Browsers execute none of these types.
 const TYPES: [(&str, &str); 9] = [
     ("txt", "text/plain; charset=utf-8"),
     ("out", "text/plain; charset=utf-8"),
@@ -39,12 +39,12 @@ const TYPES: [(&str, &str); 9] = [
     ("jpg", "image/jpeg"),
 ];
 
-/// What a job left.
+/// Result files of a job.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Listing {
     items: Vec<Listed>,
-    /// How many more there are, on the login host alone.
+    /// Number of further files that exist only on the login host.
     unfetched: u64,
 }
 
@@ -52,14 +52,14 @@ struct Listing {
 struct Listed {
     #[serde(flatten)]
     file: ResultFile,
-    /// Where it is, from the listing on; empty where it could not be read.
+    /// URL relative to the listing; empty if the file could not be read.
     href: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct WantedFile {
-    /// Which one, of several with the same content.
+    /// Selects one of several files with the same content.
     path: Option<String>,
 }
 
@@ -127,7 +127,7 @@ fn href(file: &ResultFile) -> String {
     format!("results/{}?path={}", file.digest, encoded(&file.path))
 }
 
-/// As a part of a URL: all but letters, digits and three signs as `%XX`.
+/// Percent-encodes a part of a URL: everything but letters, digits, `-`, `_` and `.`.
 fn encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -173,7 +173,7 @@ fn page(job: &str, listing: &Listing) -> String {
 mod tests {
     use super::*;
 
-    // Seen red with names as they are.
+    // Seen red with unescaped names.
     #[test]
     fn no_name_leaves_its_place_on_the_page() {
         let hostile = [

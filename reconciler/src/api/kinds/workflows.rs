@@ -1,4 +1,4 @@
-//! Workflows and their runs; a run may be asked for here, at any reconciler.
+//! Workflow runs: lists and pages. Any reconciler accepts requests for a run here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,26 +22,25 @@ use crate::api::read::OfNamespace;
 use crate::runs::{self, JournalError, RequestError, RunId};
 use crate::view::{self, List, RunAccepted, RunBody};
 
-/// Largest request: an input, and what is around it.
+/// Largest request: an input and its envelope.
 const BODY_MAX_BYTES: usize = 512 * 1024;
-/// Longest time to read it.
+/// Longest time to read the body.
 const BODY_WAIT: Duration = Duration::from_secs(10);
-/// Longest wait for other runs to be shown.
+/// Longest wait for other runs to be replayed.
 const TURN_WAIT: Duration = Duration::from_secs(4);
-/// Runs of an answer, unless `limit` says otherwise; and the most that it may say.
+/// Number of runs in an answer without `limit`, and the highest `limit`.
 const RUNS_SHOWN: u16 = 500;
 const RUNS_MAX: u16 = 1_000;
 
-/// Which runs.
+/// Selects runs.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct Which {
     namespace: Option<String>,
-    /// Of this workflow.
     workflow: Option<String>,
-    /// The most that are answered.
+    /// Maximum number of runs in the answer.
     limit: Option<u16>,
-    /// Those that are older: the `next` of the answer before.
+    /// Selects older runs only: the `next` of the previous answer.
     before: Option<i64>,
 }
 
@@ -54,7 +53,7 @@ pub(in crate::api) async fn triggers(
     Ok(Json(List { items: view::triggers(&*app.snapshot()?, namespace) }))
 }
 
-/// The newest runs first, a page at a time.
+/// Lists runs a page at a time, newest first.
 pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) -> Answer<view::RunPage> {
     input::optional_name("namespace", query.namespace.as_deref())?;
     input::optional_name(
@@ -95,19 +94,19 @@ pub(in crate::api) async fn run(
     let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
     let found = runs::kept_run(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
     let (head, definition, journal) = found.ok_or_else(|| no_run(&id))?;
-    // A long run takes seconds, for which this thread has other work.
+    // Replaying a long run takes seconds and must not block this thread.
     let (shown, now) = (id.clone(), Timestamp::now());
     let made = tokio::task::spawn_blocking(move || {
         let detail = view::run_detail(&shown.workflow, &shown.run, (&head, definition), journal, now);
         let answer = Json(detail).into_response();
-        // It is worked out to its end even if the caller has gone; only then may another begin.
+        // The replay finishes even if the caller has disconnected; only then may another begin.
         drop(turn);
         answer
     });
     made.await.map_err(|error| not_read(&id, &JournalError::Unreadable(error.to_string())))
 }
 
-/// The run in short, which costs no reading of its journal.
+/// Summary of a run, without reading its journal.
 pub(in crate::api) async fn run_summary(
     State(app): App,
     Path((namespace, name, run)): Path<(String, String, String)>,
@@ -209,7 +208,7 @@ fn unavailable(error: &dyn std::fmt::Display) -> ApiError {
 
 fn named(namespace: String, name: String) -> Result<NamespacedName, ApiError> {
     input::name("namespace", &namespace)?;
-    // Runs of functions are of `function:NAME`.
+    // Runs of functions belong to `function:NAME`.
     input::name("workflow", name.strip_prefix("function:").unwrap_or(&name))?;
     Ok(NamespacedName::new(namespace, name))
 }

@@ -12,17 +12,17 @@ use crate::cli::error::CliError;
 use crate::cli::print::output::{complain, write_out};
 use crate::view::root_cause;
 
-/// Where functions are called by default.
+/// Default port of a node's gateway.
 const GATEWAY_PORT: u16 = 8081;
-/// The function failed.
+/// Exit code if the function failed.
 const FAILED: u8 = 1;
-/// The call was refused.
+/// Exit code if the call was refused.
 const REFUSED: u8 = 2;
-/// The call did not run: it can be made again.
+/// Exit code if the call did not run and can be repeated.
 const NOT_RUN: u8 = 3;
-/// The call may have run, or runs still.
+/// Exit code if the call may have run or is still running.
 const MAY_HAVE_RUN: u8 = 4;
-/// What a gateway says whose replica was lost under way.
+/// Error type of a gateway that lost the replica during the call.
 const REPLICA_LOST: &str = "ReplicaLost";
 
 pub(in crate::cli) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError> {
@@ -69,7 +69,7 @@ pub(in crate::cli) async fn run(args: &InvokeArgs) -> Result<ExitCode, CliError>
     }))
 }
 
-/// There is no answer. Only a gateway that was not reached has surely made no call.
+/// Reports a call without an answer. Only a failed connection to the gateway proves that the call did not run.
 fn lost(error: &reqwest::Error, url: &Url, args: &InvokeArgs) -> ExitCode {
     if error.is_connect() {
         let why = root_cause(error);
@@ -104,7 +104,7 @@ fn body(args: &InvokeArgs) -> Result<String, CliError> {
     }
 }
 
-/// Without the end of its line.
+/// Reads the token from a file, without surrounding white space.
 fn token(file: &Path) -> Result<String, CliError> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| CliError::Usage(format!("cannot read {}: {error}", file.display())))?;
@@ -131,7 +131,7 @@ fn url(args: &InvokeArgs) -> Result<Url, CliError> {
     Ok(url)
 }
 
-/// The type of an error, and what went wrong, with the traceback of the function if it gave one.
+/// Error type and message, with the function's stack trace if there is one.
 fn failure(status: StatusCode, text: &str) -> (String, String) {
     let answer: Value = serde_json::from_str(text).unwrap_or_default();
     let error = &answer["error"];
@@ -159,7 +159,7 @@ mod tests {
 
     const SILENT: &str = "the connection stays open, without an answer";
 
-    /// Answers one call, whose body is an object; ends with what it was asked.
+    /// Answers one call with a JSON object as its body; the thread returns the request.
     fn gateway(answer: String) -> (String, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -216,7 +216,7 @@ mod tests {
             let code = invoke(&address, &["--timeout", timeout]).await.unwrap();
             assert_eq!(code, ExitCode::from(wanted), "{answer}");
         }
-        // A port of the system's that no test can be given.
+        // A system port that no test server can be assigned.
         assert_eq!(invoke("127.0.0.1:1", &[]).await.unwrap(), ExitCode::from(3));
     }
 

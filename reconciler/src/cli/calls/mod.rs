@@ -1,4 +1,4 @@
-//! Calls of functions and runs of workflows: what is given to them.
+//! Calls of functions and runs of workflows, and their input.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::error::CliError;
 pub(super) mod invoke;
 pub(super) mod run;
 
-/// What `--data` says, or what `--file` holds; none if neither is given.
+/// Input from `--data` or `--file`; `None` if neither is given.
 fn given(data: Option<&String>, file: Option<&Path>) -> Result<Option<String>, CliError> {
     let Some(file) = file.filter(|_| data.is_none()) else { return Ok(data.cloned()) };
     let read = if file == Path::new("-") {

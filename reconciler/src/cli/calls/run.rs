@@ -1,4 +1,4 @@
-//! `minik8s run`: asks for a run of a workflow, and waits for its end with `--wait`.
+//! `minik8s run`: requests a run of a workflow, and with `--wait` waits for its end.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub(in crate::cli) async fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     })
 }
 
-/// Until the run has ended. A reconciler that is away, or has lost etcd, is asked again.
+/// Waits until the run has ended. Retries while the reconciler is unreachable or has lost etcd.
 async fn wait(client: &Client, path: &[&str], has_begun: &mut bool) -> Result<ExitCode, CliError> {
     let summary = [path, &["summary"]].concat();
     let row =
@@ -83,7 +83,7 @@ async fn until_answered<T: DeserializeOwned>(
                      ttlSecondsAfterFinished and runsHistoryLimit"
                 )));
             }
-            // The leader has not begun it yet.
+            // The leader has not started the run yet.
             Err(error) if error.is_not_found() || error.may_pass() => {}
             Err(error) => return Err(error),
         }

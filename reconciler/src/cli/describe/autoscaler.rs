@@ -1,4 +1,4 @@
-//! The page of an autoscaler: by what it scales, how fast, and what it last decided and why.
+//! Page of an autoscaler: metrics, behavior, and the last decision with its reason.
 
 use jiff::Timestamp;
 use schema::kinds::horizontal_pod_autoscaler::{Behavior, PolicyType, ScalingRules, SelectPolicy};

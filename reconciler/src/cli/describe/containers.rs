@@ -1,4 +1,4 @@
-//! The containers and volumes of a pod, as the middle of its page.
+//! Containers and volumes on the page of a pod.
 
 use jiff::Timestamp;
 use schema::kinds::pod::keyed::{AllOf, Variable};
@@ -98,12 +98,12 @@ fn env(variable: &EnvVar) -> String {
         return format!("{name} from key {} of {}", value.key, value.of);
     }
     let value = variable.value.as_deref().unwrap_or_default();
-    // As in plans: only what is plainly no secret.
+    // Show only values that are clearly not secret, as in plans.
     let secret = holds_secret(name, value) || !is_plain_value(value);
     format!("{name}={}", if secret { HIDDEN } else { value })
 }
 
-/// The words of a command as in plans: those that are plainly not secret.
+/// Words of a command; hides every word that could be a secret, as in plans.
 fn words(words: &[String]) -> String {
     let mut flag = false;
     let shown = words.iter().map(|word| {
@@ -135,7 +135,7 @@ fn action(
     }
 }
 
-/// As kubectl: what is done, and how often.
+/// Formats a probe like kubectl: the action, then its timing.
 fn probe(probe: &Probe) -> String {
     let what = action(probe.exec.as_ref(), probe.http_get.as_ref(), probe.tcp_socket.as_ref());
     format!(

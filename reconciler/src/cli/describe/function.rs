@@ -1,4 +1,4 @@
-//! The page of a function: its replicas, its image, its rollout, and what is wrong with it.
+//! Page of a function: replicas, image, rollout and recent errors.
 
 use jiff::Timestamp;
 use schema::kinds::function::ImageState;

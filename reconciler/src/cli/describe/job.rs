@@ -1,4 +1,4 @@
-//! The page of a Slurm job: where it is, what it left, and the script.
+//! Page of a Slurm job: state, result files and script.
 
 use jiff::Timestamp;
 

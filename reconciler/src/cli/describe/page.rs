@@ -1,4 +1,4 @@
-//! A page as text.
+//! Text layout of a `describe` page.
 
 use jiff::Timestamp;
 use schema::condition::Condition;
@@ -14,7 +14,7 @@ const EVENTS_MAX: usize = 20;
 pub(in crate::cli) struct Page(pub(in crate::cli) String);
 
 impl Page {
-    /// A line with its key; nothing for an empty value.
+    /// Adds a line with its key; skips an empty value.
     pub(in crate::cli) fn field(&mut self, indent: usize, key: &str, value: &str) {
         if !value.is_empty() {
             let key = format!("{:indent$}{key}:", "");
@@ -22,7 +22,7 @@ impl Page {
         }
     }
 
-    /// One line per value, the key before the first.
+    /// Adds a line per value, with the key before the first.
     pub(in crate::cli) fn fields(
         &mut self,
         indent: usize,
@@ -62,7 +62,7 @@ impl Page {
         }
     }
 
-    /// The last events, like ones as one.
+    /// Adds the last events, with similar ones grouped.
     pub(in crate::cli) fn events(&mut self, events: &[EventView], screen: Screen, now: Timestamp) {
         let columns = [column("TYPE"), column("REASON"), column("AGE"), column("FROM"), cuttable("MESSAGE")];
         let rows = event_groups(events, EVENTS_MAX, now).into_iter().map(|group| {
@@ -78,7 +78,7 @@ impl Page {
     }
 }
 
-/// The screen without the two columns that a block is indented by.
+/// The screen, narrowed by the two columns of a block's indentation.
 pub(in crate::cli) fn indented(screen: Screen) -> Screen {
     Screen { width: screen.width.map(|width| width.saturating_sub(2)), ..screen }
 }

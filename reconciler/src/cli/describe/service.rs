@@ -1,4 +1,4 @@
-//! The page of a service: what it has, who is behind it, who is not and why, and which nodes know it.
+//! Page of a service: addresses, endpoints, pods left out with the reason, and the nodes that programmed it.
 
 use jiff::Timestamp;
 
@@ -52,7 +52,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen, now:
     page.0
 }
 
-/// It would have endpoints if there were pods of these labels.
+/// True if the service has no endpoints because no pod has the labels of its selector.
 fn nobody_is_selected(service: &ServiceDetail) -> bool {
     !service.selector.is_empty()
         && service.row.external_name.is_empty()

@@ -1,4 +1,4 @@
-//! The pages of a workflow and of a run: the way that it took, step by step.
+//! Pages of a workflow, a trigger, and a run with its path through the states.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::cli::print::output::{Screen, yaml};
 use crate::runs::machine::HistoryEvent;
 use crate::view::{RunDetail, TriggerView, WorkflowDetail, age, duration};
 
-/// So much of an input or output is shown; `get run … -o json` has all of it.
+/// Number of characters shown of an input or output; `get run … -o json` prints it in full.
 const VALUE_SHOWN_CHARS: usize = 300;
 
 pub(in crate::cli) fn workflow_page(
@@ -48,7 +48,7 @@ pub(in crate::cli) fn workflow_page(
     Ok(page.0)
 }
 
-/// A trigger, and what became of its last run.
+/// Page of a trigger and its last run.
 pub(super) fn trigger_page(trigger: &TriggerView) -> String {
     let mut page = Page::default();
     page.field(0, "Trigger", &trigger.name);
@@ -79,7 +79,7 @@ pub(super) fn trigger_page(trigger: &TriggerView) -> String {
     page.0
 }
 
-/// What a trigger starts runs on, its last run and its next.
+/// Summary of a trigger: its cause, last run and next run.
 pub(super) fn trigger_line(trigger: &TriggerView) -> String {
     let last = trigger.last.as_ref().map_or_else(String::new, |last| format!(", last run {}", last.run));
     let next = match (&trigger.schedule, trigger.next) {
@@ -108,7 +108,7 @@ pub(in crate::cli) fn run_page(run: &RunDetail, screen: Screen) -> String {
     page.0
 }
 
-/// One visit of a state.
+/// A visit of a state.
 #[derive(Default)]
 struct Visit<'a> {
     depth: usize,
@@ -120,10 +120,10 @@ struct Visit<'a> {
     error: Option<String>,
 }
 
-/// Every state that was visited, those of branches indented below the state that they are of.
+/// Every visited state, with the states of branches indented below their parent state.
 fn path(history: &[HistoryEvent]) -> String {
     let mut visits: Vec<Visit<'_>> = Vec::new();
-    // Of each event: the visit that it belongs to, and how deep what follows it lies.
+    // Maps each event to its visit, and to the depth of the events that follow it.
     let mut places: BTreeMap<u32, (Option<usize>, usize)> = BTreeMap::new();
     for event in history {
         let (before, depth) = places.get(&event.previous_event_id).copied().unwrap_or_default();

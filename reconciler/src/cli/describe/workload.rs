@@ -1,4 +1,4 @@
-//! What the page of a workload says of its pods and of its rollout.
+//! Pods and rollout on the page of a workload.
 
 use jiff::Timestamp;
 

@@ -1,4 +1,4 @@
-//! `minik8s logs job/NAME`: from the login host while it runs, and afterwards from the node that keeps it.
+//! `minik8s logs job/NAME`: output from the login host while the job runs, later from the node that keeps it.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::cli::error::CliError;
 use crate::cli::print::output::{note, write_bytes};
 use crate::view::JobDetail;
 
-/// Between two questions for more of what a job writes: each is a command on the login host.
+/// Interval between polls for more output: each is a command on the login host.
 const FOLLOW_EVERY: Duration = Duration::from_secs(2);
-/// How long a connection that was lost is tried again: as long as a reconciler takes to start anew.
+/// Longest time to retry a lost connection: as long as a reconciler takes to restart.
 const LOST_MAX: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(client: &Client, args: &LogsArgs, name: &str) -> Result<(), CliError> {
@@ -31,8 +31,8 @@ pub(super) async fn run(client: &Client, args: &LogsArgs, name: &str) -> Result<
     print_as_it_comes(client, answer).await
 }
 
-/// Asks for what came since, until the job has ended and all of it was printed. A connection that is lost on the way is
-/// made again, and goes on with the next byte.
+/// Polls for new output until the job has ended and all of it is printed. Reconnects after a lost connection and
+/// continues with the next byte.
 async fn follow(client: &Client, path: &[&str; 4], stderr: Option<(&str, &str)>) -> Result<(), CliError> {
     let mut shown = Shown::default();
     let mut lost: Option<Instant> = None;
@@ -57,29 +57,29 @@ async fn follow(client: &Client, path: &[&str; 4], stderr: Option<(&str, &str)>)
     }
 }
 
-/// How far the output is printed.
+/// Progress of printing the output.
 #[derive(Default)]
 struct Shown {
     from: u64,
-    /// The server has answered once.
+    /// Set once the server has answered.
     is_begun: bool,
     phase: String,
 }
 
-/// Prints what came since. Whether that was all.
+/// Prints new output. Returns true if the job had already ended, so that the output is complete.
 async fn follow_once(
     client: &Client,
     path: &[&str; 4],
     stderr: Option<(&str, &str)>,
     shown: &mut Shown,
 ) -> Result<bool, CliError> {
-    // Before its output: what it wrote last is then in the answer.
+    // Fetched before the output, so that the output of an ended job is complete.
     let job: JobDetail = client.get(&path[..3], &[]).await?;
     shown.is_begun = true;
     let has_ended = job.report.is_some_and(|report| report.status.phase.is_final());
     let at = shown.from.to_string();
     let query: Vec<_> = stderr.into_iter().chain([("from", at.as_str())]).collect();
-    // Before a node has the job there is nothing to ask for.
+    // A job without a node has no output yet.
     if job.row.node.is_some() {
         let mut chunks = client.stream(path, &query).await?.bytes_stream();
         while let Some(chunk) = chunks.next().await {
@@ -97,7 +97,7 @@ async fn follow_once(
     Ok(has_ended)
 }
 
-/// Another try may do better: nobody answered, or somebody whom the next one behind does not answer.
+/// True if a retry may help: no answer, or a server that got no answer itself.
 fn is_lost(error: &CliError) -> bool {
     match error {
         CliError::Reach { .. } | CliError::ReadAnswer { .. } => true,

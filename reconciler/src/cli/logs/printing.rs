@@ -1,4 +1,4 @@
-//! An answer whose bytes are printed as they come.
+//! Prints a streamed response.
 
 use futures::StreamExt as _;
 use reqwest::Response;

@@ -1,4 +1,4 @@
-//! `minik8s results`: the files that a Slurm job left.
+//! `minik8s results`: the result files of a Slurm job.
 
 use std::fs;
 use std::io::Write as _;
@@ -37,7 +37,7 @@ pub(in crate::cli) async fn run(args: &ResultsArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What is not among the results, and where it is.
+/// Note on files that were not fetched, with their location.
 pub(in crate::cli) fn unfetched(report: &JobReport) -> Option<String> {
     let JobReport { unfetched, login, folder, .. } = report;
     let others = unfetched.count.saturating_sub(unfetched.paths.len() as u64);
@@ -52,7 +52,7 @@ pub(in crate::cli) fn unfetched(report: &JobReport) -> Option<String> {
     })
 }
 
-/// One result as a line.
+/// Formats a result as one line.
 pub(in crate::cli) fn line(result: &ResultFile) -> String {
     if !result.unreadable.is_empty() {
         return format!("{} (not fetched: {})", result.path, result.unreadable);
@@ -62,7 +62,7 @@ pub(in crate::cli) fn line(result: &ResultFile) -> String {
 }
 
 async fn save(client: &Client, job: &[&str], result: &ResultFile, dir: &Path) -> Result<(), CliError> {
-    // The login host named it, and must not choose a place outside of the folder.
+    // The path comes from the login host and must not lead out of the folder.
     let path = Path::new(&result.path);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
         note(&format!("minik8s: {}: left out, it leads out of the folder", result.path));

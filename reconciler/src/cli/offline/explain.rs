@@ -1,4 +1,4 @@
-//! `minik8s explain` and `minik8s schema`: what manifests may say. Ask no server.
+//! `minik8s explain` and `minik8s schema`: reference of manifest fields. Offline.
 
 use schema::explain::{self, ExplainError};
 use schema::kinds::Kind;
@@ -13,7 +13,7 @@ pub(in crate::cli) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     write_out(&text)
 }
 
-/// Prints the JSON Schema of one kind, of all, or their names.
+/// Prints the JSON Schema of one kind or of all kinds, or lists the kinds.
 pub(in crate::cli) fn schema(args: &SchemaArgs) -> Result<(), CliError> {
     if args.list {
         let lines =

@@ -1,4 +1,4 @@
-//! Commands that work on files and revisions: they need no reconciler, or no more than its state.
+//! Commands that work on files and revisions, without a reconciler or only reading its state.
 
 pub(super) mod explain;
 pub(super) mod preview;

@@ -1,5 +1,5 @@
-//! `minik8s plan`: what a revision would change, offline or against what is applied now. Exit codes: 0 nothing
-//! changes, 2 something does, 1 for errors, also for files of the head that can't be applied.
+//! `minik8s plan`: the changes of a revision, offline or against the applied state. Exit codes: 0 no changes,
+//! 2 changes, 1 errors, including files of the head that can't be applied.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
 
 const DEFAULT_SOURCE: &str = "main";
 
-/// Longest list of comments: a page of a hundred.
+/// Largest list of comments: a page of one hundred.
 const COMMENTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
@@ -66,7 +66,7 @@ pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     })
 }
 
-/// Asks where the new pods would go. A plan without the answer is a plan all the same.
+/// Adds the predicted nodes of new pods. The plan is valid without them.
 async fn place(client: &Client, review: &mut Review) {
     match client.post_json::<_, Placements>(&["placements"], &review.objects).await {
         Ok(Placements { items, complete }) => {
@@ -88,19 +88,19 @@ fn printed(review: &Review, format: PlanFormat) -> Result<String, CliError> {
     })
 }
 
-/// One object with the comment as its field `body`, as all three forges take it.
+/// JSON object with the comment in the field `body`, as all three forges accept it.
 fn comment(text: &str) -> String {
     serde_json::json!({ "body": text }).to_string() + "\n"
 }
 
-/// One of a forge's comments; all three agree on these fields, but for the writer's.
+/// A comment of a forge. All three forges share these fields, except for the author's.
 #[derive(Debug, Deserialize)]
 struct Comment {
     id: u64,
     body: Option<String>,
-    /// In GitHub and Gitea.
+    /// Author in GitHub and Gitea.
     user: Option<Account>,
-    /// In GitLab.
+    /// Author in GitLab.
     author: Option<Account>,
 }
 
@@ -117,7 +117,7 @@ impl Account {
     }
 }
 
-/// What a CI script can't do without a JSON parser: reads a forge's answer on stdin.
+/// Parses a forge's response on stdin, for CI scripts without a JSON parser.
 pub(in crate::cli) fn find_comment(args: &FindCommentArgs) -> Result<(), CliError> {
     let mut text = String::new();
     let read = std::io::stdin().lock().take(COMMENTS_BYTES_MAX).read_to_string(&mut text);
@@ -129,8 +129,8 @@ pub(in crate::cli) fn find_comment(args: &FindCommentArgs) -> Result<(), CliErro
     found.map_or(Ok(()), |found| write_out(&format!("{found}\n")))
 }
 
-/// The newest comment that begins with the marker and that `account` wrote: others could edit a comment of
-/// theirs after review.
+/// Finds the newest comment that begins with the marker and was written by `account`: other authors could edit their
+/// comments after review.
 fn own_comment(text: &str, account: &str) -> Result<Option<u64>, CliError> {
     let comments: Vec<Comment> = serde_json::from_str(text)
         .map_err(|error| CliError::Plan(format!("the comments are not a list as forges send it: {error}")))?;

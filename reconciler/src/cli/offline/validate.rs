@@ -1,4 +1,4 @@
-//! `minik8s validate`: reads folders and files, prints what is wrong with them. Asks no server.
+//! `minik8s validate`: reads folders and files and prints their violations. Offline.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::diagnostics::text::Style;
 use crate::diagnostics::{github, inspect, text, visible};
 use crate::simulate::workflow::stray;
 
-/// 0 without errors, 1 with, 2 when a path can't be read.
+/// Exit code: 0 without errors, 1 with errors, 2 if a path can't be read.
 pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
     let inspected = match args.kind {
         None => inspect(&args.paths),
@@ -40,7 +40,7 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
         };
         note(&visible(&format!("{file}: {why}")));
     }
-    // Messages are written one by one: all of them as one text could be large.
+    // Messages are written one by one, because a text of all of them could be large.
     let mut out = BufWriter::new(io::stdout().lock());
     let written = match args.output {
         ReportFormat::Text => write_text(&mut out, &inspection),
@@ -71,7 +71,7 @@ fn write_text(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
         let lines = Lines::of(&source);
         let (more, shown): (Vec<_>, Vec<_>) = of_file.iter().partition(|violation| is_more(violation));
         for violation in shown.into_iter().chain(more) {
-            // There may be many, and nothing is wrong: a line is enough.
+            // Notes may be numerous and report no problem: one line each is enough.
             if violation.severity == Severity::Note {
                 writeln!(out, "{}", visible(&violation.to_string()))?;
                 after_note = true;

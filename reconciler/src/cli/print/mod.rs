@@ -1,4 +1,4 @@
-//! How things are written to a terminal, a pipe or as data.
+//! Output to a terminal, to a pipe, or as data.
 
 pub(super) mod output;
 pub(crate) mod tables;

@@ -1,4 +1,4 @@
-//! How things are printed: plain tables that fit the terminal, JSON, YAML, names.
+//! Output formats: plain tables that fit the terminal, JSON, YAML, names.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -10,22 +10,22 @@ use crate::args::Format;
 use crate::cli::error::CliError;
 use crate::view::List;
 
-/// Between two columns, as in kubectl.
+/// Spaces between two columns, as in kubectl.
 const GAP: usize = 3;
-/// Stands for nothing, so that columns can be counted in a pipe.
+/// Placeholder of an empty cell, so that columns can be counted in a pipe.
 const EMPTY: &str = "-";
-/// A column is never cut to fewer characters: less says nothing.
+/// Minimum width of a cut column: fewer characters are useless.
 const CUT_MIN: usize = 12;
 
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cli) struct Screen {
-    /// Columns of a terminal; none where lines may be as long as they are.
+    /// Width of the terminal; `None` if lines may have any length.
     pub(in crate::cli) width: Option<u16>,
     pub(in crate::cli) colour: bool,
 }
 
 impl Screen {
-    /// Stdout as it is: colour and a width only on a terminal, no colour with `NO_COLOR`.
+    /// Properties of stdout: color and a width only on a terminal, no color with `NO_COLOR`.
     pub(in crate::cli) fn stdout() -> Self {
         let terminal = io::stdout().is_terminal();
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
@@ -34,7 +34,7 @@ impl Screen {
         Self { width, colour: terminal && !no_colour }
     }
 
-    /// The text in the colour of the word it says.
+    /// Colors a status word.
     pub(in crate::cli) fn paint(self, word: &str) -> String {
         let code = match colour_of(word) {
             Some(Color::Green) => "32",
@@ -67,15 +67,15 @@ pub(crate) trait Listed: Serialize {
     fn is_named(&self, name: &str) -> bool {
         self.id().split_once('/').is_some_and(|(_, own)| own == name)
     }
-    /// Adds its columns to a row that is empty yet.
+    /// Adds the item's columns to an empty row.
     fn row(&self, row: Row) -> Row;
 }
 
-/// A row of a table: the columns that the shape wants.
+/// A row of a table: the columns selected by the shape.
 pub(crate) struct Row {
     pub(in crate::cli) shape: Shape,
     cells: Vec<(Column, String)>,
-    /// A column of its own when at least one row has something to say.
+    /// Last column, shown if at least one row has a remark.
     remark: (Column, String),
 }
 
@@ -122,16 +122,16 @@ impl Row {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shape {
     pub(in crate::cli) wide: bool,
-    /// Rows of several namespaces.
+    /// Set if the rows belong to several namespaces.
     pub(in crate::cli) namespaces: bool,
-    /// Rows of several kinds.
+    /// Set if the rows are of several kinds.
     pub(in crate::cli) kinds: bool,
-    /// Tables of several kinds: names with their kind, as kubectl has them.
+    /// Set if a command prints tables of several kinds: names include the kind, as in kubectl.
     pub(in crate::cli) ids: bool,
     pub(in crate::cli) bare: bool,
 }
 
-/// A list as text. `header` is left out when a table goes on.
+/// Formats a list as a table. Omits the header if `layout` continues a table.
 pub(in crate::cli) fn table<T: Listed>(
     items: &[&T],
     shape: Shape,
@@ -154,7 +154,7 @@ pub(in crate::cli) fn table<T: Listed>(
     plain(&columns, &texts.collect::<Vec<_>>(), screen, layout)
 }
 
-/// What a table that goes on has to keep.
+/// State that a continued table keeps.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Layout {
     /// Widths of the columns so far; empty before the header is printed.
@@ -163,7 +163,7 @@ pub(in crate::cli) struct Layout {
     bare: bool,
 }
 
-/// Rows under upper-case headers, without lines around them.
+/// Formats rows under upper-case headers, without borders.
 pub(in crate::cli) fn plain(
     columns: &[Column],
     rows: &[Vec<String>],
@@ -203,7 +203,7 @@ pub(in crate::cli) fn plain(
 }
 
 impl Layout {
-    /// As wide as the longest text; on a terminal the longest cuttable columns shrink until a line fits.
+    /// Widths of the longest texts; on a terminal the longest cuttable columns shrink until a line fits.
     fn widths_for(&mut self, columns: &[Column], rows: &[Vec<String>], screen: Screen) -> Vec<usize> {
         let header = |column: &Column| if self.bare { 0 } else { column.header.chars().count() };
         let mut widths: Vec<usize> = columns.iter().map(header).collect();
@@ -243,9 +243,9 @@ fn cell(text: &str, width: usize) -> Cell {
     colour.into_iter().fold(cell, Cell::fg)
 }
 
-/// Good, on the way, or bad.
+/// Color of a status word: green for good, yellow for in progress, red for bad.
 fn colour_of(word: &str) -> Option<Color> {
-    // Of `Ready,SchedulingDisabled` the first.
+    // `Ready,SchedulingDisabled` has the color of its first word.
     Some(match word.split(',').next().unwrap_or_default() {
         "Running" | "Ready" | "Synced" | "Completed" | "Applied" | "Good" => Color::Green,
         "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" | "Degraded" | "NotReady"
@@ -256,7 +256,7 @@ fn colour_of(word: &str) -> Option<Color> {
     })
 }
 
-/// A list in the wanted format; a table says so on stderr when there is nothing.
+/// Prints a list in the given format.
 pub(in crate::cli) fn print_list<T: Listed>(
     items: &[T],
     format: Format,
@@ -283,7 +283,7 @@ pub(in crate::cli) fn json<T: Serialize>(value: &T) -> Result<String, CliError> 
 }
 
 pub(in crate::cli) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
-    // As maps: an enum's variant would be written as a tag, which few parsers take.
+    // Enums are written as maps: few parsers accept tags, which variants would become otherwise.
     let failed = |e| CliError::Write(io::Error::other(e));
     let mut text = Vec::new();
     serde_yaml::with::singleton_map_recursive::serialize(value, &mut serde_yaml::Serializer::new(&mut text))
@@ -300,17 +300,17 @@ pub(in crate::cli) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)
 }
 
-/// A line for a person, beside the output.
+/// Prints a line for people to stderr.
 pub(in crate::cli) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Each line of the message as a line on stderr.
+/// Prints each line of the message as an error line to stderr.
 pub(in crate::cli) fn complain_each(message: &str) {
     message.lines().for_each(complain);
 }
 
-/// The message as one line on stderr.
+/// Prints the message as one error line to stderr.
 pub(in crate::cli) fn complain(message: &str) {
     let line = message.split('\n').map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     note(&format!("minik8s: {line}"));

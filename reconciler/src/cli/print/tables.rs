@@ -1,4 +1,4 @@
-//! The columns of each kind: kubectl's, and what only Minik8s knows.
+//! Columns of each kind: those of kubectl and those specific to Minik8s.
 
 use schema::kinds::Kind;
 use schema::kinds::pod::HostPortStatus;
@@ -21,7 +21,7 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "<none>" } else { text }
 }
 
-/// The first of the problems, and how many there are besides.
+/// The first problem, and the number of others.
 fn first(problems: &[String]) -> String {
     match problems {
         [first, _, ..] => format!("{first} (and {} more)", problems.len() - 1),
@@ -29,7 +29,7 @@ fn first(problems: &[String]) -> String {
     }
 }
 
-/// `20000->80/TCP` each: the node's port, and the container's that it leads to.
+/// Host ports as `20000->80/TCP`: the node's port, then the container's.
 pub(in crate::cli) fn host_ports(ports: &[HostPortStatus]) -> Vec<String> {
     let one = |port: &HostPortStatus| {
         let protocol = format!("{:?}", port.protocol).to_uppercase();
@@ -91,7 +91,7 @@ impl Listed for ServiceView {
 
     fn row(&self, row: Row) -> Row {
         let mut addresses: Vec<String> = self.external_ips.iter().map(ToString::to_string).collect();
-        // An alias has no addresses; its name stands here, as kubectl shows it.
+        // An alias has no addresses; its name is shown instead, as in kubectl.
         addresses.extend(Some(self.external_name.clone()).filter(|name| !name.is_empty()));
         row.namespace(&self.namespace)
             .col("NAME", &self.name)
@@ -300,7 +300,7 @@ impl Listed for ObjectView {
     }
 }
 
-/// As kubectl shows a Deployment.
+/// Row of a workload, with the columns that kubectl shows for a Deployment.
 fn workload(object: &ObjectView, row: Row) -> Row {
     let WorkloadView { status, .. } = WorkloadView::of(&object.status);
     row.namespace(&object.namespace)
@@ -316,7 +316,7 @@ fn workload(object: &ObjectView, row: Row) -> Row {
         .remark("NOTE", &object.note)
 }
 
-/// As kubectl shows a DaemonSet, with its health.
+/// Row of a DaemonSet, with the columns of kubectl and its health.
 fn daemon_set(object: &ObjectView, row: Row) -> Row {
     let WorkloadView { status, node_selector, .. } = WorkloadView::of(&object.status);
     let labels: Vec<String> = node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -362,7 +362,7 @@ impl Listed for RevisionView {
         format!("revision/{}/{}", self.revision.source, self.revision.sequence)
     }
 
-    /// By its number or by the first digits of its commit.
+    /// Matches the number of the revision or the first digits of its commit.
     fn is_named(&self, name: &str) -> bool {
         self.revision.sequence.to_string() == name
             || name.len() >= 4 && self.revision.commit.starts_with(name)
@@ -384,7 +384,7 @@ impl Listed for RevisionView {
     }
 }
 
-/// Whether what was applied is what was reviewed; nothing when no review is known.
+/// Comparison of the applied plan with the reviewed one; empty if no review is known.
 fn plan(plan: Option<&PlanRecord>) -> &'static str {
     match plan.and_then(|plan| plan.matches) {
         Some(true) => "as reviewed",
@@ -393,7 +393,7 @@ fn plan(plan: Option<&PlanRecord>) -> &'static str {
     }
 }
 
-/// `+1 ~2 -3`: made, changed, removed; `!4` held back.
+/// Changes as `+1 ~2 -3`: created, changed, removed; `!4` held back.
 fn changes(counts: &ChangeCounts) -> String {
     let changed = counts.update + counts.replace;
     let text = format!("+{} ~{changed} -{}", counts.create, counts.delete);

@@ -1,4 +1,4 @@
-//! The folder `secrets/` on disk: who can decrypt, the cluster's identity, the files of secrets.
+//! The folder `secrets/` on disk: recipients, the cluster's identity, files of secrets.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,10 +15,10 @@ use schema::files::{
 use crate::args::SecretsArgs;
 use crate::crypt;
 
-/// Where a person's own identity is kept, below the home folder.
+/// Path of a person's own identity, below the home folder.
 const OWN_IDENTITY: &str = ".config/minik8s/age-identity.txt";
 
-/// Who can decrypt the cluster's identity: a node or a person. A reconciler is listed, and can't.
+/// A listed recipient: a node or a person that can decrypt the cluster's identity, or a reconciler, which can't.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) name: String,
@@ -26,7 +26,8 @@ pub(super) struct Listed {
     pub(super) is_reconciler: bool,
 }
 
-/// Reconcilers stand in comments, `# reconciler NAME: age1…`: `age -R` does not encrypt the cluster's identity to them.
+/// Reconcilers are listed in comments, `# reconciler NAME: age1…`, so that `age -R` does not encrypt the cluster's
+/// identity to them.
 const RECONCILER: &str = "reconciler ";
 
 impl Listed {
@@ -46,7 +47,7 @@ impl Listed {
     }
 }
 
-/// The folder, and whose identity opens it.
+/// The folder, and the file of the identity that opens it.
 pub(super) struct Folder {
     pub(super) root: PathBuf,
     own: PathBuf,
@@ -70,7 +71,7 @@ impl Folder {
         self.root.join(IDENTITY_FILE)
     }
 
-    /// Where a secret is; `shared` ones lie in no namespace.
+    /// Path of a secret; shared secrets have no namespace.
     pub(super) fn secret(&self, namespace: Option<&str>, name: &str) -> anyhow::Result<PathBuf> {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         for part in namespace.filter(|namespace| *namespace != SOURCES_NAMESPACE).into_iter().chain([name]) {
@@ -82,7 +83,7 @@ impl Folder {
         Ok(folder.join(format!("{name}{SECRET_ENDING}")))
     }
 
-    /// Every secret: its namespace, or none if it is for all; its name and file.
+    /// Every secret: its namespace (`None` if shared), name and file.
     pub(super) fn secrets(&self) -> anyhow::Result<Vec<(Option<String>, String, PathBuf)>> {
         let mut found = Vec::new();
         for (path, name, is_dir) in entries(&self.root)? {
@@ -99,7 +100,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// Everybody in `recipients.txt`: one recipient a line, named by the comment above it.
+    /// Reads `recipients.txt`: one recipient per line, named by the comment above it.
     pub(super) fn listed(&self) -> anyhow::Result<Vec<Listed>> {
         let path = self.root.join(RECIPIENTS_FILE);
         let text = match fs::read_to_string(&path) {
@@ -143,7 +144,7 @@ impl Folder {
         crypt::recipient(&text)
     }
 
-    /// Encrypts the cluster's identity, the one in use first, to everybody on the list but the reconcilers.
+    /// Encrypts the cluster's identities, the current one first, to every listed recipient except reconcilers.
     pub(super) fn write_cluster(&self, identities: &[Identity], listed: &[Listed]) -> anyhow::Result<()> {
         let to = listed.iter().filter(|one| !one.is_reconciler);
         let to: Vec<Recipient> = to.map(|one| crypt::recipient(&one.recipient)).collect::<Result<_, _>>()?;
@@ -155,7 +156,7 @@ impl Folder {
         write(&self.root.join(IDENTITY_RECIPIENT_FILE), format!("{newest}\n").as_bytes(), 0o644)
     }
 
-    /// A person's own identities; none if the file is not there.
+    /// The person's own identities; `None` if the file is missing.
     pub(super) fn own(&self) -> anyhow::Result<Option<Vec<Identity>>> {
         match fs::read_to_string(&self.own) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -166,7 +167,7 @@ impl Folder {
         }
     }
 
-    /// Makes a person's own identity.
+    /// Creates the person's own identity.
     pub(super) fn make_own(&self) -> anyhow::Result<(Identity, &Path)> {
         let identity = Identity::generate();
         let text = crypt::written(
@@ -177,7 +178,7 @@ impl Folder {
         Ok((identity, &self.own))
     }
 
-    /// The cluster's identities, decrypted with one's own.
+    /// The cluster's identities, decrypted with the person's own.
     pub(super) fn cluster_identities(&self) -> anyhow::Result<Vec<Identity>> {
         let path = self.identity_file();
         let ciphertext = fs::read(&path)
@@ -200,7 +201,7 @@ impl Folder {
         crypt::identities(&String::from_utf8_lossy(&plain), &path)
     }
 
-    /// A secret's plaintext, and whether it is encrypted to the cluster alone.
+    /// Decrypts a secret; the flag is true if it is encrypted to the cluster alone.
     pub(super) fn open(&self, path: &Path) -> anyhow::Result<(Vec<u8>, bool)> {
         let ciphertext = fs::read(path)
             .with_context(|| format!("cannot read {}; --from names its values", path.display()))?;
@@ -219,12 +220,12 @@ impl Folder {
         bail!("{} is encrypted neither to the cluster nor to you", path.display())
     }
 
-    /// Puts other ciphertext of the same values in a secret's place.
+    /// Replaces the ciphertext of a secret whose values stay the same.
     pub(super) fn replace(&self, path: &Path, ciphertext: &[u8]) -> anyhow::Result<()> {
         write(path, ciphertext, 0o644)
     }
 
-    /// Writes a secret's file, and its keys beside it.
+    /// Writes a secret's file, and the list of its keys next to it.
     pub(super) fn write_secret<'k>(
         &self,
         path: &Path,
@@ -237,7 +238,7 @@ impl Folder {
     }
 }
 
-/// Where the keys of a secret are listed.
+/// Path of the list of a secret's keys.
 pub(super) fn keys_file(secret: &Path) -> PathBuf {
     secret.with_extension(KEYS_ENDING.trim_start_matches('.'))
 }
@@ -254,7 +255,7 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<(PathBuf, String, bool)>> {
     entries.map(entry).collect::<Result<_, _>>().with_context(|| format!("cannot read {}", folder.display()))
 }
 
-/// Replaces a file of a user's repository as a whole.
+/// Replaces a file of a user's repository atomically.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let written = || -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! `minik8s secrets check`: who can read what, and whether each secret is what its place says.
+//! `minik8s secrets check`: verifies the recipients, and that each secret matches its path.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,16 +16,16 @@ use crate::cli::print::output::write_out;
 use crate::crypt;
 use crate::view::{List, NodeView};
 
-/// What a node says of itself.
+/// Recipients that a node reports.
 pub(super) struct Reported {
     pub(super) name: String,
-    /// Of its own identity; none if it has none.
+    /// Recipient of the node's own identity; `None` if it has none.
     pub(super) recipient: Option<String>,
-    /// Of the cluster's identity that it has.
+    /// Recipient of the cluster's identity that the node has.
     pub(super) cluster: Option<String>,
 }
 
-/// 0 if all is well.
+/// Exit code: 0 without problems.
 pub(super) async fn run(folder: &Folder, server: Option<&str>) -> anyhow::Result<ExitCode> {
     let Checked { mut problems, notes, secrets } = of_files(folder)?;
     let listed = folder.listed()?;
@@ -53,7 +53,7 @@ pub(super) async fn run(folder: &Folder, server: Option<&str>) -> anyhow::Result
     Ok(ExitCode::FAILURE)
 }
 
-/// Which node can't read what is encrypted to the cluster. Pure.
+/// Problems of nodes that can't read secrets encrypted to the cluster. Pure.
 pub(super) fn of_nodes(listed: &[Listed], cluster: Option<&str>, nodes: &[Reported]) -> Vec<String> {
     let mut problems = Vec::new();
     for Reported { name, recipient, cluster: has } in nodes {
@@ -83,16 +83,16 @@ pub(super) fn of_nodes(listed: &[Listed], cluster: Option<&str>, nodes: &[Report
     problems
 }
 
-/// What the files say.
+/// Result of checking the files.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     pub(super) problems: Vec<String>,
-    /// What can't be known.
+    /// Notes on secrets that can't be checked.
     pub(super) notes: Vec<String>,
     pub(super) secrets: usize,
 }
 
-/// What is wrong with the files.
+/// Checks the files of the folder.
 pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
     let listed = folder.listed()?;
@@ -110,7 +110,7 @@ pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
         let Some(identities) = &identities else { continue };
         let plain = match crypt::open_secret(path, &ciphertext, identities) {
             Ok(Some(plain)) => plain,
-            // Only those know what is in it.
+            // Only its recipients can check its content.
             Ok(None) => {
                 notes.push(format!(
                     "{shown} is encrypted to single recipients: whether they can read it is not known"
@@ -158,7 +158,7 @@ pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
     Ok(Checked { problems, notes, secrets: secrets.len() })
 }
 
-/// The identities that decrypt secrets, as far as this person can have them.
+/// Checks the cluster's identity; returns the identities that decrypt secrets, if this person can decrypt them.
 fn of_identity(
     folder: &Folder,
     listed: &[Listed],

@@ -1,6 +1,6 @@
-//! `minik8s secrets`: makes and keeps what `secrets/` of a repository holds. Asks no server but for `check --server`.
+//! `minik8s secrets`: creates and maintains `secrets/` of a repository. Offline, except for `check --server`.
 //!
-//! Reads and writes the work tree; commits nothing. Everything here is done with plain `age` as well:
+//! Reads and writes the work tree; commits nothing. Plain `age` can do everything here as well:
 //! docs/security.md has both.
 
 use std::fs;
@@ -23,7 +23,7 @@ mod tests;
 
 use folder::{Folder, Listed};
 
-/// Runs one of them.
+/// Runs a subcommand of `secrets`.
 pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
     let folder = Folder::of(args)?;
     let said = match &args.command {
@@ -114,7 +114,7 @@ fn recipients(folder: &Folder, change: Option<&RecipientsChange>) -> anyhow::Res
             ));
         }
         Some(RecipientsChange::Add { name, recipient, reconciler: false }) => {
-            // One that is listed already, by hand or by a merge, is encrypted to from now on.
+            // A recipient already listed, by hand or by a merge, only needs the identity to be encrypted to it.
             let is_same =
                 |one: &Listed| one.name == *name && one.recipient == *recipient && !one.is_reconciler;
             if !listed.iter().any(is_same) {
@@ -173,9 +173,9 @@ fn rotate(folder: &Folder) -> anyhow::Result<String> {
         }
     }
     let new = Identity::generate();
-    // The one before stays readable, for pods that start before their new secret is there, and so does any that a file of
-    // SOPS needs, or a secret that a rotation before left when it was interrupted. Written first: whatever interrupts the
-    // rest leaves secrets that it decrypts.
+    // Keep the previous identity, for pods that start before their new secret arrives, and every identity that a SOPS
+    // file or a secret left by an interrupted rotation needs. Written first, so that an interruption leaves only
+    // secrets that the identities decrypt.
     let is_kept = |(index, one): &(usize, &Identity)| {
         let recipient = one.to_public().to_string();
         is_unfinished || *index == 0 || sops.iter().any(|(text, _)| text.contains(&recipient))

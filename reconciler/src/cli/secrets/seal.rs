@@ -1,4 +1,4 @@
-//! `minik8s secrets seal`: values from a file or from the secret that is there, with a header, encrypted.
+//! `minik8s secrets seal`: encrypts values from a file or from the existing secret, with a header.
 
 use std::fs;
 use std::io::Read as _;
@@ -13,7 +13,7 @@ use super::folder::Folder;
 use crate::args::{SealArgs, SecretFormat, WhichSecret};
 use crate::crypt;
 
-/// The recipient of the cluster's identity, where others are named beside it.
+/// Name of the cluster's recipient in `--to`.
 pub(super) const CLUSTER: &str = "cluster";
 
 impl WhichSecret {
@@ -21,7 +21,7 @@ impl WhichSecret {
         (!self.shared).then_some(self.namespace.as_str())
     }
 
-    /// To whom it is encrypted.
+    /// Recipients of the secret.
     fn recipients(&self, folder: &Folder) -> anyhow::Result<Vec<Recipient>> {
         let listed = folder.listed()?;
         if self.to.is_empty() && self.namespace() == Some(SOURCES_NAMESPACE) {
@@ -65,11 +65,11 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
             read(file, from)?
         }
     };
-    // What is there may have a header, for what it was before.
+    // The plaintext may already have a header, possibly of another secret.
     let (former, values) = match plaintext::split(&plain) {
         Ok((header, values)) => (Some(header), values),
         Err(plaintext::PlaintextError::Unbound) => (None, plain.as_slice()),
-        // With --format, all of the file is values.
+        // With --format, the whole file is values.
         Err(_) if args.format.is_some() && args.from.is_some() => (None, plain.as_slice()),
         Err(why) => bail!("the plaintext {why}; if these are values without a header, name their --format"),
     };
@@ -81,11 +81,11 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
     let said = former.as_ref().map(|former| former.format).filter(|format| *format != Format::Guess);
     let format =
         asked.or(said).or_else(|| format_of_file(args.from.as_deref()?, values)).unwrap_or_else(|| {
-            // A secret that is there stays what it was. Of new values, only what is surely a map is one.
+            // An existing secret keeps its format. New values are a map only if they are unambiguously one.
             let is_map = if args.from.is_some() { plaintext::is_plain_map(values) } else { is_map(values) };
             if is_map { Format::Map } else { Format::Opaque }
         });
-    // New values of a secret that is there stay bound to its source.
+    // New values of an existing secret stay bound to its source.
     let replaced = there.as_deref().and_then(|there| plaintext::split(there).ok()).map(|(header, _)| header);
     let source = [former, replaced].into_iter().flatten().find_map(|header| header.source);
     let header = Header {
@@ -97,7 +97,8 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
     put(folder, which, &header, values)
 }
 
-/// What the file's name says: `.env`, `prod.env` and `.env.prod` hold lines, `db.yaml` a map if it is one.
+/// Derives the format from the file name: `.env`, `prod.env` and `.env.prod` hold lines, `db.yaml` a map if it is
+/// one.
 fn format_of_file(from: &Path, values: &[u8]) -> Option<Format> {
     let name = from.file_name()?.to_str()?;
     let ending = from.extension().and_then(|ending| ending.to_str());
@@ -113,8 +114,9 @@ fn is_map(values: &[u8]) -> bool {
     plaintext::entries(Format::Map, values).is_ok()
 }
 
-/// The plaintext of the secret whose values are replaced, as far as it is known. One that may have other recipients than the
-/// cluster gets no more of them by chance; the credentials of sources are for reconcilers anyway.
+/// Plaintext of the secret whose values are replaced, if it can be decrypted. Fails if the secret may have recipients
+/// other than the cluster and `--to` is missing, so that recipients don't change by accident; credentials of sources
+/// are for reconcilers anyway.
 fn replaced(folder: &Folder, which: &WhichSecret, path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     if !path.exists() {
         return Ok(None);
@@ -130,7 +132,7 @@ fn replaced(folder: &Folder, which: &WhichSecret, path: &Path) -> anyhow::Result
     Ok(Some(plain))
 }
 
-/// One that was not encrypted to the cluster must not come to be by chance.
+/// Fails if a secret that is not encrypted to the cluster alone would become so by accident.
 pub(super) fn require_recipients(which: &WhichSecret, to_cluster: bool, path: &Path) -> anyhow::Result<()> {
     if to_cluster || !which.to.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What must hold before `minik8s up` starts anything.
+//! Preconditions of `minik8s up`.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::children::{agent_program, etcd_program};
 use super::record::UpRecord;
 
-/// Root, before anything is looked at that others may not see.
+/// Requires root, before reading anything that other users may not read.
 pub(super) fn check_root() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("cannot manage containers and the network of this machine: not root; run 'sudo minik8s up'");
@@ -16,7 +16,7 @@ pub(super) fn check_root() -> Result<()> {
     Ok(())
 }
 
-/// Docker and the programs that `up` starts.
+/// Checks Docker and the programs that `up` starts.
 pub(super) fn check_machine(record: &UpRecord) -> Result<()> {
     let socket = record.docker.strip_prefix("unix://").unwrap_or(&record.docker);
     if socket.contains("://") {
@@ -37,7 +37,7 @@ pub(super) fn check_machine(record: &UpRecord) -> Result<()> {
     Ok(())
 }
 
-/// The ports are free. Checked after an earlier `up`'s children are gone.
+/// Checks that the ports are free, after the children of an earlier `up` are gone.
 pub(super) fn check_ports(record: &UpRecord) -> Result<()> {
     let mut wanted = vec![("--listen", record.listen), ("--agent-listen", record.agent_listen)];
     wanted.extend(record.webhook_listen.map(|address| ("--webhook-listen", address)));

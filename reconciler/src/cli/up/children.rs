@@ -1,4 +1,4 @@
-//! Which programs `up` runs, with which arguments, and how to see that they are ready.
+//! Commands of the programs that `up` runs, and their readiness checks.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::record::{StateDir, UpRecord};
 use super::supervise::ChildCommand;
 
-/// Time between two looks at a child that does not answer yet.
+/// Interval between probes of a child that does not answer yet.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A single-member etcd on loopback with its data in the state directory.
@@ -48,7 +48,7 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
         args.extend(words([("--webhook-listen", address.to_string()), ("--webhook-secret-file", secret)]));
     }
     let program = env::current_exe().context("cannot find the path of this program")?;
-    // Not on the command line, which everyone may read: an address may hold a password.
+    // In the environment, because everyone may read the command line and an address may hold a password.
     let env = record.repo.environment();
     Ok(ChildCommand { name: "reconciler", program, args, env })
 }
@@ -65,7 +65,7 @@ pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand>
         ("--reconciler", record.api_url()),
     ]));
     args.extend(words(record.node_ip.map(|address| ("--node-ip", address.to_string()))));
-    // One user may do for both daemons; the agent may have one with the rights of its node alone.
+    // Both daemons may share a user; the agent may have its own, restricted to its node.
     if !record.agent_args.iter().any(|flag| flag.starts_with("--etcd-user")) {
         args.extend(login(record)?);
     }
@@ -73,7 +73,7 @@ pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand>
     Ok(ChildCommand { name: "agent", program: agent_program()?, args, env: Vec::new() })
 }
 
-/// The flags with which a daemon logs in at etcd.
+/// Flags of a daemon's login at etcd.
 fn login(record: &UpRecord) -> Result<Vec<String>> {
     let login = &record.etcd_login;
     let Some((user, file)) = login.etcd_user.clone().zip(login.etcd_password_file.as_deref()) else {
@@ -86,7 +86,7 @@ fn words(flags: impl IntoIterator<Item = (&'static str, String)>) -> Vec<String>
     flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
 }
 
-/// `minik8s-agent`: beside this program, else on the PATH.
+/// Finds `minik8s-agent` next to this program, else on the PATH.
 pub(crate) fn agent_program() -> Result<PathBuf> {
     let beside = env::current_exe().ok().and_then(|path| Some(path.parent()?.join("minik8s-agent")));
     beside.filter(|path| path.is_file()).or_else(|| on_path("minik8s-agent")).ok_or_else(|| {
@@ -112,7 +112,7 @@ pub(super) async fn etcd_is_healthy(port: u16) {
     until_ok(format!("http://127.0.0.1:{port}/health")).await;
 }
 
-/// Returns once a daemon of ours answers.
+/// Returns once the daemon at `url` answers.
 pub(super) async fn answers(url: &str) {
     until_ok(format!("{url}/v1/healthz")).await;
 }

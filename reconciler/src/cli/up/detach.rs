@@ -1,5 +1,5 @@
-//! `up --detach`: the same `up` in the background; this process shows its output until the repository is
-//! healthy, or can't become so.
+//! `up --detach`: runs `up` in the background and shows its output until the repository is healthy, or can't
+//! become so.
 
 use std::env;
 use std::fs::File;
@@ -16,15 +16,15 @@ use super::record::StateDir;
 
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
 
-/// How `up` came to its end.
+/// Outcome of `up`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was up, and was ended by a signal.
+    /// Came up, and was ended by a signal.
     Ended,
     Running,
-    /// It goes on in the background, but the repository did not become healthy, or can't without a change.
+    /// Runs in the background, but the repository did not become healthy, or can't without a change.
     Unhealthy,
-    /// It did not come up, and said why.
+    /// Did not come up; the reason was printed.
     Failed,
 }
 

@@ -1,4 +1,4 @@
-//! `minik8s down`: ends what `up` runs and takes away everything it made on this machine.
+//! `minik8s down`: ends the processes of `up` and removes everything it created on this machine.
 
 use std::process::{ExitCode, Stdio};
 

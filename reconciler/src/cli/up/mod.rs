@@ -1,7 +1,7 @@
 //! `minik8s up`: a private etcd, the reconciler and the agent on this machine, supervised.
 //!
-//! Reads its flags and what an earlier `up` recorded, starts three children in order, shows what
-//! becomes of the repository, and restarts a child that dies. Ends the daemons, never the pods.
+//! Reads its flags and the record of an earlier `up`, starts three children in order, shows the
+//! progress of the repository, and restarts a child that dies. Ends the daemons, never the pods.
 
 mod check;
 mod children;
@@ -40,7 +40,7 @@ const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 pub async fn run(args: UpArgs) -> Result<ExitCode> {
     let fresh = !args.state_dir.exists();
     let outcome = start(&args).await;
-    // What still runs in the background keeps its state; what never came up leaves nothing.
+    // An `up` that still runs in the background keeps its state; one that never came up leaves nothing.
     if fresh && !matches!(outcome, Ok(Outcome::Running | Outcome::Ended | Outcome::Unhealthy)) {
         clean_up_failed_start(&args).await;
     }
@@ -70,7 +70,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
         );
     }
     if let (Some(_), Some(url)) = (&args.etcd, &record.etcd) {
-        // Before it is remembered: a later `up` would wait for it.
+        // Checked before the address is recorded: a later `up` would wait for it.
         etcd_answers(url, record.etcd_login.clone()).await?;
     }
     if args.detach {
@@ -114,8 +114,8 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
         children.end_all().await;
         return Err(error);
     }
-    // A task of its own: a stopped terminal must not keep the daemons from being started again. Cancel-safe: a mark is
-    // written at once, and a lost line is not missed.
+    // A separate task, because a stopped terminal must not keep the daemons from being restarted. Cancel-safe: a mark
+    // is written in one step, and a lost line does no harm.
     let mut shown = JoinSet::new();
     shown.spawn(progress::show(record.api_url(), state.clone()));
     tokio::select! {
@@ -145,7 +145,7 @@ async fn start_children(state: &StateDir, record: &UpRecord, children: &mut Chil
     Ok(())
 }
 
-/// A first start that failed leaves nothing: what the agent may have made, and the state directory.
+/// Cleans up after a failed first start: removes what the agent may have created, and the state directory.
 async fn clean_up_failed_start(args: &UpArgs) {
     let dir = args.state_dir.as_path();
     let record = StateDir::open(dir).and_then(|state| state.load()).ok().flatten();
@@ -158,17 +158,17 @@ async fn clean_up_failed_start(args: &UpArgs) {
     remove_state(dir);
 }
 
-/// Removes the state directory if this program made it: only names it knows.
+/// Removes the known entries of the state directory, and the directory itself if it is empty then.
 pub(crate) fn remove_state(dir: &Path) {
     for name in record::KNOWN_DIRS {
         let _ = fs::remove_dir_all(dir.join(name));
     }
     let _ = fs::remove_file(dir.join(record::RECORD_FILE));
-    // Fails, as it should, when someone else keeps something there.
+    // Fails, as intended, if the directory holds anything else.
     let _ = fs::remove_dir(dir);
 }
 
-/// Runs `minik8s-agent reset` for what `up` recorded.
+/// Runs `minik8s-agent reset` with the settings that `up` recorded.
 pub(crate) async fn reset_node(record: &UpRecord, output: Stdio) -> Result<()> {
     let status = Command::new(children::agent_program()?)
         .arg("reset")

@@ -7,10 +7,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::{Instant, sleep};
 
-/// How long a process may take to end after SIGTERM before SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(20);
 
-/// Ends a process that is not our child: the signal, a bounded wait, SIGKILL.
+/// Ends a process that is not a child: sends the signal, waits up to [`END_WITHIN`], then sends SIGKILL.
 pub(crate) async fn end_process(pid: i32, signal: Signal) {
     let process = Pid::from_raw(pid);
     let _ = kill(process, signal);
@@ -25,7 +25,7 @@ pub(crate) async fn end_process(pid: i32, signal: Signal) {
     }
 }
 
-/// The process is there and has not ended (a zombie has).
+/// True if the process exists and has not ended (a zombie has).
 fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))

@@ -1,4 +1,4 @@
-//! What `up` shows while it runs: each change of what the cluster waits for, once.
+//! Progress output of `up`: prints each change of the pending work once.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::view::{ClusterStatus, WaitState};
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 const LOOK_EVERY_HEALTHY: Duration = Duration::from_secs(3);
 
-/// Prints a line. It is lost if the reader of stdout has gone: the daemons go on.
+/// Prints a line. Ignores a closed stdout, because the daemons must keep running.
 pub(super) fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
@@ -32,7 +32,8 @@ pub(super) async fn show(api_url: String, state: StateDir) {
                 last = now;
             }
         }
-        // A failure seen before the first look is that of an earlier run. Asked after the state, which then follows it.
+        // A failure before the first sync is that of an earlier run. Queried after the wait state, so that the next
+        // wait state is newer than the sync.
         if !looked {
             let status = client.get::<ClusterStatus>(&["status"], &[]).await.ok();
             looked = status.and_then(|status| status.last_sync).is_some_and(|run| run.error.is_none());
@@ -41,12 +42,12 @@ pub(super) async fn show(api_url: String, state: StateDir) {
     }
 }
 
-/// What became of the repository since this `up` began.
+/// State of the repository since this `up` began.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Marked {
-    /// It was healthy once.
+    /// Was healthy once.
     Healthy,
-    /// It can't become healthy without a change, and why.
+    /// Can't become healthy without a change, with the reason.
     Failed(String),
 }
 
@@ -54,7 +55,7 @@ fn mark_file(state: &StateDir) -> DiskRecord {
     DiskRecord::new(state.run_file("progress.json")).fsync(Fsync::None)
 }
 
-/// What the `up` in the background has marked.
+/// Reads the mark of the `up` in the background.
 pub(super) fn marked(state: &StateDir) -> Option<Marked> {
     mark_file(state).read().ok().flatten()
 }

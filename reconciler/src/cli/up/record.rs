@@ -1,7 +1,7 @@
 //! The state directory of `up`: its settings, and the children it runs.
 //!
-//! `up.json` holds the settings, so that a later `up` or `down` needs no flags; `run/*.pid` the
-//! children, so that a later `up` ends what a killed one left.
+//! `up.json` holds the settings, so that a later `up` or `down` needs no flags; `run/*.pid` hold the
+//! children, so that a later `up` ends the processes that a killed one left.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -22,10 +22,10 @@ use schema::records::default_service_cidr;
 use crate::args::{EtcdLogin, UpArgs};
 use crate::config::{RepoArgs, flag_of};
 
-/// What `--etcd` is called when `up` runs one of its own.
+/// Value of `--etcd` for a private etcd.
 const PRIVATE_ETCD: &str = "private";
 pub(crate) const RECORD_FILE: &str = "up.json";
-/// Everything else that is ever made in the state directory.
+/// Every directory that is ever created in the state directory.
 pub(crate) const KNOWN_DIRS: [&str; 5] = ["etcd", "reconciler", "agent", "logs", "run"];
 const LOCK_FILE: &str = "run/up.lock";
 
@@ -51,15 +51,16 @@ pub(crate) struct UpRecord {
     pub(crate) cluster_cidr: Ipv4Net,
     #[serde(default)]
     pub(crate) agent_args: Vec<String>,
-    /// Absent in the record of a version that had no services.
+    /// Missing in the records of versions without services.
     #[serde(default = "default_service_cidr")]
     pub(crate) service_cidr: Ipv4Net,
 }
 
 impl UpRecord {
-    /// Flags win over what an earlier `up` recorded, that wins over the defaults.
+    /// Merges the settings: flags override the record of an earlier `up`, which overrides the defaults.
     pub(super) fn merge(args: &UpArgs, earlier: Option<&UpRecord>) -> Result<Self> {
-        // Absolute before they are compared: the recorded one is, and the same path is the same repository.
+        // Made absolute before the comparison, because the recorded path is absolute and the same path is the same
+        // repository.
         let repo = args.repo.clone().absolute()?;
         let before = earlier.cloned().map_or_else(Self::defaults, Ok)?;
         let repo = repo.over(&before.repo);
@@ -80,7 +81,7 @@ impl UpRecord {
                 None => before.etcd,
             },
             etcd_login: match &args.etcd_login {
-                // A login is for the etcd that it was given with.
+                // A login belongs to the etcd that it was given with.
                 EtcdLogin { etcd_user: None, .. } if args.etcd.is_some() => EtcdLogin::default(),
                 EtcdLogin { etcd_user: None, .. } => before.etcd_login,
                 given => given.absolute()?,
@@ -128,7 +129,7 @@ impl UpRecord {
         })
     }
 
-    /// What `up` says of flags that an earlier one was given for another repository.
+    /// Warning about flags of an earlier `up` that belong to another repository.
     pub(super) fn left_behind(args: &UpArgs, earlier: Option<&UpRecord>) -> Result<Option<String>> {
         let Some(earlier) = earlier else { return Ok(None) };
         let flags = args.repo.clone().absolute()?.not_carried_over(&earlier.repo);
@@ -139,7 +140,7 @@ impl UpRecord {
         Ok((!flags.is_empty()).then_some(line))
     }
 
-    /// Flags that say something else here than in `other`.
+    /// Flags whose values differ from those in `other`.
     pub(super) fn differences(&self, other: &UpRecord) -> Vec<String> {
         let fields = |record: &UpRecord| match serde_json::to_value(record) {
             Ok(serde_json::Value::Object(fields)) => fields,
@@ -174,7 +175,7 @@ impl EtcdLogin {
     }
 }
 
-/// The same port on loopback when the server listens on every address.
+/// Replaces an unspecified address with loopback, because the server listens on every address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], address.port())) } else { address }
 }
@@ -185,7 +186,7 @@ fn host_name() -> Result<String> {
     Ok(name.split('.').next().unwrap_or(&name).to_owned())
 }
 
-/// The directory with everything that `up` keeps.
+/// State directory of `up`.
 #[derive(Debug, Clone)]
 pub(crate) struct StateDir {
     root: PathBuf,
@@ -223,7 +224,7 @@ impl StateDir {
         self.root.join("run").join(name)
     }
 
-    /// The settings of an earlier `up`.
+    /// Loads the settings of an earlier `up`.
     pub(crate) fn load(&self) -> Result<Option<UpRecord>> {
         let record = self.record();
         record.read().map_err(|error| {
@@ -244,7 +245,7 @@ impl StateDir {
         DiskRecord::new(self.root.join(RECORD_FILE)).fsync(Fsync::None)
     }
 
-    /// Keeps a second `up` off this directory; the kernel lets go when this process ends.
+    /// Locks this directory against a second `up`; the kernel releases the lock when this process ends.
     pub(super) fn lock(&self) -> Result<FileLock> {
         let path = self.root.join(LOCK_FILE);
         let locking = lock_file(&path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -261,13 +262,13 @@ impl StateDir {
         Ok(lock)
     }
 
-    /// The process that holds the lock, if one does.
+    /// Id of the process that holds the lock, if any.
     pub(crate) fn running(&self) -> Option<i32> {
         let path = self.root.join(LOCK_FILE);
         is_file_locked(&path).then(|| fs::read_to_string(&path).ok()?.trim().parse().ok()).flatten()
     }
 
-    /// Ends children that an `up` left when it was killed.
+    /// Ends the children that a killed `up` left.
     pub(crate) async fn end_leftovers(&self) -> Result<()> {
         let Ok(entries) = fs::read_dir(self.root.join("run")) else { return Ok(()) };
         let mut pid_files: Vec<PathBuf> = entries
@@ -287,7 +288,7 @@ impl StateDir {
         Ok(())
     }
 
-    /// The process runs with this state directory on its command line: the number was not reused.
+    /// True if the process has this state directory on its command line, so that its id was not reused.
     fn is_our_child(&self, pid: i32) -> bool {
         let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         command_line

@@ -1,4 +1,4 @@
-//! Children of `up`: started, watched, started again when they die, ended in reverse order.
+//! Children of `up`: starts, watches and restarts them, and ends them in reverse order.
 
 use std::fs::{self, File};
 use std::future::Future;
@@ -18,9 +18,9 @@ use super::process::END_WITHIN;
 use super::record::StateDir;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Wait before a dead child is started again: doubles from the first to the second.
+/// Backoff before a dead child is restarted: doubles from the first to the second value.
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// A child that ran this long has recovered: the next restart waits the shortest time again.
+/// Uptime after which a child has recovered, which resets its backoff.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 const LOG_MAX_BYTES: u64 = 16 << 20;
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ pub(super) struct ChildCommand {
     pub(super) env: Vec<(String, String)>,
 }
 
-/// A child that runs, or will again.
+/// A child that runs or waits for its restart.
 pub(super) struct Child {
     command: ChildCommand,
     process: tokio::process::Child,
@@ -44,7 +44,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// In a process group of its own: Ctrl-C reaches only `up`, which ends its children in order.
+    /// Starts a child in its own process group, so that Ctrl-C reaches only `up`, which ends its children in order.
     pub(super) fn spawn(command: ChildCommand, state: &StateDir) -> Result<Self> {
         let log = state.log(command.name);
         let pid_file = state.run_file(&format!("{}.pid", command.name));
@@ -52,7 +52,7 @@ impl Child {
         Ok(Self { command, process, log, pid_file, started: Instant::now(), wait: RESTART_AFTER.0 })
     }
 
-    /// Waits until `ready` is; an end of the child before that is an error that carries its last words.
+    /// Waits for `ready`; if the child ends first, returns an error with its last log line.
     pub(super) async fn until_ready(&mut self, ready: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
             // Cancel-safe: `wait` may be called again.
@@ -71,7 +71,7 @@ impl Child {
         }
     }
 
-    /// Waits for the end of the child, then starts it again after the backoff.
+    /// Waits for the end of the child, then restarts it after the backoff.
     async fn keep_alive(&mut self) {
         let status = self.process.wait().await;
         self.wait = if self.started.elapsed() >= RECOVERED_AFTER {
@@ -90,7 +90,7 @@ impl Child {
     }
 }
 
-/// Copies a log that is too large and truncates it; the child appends. Lines written in between are lost.
+/// Copies an oversized log and truncates it; the child appends. Lines written in between are lost.
 fn rotate(log: &PathBuf) {
     if fs::metadata(log).is_ok_and(|meta| meta.len() > LOG_MAX_BYTES)
         && let Err(error) = fs::copy(log, log.with_extension("log.1"))
@@ -111,7 +111,7 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
         .stdout(out)
         .stderr(err)
         .process_group(0)
-        // A child that is not kept track of would run beside the next one.
+        // An untracked child would run alongside the next one.
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("cannot start {}", command.program.display()))?;
@@ -120,7 +120,7 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
     Ok(process)
 }
 
-/// The last line of a log in which one of our programs says why it ended, without its name.
+/// Last log line in which a program of Minik8s reports why it ended, without the program's name.
 fn last_words(log: &PathBuf) -> Option<String> {
     const TAIL_BYTES: u64 = 16 << 10;
     let file = File::open(log).ok()?;
@@ -136,19 +136,19 @@ fn last_words(log: &PathBuf) -> Option<String> {
     Some(line.to_owned())
 }
 
-/// All children, in the order in which they were started.
+/// Children in the order in which they were started.
 #[derive(Default)]
 pub(super) struct Children(Vec<Child>);
 
 impl Children {
-    /// Takes a child in; it is ended with the others from now on.
+    /// Adds a child, which [`Children::end_all`] ends with the others.
     pub(super) fn add(&mut self, child: Child) -> &mut Child {
         self.0.push(child);
         let last = self.0.len() - 1;
         &mut self.0[last]
     }
 
-    /// Starts dead children again, for ever.
+    /// Restarts dead children, forever.
     pub(super) async fn keep_alive(&mut self) {
         if self.0.is_empty() {
             std::future::pending::<()>().await;
@@ -160,7 +160,7 @@ impl Children {
                 logs.iter().for_each(rotate);
             }
         };
-        // Each child is watched on its own, so one in backoff does not hold up another.
+        // Children are watched independently, so that one in backoff does not delay another.
         let watches = self.0.iter_mut().map(|child| {
             Box::pin(async move {
                 loop {
@@ -171,7 +171,7 @@ impl Children {
         tokio::join!(join_all(watches), rotation);
     }
 
-    /// Ends all, the last one first, and removes their pid files.
+    /// Ends the children in reverse order and removes their pid files.
     pub(super) async fn end_all(&mut self) {
         for child in self.0.iter_mut().rev() {
             if let Some(pid) = child.process.id().and_then(|pid| i32::try_from(pid).ok()) {
@@ -189,7 +189,7 @@ impl Children {
 mod tests {
     use super::*;
 
-    /// Some process has `word` on its command line.
+    /// True if a process has `word` on its command line.
     fn is_running(word: &str) -> bool {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());

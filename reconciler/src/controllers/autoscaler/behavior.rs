@@ -1,6 +1,6 @@
-//! How fast the number of pods may change: windows, policies and bounds, as Kubernetes' `horizontal.go` has them.
+//! Limits on how fast the number of pods may change: windows, policies and bounds, as in Kubernetes' `horizontal.go`.
 //!
-//! What is exactly as old as a window or a period is out of it.
+//! An entry exactly as old as a window or a period falls outside it.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::horizontal_pod_autoscaler::{
@@ -10,13 +10,14 @@ use schema::records::{Recommendation, ScaleChange};
 
 use super::model::{AutoscalerMemory, Limit, Tuning};
 
-/// Without `behavior`, a look at most doubles the number of pods, or makes it this many.
+/// Without `behavior`, one evaluation raises the number of pods to at most twice the current number or this many,
+/// whichever is more.
 const STEP_WITHOUT_BEHAVIOR: u32 = 4;
 
-/// Most pods that any manifest may ask for.
+/// Largest number of pods that a manifest may ask for.
 const REPLICAS_MAX: u32 = 10_000;
 
-/// A recommendation, and what it may become.
+/// Inputs to stabilizing and limiting a recommendation.
 pub(super) struct Rate<'a> {
     pub(super) spec: &'a HorizontalPodAutoscalerSpec,
     pub(super) current: u32,
@@ -25,14 +26,15 @@ pub(super) struct Rate<'a> {
     pub(super) tuning: &'a Tuning,
 }
 
-/// Windows in seconds after which a recommendation no longer counts: for adding and for removing pods.
+/// Stabilization windows for adding and for removing pods: recommendations as old as these no longer count.
 struct Windows {
     up: SignedDuration,
     down: SignedDuration,
 }
 
 impl Rate<'_> {
-    /// The most cautious of the recommendations within the windows, and whether that is another.
+    /// Returns the most cautious recommendation within the windows, and the limit that applied if it differs from
+    /// `recommendation`.
     pub(super) fn stabilized(&self, recommendation: u32) -> (u32, Option<Limit>) {
         let windows = self.windows();
         let within = |window: SignedDuration| {
@@ -45,7 +47,7 @@ impl Rate<'_> {
             None => most,
             Some(_) => {
                 let least = within(windows.up).fold(recommendation, u32::min);
-                // Not `clamp`: the two may cross, and then removing goes first.
+                // Not `clamp`: `least` may exceed `most`, and then the window for removing pods wins.
                 self.current.max(least).min(most)
             }
         };
@@ -56,7 +58,7 @@ impl Rate<'_> {
         (stable, (stable != recommendation).then_some(limit))
     }
 
-    /// The number that policies and bounds allow, and what of them keeps it from `wanted`.
+    /// Returns the number that policies and bounds allow, and which of them keeps it from `wanted`.
     pub(super) fn limited(&self, wanted: u32) -> (u32, Limit) {
         let (min, max) = (self.spec.min_replicas, self.spec.max_replicas);
         let Some(behavior) = &self.spec.behavior else {
@@ -85,9 +87,9 @@ impl Rate<'_> {
         (wanted, Limit::DesiredWithinRange)
     }
 
-    /// How far policies let the number go in one direction.
+    /// Returns the number that the policies of one direction allow.
     fn step_limit(&self, rules: Option<&ScalingRules>, direction: Direction) -> u32 {
-        // Absent only of a spec without its defaults.
+        // Absent only if the defaults were not filled in.
         let Some(rules) = rules else { return self.current };
         let limits = rules.policies.iter().map(|policy| {
             let period = SignedDuration::from_secs(policy.period_seconds.into());
@@ -101,9 +103,9 @@ impl Rate<'_> {
             match (policy.kind, direction) {
                 (PolicyType::Pods, Direction::Up) => start + value,
                 (PolicyType::Pods, Direction::Down) => start - value,
-                // Up, or a small number could never grow.
+                // Rounds up, or a small number could never grow.
                 (PolicyType::Percent, Direction::Up) => (start * (100 + value) + 99).div_euclid(100),
-                // Towards zero.
+                // Rounds towards zero.
                 (PolicyType::Percent, Direction::Down) => start * (100 - value) / 100,
             }
         });
@@ -116,14 +118,15 @@ impl Rate<'_> {
         u32::try_from(limit).unwrap_or(self.current)
     }
 
-    /// What is to be remembered of a recommendation and of the step that it led to.
+    /// Returns the memory after this decision: adds the recommendation and the step that it led to, and drops
+    /// outdated entries.
     pub(super) fn remembered(&self, recommendation: Option<u32>, desired: u32) -> AutoscalerMemory {
         let AutoscalerMemory { mut recommendations, mut scale_ups, mut scale_downs, conditions } =
             self.memory.clone();
         let now = self.now;
         let past = recommendations.get_or_insert_default();
         if let Some(replicas) = recommendation {
-            // The last of equal ones says all that the others did.
+            // The latest of several equal recommendations replaces the earlier ones.
             past.pop_if(|last| last.replicas == replicas);
             past.push(Recommendation { at: now, replicas });
         }
@@ -147,7 +150,7 @@ impl Rate<'_> {
                 changes.retain(|change| is_within(change.at, longest, now));
             }
         } else {
-            // Nothing counts them.
+            // Without `behavior`, nothing reads them.
             scale_ups.clear();
             scale_downs.clear();
         }

@@ -1,5 +1,5 @@
-//! One look of an autoscaler: from what its pods use to how many there should be. The order is that of Kubernetes'
-//! `horizontal.go`: bounds, metrics, windows, policies.
+//! Evaluates an autoscaler: derives the wanted number of pods from what the pods use. The order is that of
+//! Kubernetes' `horizontal.go`: bounds, metrics, windows, policies.
 
 use jiff::Timestamp;
 use schema::condition::{Condition, ConditionStatus, set_condition};
@@ -14,10 +14,10 @@ const ABLE_TO_SCALE: &str = "AbleToScale";
 const SCALING_ACTIVE: &str = "ScalingActive";
 const SCALING_LIMITED: &str = "ScalingLimited";
 
-/// The reason of a metric that is not known.
+/// Condition reason for an unknown metric.
 pub const FAILED_GET_METRIC: &str = "FailedGetResourceMetric";
 
-/// Decides. Total and deterministic.
+/// Decides on the number of pods. Total and deterministic.
 pub fn decide(input: &Input<'_>) -> Decision {
     let memory = with_first_sight(input);
     let input = &Input { memory: &memory, ..*input };
@@ -49,7 +49,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
         None => look.able("ReadyForNewScale", "no window holds the recommendation up"),
     }
     look.set(SCALING_LIMITED, limit != Limit::DesiredWithinRange, &limit.to_string(), limit.sentence());
-    // What holds last is what a person looks for first.
+    // Report the limit that was applied last: a person looks for it first.
     let limit = if limit == Limit::DesiredWithinRange { held.unwrap_or(limit) } else { limit };
     let reason = match desired {
         _ if desired > current => format!("{asked_by} above target"),
@@ -60,7 +60,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
     look.decided(desired, Some(recommendation), limit, reason)
 }
 
-/// The first sight of a target counts as a recommendation of its present size.
+/// Returns the memory; before the first evaluation of a target, its present size counts as a recommendation.
 fn with_first_sight(input: &Input<'_>) -> AutoscalerMemory {
     let mut memory = input.memory.clone();
     let first = || vec![Recommendation { at: input.now, replicas: input.current }];
@@ -68,7 +68,7 @@ fn with_first_sight(input: &Input<'_>) -> AutoscalerMemory {
     memory
 }
 
-/// What an autoscaler says that can't look at its target at all: which condition is false, and why.
+/// Returns the memory of an autoscaler that can't evaluate its target, with the failed condition and its reason.
 pub(super) fn undecided(
     memory: &AutoscalerMemory,
     now: Timestamp,
@@ -88,16 +88,16 @@ pub(super) fn undecided(
     memory
 }
 
-/// Why an autoscaler does not look at its target: Kubernetes' words.
+/// Reasons for not evaluating a target, in Kubernetes' words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Undecided {
-    /// There is no such target.
+    /// The target is missing, unreadable or can't be scaled.
     FailedGetScale,
-    /// Another autoscaler scales it too.
+    /// Another autoscaler scales the target too.
     AmbiguousSelector,
 }
 
-/// The conditions that keep an autoscaler from scaling, and why.
+/// Returns the conditions that keep an autoscaler from scaling.
 pub(super) fn failures(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
     conditions.iter().filter(|condition| {
         condition.status == ConditionStatus::False
@@ -106,7 +106,7 @@ pub(super) fn failures(conditions: &[Condition]) -> impl Iterator<Item = &Condit
     })
 }
 
-/// The metrics say how many pods there should be.
+/// True if the metrics yield a number of pods.
 pub(super) fn is_active(conditions: &[Condition]) -> bool {
     let mut active = conditions.iter().filter(|condition| condition.kind == SCALING_ACTIVE);
     active.any(|condition| condition.status == ConditionStatus::True)
@@ -129,7 +129,7 @@ fn condition(
     );
 }
 
-/// A decision on its way.
+/// State of a decision in progress.
 struct Look<'a> {
     input: &'a Input<'a>,
     conditions: Vec<Condition>,
@@ -150,7 +150,7 @@ impl<'a> Look<'a> {
         Rate { spec, current, memory, now, tuning }
     }
 
-    /// The most that a metric asks for, and which one does.
+    /// Returns the largest number that a metric asks for, and a name for that metric.
     fn recommended(&mut self) -> Result<(u32, String), String> {
         let Input { spec, current, basis, now, tuning, .. } = *self.input;
         let pods = match basis {
@@ -167,7 +167,7 @@ impl<'a> Look<'a> {
         });
         self.metrics = results.collect();
         let found = self.metrics.iter().filter_map(|result| Some((result, result.outcome.as_ref().ok()?)));
-        // The first of those that ask for the most.
+        // `rev`: `max_by_key` returns the last of equal elements, and the first metric of the spec is wanted.
         let most = found.rev().max_by_key(|(_, proposal)| proposal.desired);
         let failed =
             || self.metrics.iter().find_map(|result| Some((result.name, result.outcome.as_ref().err()?)));
@@ -178,7 +178,7 @@ impl<'a> Look<'a> {
                 self.set_active(&found.1);
                 Ok(found)
             }
-            // What is known is enough to grow by, but not to shrink by.
+            // With some metrics unknown, the others suffice to scale up but not to scale down.
             (Some((result, proposal)), Some(_)) if proposal.desired >= current => {
                 let found = (proposal.desired, named(result));
                 self.set_active(&found.1);

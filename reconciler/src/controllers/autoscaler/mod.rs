@@ -1,7 +1,7 @@
-//! Autoscalers: how many pods a workload should have, by what its pods use.
+//! The autoscaler controller: sets the number of pods of a workload from the resources that its pods use.
 //!
-//! Reads objects, pods, bindings, pod status, usage, `scale/` and `autoscalers/`; writes the last two. `decide.rs` knows
-//! no snapshot, so that `minik8s simulate hpa` decides with the same code on a recorded load.
+//! Reads objects, pods, bindings, pod status, usage, `scale/` and `autoscalers/`; writes the last two. `decide.rs`
+//! does not depend on the snapshot, so that `minik8s simulate hpa` runs the same code on a recorded load.
 
 use jiff::Timestamp;
 
@@ -23,7 +23,6 @@ pub use model::{
 pub use plan::{LOOK_SECONDS, plan};
 pub use replicas::word;
 
-/// The controller of autoscalers.
 pub struct Autoscaler;
 
 impl Controller for Autoscaler {

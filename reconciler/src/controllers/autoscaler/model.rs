@@ -1,4 +1,4 @@
-//! What a decision is made of, and what it is. Plain values: a snapshot becomes them, and so does a recorded load.
+//! Inputs and outputs of an autoscaler's decision: plain values, built from a snapshot or from a recorded load.
 
 use std::fmt;
 
@@ -8,16 +8,17 @@ use schema::kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscalerSpec, Reso
 use schema::kinds::pod::PodPhase;
 use schema::records::{Recommendation, ScaleChange};
 
-/// What the whole cluster has in common: the arguments of Kubernetes' controller, with its defaults.
+/// Cluster-wide parameters: the arguments of Kubernetes' controller, with its defaults.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// A ratio of use to target this near to 1 changes nothing; its edges are inside.
+    /// Largest distance from 1, inclusive, at which a ratio of use to target changes nothing.
     pub tolerance: f64,
-    /// As long after its start, a pod's CPU counts only once a sample of it is all of a time in which it was ready.
+    /// Time after a pod's start during which its CPU counts only if the pod is ready and was ready for the sample's
+    /// whole window.
     pub cpu_initialization_period: SignedDuration,
-    /// A pod whose readiness last changed this soon after its start was never ready.
+    /// A pod that is not ready and whose readiness last changed this soon after its start was never ready.
     pub initial_readiness_delay: SignedDuration,
-    /// How long a higher recommendation holds a lower one up, without `behavior`.
+    /// Time for which a higher recommendation overrides a lower one, without `behavior`.
     pub downscale_stabilization: SignedDuration,
 }
 
@@ -32,7 +33,7 @@ impl Default for Tuning {
     }
 }
 
-/// One value for each resource: thousandths of a core, bytes.
+/// A value for each resource: CPU in thousandths of a core, memory in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PerResource<T> {
     pub cpu: T,
@@ -40,7 +41,7 @@ pub struct PerResource<T> {
 }
 
 impl<T: Copy> PerResource<T> {
-    /// That of one resource.
+    /// Returns the value of one resource.
     pub fn of(&self, resource: ResourceName) -> T {
         match resource {
             ResourceName::Cpu => self.cpu,
@@ -54,20 +55,20 @@ impl<T: Copy> PerResource<T> {
 pub struct Pod {
     pub name: String,
     pub phase: PodPhase,
-    /// Condition `Ready`; none while there is no such condition.
+    /// Status of the `Ready` condition; `None` if the pod has no such condition.
     pub ready: Option<bool>,
     pub started: Option<Timestamp>,
-    /// When `Ready` last changed.
+    /// Time of the last change of `Ready`.
     pub ready_since: Option<Timestamp>,
-    /// It is being taken away.
+    /// Set while the pod is being deleted.
     pub is_deleted: bool,
-    /// What all its containers request together; none when one of them requests nothing.
+    /// Sum of the requests of all containers; `None` if one of them requests nothing.
     pub requests: PerResource<Option<u64>>,
-    /// What it uses; none while nothing was measured.
+    /// Measured usage; `None` if there is no current sample.
     pub usage: Option<Sample>,
 }
 
-/// What a pod uses.
+/// Usage of a pod over the window that ends at `at`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     pub used: PerResource<Option<u64>>,
@@ -75,84 +76,85 @@ pub struct Sample {
     pub window: SignedDuration,
 }
 
-/// What asks for a number of pods.
+/// Basis of a recommendation.
 #[derive(Debug, Clone, Copy)]
 pub enum Basis<'a> {
-    /// What the pods use, by the metrics of the spec.
+    /// Usage of the pods, evaluated by the metrics of the spec.
     Pods(&'a [Pod]),
-    /// This number: windows and policies alone are of interest.
+    /// A given recommendation: only bounds, windows and policies apply.
     Given(u32),
 }
 
-/// What the last decisions left behind.
+/// State carried over from earlier decisions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AutoscalerMemory {
-    /// What metrics asked for, the oldest first; none before the first look.
+    /// Recommendations of the metrics, oldest first; `None` before the first evaluation.
     pub recommendations: Option<Vec<Recommendation>>,
-    /// Pods that were added, the oldest first.
+    /// Additions of pods, oldest first.
     pub scale_ups: Vec<ScaleChange>,
-    /// Pods that were removed, the oldest first.
+    /// Removals of pods, oldest first.
     pub scale_downs: Vec<ScaleChange>,
-    /// `AbleToScale`, `ScalingActive`, `ScalingLimited`. A decision that does not come to one leaves it as it was.
+    /// `AbleToScale`, `ScalingActive`, `ScalingLimited`. A decision that does not reach a condition leaves it
+    /// unchanged.
     pub conditions: Vec<Condition>,
 }
 
-/// All that a decision is made of.
+/// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// What the autoscaler should do, defaults filled in.
+    /// The autoscaler's spec, with defaults filled in.
     pub spec: &'a HorizontalPodAutoscalerSpec,
-    /// Pods that the target should have by now.
+    /// Number of pods that the target should have so far.
     pub current: u32,
-    /// What asks for another number.
+    /// Basis of the recommendation.
     pub basis: Basis<'a>,
-    /// What was before.
+    /// State from earlier decisions.
     pub memory: &'a AutoscalerMemory,
     pub now: Timestamp,
-    /// What the whole cluster has in common.
+    /// Cluster-wide parameters.
     pub tuning: &'a Tuning,
 }
 
-/// What was decided.
+/// Outcome of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// Pods that the target should have.
+    /// Number of pods that the target should have.
     pub desired: u32,
-    /// What the metrics ask for, before windows and policies; none where they were not asked, or could not say.
+    /// Number that the metrics ask for, before windows and policies; `None` if they were not evaluated or gave no
+    /// result.
     pub recommendation: Option<u32>,
-    /// What keeps `desired` from the recommendation.
+    /// Limit that keeps `desired` from the recommendation.
     pub limit: Limit,
-    /// Each metric of the spec.
+    /// Result of each metric of the spec.
     pub metrics: Vec<MetricResult>,
-    /// What to go on with.
+    /// State for the next decision.
     pub memory: AutoscalerMemory,
-    /// Why the number changes, or does not.
+    /// Explains why the number changes or stays.
     pub reason: String,
 }
 
-/// What one metric says.
+/// Result of one metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricResult {
     pub name: ResourceName,
-    /// What it asks for.
+    /// Proposal of the metric, or the reason for having none.
     pub outcome: Result<Proposal, String>,
 }
 
-/// What one metric asks for.
+/// Number of pods that one metric asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal {
-    /// Pods.
     pub desired: u32,
-    /// Whole per cent of the requests, for a target of that type.
+    /// Whole percent of the requests; `None` unless the target is of that type.
     pub utilization: Option<u32>,
-    /// What the pods that count use on average: thousandths of a core, or bytes.
+    /// Average usage of the pods that count: thousandths of a core, or bytes.
     pub average: u64,
 }
 
-/// What keeps the number of pods from what the metrics ask for: the reasons of Kubernetes' conditions.
+/// Limits that keep the number of pods from what the metrics ask for: the reasons of Kubernetes' conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// Nothing.
+    /// No limit applies.
     DesiredWithinRange,
     /// `maxReplicas`.
     TooManyReplicas,
@@ -169,7 +171,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// A sentence for a person.
+    /// Returns an explanation for users.
     pub fn sentence(self) -> &'static str {
         match self {
             Self::DesiredWithinRange => "the wanted number is within the range",

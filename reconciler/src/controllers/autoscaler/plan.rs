@@ -1,7 +1,7 @@
-//! Decides on the number of pods of each workload that an autoscaler names.
+//! Plans the number of pods of each workload that an autoscaler targets.
 //!
-//! An autoscaler looks at its target every [`LOOK_SECONDS`], at most so often: each look may go a step further. What it
-//! remembers is in `autoscalers/`, written only when a look finds something new.
+//! Evaluates a target every [`LOOK_SECONDS`] and no more often, because each evaluation may go a step further. The
+//! state between evaluations is in `autoscalers/`, written only when an evaluation finds something new.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,10 +25,10 @@ use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
-/// Seconds between two looks at a target, as in Kubernetes.
+/// Seconds between two evaluations of a target, as in Kubernetes.
 pub const LOOK_SECONDS: i64 = 15;
 
-/// What should be written below `scale/` and `autoscalers/`.
+/// Returns the writes below `scale/` and `autoscalers/`.
 pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let autoscalers: Vec<Scaler<'_>> =
         snapshot.objects.values().filter_map(|o| Scaler::of(&o.value)).collect();
@@ -48,13 +48,13 @@ pub fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writ
     out
 }
 
-/// Takes away what belongs to autoscalers that are gone: Git's number counts again.
+/// Deletes the records of autoscalers that are gone, so that the number in Git applies again.
 fn remove(snapshot: &Snapshot, wanted: &BTreeSet<&ObjectRef>, out: &mut Writes) {
     let unreadable = |key: &String| {
         key.starts_with(prefix::OBJECTS)
             && matches!(key.parse(), Ok(Key::Object(object)) if object.kind == Kind::HorizontalPodAutoscaler)
     };
-    // One that can't be read is not gone, and what it scales is not known.
+    // An unreadable autoscaler is not gone, and its target is unknown.
     if snapshot.malformed.keys().any(unreadable) {
         return;
     }
@@ -76,7 +76,7 @@ fn reference(id: &NamespacedName) -> ObjectRef {
     ObjectRef { kind: Kind::HorizontalPodAutoscaler, namespace, name }
 }
 
-/// An autoscaler of Git.
+/// An autoscaler object from Git.
 struct Scaler<'a> {
     object: &'a Object,
     spec: &'a HorizontalPodAutoscalerSpec,
@@ -98,7 +98,7 @@ impl<'a> Scaler<'a> {
     }
 }
 
-/// One autoscaler in one plan.
+/// Evaluation of one autoscaler in one plan.
 struct Step<'a> {
     snapshot: &'a Snapshot,
     last_known: &'a LastKnown,
@@ -157,17 +157,17 @@ impl Step<'_> {
         }
     }
 
-    /// It was decided on a moment ago, for the same object.
+    /// True if the record is from a moment ago and for the same object.
     fn is_recent(&self, record: &AutoscalerRecord) -> bool {
         let age = self.now.duration_since(record.decided_at);
         record.observed_generation == self.scaler.object.generation
             && record.target == self.scaler.target
-            // A time to come is of a leader whose clock was wrong.
+            // A time in the future comes from a leader whose clock was wrong.
             && !age.is_negative()
             && age < look()
     }
 
-    /// Nodes that registered since run more pods than that: etcd was lost.
+    /// True if nodes that are not settled run more pods than `record` asks for: etcd was lost.
     fn found_more(&self, record: &AutoscalerRecord) -> bool {
         if self.snapshot.nodes.keys().all(|node| self.snapshot.settled.contains_key(node)) {
             return false;
@@ -177,7 +177,7 @@ impl Step<'_> {
         current.is_ok_and(|current| current > record.status.desired_replicas)
     }
 
-    /// The next record, and what becomes of the target; none: it stays as it is.
+    /// Evaluates the target. Returns the next record, and the new scale; `None` leaves the scale unchanged.
     fn look(&self, record: Option<&AutoscalerRecord>) -> (AutoscalerRecord, Option<Scale>) {
         let same_target = record.filter(|record| record.target == self.scaler.target);
         let memory = same_target.map(|record| remembered(record, self.now)).unwrap_or_default();
@@ -256,7 +256,7 @@ impl Step<'_> {
         }
     }
 
-    /// What keeps it from scaling, as long as that is so.
+    /// Notes the conditions that keep the autoscaler from scaling, for as long as they last.
     fn note(&self, status: &HorizontalPodAutoscalerStatus, out: &mut Writes) {
         let key = Key::Autoscaler(self.scaler.id());
         for condition in failures(&status.conditions) {
@@ -266,11 +266,11 @@ impl Step<'_> {
     }
 }
 
-/// What becomes of a target.
+/// Scale of a target after an evaluation.
 enum Scale {
-    /// This number.
+    /// Set to this number.
     To(ScaleRecord),
-    /// Git's.
+    /// Left to the number in Git.
     AsGitSays,
 }
 
@@ -291,16 +291,16 @@ fn after_look(at: Timestamp) -> Timestamp {
     at.checked_add(look()).unwrap_or(Timestamp::MAX)
 }
 
-/// What a record says by now. Its last recommendation held until the look before this one, or there would be
-/// another record.
+/// Restores the state from a record. The last recommendation held until the previous evaluation, or there would be
+/// a newer record.
 fn remembered(record: &AutoscalerRecord, now: Timestamp) -> AutoscalerMemory {
     let mut recommendations = record.recommendations.clone();
-    // Else the look before this one asked for nothing.
+    // If scaling is not active, the previous evaluation made no recommendation.
     if let Some(last) = recommendations.last_mut().filter(|_| is_active(&record.status.conditions)) {
         last.at = last.at.max(now.checked_sub(look()).unwrap_or(last.at));
     }
     AutoscalerMemory {
-        // None: it has not seen its target yet.
+        // `None` if the target was never evaluated.
         recommendations: (!recommendations.is_empty()).then_some(recommendations),
         scale_ups: record.scale_ups.clone(),
         scale_downs: record.scale_downs.clone(),
@@ -308,7 +308,7 @@ fn remembered(record: &AutoscalerRecord, now: Timestamp) -> AutoscalerMemory {
     }
 }
 
-/// There is more in it than that the last recommendation still holds.
+/// True if `next` says more than that the last recommendation still holds.
 fn is_news(before: &AutoscalerRecord, next: &AutoscalerRecord) -> bool {
     let mut as_before = AutoscalerRecord { decided_at: before.decided_at, ..next.clone() };
     if let (Some(last), Some(Recommendation { at, replicas })) =
@@ -324,7 +324,7 @@ fn metric_status(result: &MetricResult) -> Option<MetricStatus> {
     let proposal = result.outcome.as_ref().ok()?;
     let average_value = match result.name {
         ResourceName::Cpu => Cpu { millis: proposal.average }.to_string(),
-        // In few digits: a record is not written for each byte.
+        // Few digits, so that a change of a few bytes does not rewrite the record.
         ResourceName::Memory => Bytes { bytes: proposal.average }.readable(),
     };
     Some(MetricStatus { name: result.name, average_utilization: proposal.utilization, average_value })

@@ -1,5 +1,5 @@
-//! How many pods one metric asks for: the arithmetic of Kubernetes' `replica_calculator.go`, in its numbers, so that
-//! both round alike.
+//! Number of pods that one metric asks for. The arithmetic and its number types are those of Kubernetes'
+//! `replica_calculator.go`, so that both round alike.
 
 use jiff::Timestamp;
 use schema::kinds::horizontal_pod_autoscaler::{MetricTarget, ResourceMetric, ResourceName};
@@ -7,13 +7,13 @@ use schema::kinds::pod::PodPhase;
 
 use super::model::{Pod, Proposal, Sample, Tuning};
 
-/// What a ratio may be beside the edge of the tolerance by rounding alone.
+/// Rounding error allowed at the edge of the tolerance.
 const ROUNDING: f64 = 1e-9;
 
-/// What the metric asks for of a target of `current` pods.
+/// Returns the proposal of the metric for a target of `current` pods.
 ///
 /// # Errors
-/// Why it can't say, in a sentence.
+/// A sentence that says why the metric makes no proposal.
 pub(super) fn proposal(
     metric: &ResourceMetric,
     pods: &[Pod],
@@ -46,7 +46,7 @@ pub(super) fn proposal(
     }
     let as_measured = |pod: &Pod, _| pod.usage.and_then(|usage| usage.used.of(resource)).unwrap_or_default();
     let counted = entries(&groups.counted, &as_measured)?;
-    // What is missing in one pod is missing in all that would be made of its template.
+    // A request that one pod lacks is missing in every pod of the same template.
     let full = entries(&groups.missing, &|_, request| target.most_of(request))?;
     let idle = |pods: &[&Pod]| entries(pods, &|_, _| 0);
     let (missing_idle, unready_idle) = (idle(&groups.missing)?, idle(&groups.unready)?);
@@ -60,7 +60,7 @@ pub(super) fn proposal(
             false => pods_for(first.ratio, counted.len()),
         }));
     }
-    // The cautious way: who is not known uses all when shrinking and nothing when growing.
+    // Be cautious: pods without a sample count as fully used when scaling down and as idle when scaling up.
     let mut all = counted;
     if first.ratio < 1.0 {
         all.extend(full);
@@ -78,7 +78,7 @@ pub(super) fn proposal(
     Ok(proposal(if stays { current } else { wanted }))
 }
 
-/// `cpu` or `memory`.
+/// Returns `cpu` or `memory`.
 pub fn word(resource: ResourceName) -> &'static str {
     match resource {
         ResourceName::Cpu => "cpu",
@@ -91,26 +91,26 @@ fn is_within(ratio: f64, tuning: &Tuning) -> bool {
 }
 
 fn pods_for(ratio: f64, pods: usize) -> u32 {
-    // `as` saturates; limits come later.
+    // `as` saturates; limits are applied later.
     (ratio * pods as f64).ceil() as u32
 }
 
-/// What a metric should be.
+/// Target value of a metric.
 #[derive(Clone, Copy)]
 enum Target {
-    /// Per cent of the requests.
+    /// Percent of the requests.
     Utilization(u32),
     /// Thousandths of a core, or bytes, per pod.
     AverageValue(u64),
 }
 
-/// A pod in the sum.
+/// Usage and request of one pod.
 struct Entry {
     used: u64,
     request: u64,
 }
 
-/// What pods use beside what they should.
+/// Usage of pods relative to the target.
 struct Measure {
     ratio: f64,
     utilization: Option<u32>,
@@ -128,7 +128,7 @@ impl Target {
         }
     }
 
-    /// The most that a pod without a sample may be using.
+    /// Returns the highest usage to assume for a pod without a sample.
     fn most_of(self, request: u64) -> u64 {
         match self {
             Self::Utilization(percent) => request.saturating_mul(u64::from(percent.max(100))) / 100,
@@ -146,7 +146,7 @@ impl Target {
                 return Err("the pods request nothing, so there is no share of it".to_owned());
             }
             Self::Utilization(target) => {
-                // Cut to whole per cent before anything else.
+                // Truncate to whole percent before anything else.
                 let utilization = u32::try_from(used * 100 / requested).unwrap_or(u32::MAX);
                 (f64::from(utilization) / f64::from(target), Some(utilization))
             }
@@ -156,14 +156,14 @@ impl Target {
     }
 }
 
-/// Pods by what they say of the metric. Those that end or have ended are in none.
+/// Pods grouped by the state of their sample. Pods that are ending or have ended are in no group.
 #[derive(Default)]
 struct Groups<'a> {
-    /// Their sample counts.
+    /// Pods whose sample counts.
     counted: Vec<&'a Pod>,
-    /// Not ready, or not for long enough.
+    /// Pods that are not ready, or not for long enough.
     unready: Vec<&'a Pod>,
-    /// No sample.
+    /// Pods without a sample.
     missing: Vec<&'a Pod>,
 }
 
@@ -177,7 +177,7 @@ impl<'a> Groups<'a> {
                 _ if pod.is_deleted => {}
                 (PodPhase::Pending, _) => groups.unready.push(pod),
                 (_, None) => groups.missing.push(pod),
-                // The start of a program takes CPU that says nothing of its load; memory says what it is.
+                // CPU used at startup says nothing about the load; memory counts from the start.
                 (_, Some(sample))
                     if resource == ResourceName::Cpu && is_unready(pod, sample, now, tuning) =>
                 {

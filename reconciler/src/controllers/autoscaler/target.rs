@@ -1,4 +1,4 @@
-//! What autoscalers scale, as the snapshot has it: Git's number, the number by now, and the pods.
+//! Targets of autoscalers in the snapshot: the number in Git, the present number, and the pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,10 +14,10 @@ use schema::snapshot::{BoundPod, Snapshot};
 use super::model::{PerResource, Pod, Sample};
 use crate::controllers::last_known::LastKnown;
 
-/// A sample older than this says nothing of the pod: nodes measure every 15 s.
+/// Age from which a sample is ignored: nodes measure every 15 s.
 const SAMPLE_OLD: SignedDuration = SignedDuration::from_secs(60);
 
-/// What all targets are read from, looked up once.
+/// Data that all targets are read from, looked up once.
 pub(super) struct Targets<'a> {
     snapshot: &'a Snapshot,
     last_known: &'a LastKnown,
@@ -47,10 +47,10 @@ impl<'a> Targets<'a> {
         Self { snapshot, last_known, bound, pods, survivors: survivors(snapshot) }
     }
 
-    /// The number of pods that Git says.
+    /// Returns the number of pods in Git.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why the target can't be scaled.
     pub(super) fn seed(&self, target: &ObjectRef) -> Result<u32, String> {
         let keys = [Key::Object(target.clone()), Key::Scale(target.clone())].map(|key| key.to_string());
         if let Some(key) = keys.iter().find(|key| self.snapshot.malformed.contains_key(*key)) {
@@ -58,7 +58,7 @@ impl<'a> Targets<'a> {
         }
         match self.snapshot.objects.get(target).map(|object| &object.value.resource) {
             Some(Resource::ReplicaSet(set)) => Ok(set.replicas),
-            // The pod that Git names counts as one.
+            // A bare pod counts as one.
             Some(Resource::Pod(pod)) if pod.restart_policy == RestartPolicy::Always => Ok(1),
             Some(Resource::Pod(pod)) => Err(format!(
                 "{target} can't be scaled: its restartPolicy is {:?}, not Always",
@@ -69,9 +69,9 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// The number of pods that the target should have by now: what was last decided, else Git's number. While an etcd
-    /// that was lost is filled again, at least the pods that still run: neither Git nor an older file on the disk knows
-    /// that there are more.
+    /// Returns the number of pods that the target should have so far: the last decision, else the number in Git.
+    /// While a lost etcd is being refilled, at least the number of pods that still run: neither Git nor an older
+    /// file on disk knows that there are more.
     pub(super) fn current(&self, target: &ObjectRef, seed: u32, record: Option<&AutoscalerRecord>) -> u32 {
         if seed == 0 {
             return 0;
@@ -83,7 +83,7 @@ impl<'a> Targets<'a> {
         }
         let decided = stored.or_else(|| self.last_known.replicas(target));
         let id = NamespacedName::new(&target.namespace, &target.name);
-        // Names alone show whose pods they are, but a pod whose record is there says it itself.
+        // A pod without a record is attributed by its name; a record names the owner's kind.
         let is_of_target = |pod: &&&str| {
             let record = self.snapshot.pods.get(&NamespacedName::new(&target.namespace, **pod));
             let kind = record.map(|record| record.value.owner.kind);
@@ -98,7 +98,7 @@ impl<'a> Targets<'a> {
         pods.map(|instance| self.pod(instance, now)).collect()
     }
 
-    /// A pod as its node reports it.
+    /// Builds a pod from its node's reports.
     fn pod(&self, instance: &PodInstance, now: Timestamp) -> Pod {
         let id = instance.reference();
         let bound = self.bound.get(&id);
@@ -132,8 +132,8 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Pods that run on nodes which are not settled, by the workload that their name speaks of. On a node that is settled,
-/// what has no binding is being taken away.
+/// Returns the pods that run on unsettled nodes, by the workload in their name. On a settled node, a pod without a
+/// binding is being removed.
 fn survivors(snapshot: &Snapshot) -> BTreeMap<NamespacedName, BTreeSet<&str>> {
     let mut survivors: BTreeMap<NamespacedName, BTreeSet<&str>> = BTreeMap::new();
     for node in snapshot.nodes.keys().filter(|node| !snapshot.settled.contains_key(*node)) {
@@ -149,7 +149,7 @@ fn survivors(snapshot: &Snapshot) -> BTreeMap<NamespacedName, BTreeSet<&str>> {
     survivors
 }
 
-/// What all containers request together; a limit alone is a request, too.
+/// Returns the sum of the requests of all containers; a limit without a request counts as one.
 fn requests(spec: &PodSpec) -> PerResource<Option<u64>> {
     let resources = || spec.containers.iter().map(|container| &container.resources);
     PerResource {

@@ -1,9 +1,9 @@
-//! The bounds of a function's size, and its way to zero: what a manifest makes of the decider's number.
+//! Bounds of a function's size, and scaling to zero: the manifest's limits on the decider's number.
 
 use jiff::SignedDuration;
 use schema::kinds::function::FunctionSpec;
 
-/// The bounds that a manifest sets.
+/// Bounds set by a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// `minScale`.
@@ -15,7 +15,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Of a function after [`FunctionSpec::with_defaults`].
+    /// Returns the bounds of a function after [`FunctionSpec::with_defaults`].
     pub fn of(function: &FunctionSpec) -> Self {
         let zero_after = function.scale_to_zero_after_seconds.unwrap_or_default();
         Self {
@@ -25,11 +25,11 @@ impl Bounds {
         }
     }
 
-    /// Replicas that there should be, where there should have been `before`. `idle` is how long no call was in the
-    /// function, none while one is; `decided` is the decider's number, none while it has no data.
+    /// Returns the number of replicas that should follow `before`. `idle` is the time since the last call, `None`
+    /// while a call is in the function; `decided` is the decider's number, `None` while it has no data.
     ///
-    /// The time without a call alone decides on zero, whatever the windows still hold; until then one replica stays. A
-    /// call that finds none gets one at once: the decider is not asked before.
+    /// Only the time without a call decides on zero, whatever the windows still hold; until then one replica stays.
+    /// A call that finds no replica gets one immediately, without waiting for the decider.
     pub fn wanted(&self, decided: Option<u32>, before: u32, idle: Option<SignedDuration>) -> u32 {
         let sleeps = idle.is_some_and(|idle| before == 0 || idle >= self.zero_after);
         if sleeps && self.least == 0 {

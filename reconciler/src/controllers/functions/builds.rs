@@ -1,4 +1,4 @@
-//! Which images there are to be, which nodes have them, and who builds the others. Pure.
+//! Images that functions need: which nodes have them, and which nodes build the missing ones. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +14,24 @@ use schema::snapshot::Snapshot;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
-/// The label of nodes that build images. Where no node has it, all do.
+/// Label of nodes that build images. If no node has it, all nodes do.
 pub(super) const BUILD_LABEL: &str = "minik8s.io/build";
 
-/// A build that failed so often at a node is given to another one, too: it may be the node's fault.
+/// Failed attempts after which a build is assigned to another node too: the first node may be at fault.
 const ATTEMPTS_MAX: u32 = 3;
-/// Most nodes that try a failing build. After that the function is at fault, and they try again every few minutes.
+/// Maximum number of nodes that try a failing build. After that the function is at fault, and they retry every few
+/// minutes.
 const BUILDERS_MAX: usize = 3;
 
-/// What is to become of an image.
+/// An image that a function needs.
 pub(super) struct Needed {
     pub(super) reference: String,
-    /// How to build it; none: its source is not known any more, or it comes from a registry.
+    /// Build order; `None` if the source is no longer known, or the image comes from a registry.
     order: Option<BuildOrder>,
 }
 
 impl Needed {
-    /// The images that a function needs: the one of the object as it is first.
+    /// Returns the images that a function needs, beginning with that of the current object.
     pub(super) fn of_function(
         snapshot: &Snapshot,
         object: &Object,
@@ -68,7 +69,7 @@ fn empty_template() -> Template {
     }
 }
 
-/// How to build an image of what a template was made of.
+/// Returns the order that builds `image` from the files of a template.
 fn order(
     image: &str,
     object: &Object,
@@ -78,7 +79,7 @@ fn order(
 ) -> Option<BuildOrder> {
     image_hash(image)?;
     let folders = template.files.iter().filter(|(_, blob)| blob.kind == BlobKind::Folder);
-    // The folder may have been another one for a former version.
+    // An earlier version may have had another folder.
     folders.into_iter().find_map(|(path, _)| {
         let with_path = FunctionSpec { source: Some(path.clone()), ..spec.clone() };
         let (reference, source) = built_image(&with_path, &template.files, cluster)?;
@@ -94,18 +95,18 @@ fn order(
     })
 }
 
-/// What nodes have and build.
+/// Images that nodes have and build.
 pub(super) struct Builds<'a> {
     snapshot: &'a Snapshot,
-    /// By image, the nodes that report it.
+    /// Nodes that report an image, by image.
     reported: BTreeMap<&'a str, Vec<(&'a str, &'a NodeImage)>>,
-    /// By image, the nodes that are to build it.
+    /// Nodes that have an order to build an image, by image.
     ordered: BTreeMap<&'a str, Vec<&'a str>>,
-    /// Nodes that may be given a build, with how many they have.
+    /// Nodes that may be assigned a build, with the number they have.
     builders: BTreeMap<&'a str, usize>,
-    /// Orders of this plan, by image.
+    /// Nodes assigned by this plan, by image.
     assigned: BTreeMap<String, String>,
-    /// Orders that stand, or are new.
+    /// Orders that stay or are new, as node and image.
     kept: BTreeSet<(String, String)>,
 }
 
@@ -125,7 +126,7 @@ impl<'a> Builds<'a> {
         Self { snapshot, reported, ordered, builders, assigned: BTreeMap::new(), kept: BTreeSet::new() }
     }
 
-    /// How far an image is; orders it where no node has it.
+    /// Returns the state of an image; orders a build if no node has it.
     pub(super) fn image(&mut self, needed: Needed, out: &mut Writes) -> FunctionImage {
         let Needed { reference, order } = needed;
         let mut image = FunctionImage {
@@ -135,7 +136,7 @@ impl<'a> Builds<'a> {
             nodes: Vec::new(),
             registry: None,
         };
-        // Every node pulls it from its registry.
+        // Not a built image: every node pulls it from its registry.
         let Some(hash) = image_hash(&image.reference).map(str::to_owned) else { return image };
         let mut by_id: BTreeMap<&str, Vec<(&str, &NodeImage)>> = BTreeMap::new();
         for (node, found) in self.reported.get(hash.as_str()).into_iter().flatten() {
@@ -145,7 +146,7 @@ impl<'a> Builds<'a> {
                 by_id.entry(id).or_default().push((node, found));
             }
         }
-        // Built twice, after the first builder was lost for a while: the one that most nodes have.
+        // An image may be built twice if its first builder was lost for a while; take the one that most nodes have.
         if let Some((id, nodes)) = by_id.into_iter().max_by_key(|(_, nodes)| nodes.len()) {
             image.id = Some(id.to_owned());
             image.registry = in_registry(nodes.iter().filter_map(|(_, found)| found.registry.as_ref()));
@@ -180,7 +181,7 @@ impl<'a> Builds<'a> {
         }
     }
 
-    /// The Cluster object may name another package index than when the build was assigned: the next try uses it.
+    /// Updates an assigned build if the Cluster object names another package index by now: the next attempt uses it.
     fn mend_index(&self, node: &str, hash: &str, order: &BuildOrder, out: &mut Writes) {
         let Some(standing) = self.snapshot.builds.get(&(node.to_owned(), hash.to_owned())) else { return };
         if standing.value.package_index == order.package_index {
@@ -192,7 +193,7 @@ impl<'a> Builds<'a> {
         out.put(key, &mended, Expect::ModRevision(standing.mod_revision), reason);
     }
 
-    /// The nodes at which the build of an image failed, how often and why.
+    /// Returns the nodes where the build of an image failed, with the number of attempts and the reason.
     fn failures(&self, hash: &str) -> impl Iterator<Item = (&'a str, (u32, &'a str))> {
         let reported = self.reported.get(hash).into_iter().flatten();
         reported.filter_map(|(node, found)| match &found.state {
@@ -201,7 +202,7 @@ impl<'a> Builds<'a> {
         })
     }
 
-    /// Gives a build to the node with the fewest that has not tried it.
+    /// Assigns a build to the node with the fewest builds among those that have not tried it.
     fn assign(
         &mut self,
         hash: &str,
@@ -218,7 +219,7 @@ impl<'a> Builds<'a> {
         out.put(key, order, Expect::Absent, reason).then(|| (*node).to_owned())
     }
 
-    /// Takes back what needs no building any more.
+    /// Deletes the orders of builds that are no longer needed.
     pub(super) fn take_back(self, out: &mut Writes) {
         let Self { snapshot, kept, .. } = self;
         for (place, order) in snapshot.builds.iter().filter(|(place, _)| !kept.contains(place)) {
@@ -228,13 +229,13 @@ impl<'a> Builds<'a> {
     }
 }
 
-/// What the nodes say of the cluster's registry: that it has the image if one does.
+/// Returns the state of the image in the cluster's registry: pushed if any node reports so.
 fn in_registry<'c>(copies: impl Iterator<Item = &'c RegistryCopy> + Clone) -> Option<RegistryCopy> {
     let is_there = |copy: &&RegistryCopy| matches!(copy, RegistryCopy::Pushed { .. });
     copies.clone().find(is_there).or_else(|| copies.into_iter().next()).cloned()
 }
 
-/// The nodes that may build, those with the label if any has it.
+/// Returns the nodes that may build: those with the label if any node has it.
 fn builders(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
     let may = |node: &str| {
         let is_cordoned = snapshot.node_spec(node).is_some_and(|spec| spec.unschedulable || spec.drain);

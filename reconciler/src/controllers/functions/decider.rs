@@ -1,9 +1,9 @@
-//! Knative's KPA: how many replicas the calls that are in a function need. A step of values:
+//! Knative's KPA: computes the replicas that the calls in a function need. A pure step
 //! `(memory, averages, time) -> (decision, memory)`.
 //!
 //! Rules and numbers are those of knative/serving, `pkg/autoscaler/scaling/autoscaler.go`: averages over a target,
-//! limits of growth and of shrinking, panic, delay, burst capacity. The bounds of the manifest and scaling to zero come
-//! after it, in `bounds.rs`.
+//! limits on growth and shrinking, panic, delay, burst capacity. The manifest's bounds and scaling to zero are
+//! applied afterwards, in `bounds.rs`.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::function::FunctionSpec;
@@ -12,13 +12,13 @@ pub use schema::records::{ScalerMemory, ScalerMode as Mode, ScalerPeak as Peak};
 #[cfg(test)]
 mod tests;
 
-/// How often to decide: Knative's tick. The delay counts in buckets of this length.
+/// Interval between decisions: Knative's tick. The delay counts in buckets of this length.
 pub const TICK: SignedDuration = SignedDuration::from_secs(2);
 
-/// What a function's decisions go by.
+/// Parameters of a function's decisions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
-    /// Calls per replica to aim at, above 0.
+    /// Calls per replica to aim for, above 0.
     pub target: f64,
     /// Calls that one replica takes.
     pub total_per_replica: f64,
@@ -28,21 +28,21 @@ pub struct Config {
     pub max_scale_up_rate: f64,
     /// A decision is at least the ready replicas divided by this, at least 1.
     pub max_scale_down_rate: f64,
-    /// Calls at once to be ready for; 0: no burst; below 0: any number.
+    /// Size of the burst of calls to be ready for; 0 means no burst, below 0 any size.
     pub target_burst_capacity: f64,
-    /// How long panic lasts after the last surge; over as long goes [`Observation::stable`].
+    /// Duration of panic after the last surge, and the window of [`Observation::stable`].
     pub stable_window: SignedDuration,
-    /// A larger decision as young as this still holds; 0: never.
+    /// Age up to which a larger decision still holds; 0 disables the delay.
     pub scale_down_delay: SignedDuration,
-    /// Least replicas while there are calls; 0 and 1 change nothing.
+    /// Minimum number of replicas while there are calls; 0 and 1 have no effect.
     pub activation_scale: u32,
-    /// Calls can come to it. Where none can, nothing limits or delays its shrinking.
+    /// Set if calls can reach the function. Otherwise nothing limits or delays scaling down.
     pub is_reachable: bool,
 }
 
 impl Config {
-    /// Of a function, with Knative's defaults (`config/core/configmaps/autoscaler.yaml`) for what a manifest has no
-    /// field for.
+    /// Returns the parameters of a function, with Knative's defaults (`config/core/configmaps/autoscaler.yaml`) for
+    /// those that a manifest has no field for.
     pub fn of(function: &FunctionSpec) -> Self {
         let total = f64::from(function.concurrency);
         Self {
@@ -60,29 +60,30 @@ impl Config {
     }
 }
 
-/// What is known of a function; none: unknown.
+/// Observed state of a function; `None` where it is unknown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
     /// Replicas that take calls.
     pub ready: Option<u32>,
-    /// Mean number of calls in it over the stable window: those that run and those that wait.
+    /// Mean number of calls in the function, running or waiting, over the stable window.
     pub stable: Option<f64>,
-    /// The same over the panic window, the last tenth of the stable one.
+    /// The same over the panic window, the last tenth of the stable window.
     pub panic: Option<f64>,
 }
 
-/// What was decided.
+/// Outcome of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     /// Replicas that the calls need.
     pub desired: u32,
-    /// It was decided in panic.
+    /// Set if the decision was made in panic.
     pub panic: bool,
-    /// Calls that could come at once beyond the burst to be ready for; below 0, a burst of that size would not fit.
+    /// Capacity for calls beyond the burst to be ready for; below 0, a burst of that size would not fit.
     pub excess_burst_capacity: i64,
 }
 
-/// Decides. Without data there is no decision, and the memory stays as it was: not knowing is not "no calls".
+/// Decides on the number of replicas. Without data there is no decision, and the memory stays unchanged: unknown is
+/// not "no calls".
 pub fn decide(
     config: &Config,
     memory: &ScalerMemory,
@@ -111,10 +112,10 @@ pub fn decide(
     (Some(Decision { desired, panic: memory.is_panic(), excess_burst_capacity }), memory)
 }
 
-/// How far a decision may be from what there is.
+/// Limits on a decision, relative to the ready replicas.
 struct Limits<'a> {
     config: &'a Config,
-    /// Ready replicas; none counts as one, or it could never grow.
+    /// Ready replicas; 0 counts as 1, or the number could never grow.
     ready: f64,
 }
 
@@ -123,26 +124,26 @@ impl<'a> Limits<'a> {
         Self { config, ready: f64::from(ready.max(1)) }
     }
 
-    /// What an average asks for.
+    /// Returns the number of replicas that an average asks for.
     fn asked(&self, average: f64) -> f64 {
         (average / self.config.target).ceil()
     }
 
-    /// What an average asks for, within the rates.
+    /// Returns the number of replicas that an average asks for, within the rates.
     fn wanted(&self, average: f64) -> u32 {
         let Config { max_scale_up_rate, max_scale_down_rate, activation_scale, is_reachable, .. } =
             *self.config;
         let asked = self.asked(average);
-        // Up, so that a small number grows even at a rate near 1; down, so that it shrinks.
+        // Round up, so that a small number grows even at a rate near 1; round down, so that it shrinks.
         let most = (max_scale_up_rate * self.ready).ceil();
         let least = if is_reachable { (self.ready / max_scale_down_rate).floor() } else { 0.0 };
-        // Not `clamp`, which would panic where rates below 1 let the two cross.
+        // Not `clamp`, which panics if rates below 1 make `least` exceed `most`.
         let wanted = asked.max(least).min(most) as u32;
         if asked > 0.0 { wanted.max(activation_scale) } else { wanted }
     }
 }
 
-/// Panic begins with a surge and ends once the last surge is older than the stable window.
+/// Returns the next mode: panic begins with a surge and ends once the last surge is older than the stable window.
 fn after(mode: Mode, surges: bool, stable_window: SignedDuration, now: Timestamp) -> Mode {
     match mode {
         Mode::Panic { most, .. } if surges => Mode::Panic { surged_at: now, most },
@@ -152,7 +153,7 @@ fn after(mode: Mode, surges: bool, stable_window: SignedDuration, now: Timestamp
     }
 }
 
-/// The largest decision of the delay, this one included.
+/// Returns the largest decision within the delay, this one included.
 fn delayed(config: &Config, peaks: &mut Vec<Peak>, desired: u32, now: Timestamp) -> u32 {
     if config.scale_down_delay <= SignedDuration::ZERO {
         peaks.clear();
@@ -163,7 +164,7 @@ fn delayed(config: &Config, peaks: &mut Vec<Peak>, desired: u32, now: Timestamp)
     }
     let ticks = config.scale_down_delay.as_millis().unsigned_abs().div_ceil(TICK.as_millis().unsigned_abs());
     let tick = now.as_second().div_euclid(TICK.as_secs());
-    // Smaller and older ones can never again be the largest.
+    // Smaller and older peaks can never again be the largest.
     peaks.retain(|peak| peak.replicas > desired && i128::from(tick - peak.tick) < ticks as i128);
     if peaks.last().is_none_or(|last| last.tick < tick) {
         peaks.push(Peak { tick, replicas: desired });

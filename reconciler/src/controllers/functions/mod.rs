@@ -1,8 +1,7 @@
-//! The functions controller: who builds which image, how many replicas there are to be, and what gateways need to
-//! know.
+//! The functions controller: assigns image builds, decides on replicas, and publishes what gateways need to know.
 //!
 //! Reads Function objects, the images and pods that nodes report and the calls that gateways report; writes
-//! `functions/`, `work/<node>/builds/` and the `scale/` of functions. The workloads controller makes the pods.
+//! `functions/`, `work/<node>/builds/` and the `scale/` of functions. The workloads controller creates the pods.
 
 use jiff::Timestamp;
 
@@ -18,7 +17,6 @@ mod scaling;
 mod tests;
 pub mod windows;
 
-/// The controller.
 #[derive(Debug)]
 pub struct Functions;
 

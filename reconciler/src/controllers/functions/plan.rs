@@ -1,4 +1,4 @@
-//! What should be written of functions. Pure.
+//! Plans the writes for functions. Pure.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +19,13 @@ use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
-/// The time of the last call is written anew only when it is so much later: it counts where gateways forgot.
+/// Minimum advance of the last call's time before it is written again: the record counts only where gateways forgot.
 const ACTIVE_STEP: SignedDuration = SignedDuration::from_secs(5);
 
 pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let mut out = Writes::default();
     let cluster = snapshot.cluster();
-    // What can't be read may still need its image and its record.
+    // An unreadable object may still need its image and its record.
     let is_function = |key: &String| key.starts_with(&format!("{}{}/", prefix::OBJECTS, Kind::Function));
     let (mut builds, replicas) = (Builds::of(snapshot), replicas(snapshot));
     let blind = snapshot.malformed.keys().any(is_function);
@@ -76,16 +76,16 @@ fn reference(id: &NamespacedName) -> ObjectRef {
     ObjectRef { kind: Kind::Function, namespace: id.namespace.clone(), name: id.name.clone() }
 }
 
-/// One function.
+/// A function and the state that its record depends on.
 struct Planned<'a> {
     snapshot: &'a Snapshot,
     object: &'a Object,
     id: NamespacedName,
-    /// With the Cluster's defaults.
+    /// Spec with the Cluster object's defaults.
     spec: FunctionSpec,
     replicas: &'a Replicas,
     rollout: Option<&'a Rollout>,
-    /// What etcd knew before it was lost.
+    /// State of etcd before it was lost.
     last_known: &'a LastKnown,
     now: Timestamp,
 }
@@ -141,16 +141,16 @@ impl Planned<'_> {
         }
     }
 
-    /// When the image that new replicas run became ready.
+    /// Returns the time at which the image of new replicas became ready.
     fn image_ready_at(&self, images: &[FunctionImage], before: Option<&FunctionRecord>) -> Option<Timestamp> {
         let image = images.first().filter(|image| image.state == ImageState::Ready)?;
         let known =
             before.filter(|before| before.image().is_some_and(|former| former.reference == image.reference));
-        // A time to come is of a leader whose clock was wrong.
+        // A time in the future comes from a leader whose clock was wrong.
         known.and_then(|before| before.image_ready_at).map_or(Some(self.now), |at| Some(at.min(self.now)))
     }
 
-    /// When there last was a call, as far as the record is to say.
+    /// Returns the time of the last call to record, which advances in steps of at least `ACTIVE_STEP`.
     fn last_active(
         &self,
         busy: u32,
@@ -164,7 +164,7 @@ impl Planned<'_> {
     }
 }
 
-/// Why the newest version was given up.
+/// Returns why the newest version was given up.
 fn failure(rollout: &Rollout) -> Option<Trouble> {
     let failure = rollout.failure.as_ref()?;
     Some(Trouble { reason: failure.reason.clone(), message: failure.message.clone() })

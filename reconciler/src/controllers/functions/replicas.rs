@@ -1,4 +1,4 @@
-//! The replicas of functions that take calls. Pure.
+//! Replicas of functions that take calls. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddrV4};
@@ -15,19 +15,19 @@ use crate::controllers::away::are_most_away;
 /// The replicas of one function.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OfFunction {
-    /// Those that take calls, sorted by pod.
+    /// Replicas that take calls, sorted by pod.
     pub(super) ready: Vec<Replica>,
-    /// Why the first of the others can't, if its code does not start.
+    /// Failure of the first other replica whose code does not start.
     pub(super) crashed: Option<Trouble>,
 }
 
-/// Most replicas of a function whose starts are published too: a record has 64 KiB.
+/// Maximum number of replicas per function for which start times are published too: a record has 64 KiB.
 const STARTS_MAX: usize = 200;
 
-/// By function.
+/// Replicas by function.
 pub(super) type Replicas = BTreeMap<NamespacedName, OfFunction>;
 
-/// All that are ready, on nodes that are there.
+/// Returns the ready replicas on live nodes. Heartbeats are ignored while most nodes are away.
 pub(super) fn replicas(snapshot: &Snapshot) -> Replicas {
     let trust_heartbeats = are_most_away(snapshot).is_none();
     let mut found = Replicas::new();
@@ -55,7 +55,7 @@ pub(super) fn replicas(snapshot: &Snapshot) -> Replicas {
     found
 }
 
-/// What the program said last of a replica that ended by itself before it took a call.
+/// Returns the last message of a replica whose program ended by itself before it took a call.
 fn crashed(bound: &BoundPod<'_>, pod: &PodInstance) -> Option<Trouble> {
     let status = bound.status_of(&pod.uid).filter(|status| !status.is_terminating())?;
     let container = status.container_statuses.first()?;
@@ -75,7 +75,7 @@ fn replica(bound: &BoundPod<'_>, pod: &PodInstance) -> Option<Replica> {
     Some(Replica { pod, node, address: SocketAddrV4::new(address, PORT), start: start(status) })
 }
 
-/// None of a program that was started again: its times are of different starts.
+/// Returns the start times; `None` after a restart, because the times would be of different starts.
 fn start(status: &PodStatus) -> Option<ReplicaStart> {
     let since = |kind: &str| {
         let found = status.conditions.iter().find(|condition| condition.kind == kind);

@@ -1,4 +1,4 @@
-//! How many replicas a function is to have. Pure.
+//! Decides how many replicas a function should have. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::function::FunctionSpec;
@@ -9,22 +9,22 @@ use schema::snapshot::Snapshot;
 use super::bounds::Bounds;
 use super::decider::{Config, Mode, Observation, ScalerMemory, TICK, decide};
 
-/// The window of the longer mean that gateways report.
+/// Window of the longer mean that gateways report.
 const WINDOW: SignedDuration = SignedDuration::from_secs(60);
 
-/// The calls of one function through all gateways.
+/// Calls of one function through all gateways.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Demand {
     pub(super) busy: u32,
     pub(super) stable: f64,
     pub(super) panic: f64,
-    /// When the last call ended; at a gateway that knows of none, when it began to count.
+    /// End of the last call; for a gateway that knows of none, the time it began to count.
     pub(super) idle_since: Option<Timestamp>,
-    /// A living node has not said what goes through its gateway, or not for long enough.
+    /// Set if a live node has not reported its gateway's calls, or not for long enough.
     pub(super) is_partly_unknown: bool,
 }
 
-/// What the gateways of living nodes report.
+/// Returns the sum of the calls that the gateways of live nodes report.
 pub(super) fn demand(snapshot: &Snapshot, function: &NamespacedName, now: Timestamp) -> Demand {
     let mut sum = Demand::default();
     let name = function.to_string();
@@ -33,13 +33,13 @@ pub(super) fn demand(snapshot: &Snapshot, function: &NamespacedName, now: Timest
         if !is_ready && snapshot.is_evicted(node) {
             continue;
         }
-        // One that is silent for a moment still takes calls, as far as anyone knows.
+        // A node that is silent for a moment may still take calls.
         sum.is_partly_unknown |= !is_ready;
         let Some(reported) = snapshot.demand.get(node).map(|found| &found.value) else {
             sum.is_partly_unknown = true;
             continue;
         };
-        // A gateway that has just begun knows only a part of the window.
+        // A gateway that has just started covers only part of the window.
         let seen = now.duration_since(reported.since);
         sum.is_partly_unknown |= !seen.is_negative() && seen < WINDOW;
         let of_function = reported.functions.get(&name).copied();
@@ -48,7 +48,7 @@ pub(super) fn demand(snapshot: &Snapshot, function: &NamespacedName, now: Timest
         sum.busy += waiting + in_flight;
         sum.stable += milli(stable_milli);
         sum.panic += milli(panic_milli);
-        // A time to come is of a node whose clock is wrong.
+        // A time in the future comes from a node whose clock is wrong.
         sum.idle_since = sum.idle_since.max(Some(idle_since.unwrap_or(reported.since).min(now)));
     }
     sum
@@ -59,7 +59,7 @@ fn milli(value: u64) -> f64 {
     value as f64 / 1000.0
 }
 
-/// A decision, and when to decide again at the latest.
+/// A decision, and the latest time of the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Decided {
     pub(super) replicas: u32,
@@ -67,20 +67,20 @@ pub(super) struct Decided {
     pub(super) again_at: Option<Timestamp>,
 }
 
-/// What the number is decided on.
+/// Inputs of the decision on a function's replicas.
 pub(super) struct Scaled<'a> {
-    /// After `with_defaults`.
+    /// Spec after `with_defaults`.
     pub(super) spec: &'a FunctionSpec,
     pub(super) demand: Demand,
     pub(super) memory: &'a ScalerMemory,
     pub(super) rollout: Option<&'a Rollout>,
-    /// The last call that was known of when this was decided last.
+    /// Last call known at the previous decision.
     pub(super) last_active: Option<Timestamp>,
-    /// Replicas that there are to be now.
+    /// Number of replicas wanted so far.
     pub(super) current: u32,
     /// Replicas that take calls.
     pub(super) ready: u32,
-    /// When `current` last changed.
+    /// Time of the last change of `current`.
     pub(super) scaled_at: Option<Timestamp>,
 }
 
@@ -88,7 +88,7 @@ impl Scaled<'_> {
     pub(super) fn decide(&self, now: Timestamp) -> Decided {
         let Demand { busy, stable, panic, is_partly_unknown, .. } = self.demand;
         let (decision, memory) = match self.current {
-            // Nothing to go by yet: a call wakes one replica.
+            // No data yet: a call wakes one replica.
             0 => (None, ScalerMemory::default()),
             _ => {
                 let seen = Observation { ready: Some(self.ready), stable: Some(stable), panic: Some(panic) };
@@ -103,7 +103,7 @@ impl Scaled<'_> {
         if self.rollout.is_none_or(|rollout| !rollout.complete && rollout.failure.is_none()) {
             replicas = replicas.max(1);
         }
-        // Knative's step down is one in each tick; a plan is made far more often.
+        // Knative takes one step down per tick; plans are made far more often.
         let is_early = self.scaled_at.is_some_and(|at| now < at + TICK) && replicas > 0;
         if is_partly_unknown || is_early {
             replicas = replicas.max(self.current.min(bounds.most));
@@ -118,14 +118,15 @@ impl Scaled<'_> {
         Decided { replicas, memory, again_at: next }
     }
 
-    /// When the last call ended, or something else that counts as one.
+    /// Returns the time of the last call, or of the completed rollout, which counts as one.
     fn last_call(&self) -> Option<Timestamp> {
         let tried = self.rollout.filter(|rollout| rollout.complete).map(|rollout| rollout.progressed_at);
         self.demand.idle_since.max(self.last_active).max(tried)
     }
 }
 
-/// A surge that goes on is written down once in a tick, not with each plan: each write wakes the next one.
+/// True if a surge merely goes on. A surge is recorded once per tick and not in each plan, because each write
+/// triggers the next plan.
 fn is_same_surge(before: &ScalerMemory, now: &ScalerMemory) -> bool {
     match (before.mode, now.mode) {
         (Mode::Panic { surged_at: then, most: had }, Mode::Panic { surged_at: at, most }) => {

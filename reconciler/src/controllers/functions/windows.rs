@@ -1,32 +1,32 @@
-//! The averages that the decider goes by: calls in a function, over the stable and the panic window.
+//! Averages for the decider: calls in a function over the stable and the panic window.
 //!
-//! A window that is not full yet is divided by what was seen of it, as Knative's are.
+//! The sum over a window that is not full yet is divided by the time observed, as in Knative.
 
 use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The panic window is this part of the stable one: Knative's 10 per cent.
+/// Divisor of the stable window that gives the panic window: Knative's 10 percent.
 const PANIC_PART: i32 = 10;
 
-/// Longest stable window, and so all that is ever kept: Knative's is an hour.
+/// Longest stable window, and so the longest time kept; Knative's is an hour.
 pub const WINDOW_MAX: SignedDuration = SignedDuration::from_hours(24);
 
-/// Averages are rounded to one such part of a call, as Knative's are: an error of addition must ask for no replica.
+/// Parts of a call to which averages are rounded, as in Knative: an error of addition must not ask for a replica.
 const PARTS: f64 = 1e6;
 
-/// How many calls were in a function in each of the last seconds.
+/// Number of calls in a function during each of the last seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Windows {
-    /// Seconds since 1970 in which there were calls, and these multiplied by how long they were there, in seconds.
+    /// Seconds since 1970 in which there were calls, with the sum of these calls times their duration in that second.
     seconds: VecDeque<(i64, f64)>,
-    /// Since when anything is known.
+    /// Start of the first recorded span.
     begun: Option<Timestamp>,
 }
 
 impl Windows {
-    /// How many calls were in the function from one time to another. Spans follow each other; between two there were no
-    /// calls.
+    /// Records the number of calls in the function from one time to another. Spans follow each other; between two
+    /// spans there were no calls.
     pub fn record(&mut self, from: Timestamp, to: Timestamp, calls: f64) {
         if to <= from {
             return;
@@ -53,7 +53,7 @@ impl Windows {
         }
     }
 
-    /// The averages over the stable and the panic window that end now; none while nothing was seen.
+    /// Returns the averages over the stable and the panic window that end at `now`; `None` while nothing is recorded.
     pub fn averages(&self, now: Timestamp, stable_window: SignedDuration) -> (Option<f64>, Option<f64>) {
         (self.average(now, stable_window), self.average(now, stable_window / PANIC_PART))
     }

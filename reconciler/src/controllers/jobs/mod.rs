@@ -1,7 +1,7 @@
-//! The jobs controller: which node sees to which Slurm job.
+//! The jobs controller: assigns each Slurm job to a node.
 //!
-//! Reads Job objects and what nodes report of jobs; writes `work/<node>/jobs/`. A job that Git no longer has is ordered
-//! to be deleted, and its order goes once its node says that Slurm and the login host are rid of it.
+//! Reads Job objects and the nodes' job reports; writes `work/<node>/jobs/`. The order of a job that is no longer
+//! in Git is marked as deleting, and deleted once its node reports that Slurm and the login host are clean.
 
 use jiff::Timestamp;
 
@@ -11,7 +11,6 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-/// The controller.
 #[derive(Debug)]
 pub struct Jobs;
 

@@ -1,4 +1,4 @@
-//! Decides which node sees to a job. Pure.
+//! Assigns jobs to nodes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,20 +18,20 @@ use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
-/// The label of nodes that see to jobs. Where no node has it, all do.
+/// Label of nodes that handle jobs. If no node has it, all nodes do.
 const JOBS_LABEL: &str = "minik8s.io/slurm";
-/// How long a node may fail to reach the login host before another one tries: longer than a reboot of the host.
+/// Time a node may fail to reach the login host before another node tries: longer than a reboot of the host.
 const UNREACHABLE_MAX: SignedDuration = SignedDuration::from_mins(3);
-/// How long the nodes of an etcd that begins anew have to report the jobs that they hold, from the first node on. The
-/// reconciler's disk may be lost as well, and then nobody else knows what was submitted.
+/// Time the nodes of a new etcd have to report the jobs that they hold, counted from the first node. The
+/// reconciler's disk may be lost as well, and then only the nodes know what was submitted.
 const REPORTS_DUE: SignedDuration = SignedDuration::from_secs(15);
-/// The same at least, where etcd is known to have been lost: a node whose link was down takes about 20 s to be back.
+/// Minimum of that time if etcd is known to have been lost: a node whose link was down takes about 20 s to be back.
 const REPORTS_DUE_AFTER_LOSS: SignedDuration = SignedDuration::from_secs(60);
 
 pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) -> Writes {
     let mut out = Writes::default();
     let cluster = snapshot.cluster();
-    // An object that can't be read may be that of an order.
+    // An unreadable object may be that of an existing order.
     let is_job = |key: &String| key.starts_with(&format!("{}{}/", prefix::OBJECTS, Kind::Job));
     let blind = snapshot.malformed.keys().any(is_job);
     let (loads, reports_due) = (loads(snapshot), reports_due(snapshot, &cluster, now));
@@ -49,7 +49,8 @@ pub(super) fn plan(snapshot: &Snapshot, last_known: &LastKnown, now: Timestamp) 
     out
 }
 
-/// Nodes that may be given a job, those with the label if any has it, with how many they have.
+/// Returns the nodes that may be assigned a job, those with the label if any has it, with the number of jobs they
+/// have.
 fn loads(snapshot: &Snapshot) -> BTreeMap<String, usize> {
     let may = |node: &str| {
         let is_cordoned = snapshot.node_spec(node).is_some_and(|spec| spec.unschedulable || spec.drain);
@@ -64,8 +65,9 @@ fn loads(snapshot: &Snapshot) -> BTreeMap<String, usize> {
     chosen.into_iter().map(|node| (node.clone(), has(node))).collect()
 }
 
-/// Until when nodes may still report what they hold; none once they had the time to. A job that is older than the first
-/// node shows that etcd was lost: then nodes get as long to come back as silent ones get, and a minute at least.
+/// Returns the time until which nodes may still report what they hold; `None` once it has passed. A job older than
+/// the first node shows that etcd was lost: then nodes get as long to come back as silent nodes get, and at least a
+/// minute.
 fn reports_due(snapshot: &Snapshot, cluster: &ClusterSpec, now: Timestamp) -> Option<Timestamp> {
     let first = snapshot.nodes.values().map(|node| node.value.registered_at).min()?.min(now);
     let is_older = |report: &JobReport| report.created_at.is_some_and(|created_at| created_at < first);
@@ -103,7 +105,7 @@ impl Planner<'_> {
                 let away: BTreeSet<&str> = there.iter().map(|(node, _)| *node).collect();
                 match self.least_loaded(&away) {
                     Some(node) => node,
-                    // Better the node that can't reach the host now than none.
+                    // A node that can't reach the host now is better than none.
                     None => match there.first() {
                         Some((node, _)) => (*node).to_owned(),
                         None => return out.note(self.nobody(object)),
@@ -124,14 +126,14 @@ impl Planner<'_> {
             }
             None => _ = out.put(key, &order, Expect::Absent, assigned),
         }
-        // A node that has it no longer leaves it alone: nothing is cancelled.
+        // A node that no longer has the order leaves the job alone: nothing is cancelled.
         for (other, order) in there.iter().filter(|(at, _)| *at != node) {
             let key = Key::Job((*other).to_owned(), id.clone());
             out.delete(key, order.mod_revision, Reason::JobMoved { to: node.clone() });
         }
     }
 
-    /// What Git no longer has is deleted by a node first, and then here.
+    /// Orders the deletion of jobs that are no longer in Git; deletes an order once its node has deleted the job.
     fn delete_unwanted(&mut self, wanted: &BTreeSet<NamespacedName>, out: &mut Writes) {
         for ((node, id), order) in self.snapshot.jobs.iter().filter(|((_, id), _)| !wanted.contains(id)) {
             let key = Key::Job(node.clone(), id.clone());
@@ -166,7 +168,7 @@ impl Planner<'_> {
         Note::about_key(&key, NoteKind::NotWritten { why: "no node is ready for it".to_owned() })
     }
 
-    /// The node goes on with a job that it has: it is not lost, and reaches the login host.
+    /// True if the node may keep its job: the node is not lost, and reaches the login host.
     fn may_stay(&self, node: &str, id: &NamespacedName) -> bool {
         let snapshot = self.snapshot;
         // Nodes come back after etcd was lost; what they know of the job is worth the wait.
@@ -176,7 +178,7 @@ impl Planner<'_> {
         !is_lost && unreachable.is_none_or(|since| self.now.duration_since(since) < UNREACHABLE_MAX)
     }
 
-    /// The node that had the job before etcd was lost.
+    /// Returns the node that had the job before etcd was lost.
     fn after_loss(
         &self,
         there: &[(&str, &Versioned<JobOrder>)],
@@ -200,7 +202,7 @@ impl Planner<'_> {
         id: &NamespacedName,
         former: Option<&JobOrder>,
     ) -> JobOrder {
-        // The same incarnation goes on, wherever it is; one that is being deleted does not.
+        // An unchanged job keeps its incarnation wherever it runs, unless it is being deleted.
         let same = former.filter(|former| former.hash == object.hash && !former.deleting);
         let mut login = spec.login.or(&self.cluster.slurm.login);
         let mut files = object.files.clone();
@@ -213,7 +215,7 @@ impl Planner<'_> {
                 .collect();
             files.extend(own);
         }
-        // What Slurm has stays where it is: another host of the Cluster object is for jobs to come.
+        // A submitted job stays on its host: another host in the Cluster object is for future jobs.
         let has_it = |former: &&JobOrder| {
             !former.spec.login.is_same_account(&login)
                 && self.reports(id, &former.uid).any(|report| report.status.slurm_id.is_some())
@@ -240,7 +242,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What a node says that it has of a job without an order: neither etcd nor the reconciler's disk knows of it.
+    /// Rebuilds the order of a job that neither etcd nor the reconciler's disk knows of from a node's report.
     fn held(&self, object: &Object, spec: &JobSpec, id: &NamespacedName) -> Option<(String, JobOrder)> {
         let of_job = self.snapshot.job_reports_of(id);
         let alive = of_job.filter(|(_, report)| report.status.phase != JobPhase::Deleting);
@@ -262,7 +264,8 @@ impl Planner<'_> {
         Some((node.to_owned(), order))
     }
 
-    /// What is to be removed first: until a node reports the job itself, which it begins only then.
+    /// Returns the incarnations to remove first. They stay listed until a node reports the job itself, which begins
+    /// only then.
     fn former(&self, id: &NamespacedName, former: &JobOrder, is_same: bool) -> Vec<FormerJob> {
         let has_begun = self.reports(id, &former.uid).next().is_some();
         let mut all = if has_begun { Vec::new() } else { former.former.clone() };
@@ -272,12 +275,12 @@ impl Planner<'_> {
         all
     }
 
-    /// What nodes report of one incarnation of a job.
+    /// Returns the nodes' reports on one incarnation of a job.
     fn reports<'b>(&'b self, id: &'b NamespacedName, uid: &'b str) -> impl Iterator<Item = &'b JobReport> {
         self.snapshot.job_reports_of(id).map(|(_, report)| report).filter(move |report| report.uid == uid)
     }
 
-    /// Something of it may be on a login host; assumed where no node has reported.
+    /// True if something of the job may be on a login host; assumed if no node has reported.
     fn may_have_reached(&self, id: &NamespacedName, order: &JobOrder) -> bool {
         let mut reports = self.reports(id, &order.uid).peekable();
         order.reached || reports.peek().is_none() || reports.any(|report| report.reached)
@@ -305,11 +308,11 @@ impl Planner<'_> {
             (phase, _) if phase.is_final() => {
                 JobDependencyState::Never(format!("job {} ended as {phase:?}", dependency.job))
             }
-            // Slurm knows its own jobs only: the end of another cluster's is waited for here.
+            // Slurm knows only its own jobs: the end of another cluster's job is awaited here.
             (JobPhase::Fetching, _) => {
                 JobDependencyState::Waiting(format!("job {} is ending", dependency.job))
             }
-            // A failed node is answered with another attempt, which Slurm would not connect with the first.
+            // A failed node leads to another attempt, which Slurm would not connect with the first.
             (_, Some(number))
                 if order.spec.login.host == own.host && order.spec.node_failure_retries == 0 =>
             {

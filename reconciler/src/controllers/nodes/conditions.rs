@@ -1,6 +1,6 @@
-//! How nodes fare: ready or not and since when, given up or not, and how far their drains are.
+//! Conditions of nodes: readiness and its time, eviction, and progress of drains.
 //!
-//! The times lie in etcd, so that a new leader goes on counting.
+//! The times are in etcd, so that a new leader continues to count.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::{Observed, Writes};
 
-/// One lease of a heartbeat. So long after the start of a term no node is given up: after an outage of etcd, which
-/// ends the term, agents need this time to beat again. The same holds when most nodes were away: they do not come back at
-/// the same moment.
+/// Lease of a heartbeat. No node is evicted this soon after the start of a term: after an outage of etcd, which
+/// ends the term, agents need this time to beat again. The same holds after most nodes were away: they do not come
+/// back at the same moment.
 const LEASE: SignedDuration = SignedDuration::from_secs(15);
 
-/// What should be written below `nodestate/`.
+/// Plans the writes below `nodestate/`.
 pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
     let snapshot = &seen.snapshot;
     let patience = SignedDuration::from_secs(snapshot.cluster().nodes.evict_after_seconds.into());
@@ -34,7 +34,7 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
             continue;
         }
         let before = snapshot.node_conditions.get(node).map(|present| &present.value);
-        // It has registered a moment ago, and its first heartbeat follows.
+        // The node registered a moment ago, and its first heartbeat follows.
         let age = now.duration_since(snapshot.nodes[node].value.registered_at);
         if before.is_none() && !snapshot.node_is_ready(node) && (SignedDuration::ZERO..LEASE).contains(&age) {
             out.again_by(now + (LEASE - age));
@@ -63,11 +63,11 @@ pub(super) fn plan(seen: &Observed, now: Timestamp, out: &mut Writes) {
     }
 }
 
-/// A node that is back since less than a lease.
+/// A node that came back less than a lease ago.
 struct Return {
-    /// When it fell silent.
+    /// Time at which the node fell silent.
     silent_since: Timestamp,
-    /// A lease after it came back.
+    /// End of one lease after the node came back.
     until: Timestamp,
 }
 
@@ -80,9 +80,9 @@ impl Return {
     }
 }
 
-/// Most nodes were away within the last lease and some are back: until when the others may take to follow them. Only those
-/// count that fell silent by `latest`, when one that is silent was due to be given up: a node that goes on coming and
-/// going puts nothing off.
+/// Returns the time that the other nodes have to come back, if most nodes were away within the last lease and some
+/// are back. Only nodes that fell silent by `latest`, when a silent node was due for eviction, count: a node that
+/// keeps coming and going delays nothing.
 fn returns_until(snapshot: &Snapshot, returns: &[Return], latest: Timestamp) -> Option<Timestamp> {
     let away = snapshot.nodes.keys().filter(|node| !snapshot.node_is_ready(node)).count();
     let with_it = |back: &&Return| back.silent_since <= latest;
@@ -90,7 +90,7 @@ fn returns_until(snapshot: &Snapshot, returns: &[Return], latest: Timestamp) -> 
     is_most(away + back.len(), snapshot.nodes.len()).then(|| back.into_iter().min()).flatten()
 }
 
-/// What is to be seen of a node; whether it is given up is decided elsewhere.
+/// Returns the observed conditions of a node; eviction is decided elsewhere.
 fn next(snapshot: &Snapshot, node: &str, before: Option<&NodeConditions>, now: Timestamp) -> NodeConditions {
     let ready = match (snapshot.node_is_ready(node), snapshot.subnets.contains_key(node)) {
         (false, _) => ConditionStatus::Unknown,
@@ -102,14 +102,15 @@ fn next(snapshot: &Snapshot, node: &str, before: Option<&NodeConditions>, now: T
         ready,
         last_silence: returned.map(|before| before.since).or_else(|| before?.last_silence),
         taints: BTreeMap::new(),
-        // A time to come is of a leader whose clock was wrong.
+        // A time in the future comes from a leader whose clock was wrong.
         since: same.map_or(now, |before| before.since.min(now)),
         evicted_at: same.and_then(|before| before.evicted_at).filter(|_| ready == ConditionStatus::Unknown),
         drain: snapshot.is_draining(node).then(|| drain(snapshot, node)),
     }
 }
 
-/// How old the node's `NoExecute` taints are, and for how long pods of it that tolerate them for some time have done so.
+/// Returns the age of the node's `NoExecute` taints, and for how long its pods with a limited toleration have
+/// tolerated them.
 fn taints(
     snapshot: &Snapshot,
     node: &str,
@@ -122,7 +123,7 @@ fn taints(
     for taint in taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute) {
         let known = before.and_then(|before| before.taints.get(&taint.to_string()));
         let mut age = known.cloned().unwrap_or(TaintAge { since: now, elapsed_seconds: 0 });
-        // A time to come is of a leader whose clock was wrong.
+        // A time in the future comes from a leader whose clock was wrong.
         age.since = age.since.min(now);
         for (_, binding) in snapshot.bindings_of(node) {
             let toleration = taint.toleration(&binding.value.pod.spec.tolerations);
@@ -146,7 +147,7 @@ fn drain(snapshot: &Snapshot, node: &str) -> Drain {
         let pod = &binding.value.pod;
         !stays(pod.spec.node_name.as_deref())
     });
-    // Of a node that is away no pod can be seen to end.
+    // While a node is away, the end of a pod can't be observed.
     let ending = snapshot
         .pod_status_of(node)
         .filter(|(pod, _)| snapshot.node_is_ready(node) && !is_bound(snapshot, node, pod));
@@ -164,7 +165,7 @@ fn held(node: &str, away: &Away) -> Note {
     Note::about_node(node, NoteKind::EvictionHeld { away: away.away, nodes: away.nodes })
 }
 
-/// The change that matters most.
+/// Returns the most important change.
 fn reason(before: Option<&NodeConditions>, wanted: &NodeConditions, now: Timestamp) -> Reason {
     let evicted = |conditions: &NodeConditions| conditions.evicted_at.is_some();
     if evicted(wanted) && !before.is_some_and(evicted) {

@@ -1,5 +1,5 @@
-//! Nodes that Git says are gone, with the annotation `minik8s.io/gone: "true"`: their keys are deleted, never written,
-//! and only while no agent of their name beats. The scheduler takes their bindings away.
+//! Deletes the keys of nodes that Git declares gone, with the annotation `minik8s.io/gone: "true"`. Never writes
+//! them, and deletes them only while no agent of that name beats. The scheduler deletes their bindings.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::controllers::Writes;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 
-/// Git says that the node is gone, and it does not beat.
+/// True if Git declares the node gone and it has no heartbeat.
 pub(super) fn has_left(snapshot: &Snapshot, node: &str) -> bool {
     snapshot.is_gone(node) && !snapshot.node_is_ready(node)
 }
 
-/// What is to be deleted of nodes that are gone, and of those that have left by themselves.
+/// Plans the deletions for nodes that are gone, and for nodes that left by themselves.
 pub(super) fn plan(snapshot: &Snapshot, out: &mut Writes) {
     let named = snapshot.objects.keys().filter(|object| object.kind == Kind::Node);
     for node in named.map(|object| &object.name).filter(|node| snapshot.is_gone(node)) {
@@ -39,7 +39,7 @@ fn delete(snapshot: &Snapshot, node: &String, out: &mut Writes) {
             out.delete(key, revision, Reason::NodeGone);
         }
     };
-    // The record first: nothing is placed on the node any more.
+    // The record first, so that nothing more is placed on the node.
     delete(Key::Node(node.clone()), revision(snapshot.nodes.get(node)));
     delete(Key::NodeConditions(node.clone()), revision(snapshot.node_conditions.get(node)));
     delete(Key::Usage(node.clone()), revision(snapshot.usage.get(node)));
@@ -57,7 +57,7 @@ fn delete(snapshot: &Snapshot, node: &String, out: &mut Writes) {
     for (pod, status) in snapshot.pod_status_of(node) {
         delete(Key::PodStatus(node.clone(), pod.clone()), Some(status.mod_revision));
     }
-    // Its range last: until then a pod is bound to the node.
+    // The range last: it stays while a pod is bound to the node.
     if snapshot.bindings_of(node).next().is_none() {
         delete(Key::Subnet(node.clone()), revision(snapshot.subnets.get(node)));
     }

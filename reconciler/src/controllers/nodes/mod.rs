@@ -1,7 +1,7 @@
-//! Nodes: a range of pod addresses for each, how they fare, and the end of those that are gone.
+//! The nodes controller: pod address ranges, conditions, and cleanup of nodes that are gone.
 //!
 //! Reads Node objects, nodes, subnets, heartbeats, bindings and pod status; writes `subnets/` and `nodestate/`, and
-//! deletes the keys of nodes that Git says are gone.
+//! deletes the keys of nodes that Git declares gone.
 
 use jiff::Timestamp;
 
@@ -14,7 +14,6 @@ mod subnets;
 #[cfg(test)]
 mod tests;
 
-/// The nodes controller.
 pub struct Nodes;
 
 impl Controller for Nodes {

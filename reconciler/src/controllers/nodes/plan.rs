@@ -1,11 +1,11 @@
-//! Decides on nodes: their ranges of pod addresses, how they fare, and what goes with those that are gone.
+//! Plans for nodes: pod address ranges, conditions, and cleanup of nodes that are gone.
 
 use jiff::Timestamp;
 
 use super::{conditions, gone, subnets};
 use crate::controllers::{Observed, Writes};
 
-/// What should be written below `subnets/` and `nodestate/`, and the keys of gone nodes to delete.
+/// Returns the writes below `subnets/` and `nodestate/`, and the deletions of the keys of gone nodes.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
     let mut out = Writes::default();
     subnets::plan(seen, &mut out);

@@ -1,8 +1,8 @@
-//! Which node gets which pod addresses.
+//! Assigns pod address ranges to nodes.
 //!
-//! A node keeps its range for ever, also when its record is gone: the record comes back when the
-//! machine does, and its pods still have their addresses. A range is free again once the node has left
-//! (`minik8s-agent reset --leave`), or Git says that it is gone.
+//! A node keeps its range forever, even when its record is gone: the record comes back when the machine does, and
+//! its pods still have their addresses. A range is free again once the node has left (`minik8s-agent reset
+//! --leave`), or Git declares it gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::controllers::writes::{Expect, Writes};
 /// Prefix length of a node's range: 254 addresses, of which the first is the bridge's.
 pub(crate) const NODE_PREFIX_LEN: u8 = 24;
 
-/// What should be written below `subnets/`.
+/// Plans the writes below `subnets/`.
 pub(super) fn plan(seen: &Observed, out: &mut Writes) {
     let cluster = seen.settings.cluster_cidr;
     let unreadable = unreadable_subnets(&seen.snapshot);
@@ -30,7 +30,7 @@ pub(super) fn plan(seen: &Observed, out: &mut Writes) {
     }
     let rivals = rivals(&seen.snapshot);
     follow_cluster(seen, &rivals, out);
-    // A range that can't be read may be any: nothing is given away before that is put right.
+    // An unreadable range may be any range: assign nothing until it is repaired.
     if unreadable.is_empty() {
         let mut pool = Pool::new(cluster, seen.snapshot.subnets.values().map(|subnet| subnet.value.cidr));
         move_rivals(seen, &rivals, &mut pool, out);
@@ -42,7 +42,7 @@ pub(super) fn plan(seen: &Observed, out: &mut Writes) {
 struct Pool {
     cluster: Ipv4Net,
     taken: BTreeSet<Ipv4Net>,
-    /// Taken ranges of another size, which the set does not find.
+    /// Taken ranges of another size, which a lookup in the set does not find.
     odd: Vec<Ipv4Net>,
     next: u32,
 }
@@ -54,19 +54,19 @@ impl Pool {
         Self { cluster, taken, odd, next: 0 }
     }
 
-    /// Takes this range, if it is one of the cluster's and free.
+    /// Takes this range if it is in the cluster's and free; returns false otherwise.
     fn take_exactly(&mut self, cidr: Ipv4Net) -> bool {
         let fits =
             cidr.prefix_len() == NODE_PREFIX_LEN && cidr == cidr.trunc() && self.cluster.contains(&cidr);
         fits && !self.is_odd(&cidr) && self.taken.insert(cidr)
     }
 
-    /// Overlaps a taken range of another size.
+    /// True if the range overlaps a taken range of another size.
     fn is_odd(&self, cidr: &Ipv4Net) -> bool {
         self.odd.iter().any(|other| other.contains(cidr) || cidr.contains(other))
     }
 
-    /// Takes the lowest free range. Looks at every range once, however many are asked for.
+    /// Takes the lowest free range. Inspects every range once, however many are requested.
     fn take(&mut self) -> Option<Ipv4Net> {
         let ranges = self.cluster.subnets(NODE_PREFIX_LEN).ok()?;
         let skip = usize::try_from(self.next).ok()?;
@@ -90,8 +90,8 @@ fn unreadable_subnets(snapshot: &Snapshot) -> Vec<String> {
     .collect()
 }
 
-/// Nodes whose range another node had first, with that node. Can only come from a write that was
-/// believed lost, or from a hand; the earlier holder keeps the range.
+/// Returns the nodes whose range another node had first, with that node. Comes only from a write believed lost, or
+/// from manual changes; the earlier holder keeps the range.
 fn rivals(snapshot: &Snapshot) -> BTreeMap<&str, &str> {
     let mut order: Vec<_> = snapshot.subnets.iter().collect();
     order.sort_by_key(|(node, subnet)| (subnet.create_revision, *node));
@@ -124,7 +124,8 @@ fn move_rivals(seen: &Observed, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, 
     }
 }
 
-/// A node without a range gets the one it says its pods have, if that is free, else the lowest.
+/// Assigns a range to each node without one: the range that its pods have, as the node reports, if that is free,
+/// else the lowest.
 fn assign(seen: &Observed, pool: &mut Pool, out: &mut Writes) {
     let snapshot = &seen.snapshot;
     let is_without = |node: &String| !snapshot.subnets.contains_key(node) && !has_left(snapshot, node);
@@ -161,7 +162,8 @@ fn exhausted(seen: &Observed, node: &str) -> Note {
     Note::about_node(node, NoteKind::SubnetsExhausted { cluster_cidr, holders })
 }
 
-/// A cluster range that grew, or another range of services, is given to the nodes; one that no longer holds a node's range is not.
+/// Publishes a grown cluster range or a changed service range to the nodes. Leaves a node unchanged whose range is
+/// outside the new cluster range, and notes it.
 fn follow_cluster(seen: &Observed, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
     let cluster_cidr = seen.settings.cluster_cidr;
     for (node, subnet) in &seen.snapshot.subnets {

@@ -1,5 +1,4 @@
-//! All nodes with what is taken of them, in the order of the strategy, so that the first node looked at is mostly
-//! the one.
+//! Nodes with their load, in the order of the strategy, so that the first node tried usually is the one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,32 +11,31 @@ use super::strategy::{Rank, Ranking, Strategy, lot, seed};
 
 use crate::plural::plural;
 
-/// Nodes and what is taken of them.
 pub(super) struct Cluster<'a> {
-    /// In order of name.
+    /// Sorted by name.
     nodes: Vec<NodeLoad<'a>>,
     by_name: HashMap<&'a str, usize>,
     strategy: Strategy,
-    /// How many pods of each owner are on which nodes.
+    /// Number of pods of each owner, by node.
     owners: HashMap<Owner<'a>, BTreeMap<usize, u32>>,
     queue: Queue<'a>,
-    /// Revision of the newest binding: what is bound now is newer, one after the other.
+    /// Revision of the newest binding; bindings of this plan count as newer, one after the other.
     revision: i64,
 }
 
-/// The nodes that have room for one more pod, as they rank for pods of one owner. From one owner to the next only
-/// nodes with pods of either change their place. Empty until a pod asks.
+/// Nodes with room for one more pod, ranked for pods of one owner. A change of owner moves only nodes with pods of
+/// either owner. Empty until the first pod is placed.
 #[derive(Default)]
 struct Queue<'a> {
     is_filled: bool,
     owner: Option<Owner<'a>>,
     order: BTreeSet<(Rank, usize)>,
-    /// The rank in `order` of each node that is there.
+    /// Rank of each node in `order`; `None` if the node is not in it.
     ranks: Vec<Option<Rank>>,
 }
 
 impl<'a> Cluster<'a> {
-    /// All registered nodes, nothing taken.
+    /// Creates a cluster of all registered nodes, without load.
     pub(super) fn empty(snapshot: &'a Snapshot) -> Self {
         let records = snapshot.nodes.values().map(|record| &record.value);
         let nodes: Vec<NodeLoad<'a>> = records.map(|record| NodeLoad::empty(snapshot, record)).collect();
@@ -47,17 +45,16 @@ impl<'a> Cluster<'a> {
         Self { nodes, by_name, strategy, owners: HashMap::new(), queue, revision: snapshot.revision }
     }
 
-    /// Number of a node, if it has registered.
+    /// Returns the index of a node if it has registered.
     pub(super) fn find(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
 
-    /// Name of a node.
     pub(super) fn name(&self, node: usize) -> &'a str {
         &self.nodes[node].record.name
     }
 
-    /// Takes in a binding that appeared at this revision, and what its pod needs, if anything.
+    /// Accounts for a binding that appeared at this revision, and for the needs of its pod, if any.
     pub(super) fn charge_bound(
         &mut self,
         node: usize,
@@ -71,20 +68,20 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Gives the node a pod that is new to it.
+    /// Accounts for a pod that is new to the node.
     pub(super) fn bind(&mut self, node: usize, pod_needs: &PodNeeds<'a>) {
         self.revision = self.revision.saturating_add(1);
         self.charge_bound(node, self.revision, Some(pod_needs));
     }
 
-    /// Takes what a pod needs from a node.
+    /// Allocates what a pod needs on a node.
     pub(super) fn charge(&mut self, node: usize, pod_needs: &PodNeeds<'a>) {
         self.nodes[node].take(pod_needs);
         *self.owners.entry(pod_needs.owner()).or_default().entry(node).or_default() += 1;
         self.reorder(node);
     }
 
-    /// Gives back what a pod took from a node.
+    /// Frees what a pod took on a node.
     pub(super) fn release(&mut self, node: usize, pod_needs: &PodNeeds<'a>) {
         self.nodes[node].give_back(pod_needs);
         if let Some(pods) = self.owners.get_mut(&pod_needs.owner()).and_then(|nodes| nodes.get_mut(&node)) {
@@ -98,14 +95,14 @@ impl<'a> Cluster<'a> {
         nodes.and_then(|nodes| nodes.get(&node)).copied().unwrap_or_default()
     }
 
-    /// Puts a node where it ranks now.
+    /// Moves a node to its present rank.
     fn reorder(&mut self, node: usize) {
         let Ranking::By(rank) = self.strategy.ranking else { return };
         if !self.queue.is_filled {
             return;
         }
         let state = &self.nodes[node];
-        // What the node alone decides; a pod of any size fails on the others.
+        // Checks that depend on the node alone; a node that fails them takes no pod of any size.
         let is_open = is_open(state) && state.pods < state.record.max_pods;
         let rank = is_open.then(|| rank(state, self.pods_of(self.queue.owner, node)));
         let before = std::mem::replace(&mut self.queue.ranks[node], rank);
@@ -131,7 +128,7 @@ impl<'a> Cluster<'a> {
         moved.into_iter().for_each(|node| self.reorder(node));
     }
 
-    /// Why the pod does not fit on this node, if it does not.
+    /// Returns why the pod does not fit on this node; `None` if it fits.
     pub(super) fn unfit_on(&self, node: usize, pod: &Needs<'_>) -> Option<Unfit> {
         Unfit::on(&self.nodes[node], pod)
     }
@@ -140,8 +137,8 @@ impl<'a> Cluster<'a> {
         is_open(&self.nodes[node]) && pod_failure(&self.nodes[node], pod).is_none()
     }
 
-    /// The node that the strategy chooses: the first that fits, and of all that fit one that the pod need not
-    /// avoid, if there is one.
+    /// Returns the node that the strategy chooses: the first that fits and that the pod need not avoid, else the
+    /// first that fits.
     pub(super) fn choose(&mut self, pod_needs: &PodNeeds<'a>) -> Option<usize> {
         if let Some(name) = pod_needs.needs.node_name {
             return self.find(name).filter(|&node| self.fits(node, &pod_needs.needs));
@@ -155,13 +152,13 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The least lot of all nodes that fit, or of those that are not avoided.
+    /// Returns the node with the lowest lot of all that fit, preferring nodes that are not avoided.
     fn draw(&self, pod_needs: &PodNeeds<'a>) -> Option<usize> {
         let seed = seed(&pod_needs.pod.uid);
         let mut best = None;
         for (node, state) in self.nodes.iter().enumerate() {
             let lot = lot(seed, state.name_hash);
-            // Most nodes are out by their lot alone.
+            // The lot alone rules out most nodes.
             if best.is_some_and(|best| best < (false, lot, node)) || !self.fits(node, &pod_needs.needs) {
                 continue;
             }
@@ -171,7 +168,7 @@ impl<'a> Cluster<'a> {
         best.map(|(.., node)| node)
     }
 
-    /// The first of the nodes that fits and is not avoided, else the first that fits.
+    /// Returns the first of the nodes that fits and is not avoided, else the first that fits.
     fn first(&self, pod_needs: &PodNeeds<'a>, nodes: impl Iterator<Item = usize>) -> Option<usize> {
         let mut avoided = None;
         for node in nodes.filter(|&node| self.fits(node, &pod_needs.needs)) {
@@ -183,7 +180,7 @@ impl<'a> Cluster<'a> {
         avoided
     }
 
-    /// Why `node` was chosen for the pod, in a sentence.
+    /// Returns a sentence on why `node` was chosen for the pod.
     pub(super) fn choice(&self, node: usize, pod_needs: &PodNeeds<'a>) -> String {
         if pod_needs.needs.node_name.is_some() {
             return "the pod names it".to_owned();
@@ -196,19 +193,19 @@ impl<'a> Cluster<'a> {
         format!("it {}{lot}, of the nodes that fit; it has {}", self.strategy.words, plural(pods, "pod"))
     }
 
-    /// Why the pod fits nowhere.
+    /// Returns why the pod fits nowhere.
     pub(super) fn unfit(&self, pod: &Needs<'_>) -> Unfit {
         Unfit::count(self.nodes.iter(), pod)
     }
 }
 
-/// The node may take pods at all.
+/// True if the node may take pods at all.
 fn is_open(node: &NodeLoad<'_>) -> bool {
     node_failure(node).is_none()
 }
 
-/// What a bound pod takes: also the ports of the node that its agent gave it for `hostPort: 0`. Nothing once it has
-/// ended for good.
+/// Returns what a bound pod takes, including the host ports that its agent chose for `hostPort: 0`. `None` once the
+/// pod has ended for good.
 pub(super) fn taken<'a>(bound: &BoundPod<'a>) -> Option<PodNeeds<'a>> {
     let pod = &bound.binding.value.pod;
     let mut pod_needs = PodNeeds::of(pod);

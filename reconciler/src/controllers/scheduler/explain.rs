@@ -1,4 +1,4 @@
-//! Why a pod has no node, for views: the scheduler's own filters on the same snapshot.
+//! Explains why a pod has no node, for views: the scheduler's own filters on the same snapshot.
 //!
 //! Nothing of this is stored: pod status belongs to the agents, and a pod without a node has none.
 
@@ -11,8 +11,8 @@ use schema::snapshot::Snapshot;
 use super::cluster::{Cluster, taken};
 use super::needs::PodNeeds;
 
-/// Why `pod` is not bound; none when it is, or when there is no such pod. For many pods of one
-/// snapshot make one [`Explainer`].
+/// Returns why `pod` is not bound; `None` if it is bound or does not exist. For many pods of one snapshot, create
+/// one [`Explainer`].
 pub fn explain(snapshot: &Snapshot, pod: &NamespacedName) -> Option<String> {
     Explainer::new(snapshot).explain(pod)
 }
@@ -20,14 +20,14 @@ pub fn explain(snapshot: &Snapshot, pod: &NamespacedName) -> Option<String> {
 /// Answers [`explain`] for many pods of one snapshot.
 pub struct Explainer<'a> {
     snapshot: &'a Snapshot,
-    /// Keeps the nodes in order for the pod that was asked for last.
+    /// Nodes, kept in order for the pod that was explained last.
     cluster: RefCell<Cluster<'a>>,
-    /// Node and uid of what is bound.
+    /// Node and uid of each bound pod.
     bound: BTreeMap<&'a NamespacedName, (&'a str, &'a str)>,
 }
 
 impl<'a> Explainer<'a> {
-    /// Counts what is taken of every node.
+    /// Creates an explainer, and counts the load of every node.
     pub fn new(snapshot: &'a Snapshot) -> Self {
         let mut cluster = Cluster::empty(snapshot);
         let mut bound = BTreeMap::new();
@@ -41,7 +41,7 @@ impl<'a> Explainer<'a> {
         Self { snapshot, cluster: RefCell::new(cluster), bound }
     }
 
-    /// Why `pod` is not bound; none when it is, or when there is no such pod.
+    /// Returns why `pod` is not bound; `None` if it is bound or does not exist.
     pub fn explain(&self, pod: &NamespacedName) -> Option<String> {
         let instance = &self.snapshot.pods.get(pod)?.value;
         let before = self.bound.get(pod);

@@ -1,4 +1,4 @@
-//! Whether a pod fits on a node: a list of small filters, and how many nodes failed which.
+//! Filters that decide if a pod fits on a node, and a count of the nodes that failed each.
 //!
 //! A new filter is one function, one [`Failure`] and one line in a list.
 
@@ -14,7 +14,7 @@ use schema::snapshot::elapsed_seconds;
 use super::needs::Needs;
 use super::node::NodeLoad;
 
-/// Why a node does not take a pod. Orders as it is printed.
+/// Reason why a node does not take a pod. Ordered as printed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
     /// No heartbeat.
@@ -25,32 +25,32 @@ pub enum Failure {
     OtherNode,
     /// The node takes no new pods.
     Cordoned,
-    /// The node gives its pods away.
+    /// The node is being drained.
     Draining,
-    /// A taint of the node, as it is written, that the pod does not tolerate.
+    /// The pod does not tolerate this taint of the node, in its written form.
     Taint(String),
     /// A label of the selector is missing.
     SelectorMismatch,
-    /// The node has as many pods as it takes.
+    /// The node has as many pods as it may have.
     TooManyPods,
     /// Not enough CPU is left.
     Cpu,
     /// Not enough memory is left.
     Memory,
-    /// Another pod has this port of the node.
+    /// Another pod has this host port.
     HostPort(u16, Protocol),
 }
 
-/// A filter of the node alone: why it takes no pod, if it takes none.
+/// A filter of the node alone: returns why the node takes no pod, or `None`.
 type NodeFilter = fn(&NodeLoad<'_>) -> Option<Failure>;
 
-/// A filter: why the node does not take the pod, if it does not.
+/// A filter: returns why the node does not take the pod, or `None`.
 type Filter = fn(&NodeLoad<'_>, &Needs<'_>) -> Option<Failure>;
 
-/// Filters that look at the node alone; nodes that fail one are not searched at all.
+/// Filters that depend on the node alone; nodes that fail one are not searched at all.
 const NODE_FILTERS: &[NodeFilter] = &[ready, subnet];
 
-/// Filters that look at the pod as well. The first that fails is the one that is counted.
+/// Filters that depend on the pod as well. Only the first failure counts.
 const POD_FILTERS: &[Filter] =
     &[node_name, cordon, drain, taints, node_selector, max_pods, cpu, memory, free_host_ports];
 
@@ -66,7 +66,8 @@ fn node_name(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     pod.node_name.is_some_and(|name| name != node.record.name).then_some(Failure::OtherNode)
 }
 
-/// As in Kubernetes, a pod that names its node is not kept away by cordon, nor by taints but `NoExecute`.
+/// Fails on a cordoned node. As in Kubernetes, neither cordon nor any taint but `NoExecute` keeps away a pod that
+/// names its node.
 fn cordon(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     (node.is_cordoned && pod.node_name.is_none()).then_some(Failure::Cordoned)
 }
@@ -87,7 +88,8 @@ fn taints(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     Some(Failure::Taint(taint.to_string()))
 }
 
-/// The node has a `PreferNoSchedule` taint that the pod does not tolerate: it gets the pod only if no other fits.
+/// True if the node has a `PreferNoSchedule` taint that the pod does not tolerate: it gets the pod only if no other
+/// node fits.
 pub(super) fn is_avoided(node: &NodeLoad<'_>, pod: &Needs<'_>) -> bool {
     let mut taints = node.taints.iter().filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
     taints.any(|taint| !taint.is_tolerated_by(pod.tolerations, 0))
@@ -114,17 +116,17 @@ fn free_host_ports(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     Some(Failure::HostPort(taken.0, taken.1))
 }
 
-/// The first filter of the node itself that fails.
+/// Returns the first failure among the filters of the node alone.
 pub(super) fn node_failure(node: &NodeLoad<'_>) -> Option<Failure> {
     NODE_FILTERS.iter().find_map(|filter| filter(node))
 }
 
-/// The first filter of the pod on a node that passed the others.
+/// Returns the first failure among the filters of the pod, on a node that passed the others.
 pub(super) fn pod_failure(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Failure> {
     POD_FILTERS.iter().find_map(|filter| filter(node, pod))
 }
 
-/// Why a pod fits nowhere: how many nodes failed which filter.
+/// Explanation of why a pod fits nowhere: the number of nodes per failed filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfit {
     nodes: usize,
@@ -132,7 +134,7 @@ pub struct Unfit {
     failures: BTreeMap<Failure, Tally>,
 }
 
-/// The part of the needs that a message repeats.
+/// Needs that a message repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wants {
     node_name: Option<String>,
@@ -141,12 +143,12 @@ struct Wants {
     memory_bytes: u64,
 }
 
-/// How many nodes failed a filter, and how near the best of them came.
+/// Number of nodes that failed a filter, and the most that any of them has free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Tally {
     nodes: usize,
     most_free: u64,
-    /// The pod, and its node, that has the port on the first of them.
+    /// The pod that has the port on the first of the nodes, and that node.
     holder: Option<(NamespacedName, String)>,
 }
 
@@ -171,7 +173,7 @@ impl Unfit {
         unfit
     }
 
-    /// Why the pod does not fit on this one node.
+    /// Returns why the pod does not fit on this one node; `None` if it fits.
     pub(super) fn on(node: &NodeLoad<'_>, pod: &Needs<'_>) -> Option<Self> {
         let unfit = Self::count(std::iter::once(node), pod);
         (!unfit.failures.is_empty()).then_some(unfit)
@@ -194,20 +196,20 @@ impl Unfit {
         tally.most_free = tally.most_free.max(free);
     }
 
-    /// The failures with their counts, without amounts that move with every other pod.
+    /// Returns the failures with their counts, without amounts that change with every other pod.
     pub(crate) fn identity(&self) -> String {
         let counts: Vec<String> =
             self.failures.iter().map(|(failure, tally)| format!("{} {failure:?}", tally.nodes)).collect();
         format!("{} {}", self.nodes, counts.join(", "))
     }
 
-    /// No node was looked at that has all that it needs to run pods: they may be on their way up.
+    /// True if every node still lacks a heartbeat or a range: the nodes may be starting up.
     pub(crate) fn may_pass(&self) -> bool {
         let comes = |failure: &Failure| matches!(failure, Failure::NotReady | Failure::NoSubnet);
         self.failures.keys().all(comes)
     }
 
-    /// The failures as a sentence part, without how many nodes there are.
+    /// Returns the failures as part of a sentence, without the number of nodes.
     pub(super) fn reasons(&self) -> String {
         let parts: Vec<String> =
             self.failures.iter().map(|(failure, tally)| self.describe(failure, tally)).collect();
@@ -258,7 +260,7 @@ impl Unfit {
     }
 }
 
-/// Whole mebibytes, rounded down: what is left of a node is seldom a round number of bytes.
+/// Rounds down to whole mebibytes: the free memory of a node is seldom a round number of bytes.
 fn readable(bytes: u64) -> Memory {
     const MEBIBYTE: u64 = 1 << 20;
     Memory { bytes: if bytes < MEBIBYTE { bytes } else { bytes / MEBIBYTE * MEBIBYTE } }

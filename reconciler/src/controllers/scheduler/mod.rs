@@ -1,4 +1,4 @@
-//! Scheduler: gives every pod one node.
+//! The scheduler: assigns each pod to one node.
 //!
 //! Reads Node objects and the Cluster object, pods, bindings, nodes, subnets, heartbeats, `nodestate/` and status;
 //! writes `bindings/`.
@@ -23,7 +23,6 @@ pub use fit::{Failure, Unfit};
 pub use needs::Needs;
 pub use plan::bind;
 
-/// The scheduler.
 pub struct Scheduler;
 
 impl Controller for Scheduler {

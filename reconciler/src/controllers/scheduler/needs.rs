@@ -1,30 +1,30 @@
-//! What a pod needs of a node.
+//! Needs of a pod: resources, ports and constraints on its node.
 
 use schema::kinds::Kind;
 use schema::kinds::pod::{Container, PodSpec, Protocol, Toleration};
 use schema::meta::StringMap;
 use schema::records::PodInstance;
 
-/// What a pod needs of a node.
+/// Needs of a pod that its node must satisfy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Needs<'a> {
-    /// The only node it may run on.
+    /// The only node that the pod may run on.
     pub node_name: Option<&'a str>,
     /// Labels that the node must have.
     pub node_selector: &'a StringMap,
-    /// Taints that it puts up with.
+    /// Tolerations for the node's taints.
     pub tolerations: &'a [Toleration],
-    /// CPU set aside, in thousandths of a core.
+    /// Requested CPU, in thousandths of a core.
     pub cpu_millis: u64,
-    /// Memory set aside.
+    /// Requested memory.
     pub memory_bytes: u64,
-    /// Ports of the node that it takes.
+    /// Host ports that the pod takes.
     pub host_ports: Vec<(u16, Protocol)>,
 }
 
 impl<'a> Needs<'a> {
-    /// What `spec` needs: the sum over its containers, or the largest init container if that is
-    /// more, as in Kubernetes.
+    /// Returns the needs of `spec`: the sum over its containers, or the largest init container if that is more, as
+    /// in Kubernetes.
     pub fn of(spec: &'a PodSpec) -> Self {
         let total = |amount: fn(&Container) -> u64| {
             let side_by_side = spec.containers.iter().map(amount).fold(0, u64::saturating_add);
@@ -42,7 +42,7 @@ impl<'a> Needs<'a> {
     }
 }
 
-/// Ports of the node that the pod takes. On the host's network every container port is one.
+/// Returns the host ports that the pod takes. On the host's network, every container port is one.
 fn host_ports(spec: &PodSpec) -> Vec<(u16, Protocol)> {
     let mut ports: Vec<_> = spec
         .containers
@@ -50,7 +50,7 @@ fn host_ports(spec: &PodSpec) -> Vec<(u16, Protocol)> {
         .flat_map(|container| &container.ports)
         .filter_map(|port| {
             let of_network = spec.host_network.then_some(port.container_port);
-            // 0 asks for any free port; the agent says which it is.
+            // 0 asks for any free port; the agent reports which one.
             port.host_port.filter(|&p| p != 0).or(of_network).map(|p| (p, port.protocol))
         })
         .collect();
@@ -62,7 +62,7 @@ fn host_ports(spec: &PodSpec) -> Vec<(u16, Protocol)> {
 /// Namespace, kind and name of the owner of a pod.
 pub(super) type Owner<'a> = (&'a str, Kind, &'a str);
 
-/// A pod with what it needs of a node.
+/// A pod with its needs.
 #[derive(Clone)]
 pub(super) struct PodNeeds<'a> {
     pub(super) pod: &'a PodInstance,

@@ -1,4 +1,4 @@
-//! A node as the scheduler sees it: what it is, and what is taken of it.
+//! The scheduler's model of a node: its state and its load.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -12,36 +12,36 @@ use schema::snapshot::Snapshot;
 
 use super::needs::PodNeeds;
 
-/// A node with what is taken of it.
+/// A node with its load.
 #[derive(Debug, Clone)]
 pub(super) struct NodeLoad<'a> {
     pub(super) record: &'a NodeRecord,
-    /// Its own labels and those of its Node object.
+    /// The node's own labels and those of its Node object.
     pub(super) labels: Cow<'a, StringMap>,
     pub(super) taints: &'a [Taint],
-    /// How it fares: among others how old its taints are.
+    /// Conditions of the node, among them the age of its taints.
     pub(super) conditions: Option<&'a NodeConditions>,
-    /// Its Node object says `unschedulable`.
+    /// Set if the Node object says `unschedulable`.
     pub(super) is_cordoned: bool,
-    /// Its Node object says `drain`.
+    /// Set if the Node object says `drain`.
     pub(super) is_draining: bool,
-    /// Its heartbeat has not expired.
+    /// True until the heartbeat expires.
     pub(super) ready: bool,
-    /// It has a range of pod addresses.
+    /// Set once the node has a range of pod addresses.
     pub(super) has_subnet: bool,
     pub(super) pods: u32,
     pub(super) cpu_millis: u64,
     pub(super) memory_bytes: u64,
-    /// Ports of the node that are taken, with the pod that has each.
+    /// Host ports in use, with the pod that has each.
     pub(super) host_ports: BTreeMap<(u16, Protocol), NamespacedName>,
-    /// Revision at which its newest binding appeared, and how many bindings appeared with it.
+    /// Revision at which the newest binding appeared, and the number of bindings that appeared with it.
     pub(super) newest: (i64, u32),
-    /// For drawing lots.
+    /// Hash for drawing lots.
     pub(super) name_hash: u64,
 }
 
 impl<'a> NodeLoad<'a> {
-    /// A registered node with nothing taken.
+    /// Creates a registered node without load.
     pub(super) fn empty(snapshot: &'a Snapshot, record: &'a NodeRecord) -> Self {
         let name = &record.name;
         let wanted = snapshot.node_spec(name);
@@ -73,7 +73,7 @@ impl NodeLoad<'_> {
         self.record.memory.bytes.saturating_sub(self.memory_bytes)
     }
 
-    /// Takes what a pod needs.
+    /// Allocates what a pod needs.
     pub(super) fn take(&mut self, pod_needs: &PodNeeds<'_>) {
         let needs = &pod_needs.needs;
         self.pods += 1;
@@ -84,7 +84,7 @@ impl NodeLoad<'_> {
         }
     }
 
-    /// Gives back what a pod took.
+    /// Frees what a pod took.
     pub(super) fn give_back(&mut self, pod_needs: &PodNeeds<'_>) {
         let needs = &pod_needs.needs;
         self.pods = self.pods.saturating_sub(1);
@@ -106,7 +106,7 @@ impl NodeLoad<'_> {
     }
 }
 
-/// A number for a node's name that is the same everywhere (FNV-1a).
+/// Returns a hash of the node's name that is the same everywhere (FNV-1a).
 fn name_hash(node: &str) -> u64 {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     node.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))

@@ -1,11 +1,11 @@
 //! Decides which pod runs where. Reads pods, bindings, nodes and status, writes `bindings/`.
 //!
-//! One binding per pod, always: a pod that moves does so in one transaction. A pod stays where it
-//! is as long as it fits; where its new version fits nowhere the old one goes on running. A pod on
-//! a node that is not ready stays bound to it until the node is given up; then bare pods move, as they do from a node
-//! that is drained. Last of all it writes for each node, once, that etcd is complete.
+//! A pod always has one binding: it moves in a single transaction. A pod stays on its node as long as it fits; if
+//! its new version fits nowhere, the old one keeps running. A pod on a node that is not ready stays bound to it
+//! until the node is evicted; then bare pods move, as they do from a drained node. Last of all, the plan records
+//! for each node, once, that etcd is complete.
 //!
-//! After a loss of etcd a pod goes to the node that ran it, and waits for that node for a while.
+//! After a loss of etcd, a pod goes to the node that ran it, and waits for that node for a while.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 use crate::controllers::{Observed, is_applied_whole};
 
-/// How long the other controllers may take to see what a node runs that has just registered.
+/// Time that the other controllers may take to notice what a newly registered node runs.
 const NEWS: SignedDuration = SignedDuration::from_secs(3);
 
-/// A pod that needs a node, and its binding so far: of the version before it, or of itself if it must leave.
+/// A pod that needs a node, and its binding so far: of the version before it, or its own if it must leave.
 struct Waiting<'a> {
     id: &'a NamespacedName,
     pod: &'a PodInstance,
@@ -42,23 +42,23 @@ struct Waiting<'a> {
 struct Planner<'a> {
     snapshot: &'a Snapshot,
     cluster: Cluster<'a>,
-    /// Pods whose record or binding can't be read: not a pod that is gone, so nothing is touched.
+    /// Pods whose record or binding is unreadable: the pod is not gone, so nothing is touched.
     unreadable: BTreeMap<NamespacedName, String>,
-    /// Needs that fit nowhere, so that a thousand equal pods are counted once.
+    /// Needs that fit nowhere, cached so that a thousand equal pods are counted once.
     unfit: BTreeMap<Needs<'a>, Arc<Unfit>>,
-    /// The node that reports a pod which is not bound to it.
+    /// Node that reports a pod which is not bound to it.
     reported: HashMap<&'a NamespacedName, &'a str>,
-    /// Nodes from which a pod was moved in its turn.
+    /// Nodes from which this plan has moved a pod in turn.
     had_turn: BTreeSet<&'a str>,
     last_known: &'a LastKnown,
-    /// Until when a pod waits for the node that ran it before etcd was lost; none once that is over.
+    /// Time until which a pod waits for the node that ran it before etcd was lost; `None` once it has passed.
     waits_until: Option<Timestamp>,
-    /// Etcd is not settled, and nodes run what it knows nothing of.
+    /// Set if etcd is not settled, and nodes run pods that it does not know.
     was_lost: bool,
     out: Writes,
 }
 
-/// What should be written below `bindings/` and `settled/`.
+/// Returns the writes below `bindings/` and `settled/`.
 pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
     let mut out = bind(&seen.snapshot, &seen.last_known, seen.waits_until(now));
     remove_settled(&seen.snapshot, &mut out);
@@ -66,8 +66,8 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
     out
 }
 
-/// Which pods go where. `waits_until`: how long a pod waits for the node that ran it before etcd was lost; none once
-/// that is over.
+/// Assigns pods to nodes. `waits_until` is the time until which a pod waits for the node that ran it before etcd
+/// was lost; `None` once it has passed.
 pub fn bind(snapshot: &Snapshot, last_known: &LastKnown, waits_until: Option<Timestamp>) -> Writes {
     let unreadable = unreadable_pods(snapshot);
     let mut planner = Planner {
@@ -84,7 +84,7 @@ pub fn bind(snapshot: &Snapshot, last_known: &LastKnown, waits_until: Option<Tim
     };
     let waiting = planner.settle_bound();
     let mut waiting = planner.replace_in_place(waiting);
-    // Pods of one owner one after the other: the order of the nodes is that of one owner at a time.
+    // Group pods by owner: the order of the nodes is for one owner at a time.
     waiting.sort_by_key(|waiting| (&waiting.pod.namespace, &waiting.pod.owner.name, waiting.pod.owner.kind));
     planner.reported = reported(snapshot, &waiting);
     for pod in waiting {
@@ -94,8 +94,8 @@ pub fn bind(snapshot: &Snapshot, last_known: &LastKnown, waits_until: Option<Tim
     planner.out
 }
 
-/// Writes for every node, once, that this etcd is complete. Waits for a run that binds no new pod: a pod that moves or is
-/// removed leaves nothing open. Waits as well for nodes that ran pods before etcd was lost.
+/// Records for every node, once, that this etcd is complete. Waits for a plan that binds no new pod: a pod that
+/// moves or is removed leaves nothing open. Waits as well for nodes that ran pods before etcd was lost.
 fn settle(seen: &Observed, now: Timestamp, out: &mut Writes) {
     let snapshot = &*seen.snapshot;
     let unsettled = || snapshot.nodes.keys().filter(|node| !snapshot.settled.contains_key(*node));
@@ -104,7 +104,7 @@ fn settle(seen: &Observed, now: Timestamp, out: &mut Writes) {
     if binds || waits || unsettled().next().is_none() || !is_complete(snapshot, &seen.settings.sources) {
         return;
     }
-    // The other controllers may not have seen yet what a node runs that has just registered.
+    // The other controllers may not have noticed yet what a newly registered node runs.
     let holders: BTreeSet<&str> = strays(snapshot).map(|(node, _)| node).collect();
     let holders = unsettled().filter(|node| holders.contains(node.as_str()));
     let youngest = holders.map(|node| snapshot.nodes[node].value.registered_at).max();
@@ -125,24 +125,24 @@ fn settle(seen: &Observed, now: Timestamp, out: &mut Writes) {
     }
 }
 
-/// A node that comes back is another one.
+/// Deletes the settled marks of nodes that left: a node that comes back is another one.
 fn remove_settled(snapshot: &Snapshot, out: &mut Writes) {
     for (node, settled) in snapshot.settled.iter().filter(|(node, _)| has_left(snapshot, node)) {
         out.delete(Key::Settled(node.clone()), settled.mod_revision, Reason::NodeLeft);
     }
 }
 
-/// All that Git says has its records, pods those of their present version; the caller has seen that pods have
-/// become bindings, as far as nodes fit. A quarantined file, a held prune, an object that waits or a source that was
-/// never read leaves it open: what they hold may run on a node and be in this etcd not at all.
+/// True if all that Git says has its records, and pods those of their present version; the caller has checked that
+/// pods have become bindings, as far as nodes fit. False with a quarantined file, a held prune, an object that
+/// waits or a source that was never read: their pods may run on a node and be missing from this etcd.
 fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
     is_applied_whole(snapshot, sources)
         && snapshot.malformed.is_empty()
         && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
 }
 
-/// Until when pods whose template was lost go on serving: they go once pods of the wanted template serve, or have had
-/// their time `since` then.
+/// Returns the time until which pods whose template was lost keep serving: they go once pods of the wanted template
+/// serve, or have had their time from `since` on.
 fn awaits_pods(snapshot: &Snapshot, since: Timestamp) -> Option<Timestamp> {
     let strays: BTreeSet<(&str, &str)> = strays(snapshot)
         .filter_map(|(_, pod)| Some((pod.namespace.as_str(), PodInstance::workload_in_name(&pod.name)?)))
@@ -158,7 +158,7 @@ fn awaits_pods(snapshot: &Snapshot, since: Timestamp) -> Option<Timestamp> {
     since.checked_add(SignedDuration::from_secs(within.into())).ok()
 }
 
-/// Pods that run on nodes which are not settled and have no binding for them, each with its node.
+/// Returns the pods that run on unsettled nodes without a binding there, each with its node.
 fn strays(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &NamespacedName)> {
     let reported = snapshot.pod_status.iter().filter(|(place, status)| {
         let runs = !status.value.has_ended() && !status.value.is_terminating();
@@ -167,13 +167,13 @@ fn strays(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &NamespacedName)> 
     reported.map(|((node, pod), _)| (node.as_str(), pod))
 }
 
-/// Which pods run on a node that they are not bound to, by what it reports of this very version; of several nodes the
-/// last by name. Empty if all of `waiting` are bound, as it is not needed then.
+/// Returns the pods that run on a node that they are not bound to, going by its reports of this very version; of
+/// several nodes the last by name. Empty if all of `waiting` are bound, because it is not needed then.
 fn reported<'a>(snapshot: &'a Snapshot, waiting: &[Waiting<'a>]) -> HashMap<&'a NamespacedName, &'a str> {
     if waiting.iter().all(|waiting| waiting.before.is_some()) {
         return HashMap::new();
     }
-    // Both are in order of node and pod.
+    // Both are sorted by node and pod.
     let mut bound = snapshot.bindings.keys().peekable();
     let unbound = snapshot.pod_status.iter().filter(|(place, _)| {
         while bound.next_if(|bound| bound < place).is_some() {}
@@ -201,8 +201,8 @@ fn unreadable_pods(snapshot: &Snapshot) -> BTreeMap<NamespacedName, String> {
 }
 
 impl<'a> Planner<'a> {
-    /// Takes in what is bound: keeps one binding per pod, removes those of pods that are gone,
-    /// updates metadata in place. Answers with the pods that need a place.
+    /// Loads the existing bindings: keeps one per pod, removes those of pods that are gone, updates metadata in
+    /// place. Returns the pods that need a place.
     fn settle_bound(&mut self) -> Vec<Waiting<'a>> {
         let snapshot = self.snapshot;
         let mut bound: Vec<BoundPod<'a>> = snapshot.bound_pods().collect();
@@ -228,7 +228,7 @@ impl<'a> Planner<'a> {
                         _ => self.update_metadata(kept, &pod.value),
                     }
                 }
-                // One thing at a time: the pod may want the very place that is taken from it now.
+                // One step at a time: the pod may want the very place that it loses now.
                 _ if bindings.len() > 1 => {}
                 before => waiting.push(Waiting { id, pod: &pod.value, before, leave: None }),
             }
@@ -239,7 +239,7 @@ impl<'a> Planner<'a> {
         waiting
     }
 
-    /// Bindings of a pod that is gone.
+    /// Removes the bindings of a pod that is gone.
     fn remove_orphans(&mut self, orphans: &[BoundPod<'a>]) {
         if orphans.iter().any(|orphan| self.unreadable.contains_key(&orphan.place.1)) {
             self.charge_all(orphans);
@@ -263,14 +263,14 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Of several bindings of one pod (a crash, a race, a hand) exactly one stays: one whose node
-    /// reports the pod, else one of the version that is wanted, else the first by name of the node.
+    /// Keeps exactly one of several bindings of a pod (from a crash, a race or manual changes): one whose node
+    /// reports the pod, else one of the wanted version, else the first by name of the node.
     fn keep_one(&mut self, bindings: &[BoundPod<'a>], wanted_uid: &str) -> Option<BoundPod<'a>> {
         let rank = |bound: &BoundPod<'a>| {
             let uid = &bound.binding.value.pod.uid;
             (bound.status_of(uid).is_none(), uid != wanted_uid)
         };
-        // The first of equals, and they come in order of the node's name.
+        // `min_by_key` returns the first of equals, and bindings are sorted by the node's name.
         let kept = *bindings.iter().min_by_key(|bound| rank(bound))?;
         for other in bindings.iter().filter(|b| b.place.0 != kept.place.0) {
             let reason = Reason::DuplicateBinding { kept: kept.place.0.clone() };
@@ -289,8 +289,8 @@ impl<'a> Planner<'a> {
         self.out.put(binding_key(bound.place), &value, expect, Reason::BindingUpdated);
     }
 
-    /// New versions that fit where the old ones are, not counting the old ones themselves. All of
-    /// these come before any pod that is new to a node.
+    /// Replaces pods on their node where the new version fits, not counting the old one, before any pod that is new
+    /// to a node. Returns the rest.
     fn replace_in_place(&mut self, waiting: Vec<Waiting<'a>>) -> Vec<Waiting<'a>> {
         let mut rest = Vec::new();
         for pod in waiting {
@@ -322,9 +322,9 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Finds a node for a pod, or says why there is none.
+    /// Finds a node for a pod, or notes why there is none.
     fn place(&mut self, waiting: &Waiting<'a>) {
-        // Once more: a pod that moved away since may have left the room.
+        // Try again: a pod that has moved away since may have left the room.
         if self.replace_on_same_node(waiting) || !self.may_move(waiting) {
             return;
         }
@@ -353,7 +353,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A pod of a drained node waits for its turn.
+    /// True if the pod may move now; a pod of a drained node waits for its turn.
     fn may_move(&mut self, waiting: &Waiting<'a>) -> bool {
         let (Some(before), Some(Leave::InTurn)) = (waiting.before, waiting.leave) else { return true };
         let node = before.place.0.as_str();
@@ -364,13 +364,14 @@ impl<'a> Planner<'a> {
         is_its_turn
     }
 
-    /// The pod ran on a node that has not come back since etcd was lost, or may have: it would run twice elsewhere.
+    /// True if the pod ran, or may have run, on a node that has not come back since etcd was lost: elsewhere it
+    /// would run twice.
     fn waits_for_node(&mut self, waiting: &Waiting<'a>) -> bool {
         let Some(until) = self.waits_until.filter(|_| waiting.before.is_none()) else { return false };
         let last = self.last_known.node_of(waiting.id, &waiting.pod.uid);
         let node = last.or_else(|| self.reported.get(waiting.id).copied());
         let waits = match node {
-            // It gets its range a moment after it registered.
+            // A node gets its range a moment after it registers.
             Some(node) => !self.snapshot.node_is_ready(node) || !self.snapshot.subnets.contains_key(node),
             None => self.was_lost && self.last_known.is_empty(),
         };
@@ -383,7 +384,8 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// The node that runs the pod, or ran it last, and still takes it: etcd was lost, and its bindings with it.
+    /// Returns the node that runs the pod, or ran it last, if the pod still fits there: its binding was lost with
+    /// etcd.
     fn runs_on(&self, waiting: &Waiting<'a>, pod_needs: &PodNeeds<'a>) -> Option<usize> {
         if waiting.before.is_some() {
             return None;
@@ -413,7 +415,7 @@ impl<'a> Planner<'a> {
             if let Some((node, pod_needs)) = self.cluster.find(&before.place.0).zip(pod_needs) {
                 self.cluster.release(node, &pod_needs);
             }
-            // What the old one leaves may be what another pod was refused.
+            // The old pod may free what another pod was refused.
             self.unfit.clear();
         }
     }
@@ -429,7 +431,7 @@ impl<'a> Planner<'a> {
 
     fn note_unschedulable(&mut self, waiting: &Waiting<'a>, unfit: Arc<Unfit>) {
         let kind = match (waiting.before, waiting.leave) {
-            // No node will say that the pod has ended: it waits without a place.
+            // No node will report that the pod has ended: it waits without a place.
             (Some(before), Some(_)) if has_left(self.snapshot, &before.place.0) => {
                 self.out.delete(binding_key(before.place), before.binding.mod_revision, Reason::NodeLeft);
                 NoteKind::Unschedulable { unfit, old_stays_on: None }

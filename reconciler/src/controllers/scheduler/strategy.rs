@@ -1,4 +1,4 @@
-//! Which of the nodes that fit gets a pod: the strategies of the Cluster object.
+//! Strategies of the Cluster object: choose among the nodes that fit.
 //!
 //! A new strategy is one function and one line in [`Strategy::of`].
 
@@ -6,28 +6,28 @@ use schema::kinds::cluster::SchedulerStrategy;
 
 use super::node::NodeLoad;
 
-/// Where a node comes among those that fit: the least is the best. Nodes of equal rank come by name.
+/// Rank of a node among those that fit: the lowest is the best. Nodes of equal rank are sorted by name.
 pub(super) type Rank = [u64; 3];
 
-/// How nodes are put in order for a pod.
+/// Method of ordering the nodes for a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ranking {
-    /// By what is on the node, and how many pods there have the same owner.
+    /// By the load of the node, and the number of its pods with the same owner.
     By(fn(&NodeLoad<'_>, u32) -> Rank),
     /// By lot, from the uid of the pod: the same pod draws the same node.
     Drawn,
 }
 
-/// A strategy.
+/// A scheduling strategy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Strategy {
     pub(super) ranking: Ranking,
-    /// Why the first node comes first, as the rest of the sentence "it …".
+    /// Reason why the first node comes first, as the rest of the sentence "it …".
     pub(super) words: &'static str,
 }
 
 impl Strategy {
-    /// The strategy that a cluster asks for.
+    /// Returns the strategy that a cluster asks for.
     pub(super) fn of(wanted: SchedulerStrategy) -> Self {
         use SchedulerStrategy as S;
         let (ranking, words) = match wanted {
@@ -47,8 +47,9 @@ fn spread(node: &NodeLoad<'_>, of_owner: u32) -> Rank {
     [of_owner.into(), requested_share(node), node.pods.into()]
 }
 
-/// From the bindings alone, so that a new leader goes on in turn: the node whose newest binding appeared first.
-/// Bindings of one transaction appear at one revision; of these nodes the one with the fewest of them.
+/// Ranks first the node whose newest binding appeared first. Uses the bindings alone, so that a new leader
+/// continues the round. Bindings of one transaction appear at one revision; of these nodes the one with the fewest
+/// of them comes first.
 fn round_robin(node: &NodeLoad<'_>, _: u32) -> Rank {
     let (revision, bindings) = node.newest;
     [u64::try_from(revision).unwrap_or_default(), bindings.into(), 0]
@@ -70,7 +71,7 @@ fn min_memory(node: &NodeLoad<'_>, _: u32) -> Rank {
     [node.memory_bytes, node.pods.into(), 0]
 }
 
-/// The mean of the shares of CPU and memory that are requested, in millionths.
+/// Returns the mean of the requested shares of CPU and memory, in millionths.
 fn requested_share(node: &NodeLoad<'_>) -> u64 {
     const WHOLE: u128 = 1_000_000;
     let share = |taken: u64, all: u64| match all {
@@ -82,13 +83,13 @@ fn requested_share(node: &NodeLoad<'_>) -> u64 {
     u64::try_from(u128::midpoint(cpu, memory)).unwrap_or(u64::MAX)
 }
 
-/// The seed of a pod's lot: the first 16 digits of its uid.
+/// Returns the seed of a pod's lot: the first 16 digits of its uid.
 pub(super) fn seed(uid: &str) -> u64 {
     uid.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
 }
 
-/// The lot that a node draws with this seed. The least lot of all nodes that fit is any of them with equal chance,
-/// and the same one whichever other nodes there are.
+/// Returns the lot that a node draws with this seed. Each node that fits has an equal chance of the lowest lot, and
+/// other nodes do not change the winner.
 pub(super) fn lot(seed: u64, name_hash: u64) -> u64 {
     // The finalizer of SplitMix64 spreads every bit over all others.
     let hash = seed ^ name_hash;

@@ -1,7 +1,7 @@
-//! Cluster IPs and node ports: which are taken, and which one a service gets.
+//! Allocation of cluster IPs and node ports to services.
 //!
-//! What a service has it keeps. What it gets follows from its name, so that an etcd that was lost and
-//! is filled from Git again gives the same addresses, in whatever order the services come back.
+//! A service keeps what it has. New addresses and ports follow from the service's name, so that a lost etcd that is
+//! refilled from Git gives the same ones, in whatever order the services come back.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -13,14 +13,14 @@ use schema::kinds::service::NODE_PORTS;
 use schema::meta::NamespacedName;
 use schema::records::{DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET};
 
-/// Offsets that no service gets: the range itself, `kubernetes` of Kubernetes, DNS and gateway.
+/// Offsets that no service gets: the range itself, Kubernetes' own `kubernetes` service, DNS and the gateway.
 pub const RESERVED_ADDRESSES: [u32; 4] = [0, 1, DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET];
 
-/// Node ports from here on are given out first; those below are for manifests that name one, as in
-/// Kubernetes (its static band: 86 of 2768).
+/// Size of the static band: node ports above it are allocated first; those in it are for manifests that name one,
+/// as in Kubernetes (86 of 2768).
 const NODE_PORT_BAND: u16 = 86;
 
-/// Who has which address.
+/// Allocated addresses with their holders.
 pub(super) struct Addresses {
     range: Ipv4Net,
     taken: BTreeMap<Ipv4Addr, NamespacedName>,
@@ -31,7 +31,7 @@ impl Addresses {
         Self { range: range.trunc(), taken: BTreeMap::new() }
     }
 
-    /// The address is one that a service may have.
+    /// True if a service may have this address.
     pub(super) fn is_usable(&self, address: Ipv4Addr) -> bool {
         let offset = u32::from(address).wrapping_sub(u32::from(self.range.network()));
         self.range.contains(&address)
@@ -39,7 +39,7 @@ impl Addresses {
             && address != self.range.broadcast()
     }
 
-    /// Takes this address; the error is its holder.
+    /// Takes this address; the error is its present holder.
     pub(super) fn take(&mut self, address: Ipv4Addr, service: &NamespacedName) -> Result<(), NamespacedName> {
         match self.taken.get(&address) {
             Some(holder) if holder != service => Err(holder.clone()),
@@ -50,8 +50,8 @@ impl Addresses {
         }
     }
 
-    /// Takes a free address: the one that follows from the name, or the next one that is free. Beyond
-    /// the band that Kubernetes keeps for manifests that name theirs, as long as there is one.
+    /// Takes a free address: the one that follows from the name, or the next free one. Stays above the band that
+    /// Kubernetes reserves for manifests that name an address, as long as there is a free one.
     pub(super) fn take_any(&mut self, service: &NamespacedName) -> Option<Ipv4Addr> {
         let size = u32::try_from(self.range.hosts().count()).unwrap_or(u32::MAX).saturating_add(1);
         // As in Kubernetes: min(max(16, size / 16), 256).
@@ -67,14 +67,14 @@ impl Addresses {
     }
 }
 
-/// Who has which port of every node.
+/// Allocated node ports with their holders.
 #[derive(Default)]
 pub(super) struct NodePorts {
     taken: BTreeMap<(Protocol, u16), NamespacedName>,
 }
 
 impl NodePorts {
-    /// Takes this port; the error is its holder.
+    /// Takes this port; the error is its present holder.
     pub(super) fn take(
         &mut self,
         protocol: Protocol,
@@ -110,7 +110,7 @@ impl NodePorts {
     }
 }
 
-/// A number that follows from the name alone.
+/// Returns a number that depends on the name alone.
 fn scatter(service: &NamespacedName) -> u32 {
     let digest = content_hash(&service.to_string());
     u32::from_str_radix(digest.get(..8).unwrap_or("0"), 16).unwrap_or_default()

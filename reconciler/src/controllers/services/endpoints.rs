@@ -1,5 +1,4 @@
-//! What is behind a service: pods that its selector matches and that are ready, or the addresses that
-//! its manifest gives.
+//! Endpoints of a service: ready pods that its selector matches, or the addresses in its manifest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +12,7 @@ use schema::snapshot::{BoundPod, Snapshot};
 
 use crate::controllers::away::are_most_away;
 
-/// What is behind a service, and what is not and why.
+/// Endpoints of a service, and the pods left out with the reason.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Behind {
     pub(super) endpoints: Vec<Endpoint>,
@@ -24,13 +23,13 @@ pub(super) struct Behind {
 /// A namespace and a label in it.
 type Labelled<'a> = (&'a str, &'a str, &'a str);
 
-/// Pods of a snapshot by the labels that services ask for, and whether nodes that are away count.
+/// Pods of a snapshot by the labels that services ask for. Heartbeats count unless most nodes are away.
 pub(super) struct Lookup<'a> {
     snapshot: &'a Snapshot,
     bound: HashMap<&'a NamespacedName, BoundPod<'a>>,
     trust_heartbeats: bool,
-    /// In the order of their names. A service looks only at those of its rarest label: all pods for
-    /// each of 1,000 services would take a second.
+    /// Sorted by name. A service inspects only the pods of its rarest label: all pods for each of 1,000 services
+    /// would take a second.
     pods: HashMap<Labelled<'a>, Vec<(&'a NamespacedName, &'a PodInstance)>>,
 }
 
@@ -56,7 +55,7 @@ impl<'a> Lookup<'a> {
         Self { snapshot, bound, trust_heartbeats: are_most_away(snapshot).is_none(), pods }
     }
 
-    /// The pods that a service selects, in the order of their names.
+    /// Returns the pods that a service selects, sorted by name.
     fn selected(
         &self,
         service: &'a NamespacedName,
@@ -92,7 +91,7 @@ impl<'a> Lookup<'a> {
         behind
     }
 
-    /// The endpoint that a pod is, or why it is none; nothing of a pod that ended for good.
+    /// Returns the endpoint of a pod, or why it has none; `Err(None)` for a pod that ended for good.
     fn endpoint(
         &self,
         id: &NamespacedName,
@@ -134,14 +133,15 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// The name that a pod has in a service: as in Kubernetes, one with a `subdomain` only in the service of that
-/// name. One without has it in every service that leads to it, which is more than Kubernetes gives.
+/// Returns the name of a pod in a service. As in Kubernetes, a pod with a `subdomain` has one only in the service
+/// of that name. A pod without one has its name in every service that leads to it, which is more than Kubernetes
+/// gives.
 fn hostname(pod: &PodSpec, service: &str) -> Option<String> {
     let elsewhere = pod.subdomain.as_deref().is_some_and(|subdomain| subdomain != service);
     pod.hostname.clone().filter(|_| !elsewhere)
 }
 
-/// The addresses of a service without selector.
+/// Returns the addresses of a service without selector.
 fn given(spec: &ServiceSpec) -> Vec<Endpoint> {
     let mut addresses: Vec<Ipv4Addr> = spec.addresses.iter().filter_map(|text| text.parse().ok()).collect();
     addresses.sort_unstable();
@@ -152,7 +152,7 @@ fn given(spec: &ServiceSpec) -> Vec<Endpoint> {
     addresses.into_iter().map(endpoint).collect()
 }
 
-/// The port of an endpoint, 0 if it has none of that name.
+/// Returns the port of an endpoint; 0 if the pod has none of that name.
 fn target(port: &ServicePort, pod: Option<&PodSpec>) -> u16 {
     match &port.target_port {
         None => port.port,

@@ -1,4 +1,4 @@
-//! Services: addresses and node ports given out, endpoints looked up, hosts and paths resolved.
+//! The services controller: allocates addresses and node ports, selects endpoints, resolves hosts and paths.
 //!
 //! Reads objects, pods, bindings, pod status and heartbeats; writes `services/` and `routes/`.
 
@@ -15,7 +15,6 @@ mod tests;
 
 pub use allocate::RESERVED_ADDRESSES;
 
-/// The services controller.
 pub struct Services;
 
 impl Controller for Services {

@@ -1,6 +1,6 @@
-//! Decides what lies below `services/` and `routes/`.
+//! Plans the writes below `services/` and `routes/`.
 //!
-//! What has an address or a port keeps it; then come the manifests that name theirs, then the rest.
+//! Services keep their addresses and ports; then come the manifests that name theirs, then the rest.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
-/// What should be written below `services/` and `routes/`.
+/// Returns the writes below `services/` and `routes/`.
 pub(super) fn plan(seen: &Observed) -> Writes {
     let snapshot = &*seen.snapshot;
     let mut out = Writes::default();
@@ -47,7 +47,7 @@ fn object_key(kind: Kind, id: &NamespacedName) -> Key {
     Key::Object(object_reference(kind, id))
 }
 
-/// The key can't be read: what it says is not known, and what hangs on it stays as it is.
+/// True if the key's value is unreadable: its content is unknown, and what depends on it stays as it is.
 fn is_malformed(snapshot: &Snapshot, key: &Key) -> bool {
     snapshot.malformed.contains_key(&key.to_string())
 }
@@ -68,7 +68,7 @@ fn plan_services(seen: &Observed, out: &mut Writes) {
     for (id, record) in snapshot.services.iter().filter(|(id, _)| gone(id)) {
         out.delete(Key::Service(id.clone()), record.mod_revision, Reason::OwnerGone);
     }
-    // An address that can't be read may be any: nothing new is given out before that is put right.
+    // An unreadable address may be any address: allocate nothing until it is repaired.
     let blind = snapshot.malformed.keys().any(|key| key.starts_with(prefix::SERVICES));
     let given = give_out(seen, &wanted, blind, out);
     let lookup = Lookup::new(snapshot, &wanted);
@@ -94,15 +94,15 @@ fn reference(metadata: &schema::meta::ObjectMeta) -> NamespacedName {
     NamespacedName::new(&metadata.namespace, &metadata.name)
 }
 
-/// Address and node ports of a service.
+/// Address and node ports allocated to a service.
 #[derive(Debug, Default)]
 struct Given {
     address: Option<Ipv4Addr>,
     node_ports: Vec<Option<u16>>,
 }
 
-/// Gives out addresses and ports. A service whose own can't be had is not in the answer, with a note; it
-/// holds what it had, and no other gets that.
+/// Allocates addresses and ports. A service that can't have its own is missing from the result and gets a note; it
+/// keeps what it had, and no other service gets that.
 fn give_out(
     seen: &Observed,
     wanted: &BTreeMap<NamespacedName, &ServiceSpec>,
@@ -115,7 +115,7 @@ fn give_out(
         let (with_record, without): (BTreeMap<_, _>, BTreeMap<_, _>) =
             failed.into_iter().partition(|(id, _)| seen.snapshot.services.contains_key(id));
         let is_settled = with_record.is_empty();
-        // What these hold may be what another was given: once more, each time with more that hold.
+        // What these hold may have been allocated to another: try again, each time with more holders.
         holding.extend(with_record);
         if is_settled {
             for (id, why) in holding.into_iter().chain(without) {
@@ -126,8 +126,8 @@ fn give_out(
     }
 }
 
-/// Gives out addresses and ports to all but those that are `holding` what they had. Who can't have its own,
-/// and why.
+/// Allocates addresses and ports to all services but those that are `holding` what they had. Also returns the
+/// services that can't have their own, with the reason.
 fn give_to_others(
     seen: &Observed,
     wanted: &BTreeMap<NamespacedName, &ServiceSpec>,
@@ -145,7 +145,7 @@ fn give_to_others(
             let _ = ports.take(port.protocol, node_port, id);
         }
     }
-    // What they have, as far as the manifest still wants it; then what manifests name; then the rest.
+    // First what services have and their manifests still want; then what manifests name; then the rest.
     for (id, spec) in wanted.iter().filter(|(id, _)| !holding.contains_key(*id)) {
         let Some(record) = present(id) else { continue };
         if let Some(address) = record.cluster_ip.filter(|has| keeps_address(spec, *has, &addresses)) {
@@ -172,7 +172,7 @@ fn give_to_others(
     (given, failed)
 }
 
-/// The manifest names the address or a port.
+/// True if the manifest names the address or a port.
 fn names_its_own(spec: &ServiceSpec) -> bool {
     (spec.cluster_ip.is_some() && spec.has_cluster_ip()) || spec.ports.iter().any(|p| p.node_port.is_some())
 }
@@ -182,7 +182,7 @@ fn keeps_address(spec: &ServiceSpec, has: Ipv4Addr, addresses: &Addresses) -> bo
     spec.has_cluster_ip() && addresses.is_usable(has) && wanted.is_none_or(|wanted| wanted.parse() == Ok(has))
 }
 
-/// Node ports that the record has and the manifest still wants, by the port's place in the manifest.
+/// Returns the node ports in the record that the manifest still wants, by the port's index in the manifest.
 fn kept_ports(spec: &ServiceSpec, record: &ServiceRecord) -> Vec<(usize, u16)> {
     let node_port = |wanted: &ServicePort| {
         let same = record.ports.iter().find(|p| p.port == wanted.port && p.protocol == wanted.protocol);
@@ -264,8 +264,8 @@ fn record(spec: &ServiceSpec, given: &Given, behind: Behind) -> ServiceRecord {
     }
 }
 
-/// The record of a service whose new address or port can't be had: as it was, and of the manifest that it
-/// was of, but with what is behind it now. Clients of the former address are served as long as it is held.
+/// Returns the record of a service that can't have its new address or port: the former record, which keeps serving
+/// clients of the former address, with the present endpoints.
 fn held(
     spec: &ServiceSpec,
     former: &ServiceRecord,
@@ -273,7 +273,7 @@ fn held(
 ) -> ServiceRecord {
     let target = |at: usize, port: &ServicePortRecord| {
         let same = spec.ports.iter().find(|p| p.port == port.port && p.protocol == port.protocol);
-        // The manifest may have it no more: the number is that of before.
+        // The manifest may no longer have the port: use the former number.
         let before = || former.endpoints.iter().find_map(|e| e.ports.get(at).filter(|number| **number != 0));
         same.map_or_else(|| before().copied().map(PortReference::Number), |port| port.target_port.clone())
     };

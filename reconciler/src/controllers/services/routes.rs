@@ -1,4 +1,4 @@
-//! Hosts and paths: which port of which service, and which function, each path leads to.
+//! Hosts and paths: resolves each path to a port of a service, or to a function.
 
 use schema::kinds::dns::{DnsBackend, DnsPath, DnsSpec};
 use schema::kinds::pod::PortReference;
@@ -7,7 +7,7 @@ use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{BackendRecord, BackendTarget, PathLeads, PathRecord, RouteRecord};
 use schema::snapshot::Snapshot;
 
-/// The record of a Dns object.
+/// Returns the record of a Dns object.
 pub(super) fn route(snapshot: &Snapshot, id: &NamespacedName, spec: &DnsSpec) -> RouteRecord {
     let mut paths: Vec<PathRecord> = spec.paths.iter().map(|path| resolve(snapshot, id, path)).collect();
     paths.sort_by(|a, b| (b.path.len(), &a.path).cmp(&(a.path.len(), &b.path)));
@@ -49,7 +49,7 @@ fn service_target(
     id: &NamespacedName,
     backend: &DnsBackend,
 ) -> (BackendTarget, Option<String>) {
-    // The object was checked before it was applied: it names both.
+    // Validation of the object ensures that it names both.
     let service = backend.service.clone().unwrap_or_default();
     let wanted = backend.port.clone().unwrap_or(PortReference::Number(0));
     let object = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: service.clone() };

@@ -1,4 +1,4 @@
-//! Settings: what the Cluster object says, where agents may read it.
+//! The settings controller: publishes the Cluster object where agents may read it.
 //!
 //! Reads the Cluster object; writes `settings`.
 
@@ -8,7 +8,6 @@ use super::{Controller, Observed, Writes};
 
 mod plan;
 
-/// The settings controller.
 pub struct ClusterSettings;
 
 impl Controller for ClusterSettings {

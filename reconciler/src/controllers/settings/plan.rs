@@ -1,8 +1,8 @@
-//! Decides what agents read of the Cluster object, and of the cluster's identity that lies beside it. Reads that
+//! Plans the settings that agents read: the Cluster object and the cluster's identity next to it. Reads that
 //! object, writes `settings`.
 //!
-//! Without an object the defaults are written. An etcd that was lost has none before Git is applied again:
-//! until then nothing is written, and agents keep what they have.
+//! Without an object, the defaults are written. A lost etcd has no object until Git is applied again: until then
+//! nothing is written, and agents keep their settings.
 
 use schema::files::{ContentRef, Files, of_content, of_secret};
 use schema::keys::Key;
@@ -14,7 +14,7 @@ use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 use crate::controllers::{Observed, is_applied_whole};
 
-/// What should be written at `settings`.
+/// Returns the write to `settings`.
 pub(super) fn plan(seen: &Observed) -> Writes {
     let snapshot = &seen.snapshot;
     let mut out = Writes::default();
@@ -25,7 +25,7 @@ pub(super) fn plan(seen: &Observed) -> Writes {
         out.note(Note::about_key(&Key::Settings, kind));
         return out;
     }
-    // The workloads controller says so.
+    // The workloads controller reports it.
     if unreadable(&of_object) {
         return out;
     }
@@ -48,7 +48,7 @@ pub(super) fn plan(seen: &Observed) -> Writes {
     out
 }
 
-/// The secrets with logins that the object names, among its files.
+/// Returns the object's files that hold the login secrets it names.
 fn logins(cluster: &ClusterSpec, files: &Files) -> Files {
     let found = cluster.logins().filter_map(|secret| of_secret(files, &secret.name));
     found.map(|(path, blob)| (path.to_owned(), blob.clone())).collect()

@@ -1,5 +1,5 @@
-//! Pods that Git names. An unchanged object costs no write: file, line and generation of the object are not part
-//! of the pod. Pure.
+//! Pods named in Git. An unchanged object costs no write: file, line and generation of the object are not part of
+//! the pod. Pure.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
-/// The pod of a Pod object: one of the same name, which owns itself. `present`: the pod that has the name now.
+/// Plans the pod of a Pod object, which has the same name and owns itself. `present` is the pod that has the name
+/// now.
 pub(super) fn bare_pod(
     snapshot: &Snapshot,
     unreadable: &Unreadable,
@@ -53,9 +54,9 @@ pub(super) fn bare_pod(
     out.put(Key::Pod(id.clone()), &wanted, Expect::ModRevision(present.mod_revision), reason);
 }
 
-/// The pod is what the object asks for. Compares in place: hashing a uid for each of 30,000
-/// unchanged pods would take most of the time that a plan has. The spec follows from the hash, but for default
-/// resources, which a pod keeps as they were when it was made, as with Kubernetes' LimitRange.
+/// True if the pod is what the object asks for. Compares in place: hashing a uid for each of 30,000 unchanged pods
+/// would take most of the time that a plan has. The spec follows from the hash, except for default resources, which
+/// a pod keeps from its creation, as with Kubernetes' LimitRange.
 fn is_as_wanted(pod: &PodInstance, object: &Object) -> bool {
     pod.hash == object.hash
         && pod.owner.name == object.metadata.name

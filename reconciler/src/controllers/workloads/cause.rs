@@ -1,4 +1,4 @@
-//! Why pods of a template do not become available: the first that says so. Pure.
+//! Finds why pods of a template do not become available, from the first pod that gives a reason. Pure.
 
 use schema::kinds::pod::{ContainerState, ContainerStatus, PodStatus};
 use schema::snapshot::Snapshot;
@@ -7,9 +7,9 @@ use super::owned::OwnedPod;
 use super::rollout::Cause;
 use crate::controllers::scheduler::explain;
 
-/// What keeps the first of `pods`, which are not available, from it.
+/// Returns what keeps the first of `pods`, which are not available, from becoming so.
 pub(super) fn cause<'p, 'a: 'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p OwnedPod<'a>>) -> Cause {
-    // What a container says of itself says more than that a pod waits.
+    // A container's own report is more specific than that a pod waits.
     let rank = |pod: &&OwnedPod<'_>| match (pod.node, pod.status.filter(|_| pod.node_is_ready)) {
         (Some(_), Some(status)) if of_status(status).is_some() => 0,
         (None, _) => 1,
@@ -42,7 +42,7 @@ fn of_pod(snapshot: &Snapshot, pod: &OwnedPod<'_>) -> Cause {
     }
 }
 
-/// One word, and a sentence with the container's own last words.
+/// Returns a reason of one word, and a sentence with the container's own last message.
 fn of_status(status: &PodStatus) -> Option<(String, String)> {
     if !status.reason.is_empty() {
         return Some((status.reason.clone(), status.message.clone()));

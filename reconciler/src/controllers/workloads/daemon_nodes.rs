@@ -1,6 +1,6 @@
-//! Which nodes have a pod of a daemon set, as Kubernetes' DaemonSet controller decides it. Pure.
+//! Selects the nodes that have a pod of a daemon set, as Kubernetes' DaemonSet controller does. Pure.
 //!
-//! Room and host ports are not asked for: such a pod waits for its node, and the scheduler says why.
+//! Ignores room and host ports: such a pod waits for its node, and the scheduler reports why.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use schema::kinds::pod::{PodSpec, TaintEffect, Toleration, TolerationOperator};
 use schema::meta::{DEFAULT_NAMESPACE, ObjectRef, matches_node_selector};
 use schema::snapshot::{Snapshot, elapsed_seconds};
 
-/// Taints that pods of a daemon set always put up with, as in Kubernetes: a node that is cordoned, not ready or short of
-/// something keeps its pod.
+/// Taints that pods of a daemon set always tolerate, as in Kubernetes: a node that is cordoned, not ready or short
+/// of something keeps its pod.
 const TOLERATED: [(&str, TaintEffect); 6] = [
     ("node.kubernetes.io/not-ready", TaintEffect::NoExecute),
     ("node.kubernetes.io/unreachable", TaintEffect::NoExecute),
@@ -22,7 +22,7 @@ const TOLERATED: [(&str, TaintEffect); 6] = [
     ("node.kubernetes.io/pid-pressure", TaintEffect::NoSchedule),
 ];
 
-/// The pod's own tolerations, and those of every pod of a daemon set.
+/// Returns the pod's own tolerations, and those of every pod of a daemon set.
 pub(super) fn tolerations(pod: &PodSpec) -> Vec<Toleration> {
     let always = TOLERATED.iter().map(|(key, effect)| Toleration {
         key: Some((*key).to_owned()),
@@ -34,18 +34,19 @@ pub(super) fn tolerations(pod: &PodSpec) -> Vec<Toleration> {
     pod.tolerations.iter().cloned().chain(always).collect()
 }
 
-/// Nodes, by what becomes of the daemon set's pod there.
+/// Nodes grouped by the fate of the daemon set's pod there.
 #[derive(Debug, Default)]
 pub(super) struct Nodes<'a> {
-    /// They are to have a pod.
+    /// Nodes that should have a pod.
     pub(super) wanted: BTreeSet<&'a str>,
-    /// What they have stays as it is and counts for nothing: nodes that are given up, until they beat again, and those
-    /// of which something can't be read.
+    /// Nodes whose pods stay as they are and are not counted: evicted nodes, until they beat again, and nodes with
+    /// an unreadable object.
     pub(super) left_alone: BTreeSet<&'a str>,
 }
 
 impl<'a> Nodes<'a> {
-    /// By the template `pod`. `has_one`: whether the node has a pod of the daemon set already.
+    /// Groups the nodes for the template `pod`. `has_one` returns true if the node already has a pod of the daemon
+    /// set.
     pub(super) fn of(snapshot: &'a Snapshot, pod: &PodSpec, has_one: impl Fn(&str) -> bool) -> Self {
         let tolerations = tolerations(pod);
         let mut nodes = Self::default();
@@ -65,10 +66,10 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Why the pod on `node` must go, if it must.
+/// Returns why the pod on `node` must go; `None` if it stays.
 pub(super) fn must_go(snapshot: &Snapshot, node: &str, pod: &PodSpec) -> Option<String> {
     if !snapshot.nodes.contains_key(node) {
-        // One that only lost its record still beats, and registers again.
+        // A node that only lost its record still beats, and registers again.
         return snapshot.is_evicted(node).then(|| format!("node {node} is gone"));
     }
     if is_unreadable(snapshot, node) {
@@ -77,8 +78,8 @@ pub(super) fn must_go(snapshot: &Snapshot, node: &str, pod: &PodSpec) -> Option<
     unfit(snapshot, node, pod, &tolerations(pod), true)
 }
 
-/// Why a node that is registered has no pod of this template. As in Kubernetes, a `NoSchedule` taint keeps new pods
-/// away and lets those stay that are there.
+/// Returns why a registered node has no pod of this template; `None` if it should have one. As in Kubernetes, a
+/// `NoSchedule` taint keeps new pods away and lets existing ones stay.
 fn unfit(
     snapshot: &Snapshot,
     node: &str,
@@ -103,7 +104,7 @@ fn unfit(
     Some(format!("node {node} has the taint {taint} that the template does not tolerate"))
 }
 
-/// What Git says of the node can't be read.
+/// True if the node's object from Git is unreadable.
 fn is_unreadable(snapshot: &Snapshot, node: &str) -> bool {
     let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), node.to_owned());
     let key = Key::Object(ObjectRef { kind: Kind::Node, namespace, name });

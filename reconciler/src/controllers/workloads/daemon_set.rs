@@ -1,8 +1,8 @@
-//! The pods of one daemon set: one on every node that fits. Pure.
+//! Plans the pods of one daemon set: one on every node that fits. Pure.
 //!
-//! A pod names its node: the scheduler puts it nowhere else, and neither a drain nor the loss of the node moves it. Its
-//! number follows from the node's name, so that an etcd rebuilt from Git gives each node the name that runs there,
-//! whether or not the node has reported it yet.
+//! A pod names its node: the scheduler puts it nowhere else, and neither a drain nor the loss of the node moves it.
+//! The pod's number follows from the node's name, so that an etcd rebuilt from Git gives each node the pod name
+//! that runs there, even before the node has reported it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
-/// Numbers of pods are below this: two nodes seldom share one, and names stay readable.
+/// Upper bound of pod numbers: two nodes seldom share one, and names stay readable.
 const NUMBERS: u32 = 1_000_000;
 
 /// A daemon set with its pods.
@@ -41,7 +41,7 @@ pub(super) struct Daemons<'p, 'a, 'n> {
 }
 
 impl<'a> Daemons<'_, 'a, '_> {
-    /// Adds what is to be written, and when to look again.
+    /// Adds the writes, and the time of the next plan.
     pub(super) fn plan(&self, out: &mut Writes) {
         let snapshot = self.snapshot;
         let mut nodes = self.nodes(&self.spec.template.spec);
@@ -78,20 +78,20 @@ impl<'a> Daemons<'_, 'a, '_> {
 
     fn nodes(&self, pod: &PodSpec) -> Nodes<'a> {
         let mut taken: BTreeSet<&str> = self.pods.iter().filter_map(named_node).collect();
-        // Where etcd is not settled, what runs has no record yet.
+        // Where etcd is not settled, running pods have no record yet.
         let traces = self.names.of_workload(&self.object.reference()).iter();
         let unsettled = traces.filter(|trace| !self.snapshot.settled.contains_key(trace.node));
         taken.extend(unsettled.map(|trace| trace.node));
         Nodes::of(self.snapshot, pod, |node| taken.contains(node))
     }
 
-    /// A pod that waits for a silent node is as silent as one that runs there: no fault of its template.
+    /// Counts a pod that waits for a silent node as silent, like one that runs there: its template is not at fault.
     fn on_its_node(&self, pod: &OwnedPod<'a>) -> OwnedPod<'a> {
         let node = named_node(pod).filter(|node| pod.node.is_none() && !self.snapshot.node_is_ready(node));
         OwnedPod { node: node.or(pod.node), ..*pod }
     }
 
-    /// Ends pods where there is to be none: nodes that are gone, or that the template does not fit any more.
+    /// Ends misplaced pods: on nodes that are gone, or that the template no longer fits.
     fn end_misplaced(
         &self,
         planned: &Planned<'_, '_, '_>,
@@ -110,7 +110,7 @@ impl<'a> Daemons<'_, 'a, '_> {
         }
     }
 
-    /// Old pods that are not available go at once, the others as far as nodes may be without a pod. Answers with the
+    /// Ends old pods: unavailable ones immediately, the others as far as nodes may be without a pod. Returns the
     /// nodes that have none.
     fn end_old(
         &self,
@@ -153,13 +153,14 @@ impl<'a> Daemons<'_, 'a, '_> {
         missing
     }
 
-    /// Where etcd is not settled, the node ends nothing: a new pod would run beside the old one.
+    /// True if the node's part of etcd is settled. Otherwise the node ends nothing, and a new pod would run in
+    /// addition to the old one.
     fn is_settled(&self, node: &str) -> bool {
         self.snapshot.settled.contains_key(node)
     }
 
-    /// Makes the pods that nodes had when etcd was lost, of both templates should a rollout have been under way.
-    /// Answers with the nodes that had none.
+    /// Recreates the pods that nodes had when etcd was lost, of both templates if a rollout was under way. Returns
+    /// the nodes that had none.
     fn take_back<'n>(
         &self,
         planned: &Planned<'_, '_, '_>,
@@ -181,17 +182,17 @@ impl<'a> Daemons<'_, 'a, '_> {
         nodes
     }
 
-    /// Nodes that still run a pod of it that was ended.
+    /// Returns nodes that still run an ended pod of the daemon set.
     fn left_over(&self) -> BTreeSet<&str> {
         let traces = self.names.of_workload(&self.object.reference()).iter();
         let ended = traces.filter(|trace| {
-            // Where etcd is not settled, nothing is ended: what runs there is taken in again.
+            // Where etcd is not settled, nothing is ended: running pods are adopted again.
             !self.snapshot.pods.contains_key(trace.pod) && self.snapshot.settled.contains_key(trace.node)
         });
         ended.map(|trace| trace.node).collect()
     }
 
-    /// Makes pods of a template on nodes that have none and have ended the one before.
+    /// Creates pods of a template on nodes that have none and have ended the previous one.
     fn create(
         &self,
         planned: &Planned<'_, '_, '_>,
@@ -219,7 +220,7 @@ impl<'a> Daemons<'_, 'a, '_> {
         }
     }
 
-    /// The template as the pod of this node has it.
+    /// Returns the template as used by the pod of this node.
     fn on_node(template: &Template, node: &str) -> Template {
         let mut template = template.clone();
         let spec = Arc::make_mut(&mut template.spec);
@@ -235,7 +236,7 @@ impl<'a> Daemons<'_, 'a, '_> {
     }
 }
 
-/// The node that a pod of a daemon set was made for.
+/// Returns the node that a pod of a daemon set was created for.
 fn named_node<'a>(pod: &OwnedPod<'a>) -> Option<&'a str> {
     pod.pod().spec.node_name.as_deref()
 }
@@ -244,7 +245,7 @@ fn has_ended(pod: &OwnedPod<'_>) -> bool {
     pod.status.is_some_and(PodStatus::has_ended)
 }
 
-/// The number of a node's pods, unless another node has it.
+/// Returns the number of a node's pods, unless another node has it.
 fn number(node: &str) -> u32 {
     let digits = content_hash(&node);
     digits.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or_default() % NUMBERS

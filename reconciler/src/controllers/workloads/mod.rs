@@ -1,4 +1,4 @@
-//! Workloads: which pods should exist, and how one template takes the place of another.
+//! The workloads controller: decides which pods should exist, and rolls out new templates.
 //!
 //! Reads objects, pods, bindings and what nodes report; writes `pods/`, `rollouts/` and `templates/`.
 
@@ -23,7 +23,6 @@ mod workload;
 
 pub use plan::plan;
 
-/// The workloads controller.
 pub struct Workloads;
 
 impl Controller for Workloads {

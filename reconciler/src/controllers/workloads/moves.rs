@@ -1,29 +1,28 @@
-//! How many pods to make and to end for a template to take the place of others. Pure arithmetic, as in
-//! Kubernetes' Deployment controller.
+//! Computes how many pods a rollout creates and ends now. Pure arithmetic, as in Kubernetes' Deployment controller.
 
 use super::workload::Strategy;
 
-/// Pods of one kind, and how many of them are available.
+/// Number of pods in a group, and how many of them are available.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) count: u32,
     pub(super) available: u32,
 }
 
-/// What to do now.
+/// Numbers of pods to create and to end now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Moves {
-    /// New pods to make.
+    /// New pods to create.
     pub(super) create: u32,
-    /// New pods to end: there are more than there are to be.
+    /// New pods to end, because there are more than desired.
     pub(super) end_new: u32,
-    /// Old pods to end that are not available.
+    /// Unavailable old pods to end.
     pub(super) end_unhealthy: u32,
-    /// Old pods to end that are available.
+    /// Available old pods to end.
     pub(super) end_old: u32,
 }
 
-/// Makes `desired` new pods and ends the old ones. `leftover`: pods that were ended and still run.
+/// Plans the moves towards `desired` new pods and no old ones. `leftover` is set while ended pods still run.
 pub(super) fn moves(desired: u32, strategy: Strategy, new: Group, old: Group, leftover: bool) -> Moves {
     let end_new = new.count.saturating_sub(desired);
     let missing = desired.saturating_sub(new.count);
@@ -39,7 +38,7 @@ pub(super) fn moves(desired: u32, strategy: Strategy, new: Group, old: Group, le
     let room = desired.saturating_add(surge).saturating_sub(total);
     let create = if old.count == 0 { missing } else { missing.min(room) };
     let least = desired.saturating_sub(unavailable);
-    // New pods that are not available yet are counted on: old ones that are to make up for them stay.
+    // New pods that are not available yet are expected to become so: the old ones that stand in for them stay.
     let spare = total.saturating_sub(end_new).saturating_sub(least + (new.count - new.available));
     let end_unhealthy = (old.count - old.available).min(spare);
     let new_available = new.available.min(new.count - end_new);
@@ -47,8 +46,8 @@ pub(super) fn moves(desired: u32, strategy: Strategy, new: Group, old: Group, le
     Moves { create, end_new, end_unhealthy, end_old }
 }
 
-/// At most this many pods are made at once: 1, 2, 4, 8 and so on, so that what can't be written is found
-/// out with one pod and not with a thousand.
+/// Limits the pods created at once to 1, 2, 4, 8 and so on, so that a pod that can't be written fails once and not
+/// a thousand times.
 pub(super) fn slow_start(existing: u32) -> u32 {
     existing.saturating_add(1)
 }
@@ -71,7 +70,7 @@ mod tests {
             (10, QUARTER, group(3, 0), group(8, 8), [2, 0, 0, 0]),
             (10, QUARTER, group(5, 3), group(8, 8), [0, 0, 0, 3]),
             (10, QUARTER, group(10, 10), group(0, 0), [0, 0, 0, 0]),
-            // Old pods that do not work go first, but not those that new ones are waited for instead of.
+            // Old pods that do not work go first, except those that stand in for new ones.
             (10, QUARTER, group(0, 0), group(10, 4), [3, 0, 2, 0]),
             (10, QUARTER, group(3, 0), group(10, 8), [0, 0, 2, 0]),
             // One pod: the new one first.

@@ -1,4 +1,4 @@
-//! The pods of a workload, with what is known of each.
+//! The pods of a workload, with their nodes and status.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -16,15 +16,15 @@ use schema::snapshot::{BoundPod, Snapshot, Versioned, elapsed_seconds};
 #[derive(Clone, Copy)]
 pub(super) struct OwnedPod<'a> {
     pub(super) record: &'a Arc<Versioned<PodInstance>>,
-    /// Its node, once it has one.
+    /// Node of the pod, once it has one.
     pub(super) node: Option<&'a str>,
-    /// What its node reports of this very pod.
+    /// Report of the node on this very pod.
     pub(super) status: Option<&'a PodStatus>,
-    /// Its node beats.
+    /// True while the node beats.
     pub(super) node_is_ready: bool,
-    /// It must leave its node: a drain, or a taint that it does not tolerate.
+    /// Set if the pod must leave its node, because of a drain or a taint that it does not tolerate.
     pub(super) is_to_move: bool,
-    /// Its node is gone for good, or it ended by itself.
+    /// Set if the node is gone for good, or the pod ended by itself.
     pub(super) is_lost: bool,
 }
 
@@ -54,7 +54,7 @@ impl<'a> OwnedPod<'a> {
         &self.record.value
     }
 
-    /// Nothing is known of it, because its node does not answer.
+    /// True if nothing is known of the pod because its node does not respond.
     pub(super) fn is_silent(&self) -> bool {
         self.node.is_some() && !self.node_is_ready
     }
@@ -63,18 +63,18 @@ impl<'a> OwnedPod<'a> {
         self.node_is_ready && self.status.is_some_and(|status| status.is_ready() && !status.is_terminating())
     }
 
-    /// When it became ready, if it is.
+    /// Returns the time at which the pod became ready; `None` if it is not.
     pub(super) fn ready_since(&self) -> Option<Timestamp> {
         let status = self.status.filter(|_| self.is_ready())?;
         let ready = status.conditions.iter().find(|condition| condition.kind == "Ready")?;
         Some(ready.last_transition_time)
     }
 
-    /// When it becomes available, if nothing happens to it: it was ready for `min_ready_seconds`, and what
-    /// has no probe has run for long enough to say that it runs.
+    /// Returns the time at which the pod becomes available if nothing happens to it: once it was ready for
+    /// `min_ready_seconds`, and containers without a probe have run for long enough to count as running.
     pub(super) fn available_at(&self, min_ready_seconds: u32, now: Timestamp) -> Option<Timestamp> {
         let needs = SignedDuration::from_secs(min_ready_seconds.into());
-        // A time to come is of a node whose clock is wrong.
+        // A time in the future comes from a node whose clock is wrong.
         let ready = self.ready_since()?.min(now).checked_add(needs).unwrap_or(Timestamp::MAX);
         let steady = self.status?.unsteady(&self.pod().spec, now).map(|unsteady| unsteady.steady_at);
         Some(steady.map_or(ready, |steady| steady.max(ready)))
@@ -89,7 +89,7 @@ impl<'a> OwnedPod<'a> {
     }
 }
 
-/// What is asked of a node for each of its pods.
+/// State of a node that all its pods need, looked up once.
 #[derive(Clone, Copy)]
 struct OwnNode<'a> {
     is_ready: bool,
@@ -114,15 +114,15 @@ impl<'a> OwnNode<'a> {
     }
 }
 
-/// The pods of each workload, by its kind, namespace and name.
+/// Pods of each workload, by its kind, namespace and name.
 pub(super) struct ByOwner<'a>(BTreeMap<(Kind, &'a str, &'a str), Vec<OwnedPod<'a>>>);
 
 impl<'a> ByOwner<'a> {
-    /// All pods that a workload owns; those that Git names are not among them.
+    /// Groups all pods that a workload owns; bare pods are not included.
     pub(super) fn of(snapshot: &'a Snapshot) -> Self {
         let (bound, mut nodes) = (snapshot.bound_by_pod(), HashMap::new());
         let mut found = BTreeMap::<_, Vec<_>>::new();
-        // Pods of one workload mostly follow one another by name.
+        // Pods of one workload are mostly adjacent in order of name.
         let mut run: Vec<OwnedPod<'a>> = Vec::new();
         let owner = |pod: &OwnedPod<'a>| {
             let PodInstance { owner, namespace, .. } = pod.pod();
@@ -141,12 +141,11 @@ impl<'a> ByOwner<'a> {
         Self(found)
     }
 
-    /// Those of one workload.
     pub(super) fn pods<'s>(&'s self, owner: &'s ObjectRef) -> &'s [OwnedPod<'s>] {
         self.0.get(&(owner.kind, owner.namespace.as_str(), owner.name.as_str())).map_or(&[], Vec::as_slice)
     }
 
-    /// All workloads that own pods, with these.
+    /// Returns every workload that owns pods, with its pods.
     pub(super) fn all(&self) -> impl Iterator<Item = (ObjectRef, &[OwnedPod<'a>])> {
         self.0.iter().map(|((kind, namespace, name), pods)| {
             let (namespace, name) = ((*namespace).to_owned(), (*name).to_owned());
@@ -155,22 +154,22 @@ impl<'a> ByOwner<'a> {
     }
 }
 
-/// Names of pods that are bound or reported anywhere, by the workload that their name speaks of.
+/// Names of pods that are bound or reported anywhere, by the workload in the name.
 pub(super) struct Names<'a> {
     snapshot: &'a Snapshot,
-    /// Made on first use: a plan with nothing to do does not need it.
+    /// Filled on first use: a plan with nothing to do does not need it.
     found: OnceCell<ByWorkload<'a>>,
 }
 
-/// By namespace, then by name of the workload.
+/// Traces by namespace, then by name of the workload.
 type ByWorkload<'a> = BTreeMap<&'a str, BTreeMap<&'a str, Vec<Trace<'a>>>>;
 
-/// Where a name was seen.
+/// A node where a pod name occurs.
 #[derive(Clone, Copy)]
 pub(super) struct Trace<'a> {
     pub(super) pod: &'a NamespacedName,
     pub(super) node: &'a str,
-    /// What the node reports under the name.
+    /// Report of the node under this name.
     pub(super) status: Option<&'a PodStatus>,
 }
 
@@ -195,7 +194,7 @@ impl<'a> Names<'a> {
         found
     }
 
-    /// Where pods of a workload were seen.
+    /// Returns the traces of a workload's pods.
     pub(super) fn of_workload(&self, workload: &ObjectRef) -> &[Trace<'a>] {
         let found = self.found.get_or_init(|| Self::look(self.snapshot));
         let of_namespace = found.get(workload.namespace.as_str());

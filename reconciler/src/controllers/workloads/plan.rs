@@ -21,8 +21,8 @@ use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;
 
-/// What should be written. `waits_until`: how long pods wait for the nodes that ran them before etcd was lost; none once
-/// that is over.
+/// Returns the writes. `waits_until` is the time until which pods wait for the nodes that ran them before etcd was
+/// lost; `None` once it has passed.
 pub fn plan(
     snapshot: &Snapshot,
     last_known: &LastKnown,
@@ -33,14 +33,14 @@ pub fn plan(
     let clock = waits_until.map_or(Clock::Runs, Clock::WaitsForNodes);
     let unreadable = Unreadable::of(snapshot);
     let mut out = Writes::default();
-    // Removals first: what they free is free for the others.
+    // Removals first: what they free is available to the others.
     let (pods, names) = (ByOwner::of(snapshot), Names::of(snapshot));
     remove_orphans(snapshot, &pods, &unreadable, &mut out);
-    // Pods with copies are few: the many others are spared looking up their number.
+    // Few pods have copies: spare the many others the lookup of their number.
     let kept = snapshot.scales.keys().chain(snapshot.rollouts.keys()).cloned();
     let kept = kept.chain(pods.all().map(|(owner, _)| owner));
     let mut copied: BTreeSet<ObjectRef> = kept.filter(|of| of.kind == Kind::Pod).collect();
-    // Pods and Pod objects are both in order of namespace and name, and a key names what its value does.
+    // Both are sorted by namespace and name, and a key has the name of its value.
     let mut by_name = snapshot.pods.iter().peekable();
     for (reference, object) in &snapshot.objects {
         let object = &object.value;
@@ -56,7 +56,7 @@ pub fn plan(
                     continue;
                 }
                 let scale = scale(snapshot, last_known, reference);
-                // A function has none before its first image is built.
+                // A function has no workload before its first image is built.
                 let Some(workload) = Workload::of_scaled(snapshot, last_known, object, scale) else {
                     continue;
                 };
@@ -75,7 +75,7 @@ pub fn plan(
                 let target = spec.target(&object.metadata);
                 copied.extend(Some(target).filter(|target| target.kind == Kind::Pod));
             }
-            // They have no pods of their own.
+            // These kinds have no pods of their own.
             Resource::Cluster(_)
             | Resource::Node(_)
             | Resource::ConfigMap(_)
@@ -104,7 +104,7 @@ pub fn plan(
     out
 }
 
-/// The number of pods that an autoscaler gave a workload, also where etcd has lost it.
+/// Returns the number of pods that an autoscaler set for a workload, even if etcd has lost it.
 fn scale(snapshot: &Snapshot, last_known: &LastKnown, workload: &ObjectRef) -> Option<u32> {
     let scale = snapshot.scales.get(workload).map(|scale| scale.value.replicas);
     let is_scaled = || {
@@ -114,7 +114,7 @@ fn scale(snapshot: &Snapshot, last_known: &LastKnown, workload: &ObjectRef) -> O
     scale.or_else(|| last_known.replicas(workload).filter(|_| is_scaled()))
 }
 
-/// The object is an autoscaler of the workload.
+/// True if the object is an autoscaler of the workload.
 fn scales(object: &Object, workload: &ObjectRef) -> bool {
     match &object.resource {
         Resource::HorizontalPodAutoscaler(scaler) => scaler.target(&object.metadata) == *workload,
@@ -139,7 +139,7 @@ fn remove_orphans(snapshot: &Snapshot, pods: &ByOwner<'_>, unreadable: &Unreadab
             out.delete(Key::Pod(pod.pod().reference()), pod.record.mod_revision, Reason::OwnerGone);
         }
     }
-    // Thousands as a rule, in the order of their objects: walked side by side, none is looked up.
+    // Usually thousands, sorted like their objects: walking both side by side avoids lookups.
     let of_pods = |object: &&ObjectRef| object.kind == Kind::Pod;
     let mut objects = snapshot.objects.keys().filter(of_pods).peekable();
     for (id, pod) in snapshot.pods.iter().filter(|(_, pod)| pod.value.is_bare()) {
@@ -155,13 +155,13 @@ fn remove_orphans(snapshot: &Snapshot, pods: &ByOwner<'_>, unreadable: &Unreadab
     remove_records(snapshot, is_gone, out);
 }
 
-/// Removes what is written down of workloads that have no pods any more.
+/// Removes the records of workloads that no longer have pods.
 fn remove_records(snapshot: &Snapshot, is_over: impl Fn(&ObjectRef) -> bool, out: &mut Writes) {
     for ((workload, hash), template) in snapshot.templates.iter().filter(|((of, _), _)| is_over(of)) {
         let key = Key::Template(workload.clone(), hash.clone());
         out.delete(key, template.mod_revision, Reason::RecordOfGone);
     }
-    // Last: as long as it is there, the rest is looked for.
+    // The rollout last: while it exists, the rest is searched for.
     for (workload, rollout) in snapshot.rollouts.iter().filter(|(workload, _)| is_over(workload)) {
         out.delete(Key::Rollout(workload.clone()), rollout.mod_revision, Reason::RecordOfGone);
     }

@@ -1,4 +1,4 @@
-//! The pods of one workload: which to make, which to end, and what to write down of it. Pure.
+//! Plans the pods of one workload: which to create, which to end, and its record. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -32,26 +32,26 @@ pub(super) struct Planned<'p, 'a, 'n> {
     pub(super) clock: Clock,
 }
 
-/// How the time of a rollout runs that gets on no further.
+/// Clock of a rollout's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// It runs.
+    /// The time counts.
     Runs,
-    /// Nothing can get on for the time being: the rollout gets its time again.
+    /// Nothing can progress for the time being: the deadline starts over.
     Stands,
-    /// Etcd is not settled: a pod without a node may wait until then for the one that ran it.
+    /// Etcd is not settled: until then a pod without a node may wait for the node that ran it.
     WaitsForNodes(Timestamp),
 }
 
-/// The template whose pods there are to be.
+/// Template that the pods should have.
 pub(super) struct Target {
     pub(super) hash: String,
-    /// Nothing else is replaced by it.
+    /// Set if no pods of other templates are replaced.
     keeps_others: bool,
 }
 
 impl<'n> Planned<'_, '_, 'n> {
-    /// Adds what is to be written, and when to look again.
+    /// Adds the writes, and the time of the next plan.
     pub(super) fn plan(&self, out: &mut Writes) {
         let rollout = self.advance();
         self.end_lost(out);
@@ -64,13 +64,13 @@ impl<'n> Planned<'_, '_, 'n> {
         if self.workload.reference.kind == Kind::Pod && out.writes.len() == before {
             self.update_metadata(out);
         }
-        // Without a record the next plan takes back what could not be written now.
+        // Without a record, the next plan takes back what could not be written now.
         if !takes_back {
             self.record(&rollout, out);
         }
     }
 
-    /// The workload's record as it should be now.
+    /// Returns the workload's present record.
     pub(super) fn advance(&self) -> Rollout {
         let (snapshot, workload) = (self.snapshot, &self.workload);
         let record = snapshot.rollouts.get(&workload.reference);
@@ -86,7 +86,7 @@ impl<'n> Planned<'_, '_, 'n> {
             },
             self.now,
         );
-        // Pods that wait for their nodes are no fault of the template, which gets its time from the end of the wait on.
+        // Pods that wait for their nodes are no fault of the template: its time starts at the end of the wait.
         if let Clock::WaitsForNodes(until) = self.clock
             && self.living().any(|pod| pod.node.is_none())
         {
@@ -95,7 +95,7 @@ impl<'n> Planned<'_, '_, 'n> {
         self.with_trouble(rollout)
     }
 
-    /// Adds the record and its templates, and when to look again.
+    /// Adds the record and its templates, and the time of the next plan.
     pub(super) fn record(&self, rollout: &Rollout, out: &mut Writes) {
         let workload = &self.workload;
         let record = self.snapshot.rollouts.get(&workload.reference);
@@ -111,8 +111,8 @@ impl<'n> Planned<'_, '_, 'n> {
         out.again_at = out.again_at.into_iter().chain(next).min();
     }
 
-    /// The rollout where it stood when etcd was lost. The commit that an object was filled in by again is not one that
-    /// touched it, and the time without etcd is not the rollout's.
+    /// Returns the rollout as it was when etcd was lost. The commit that refilled etcd did not touch the object,
+    /// and the time without etcd does not count.
     fn last_rollout(&self) -> Option<Cow<'_, Rollout>> {
         let last = self.last_known.rollout(&self.workload.reference)?;
         let mut rollout = Rollout { progressed_at: self.now, ..last.clone() };
@@ -122,8 +122,8 @@ impl<'n> Planned<'_, '_, 'n> {
         Some(Cow::Owned(rollout))
     }
 
-    /// Makes the pods that there were when etcd was lost, of both templates should a rollout have been under way: the
-    /// next plan goes on with them. `false`: there were none.
+    /// Recreates the pods that existed when etcd was lost, of both templates if a rollout was under way: the next
+    /// plan continues with them. Returns false if there were none.
     fn take_back(&self, rollout: &Rollout, out: &mut Writes) -> bool {
         let owner = self.workload.owner();
         let mut found = false;
@@ -138,9 +138,9 @@ impl<'n> Planned<'_, '_, 'n> {
         found
     }
 
-    /// Says what keeps new pods from running, as long as the rollout is under way.
+    /// Adds what keeps new pods from running to the condition, while the rollout is under way.
     fn with_trouble(&self, mut rollout: Rollout) -> Rollout {
-        // Why one has no node is the scheduler's to say: to find out takes a look at all nodes.
+        // The scheduler reports why a pod has no node: finding out means checking all nodes.
         let is_broken =
             |pod: &&OwnedPod<'_>| pod.node.is_some() && self.is_wanted(pod) && !self.is_available(pod);
         let mut broken = self.living().filter(is_broken).peekable();
@@ -180,7 +180,7 @@ impl<'n> Planned<'_, '_, 'n> {
         counts
     }
 
-    /// A pod that is lost is given up, and another takes its place.
+    /// Ends lost pods, so that others take their place.
     fn end_lost(&self, out: &mut Writes) {
         for pod in self.pods.iter().filter(|pod| pod.is_lost) {
             let why = match pod.node.filter(|node| self.snapshot.is_evicted(node)) {
@@ -191,7 +191,7 @@ impl<'n> Planned<'_, '_, 'n> {
         }
     }
 
-    /// The wanted template; after a failure the last good one, whose pods then replace the others.
+    /// Returns the wanted template, or after a failure the last good one, whose pods then replace the others.
     pub(super) fn target(&self, rollout: &Rollout) -> Option<Target> {
         let workload = &self.workload;
         let is_known = |hash: &String| {
@@ -202,16 +202,16 @@ impl<'n> Planned<'_, '_, 'n> {
         };
         let good = rollout.good.as_ref().filter(|good| is_known(good));
         if workload.paused && !rollout.complete {
-            // Nothing was rolled out before: nothing is made until the pause is over.
+            // Nothing was rolled out before: create nothing until the pause is over.
             let wanted = &workload.wanted;
             let mut traces = self.names.of_workload(&workload.reference).iter();
-            // After a loss of etcd its pods may run already.
+            // After a loss of etcd, the workload's pods may already run.
             let hash = good.or_else(|| traces.any(|t| self.runs_without_record(t, wanted)).then_some(wanted));
             return hash.map(|hash| Target { hash: hash.clone(), keeps_others: true });
         }
         let back = good.filter(|_| rollout.failure.is_some());
         let hash = back.unwrap_or(&workload.wanted).clone();
-        // On a node that is not settled no pod ends, and Recreate runs no two templates at once.
+        // On an unsettled node no pod ends, and Recreate must not run two templates at the same time.
         let stays = |pod: &OwnedPod<'_>| {
             pod.pod().hash != hash && pod.node.is_some_and(|node| !self.snapshot.settled.contains_key(node))
         };
@@ -221,7 +221,7 @@ impl<'n> Planned<'_, '_, 'n> {
 
     pub(super) fn template(&self, hash: &str) -> Option<Template> {
         let workload = &self.workload.reference;
-        // Of one that is held the object says another already.
+        // The object of a held workload already asks for another template.
         if hash == self.workload.wanted && !self.workload.is_held {
             return self.workload.template();
         }
@@ -279,7 +279,7 @@ impl<'n> Planned<'_, '_, 'n> {
         out.delete(Key::Pod(pod.pod().reference()), pod.record.mod_revision, reason);
     }
 
-    /// Copies of a pod get its labels and annotations in place, as it does itself.
+    /// Updates the labels and annotations of a pod's copies in place, as for the pod itself.
     fn update_metadata(&self, out: &mut Writes) {
         let wanted = &self.workload.object.metadata;
         let differs =
@@ -293,10 +293,10 @@ impl<'n> Planned<'_, '_, 'n> {
         }
     }
 
-    /// Pods of the workload that were ended still run on a live node.
+    /// True if ended pods of the workload still run on a live node.
     fn is_left_over(&self) -> bool {
         self.names.of_workload(&self.workload.reference).iter().any(|trace| {
-            // Where etcd is not settled, nothing is ended: what runs there is taken in again.
+            // Where etcd is not settled, nothing is ended: running pods are adopted again.
             !self.snapshot.pods.contains_key(trace.pod)
                 && self.snapshot.node_is_ready(trace.node)
                 && self.snapshot.settled.contains_key(trace.node)
@@ -310,7 +310,7 @@ impl<'n> Planned<'_, '_, 'n> {
         }
     }
 
-    /// Makes a pod of this template.
+    /// Creates a pod of this template.
     pub(super) fn make(&self, id: NamespacedName, hash: &str, template: &Template, out: &mut Writes) -> bool {
         let owner = self.workload.owner();
         let pod = PodInstance {
@@ -329,8 +329,8 @@ impl<'n> Planned<'_, '_, 'n> {
         out.put(Key::Pod(id), &pod, Expect::Absent, reason)
     }
 
-    /// Names for new pods: first of those that run already and lack only their record, as after a loss of
-    /// etcd; then the lowest numbers that no node has a pod of, dead nodes included.
+    /// Returns names for new pods: first those of running pods that lack only their record, as after a loss of
+    /// etcd; then the lowest numbers of which no node has a pod, dead nodes included.
     fn free_names(&self, hash: &str) -> impl Iterator<Item = NamespacedName> + use<'_, 'n> {
         let workload = &self.workload.reference;
         let traces = self.names.of_workload(workload);
@@ -359,13 +359,13 @@ impl<'n> Planned<'_, '_, 'n> {
         is_usable && !self.is_taken(trace.pod) && runs()
     }
 
-    /// A pod has the name, or Git gives it to one.
+    /// True if a pod has the name, or Git gives it to one.
     pub(super) fn is_taken(&self, id: &NamespacedName) -> bool {
         let named = ObjectRef { kind: Kind::Pod, namespace: id.namespace.clone(), name: id.name.clone() };
         self.snapshot.pods.contains_key(id) || self.snapshot.objects.contains_key(&named)
     }
 
-    /// Templates are kept while they are wanted or the last good one.
+    /// Stores the wanted and the last good template, and deletes the others.
     fn keep_templates(&self, rollout: &Rollout, out: &mut Writes) {
         let workload = &self.workload.reference;
         let key = |hash: &String| Key::Template(workload.clone(), hash.clone());
@@ -386,13 +386,13 @@ impl<'n> Planned<'_, '_, 'n> {
     }
 }
 
-/// Hashes of the templates that a rollout may have pods of, each once.
+/// Returns the hashes of the templates that a rollout may have pods of, without duplicates.
 pub(super) fn templates_of(rollout: &Rollout) -> impl Iterator<Item = &String> {
     let good = rollout.good.as_ref().filter(|good| **good != rollout.wanted);
     [&rollout.wanted].into_iter().chain(good)
 }
 
-/// As many as a record can hold.
+/// Converts to the number type of records, saturating.
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,7 @@
-//! Where a rollout stands: begins, gets on, is complete, or fails. Pure.
+//! State machine of a rollout: begins, progresses, completes or fails. Pure.
 //!
-//! Progress restarts the clock, and only what is closer to the end than ever before is progress: a pod that
-//! crashes and comes up again in turns meets its deadline.
+//! Progress restarts the clock, and only a state closer to the end than ever before is progress: a pod that
+//! alternately crashes and recovers misses its deadline.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::{Condition, ConditionStatus, set_condition};
@@ -17,7 +17,7 @@ pub(super) struct Counts {
     pub(super) replicas: u32,
     pub(super) ready: u32,
     pub(super) available: u32,
-    /// Of these, those with the wanted template.
+    /// Pods with the wanted template.
     pub(super) updated: u32,
     pub(super) updated_available: u32,
 }
@@ -33,16 +33,16 @@ impl Counts {
     }
 }
 
-/// Why pods of a template do not become available.
+/// Cause that keeps pods of a template from becoming available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cause {
-    /// One CamelCase word.
+    /// A CamelCase word.
     pub(super) reason: String,
     pub(super) message: String,
 }
 
 impl Cause {
-    /// Not just what every pod passes through on its way up.
+    /// True if the cause is more than a state that every pod passes through at startup.
     pub(super) fn is_trouble(&self) -> bool {
         const ON_THE_WAY: [&str; 6] = [
             "ContainerCreating",
@@ -56,8 +56,8 @@ impl Cause {
     }
 }
 
-/// The record as it should be now. `cause` is asked at the deadline; without one, because a node is silent, the
-/// rollout gets its time again.
+/// Returns the present record. Calls `cause` at the deadline; if there is none because a node is silent, the
+/// deadline starts over.
 pub(super) fn advance(
     workload: &Workload<'_>,
     before: Option<&Rollout>,
@@ -94,14 +94,14 @@ pub(super) fn advance(
         }
     }
     if rollout.complete && counts.available > rollout.status.available_replicas {
-        // More pods of the same template, which a commit asked for.
+        // More pods of the same template, as a commit asked for.
         rollout.progressed_at = now;
     }
     rollout.status = status(workload, &rollout, counts, now);
     rollout
 }
 
-/// When the rollout fails if nothing happens until then.
+/// Returns the time at which the rollout fails without progress.
 pub(super) fn deadline(workload: &Workload<'_>, rollout: &Rollout) -> Option<Timestamp> {
     let within = SignedDuration::from_secs(workload.deadline_seconds.into());
     rollout.progressed_at.checked_add(within).ok().filter(|_| is_under_way(workload, rollout))
@@ -111,7 +111,7 @@ fn is_under_way(workload: &Workload<'_>, rollout: &Rollout) -> bool {
     !rollout.complete && rollout.failure.is_none() && !workload.paused && workload.desired > 0
 }
 
-/// Takes in what the object asks for. Another template, or another commit after a failure, begins anew.
+/// Applies what the object asks for. Another template, or another commit after a failure, restarts the rollout.
 fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now: Timestamp) -> Rollout {
     let object = workload.object;
     let commit = &object.provenance.commit;

@@ -1,4 +1,4 @@
-//! Values in etcd that can't be read, as workloads meet them. Pure.
+//! Unreadable values in etcd that affect workloads. Pure.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use schema::snapshot::Snapshot;
 
 use crate::controllers::last_known::workload_kinds;
 
-/// Values that can't be read. They are not gone: what hangs on them stays as it is.
+/// Unreadable values. They are not gone: what depends on them stays as it is.
 pub(super) struct Unreadable {
     pub(super) keys: Vec<Key>,
     pub(super) objects: BTreeSet<ObjectRef>,
     pub(super) pods: BTreeSet<NamespacedName>,
-    /// Workloads one of whose pods or records can't be read.
+    /// Workloads with an unreadable pod or record.
     pub(super) workloads: BTreeSet<ObjectRef>,
 }
 
@@ -32,7 +32,7 @@ impl Unreadable {
                 }
                 Key::Pod(pod) => {
                     pods.insert(pod.clone());
-                    // Its owner is in the record; its name says as much.
+                    // The record would name the owner; the pod's name does as well.
                     let owner = PodInstance::workload_in_name(&pod.name);
                     for kind in workload_kinds() {
                         workloads.extend(owner.map(|name| ObjectRef {

@@ -1,4 +1,4 @@
-//! Which of several pods goes first: Kubernetes' order (`ActivePodsWithRanks`), the first difference decides.
+//! Order in which pods are ended: Kubernetes' (`ActivePodsWithRanks`), where the first difference decides.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,11 +8,10 @@ use schema::kinds::pod::PodPhase;
 
 use super::owned::OwnedPod;
 
-/// The annotation that says how dear a pod is; the least dear goes first.
+/// Annotation with the cost of deleting a pod; the cheapest goes first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// Sorts so that the pod to end first comes first. `all`: every pod of the workload that lives, whose nodes
-/// count as shared.
+/// Sorts the pod to end first to the front. `all` are the pods of the workload: live ones count as sharing a node.
 pub(super) fn order(pods: &mut [&OwnedPod<'_>], all: &[OwnedPod<'_>], now: Timestamp) {
     let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
     for node in all.iter().filter(|pod| !pod.is_lost).filter_map(|pod| pod.node) {
@@ -21,7 +20,7 @@ pub(super) fn order(pods: &mut [&OwnedPod<'_>], all: &[OwnedPod<'_>], now: Times
     pods.sort_by_cached_key(|pod| rank(pod, &on_node, now));
 }
 
-/// The eight keys, and the name, so that the order is never left open.
+/// Returns the eight sort keys, and the name, so that the order is total.
 fn rank(pod: &OwnedPod<'_>, on_node: &BTreeMap<&str, usize>, now: Timestamp) -> impl Ord + use<> {
     let siblings = pod.node.and_then(|node| on_node.get(node)).copied().unwrap_or(0);
     let started = pod.status.and_then(|status| status.start_time);
@@ -51,7 +50,7 @@ fn restarts(pod: &OwnedPod<'_>) -> u32 {
     containers.iter().map(|container| container.restart_count).max().unwrap_or(0)
 }
 
-/// Powers of two of seconds: pods that were made at almost the same moment rank the same.
+/// Returns the power of two of the age in seconds: pods created at almost the same moment rank equal.
 fn age_bucket(since: Option<Timestamp>, now: Timestamp) -> u32 {
     let seconds = since.map_or(0, |since| now.duration_since(since).as_secs());
     u64::try_from(seconds).unwrap_or(0).checked_ilog2().map_or(0, |bucket| bucket + 1)

@@ -1,4 +1,4 @@
-//! What an object that makes pods asks for, whatever its kind.
+//! Desired state of an object that creates pods, whatever its kind.
 
 use std::sync::Arc;
 
@@ -16,36 +16,36 @@ use schema::snapshot::{Snapshot, health};
 
 use crate::controllers::last_known::LastKnown;
 
-/// An object that makes equal pods.
+/// An object that creates equal pods.
 pub(super) struct Workload<'a> {
     pub(super) reference: ObjectRef,
     pub(super) object: &'a Object,
-    /// How many pods there are to be.
+    /// Desired number of pods.
     pub(super) desired: u32,
     /// Hash of the template that the object asks for.
     pub(super) wanted: String,
     pub(super) min_ready_seconds: u32,
     pub(super) deadline_seconds: u32,
     pub(super) strategy: Strategy,
-    /// No template is rolled out for the time being.
+    /// Set while no template is rolled out.
     pub(super) paused: bool,
-    /// The object as it is can't be rolled out yet: what is written down of it goes on.
+    /// Set while the present object can't be rolled out yet: its former record continues to apply.
     pub(super) is_held: bool,
-    /// The template, where it follows from more than the object.
+    /// Template, if it depends on more than the object.
     made: Option<Template>,
 }
 
-/// How a template takes the place of another.
+/// Strategy for replacing one template by another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strategy {
-    /// All old pods are gone before new ones come.
+    /// Create new pods once all old ones are gone.
     Recreate,
-    /// At most `surge` pods above the number that is to be, and `unavailable` below it.
+    /// At most `surge` pods above the desired number, and `unavailable` below it.
     Rolling { surge: u32, unavailable: u32 },
 }
 
 impl<'a> Workload<'a> {
-    /// What a replica set or a function asks for. `scale`: the number that an autoscaler gave it.
+    /// Returns the workload of a replica set or a function. `scale` is the number that an autoscaler set.
     pub(super) fn of_scaled(
         snapshot: &Snapshot,
         last_known: &LastKnown,
@@ -62,8 +62,8 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// What a replica set asks for. `scale`: the number that an autoscaler gave it. `record` spares the hash of an
-    /// object that did not change.
+    /// Returns the workload of a replica set. `scale` is the number that an autoscaler set. `record` saves hashing
+    /// an unchanged object.
     pub(super) fn of_replica_set(
         snapshot: &Snapshot,
         object: &'a Object,
@@ -87,17 +87,18 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// The copies of a pod that Git names, which `scale` counts, too. None: the object is no pod.
+    /// Returns the workload of a bare pod's copies; `scale` counts the pod as well. `None` if the object is not a
+    /// pod.
     pub(super) fn of_copies(snapshot: &Snapshot, object: &'a Object, scale: Option<u32>) -> Option<Self> {
         let Resource::Pod(spec) = &object.resource else { return None };
-        // Of a pod that ends by itself a copy would be run again and again.
+        // A copy of a pod that ends by itself would be run again and again.
         let scale = scale.filter(|_| spec.restart_policy == RestartPolicy::Always);
         let desired = scale.map_or(0, |replicas| replicas.saturating_sub(1));
         Some(Self {
             reference: object.reference(),
             object,
             desired,
-            // Labels and annotations are no part of it: as the pod itself, its copies get new ones in place.
+            // Excludes labels and annotations: as on the pod itself, they change in place on its copies.
             wanted: object.hash.clone(),
             min_ready_seconds: 0,
             deadline_seconds: health::deadline_seconds(snapshot, object),
@@ -108,7 +109,7 @@ impl<'a> Workload<'a> {
         })
     }
 
-    /// What a daemon set asks for where `nodes` nodes are to have a pod.
+    /// Returns the workload of a daemon set with pods on `nodes` nodes.
     pub(super) fn of_daemon_set(
         snapshot: &Snapshot,
         object: &'a Object,
@@ -130,7 +131,8 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// What a function asks for: as it is once its image is built, before that as it was. None: it has never had one.
+    /// Returns the workload of a function: of the present object once its image is built, before that of the former
+    /// one. `None` if it never had an image.
     fn of_function(
         snapshot: &Snapshot,
         object: &'a Object,
@@ -175,7 +177,7 @@ impl<'a> Workload<'a> {
         })
     }
 
-    /// Fewest pods that are available while a template takes the place of another.
+    /// Returns the minimum number of available pods during a rollout.
     pub(super) fn least_available(&self) -> u32 {
         match self.strategy {
             Strategy::Recreate => self.desired,
@@ -187,7 +189,7 @@ impl<'a> Workload<'a> {
         OwnerRef { kind: self.reference.kind, name: self.reference.name.clone() }
     }
 
-    /// The template that the object asks for.
+    /// Returns the template that the object asks for.
     pub(super) fn template(&self) -> Option<Template> {
         if self.made.is_some() {
             return self.made.clone();
@@ -225,19 +227,19 @@ impl Strategy {
         let surge = amount(update.and_then(|update| update.max_surge.as_ref()), true);
         let unavailable =
             amount(update.and_then(|update| update.max_unavailable.as_ref()), false).min(desired);
-        // As Kubernetes: 0 and 0, which a share of few pods can be, would never end.
+        // As in Kubernetes: 0 and 0, possible for a percentage of few pods, would never finish.
         let unavailable = if surge == 0 { unavailable.max(1) } else { unavailable };
         Self::Rolling { surge, unavailable }
     }
 }
 
-/// The hash of the template that the object asks for. `record` spares it of an object that did not change.
+/// Returns the hash of the template that the object asks for. `record` saves hashing an unchanged object.
 fn wanted(object: &Object, template: &PodTemplate, record: Option<&Rollout>) -> String {
     let known = record.filter(|record| record.object_hash == object.hash);
     known.map_or_else(|| template_hash(object, template), |record| record.wanted.clone())
 }
 
-/// What makes a pod another one: its template, and what it needs of the repository's files.
+/// Returns the identity of a pod's version: its template, and the repository's files that it needs.
 fn template_hash(object: &Object, template: &PodTemplate) -> String {
     content_hash(&(template, in_hash(&object.resource, &object.files)))
 }

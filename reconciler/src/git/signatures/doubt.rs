@@ -1,8 +1,8 @@
-//! What is judged of a commit, and why it is not believed.
+//! Input of a signature check, and the reason for rejecting a commit.
 
 use jiff::Timestamp;
 
-/// Why a commit is not believed: what is wrong, and what to do about it.
+/// Reason for rejecting a commit, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Doubt {
     pub(super) why: String,

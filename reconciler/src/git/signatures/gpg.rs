@@ -12,10 +12,10 @@ use super::doubt::{Doubt, HELP_SIGN, Signed};
 use super::program::{Answer, run};
 
 const HELP_KEYRING: &str = "sign it with a key of the keyring, or add the key to the GPG keys of the source";
-/// Digests that no signature may rest on, neither of a commit nor of a key over itself.
+/// Digests that no signature may rely on, neither of a commit nor of a key over itself.
 const WEAK: [&str; 4] = ["--weak-digest", "SHA1", "--weak-digest", "RIPEMD160"];
 
-/// The keys that may sign, imported: `gpg` merges a key that is there several times.
+/// Imported keys that may sign: `gpg` merges duplicate keys.
 pub(super) struct Keyring(TempDir);
 
 impl Keyring {
@@ -38,13 +38,13 @@ fn gpg(home: &Path, args: &[&str]) -> Result<Answer, String> {
     run("gpg", "gpg", &[&always, &WEAK[..], args].concat(), home, None)
 }
 
-/// Keyword and arguments of each line for programs.
+/// Yields keyword and arguments of each machine-readable line.
 fn status_lines(answer: &Answer) -> impl Iterator<Item = (&str, &str)> {
     let lines = answer.stdout.lines().filter_map(|line| line.strip_prefix("[GNUPG:] "));
     lines.map(|line| line.split_once(' ').unwrap_or((line, "")))
 }
 
-/// Believes `armor` over the commit, or says why not.
+/// Verifies `armor` over the commit, or returns the reason for rejecting it.
 pub(super) fn verify(keyring: &Keyring, armor: &str, signed: &Signed<'_>) -> Result<(), Doubt> {
     let home = keyring.0.path();
     let written = fs::write(home.join("signature"), armor)
@@ -54,7 +54,7 @@ pub(super) fn verify(keyring: &Keyring, armor: &str, signed: &Signed<'_>) -> Res
     judge(&answer.map_err(|why| Doubt::new(why, HELP_KEYRING))?)
 }
 
-/// One good signature over a document, by a valid key, as Git reads these lines. All else is a refusal.
+/// Accepts one good signature over a document, by a valid key, as Git reads these lines; rejects everything else.
 fn judge(answer: &Answer) -> Result<(), Doubt> {
     let argument = |wanted: &str| {
         let mut found = status_lines(answer).filter(|(keyword, _)| *keyword == wanted);

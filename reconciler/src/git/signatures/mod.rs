@@ -1,7 +1,7 @@
-//! Who signed a commit, decided before anything else of it is read; every doubt is a refusal.
+//! Signature check of a commit, before anything else of the commit is read; every doubt is a refusal.
 //!
-//! Reads the files of keys anew at each check, so keys can be changed in place. A file that is missing, unreadable,
-//! empty or not understood lets no commit pass.
+//! Rereads the key files at each check, so keys can be changed in place. A missing, unreadable, empty or malformed
+//! file lets no commit pass.
 
 mod doubt;
 mod gpg;
@@ -23,9 +23,9 @@ use super::GitError;
 use super::config::{SignaturePolicy, SourceConfig};
 
 const KEYS_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// The largest signature there is takes a tenth of it; a longer one is only work.
+/// Limit on a signature: the largest existing one takes a tenth of it; a longer one only costs work.
 const SIGNATURE_BYTES_MAX: usize = 64 * 1024;
-/// A commit object is a few lines; what is signed is hashed whole.
+/// Limit on a commit object, usually a few lines: the signed content is hashed whole.
 const COMMIT_BYTES_MAX: usize = 1024 * 1024;
 
 struct Keys {
@@ -33,12 +33,12 @@ struct Keys {
     gpg: Option<Keyring>,
 }
 
-/// Looks only whether the files of keys of `config` can be used.
+/// Checks that the key files of `config` are usable.
 pub fn check_keys(config: &SourceConfig) -> Result<(), GitError> {
     config.signatures.as_ref().map_or(Ok(()), |policy| read_keys(config, policy).map(drop))
 }
 
-/// Passes a commit that a known key signed, and any commit where no signature is asked for.
+/// Accepts commits signed by a known key, and any commit if no signature is required.
 pub(super) fn check_commit(
     config: &SourceConfig,
     repository: &Repository,

@@ -1,9 +1,9 @@
-//! Runs the programs that Git itself checks signatures with, each bounded in time.
+//! Runs the programs with which Git itself checks signatures, each with a time limit.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Longer than any check takes, with a hundred keys on a slow machine.
+/// Time limit, longer than any check takes with a hundred keys on a slow machine.
 const SECONDS_MAX: &str = "20";
 /// Exit codes of coreutils' `timeout`.
 const TIMED_OUT: i32 = 124;
@@ -15,7 +15,7 @@ pub(super) struct Answer {
     pub(super) stderr: String,
 }
 
-/// Runs `program` with its home in `dir` and its input from the file `stdin`, if there is one.
+/// Runs `program` with `dir` as its home and the file `stdin`, if any, as its input.
 pub(super) fn run(
     program: &str,
     package: &str,

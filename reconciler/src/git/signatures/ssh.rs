@@ -1,5 +1,5 @@
-//! SSH signatures, checked by `ssh-keygen -Y` as Git does it: the key is one that the committer may
-//! sign with, and might when the commit was made.
+//! SSH signatures, checked by `ssh-keygen -Y` as Git does: the committer must be allowed to sign with the key, and
+//! must have been when the commit was made.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const HELP_ALLOW: &str = "sign it with an allowed key, or add the key to the all
 pub(super) struct AllowedSigners(String);
 
 impl AllowedSigners {
-    /// Takes the file if it names a signer; `ssh-keygen` skips lines that it can't read.
+    /// Accepts the file if it names a signer; `ssh-keygen` skips lines that it can't read.
     pub(super) fn parse(text: String) -> Result<Self, String> {
         let is_signer = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
         let names_any = text.lines().any(is_signer);
@@ -23,7 +23,7 @@ impl AllowedSigners {
     }
 }
 
-/// Believes `armor` over the commit, or says why not.
+/// Verifies `armor` over the commit, or returns the reason for rejecting it.
 pub(super) fn verify(signers: &AllowedSigners, armor: &str, signed: &Signed<'_>) -> Result<(), Doubt> {
     let refuse = |why: String, help| Err(Doubt::new(why, help));
     let io = |error: std::io::Error| Doubt::new(error.to_string(), HELP_ALLOW);
@@ -38,7 +38,7 @@ pub(super) fn verify(signers: &AllowedSigners, armor: &str, signed: &Signed<'_>)
     if !fits.success {
         return refuse(misfit(&fits.stderr), HELP_SIGN);
     }
-    // Without a zone it is this machine's; a zone is not understood before OpenSSH 9.1.
+    // Without a zone, the time is this machine's; OpenSSH before 9.1 understands no zone.
     let committed_at = signed.committed_at.to_zoned(TimeZone::system()).strftime("verify-time=%Y%m%d%H%M%S");
     let committed_at = committed_at.to_string();
     let verify = "-Y verify -f signers -n git -s signature".split(' ');
@@ -67,7 +67,7 @@ fn keygen(dir: &Path, args: &[&str]) -> Result<Answer, Doubt> {
     answer.map_err(|why| Doubt::new(why, HELP_ALLOW))
 }
 
-/// Why a signature is none of these bytes for Git.
+/// Explains why Git can't accept the signature for these bytes.
 fn misfit(stderr: &str) -> String {
     if stderr.contains("namespace") {
         "its signature was made for something other than Git".to_owned()
@@ -79,7 +79,7 @@ fn misfit(stderr: &str) -> String {
     }
 }
 
-/// As it goes to terminals.
+/// Makes an address safe for a terminal.
 fn shown(email: &str) -> String {
     email.chars().filter(|c| !c.is_control()).take(200).collect()
 }

@@ -1,4 +1,4 @@
-//! A server's certificate against a source's own CA file: libgit2 knows one set of CAs per process.
+//! Verifies a server's certificate against a source's own CA file: libgit2 knows one set of CAs per process.
 //!
 //! libgit2 passes on only the server's own certificate, so the file must hold the intermediate ones too.
 
@@ -10,7 +10,7 @@ use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509PurposeId, X509StoreContext};
 
-/// Believes `certificate` (DER) for `host` by the CAs in `pem`, or says why not.
+/// Verifies `certificate` (DER) for `host` against the CAs in `pem`, or returns the reason for rejecting it.
 pub(super) fn verify(certificate: &[u8], host: &str, pem: &[u8]) -> Result<(), String> {
     let certificate = X509::from_der(certificate).map_err(|error| format!("it can't be read: {error}"))?;
     let authorities =
@@ -22,14 +22,14 @@ pub(super) fn verify(certificate: &[u8], host: &str, pem: &[u8]) -> Result<(), S
     outcome.map_err(|error| format!("it can't be checked: {error}"))?.map_or(Ok(()), Err)
 }
 
-/// Why it is not believed, if it is not.
+/// Returns the reason for rejecting the certificate; `None` if it is trusted.
 fn checked(certificate: &X509, host: &str, authorities: Vec<X509>) -> Result<Option<String>, ErrorStack> {
     let mut store = X509StoreBuilder::new()?;
     for authority in authorities {
         store.add_cert(authority)?;
     }
     let mut wanted = X509VerifyParam::new()?;
-    // What the file holds is trusted as it is, an intermediate or the server's own just as well.
+    // Everything in the file is trusted as is, including an intermediate CA or the server's own certificate.
     wanted.set_flags(X509VerifyFlags::PARTIAL_CHAIN)?;
     match host.parse::<IpAddr>() {
         Ok(address) => wanted.set_ip(address)?,

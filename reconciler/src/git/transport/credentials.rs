@@ -1,7 +1,7 @@
-//! Lets libgit2 in: token or ssh key, read at each use, and the host's key checked.
+//! Authentication for libgit2: token or SSH key, read at each use, and verification of the host's key.
 //!
-//! Reads the credential files, answers libgit2's callbacks. What was refused is kept as a typed
-//! error, because libgit2 passes on only that a callback failed.
+//! Reads the credential files, answers libgit2's callbacks. A refusal is kept as a typed error, because libgit2
+//! passes on only that a callback failed.
 
 use std::cell::RefCell;
 use std::fs;
@@ -17,12 +17,11 @@ use crate::git::config::{SourceConfig, Transport};
 
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Why a callback said no, if one did.
+/// Reason for a callback's refusal, if any.
 #[derive(Clone, Default)]
 pub(in crate::git) struct Refusal(Rc<RefCell<Option<GitError>>>);
 
 impl Refusal {
-    /// Takes the reason out.
     pub(in crate::git) fn take(&self) -> Option<GitError> {
         self.0.borrow_mut().take()
     }
@@ -33,14 +32,14 @@ impl Refusal {
     }
 }
 
-/// Callbacks with the source's credentials, and where they leave their reason.
+/// Creates callbacks with the source's credentials, and the cell where they leave a refusal.
 pub(in crate::git) fn callbacks(config: &SourceConfig) -> (RemoteCallbacks<'static>, Refusal) {
     let refusal = Refusal::default();
     let mut callbacks = RemoteCallbacks::new();
     let (owner, kept) = (config.clone(), refusal.clone());
     let mut tries = 0_u32;
     callbacks.credentials(move |_url, user, allowed| {
-        // libgit2 asks again and again while the server refuses.
+        // libgit2 asks repeatedly while the server refuses.
         tries += 1;
         let answer = if tries > 3 { Err(refused(&owner)) } else { credential(&owner, user, allowed, tries) };
         answer.map_err(|error| kept.set(error))
@@ -61,12 +60,12 @@ pub(in crate::git) fn callbacks(config: &SourceConfig) -> (RemoteCallbacks<'stat
     (callbacks, refusal)
 }
 
-/// Checks what an ssh address needs before anything is dialled.
+/// Checks what the transport needs before connecting: host keys, encryption for a token, CA certificates.
 pub(in crate::git) fn check(config: &SourceConfig) -> Result<(), GitError> {
     match config.transport()? {
         Transport::Ssh => {
             let Some(file) = &config.credentials.known_hosts else {
-                // Those that are sealed may not be there yet.
+                // Sealed host keys may not be available yet.
                 if config.credentials.sealed.is_some() {
                     return Ok(());
                 }
@@ -93,7 +92,8 @@ pub(in crate::git) fn check(config: &SourceConfig) -> Result<(), GitError> {
     }
 }
 
-/// Against the source's own CA file, else the machine's. A host that is neither the source's nor its proxy's is refused.
+/// Verifies against the source's own CA file, else the machine's. Rejects a host that is neither the source's nor
+/// its proxy's.
 fn check_certificate(
     config: &SourceConfig,
     certificate: &[u8],
@@ -120,7 +120,7 @@ fn check_certificate(
     }
 }
 
-/// A value that lies encrypted in another source's repository, read now.
+/// Reads a value that is encrypted in another source's repository.
 fn sealed(config: &SourceConfig, key: &str) -> Result<Option<String>, GitError> {
     let Some(sealed) = &config.credentials.sealed else { return Ok(None) };
     let read = sealed.read(&config.name);
@@ -128,7 +128,7 @@ fn sealed(config: &SourceConfig, key: &str) -> Result<Option<String>, GitError> 
     Ok(values.remove(key))
 }
 
-/// The token, read now.
+/// Reads the token: sealed, from its file, or from its variable, in this order.
 fn token(config: &SourceConfig) -> Result<Option<String>, GitError> {
     if let Some(token) = sealed(config, "token")? {
         return Ok(Some(token.trim().to_owned()));
@@ -152,7 +152,7 @@ fn token(config: &SourceConfig) -> Result<Option<String>, GitError> {
     Ok(Some(token.to_owned()))
 }
 
-/// The user beside a token, by each provider's documentation; Gitea and Forgejo take any.
+/// Default user for a token, per the provider's documentation; Gitea and Forgejo accept any.
 fn default_user(host: &str) -> &'static str {
     let host = host.to_ascii_lowercase();
     if host.contains("gitlab") {
@@ -184,7 +184,7 @@ fn credential(
         let Some(key) = &config.credentials.ssh_key else {
             return Err(failed(config, "it wants an ssh key and none is given", "give --ssh-key FILE"));
         };
-        // Only to say it well: libgit2 reports a missing key file as a failed login.
+        // Only for a better message: libgit2 reports a missing key file as a failed login.
         read(config, key)?;
         if tries > 2 {
             return Err(refused(config));

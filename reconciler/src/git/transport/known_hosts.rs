@@ -1,26 +1,26 @@
-//! OpenSSH's known_hosts: is this the key of that host?
+//! Look-up of a host's key in OpenSSH's known_hosts.
 //!
-//! Plain, wildcard and hashed names, `[host]:port`, `@revoked`; certificate authorities are passed
-//! over. Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT".
+//! Supports plain, wildcard and hashed names, `[host]:port` and `@revoked`; skips certificate authorities. Format:
+//! sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT".
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
 
-/// What a known_hosts file says about a host's key.
+/// Outcome of looking up a host's key in a known_hosts file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostKey {
     Known,
     /// The host has other keys.
     Changed,
-    /// The host has keys of other kinds only: it may well have this one, too.
+    /// The host has only keys of other types; it may well have this one, too.
     OtherType,
     Unknown,
     Revoked,
 }
 
-/// Looks the key up that `host` showed on `port`.
+/// Looks up the key that `host` presented on `port`.
 pub(super) fn look_up(file: &str, host: &str, port: u16, key: &[u8]) -> HostKey {
     let name = if port == 22 {
         host.to_ascii_lowercase()
@@ -54,7 +54,7 @@ pub(super) fn look_up(file: &str, host: &str, port: u16, key: &[u8]) -> HostKey 
     found
 }
 
-/// The kind that a key says it is of: its first string.
+/// Returns the type that a key claims: its first string.
 fn kind_of(key: &[u8]) -> Option<&[u8]> {
     let (length, rest) = key.split_first_chunk::<4>()?;
     rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)
@@ -75,7 +75,7 @@ fn matches_host(patterns: &str, name: &str) -> bool {
     matched
 }
 
-/// `salt|hash`: HMAC-SHA1 of the name with the salt as key.
+/// Matches `salt|hash`: HMAC-SHA1 of the name with the salt as key.
 fn matches_hash(hashed: &str, name: &str) -> Option<bool> {
     let (salt, hash) = hashed.split_once('|')?;
     let mut mac = Hmac::<Sha1>::new_from_slice(&BASE64.decode(salt).ok()?).ok()?;
@@ -83,7 +83,7 @@ fn matches_hash(hashed: &str, name: &str) -> Option<bool> {
     Some(mac.verify_slice(&BASE64.decode(hash).ok()?).is_ok())
 }
 
-/// `*` is any text, `?` any one character.
+/// Matches a glob: `*` is any text, `?` any one character.
 fn matches_pattern(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.split_first(), text.split_first()) {
         (None, _) => text.is_empty(),

@@ -1,4 +1,4 @@
-//! How a remote is reached: its address through a proxy, its certificate or host key, its credentials.
+//! Access to a remote: its address through a proxy, its certificate or host key, its credentials.
 
 pub(super) mod authorities;
 mod certificate;

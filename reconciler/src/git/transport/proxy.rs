@@ -1,6 +1,6 @@
-//! Which proxy a source goes through: the one it names, else curl's variables: `https_proxy`, `http_proxy` (in small
-//! letters only, because a CGI server fills the other from a header), `all_proxy`, `no_proxy`. Not left to libgit2,
-//! so that ls-remote and fetch go the same way.
+//! Proxy selection for a source: the proxy it names, else curl's variables: `https_proxy`, `http_proxy` (lower case
+//! only, because a CGI server fills the upper-case one from a header), `all_proxy`, `no_proxy`. Not left to
+//! libgit2, so that ls-remote and fetch take the same route.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::git::config::{SourceConfig, Transport};
 
 const NONE: &str = "none";
 
-/// The address of the proxy for `config`, with its login if it has one.
+/// Returns the address of the proxy for `config`, with its login if it has one.
 pub(in crate::git) fn proxy_of(
     config: &SourceConfig,
     variable: impl Fn(&str) -> Option<String>,
@@ -36,12 +36,12 @@ pub(in crate::git) fn proxy_of(
     Some(if found.contains("://") { found } else { format!("http://{found}") })
 }
 
-/// The proxy as the environment of this process has it.
+/// Resolves the proxy with the environment of this process.
 pub(in crate::git) fn from_environment(config: &SourceConfig) -> Option<String> {
     proxy_of(config, |name| std::env::var(name).ok())
 }
 
-/// Whether an entry of `no_proxy` stands for the host.
+/// True if an entry of `no_proxy` matches the host.
 fn excepts(entry: &str, host: &str, port: u16) -> bool {
     let entry = entry.trim().to_ascii_lowercase();
     let host = host.to_ascii_lowercase();

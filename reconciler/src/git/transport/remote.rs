@@ -1,7 +1,7 @@
-//! The bounded front of a mirror: every call ends in time, whatever the remote does.
+//! Time-bounded front of a mirror: every call ends in time, whatever the remote does.
 //!
-//! libgit2 blocks, and its time limits are process-wide. So each call runs on a thread of its own, which is left
-//! behind when it is silent for too long. Calls wait for turns: sshd's `MaxStartups` turns a crowd away.
+//! libgit2 blocks, and its timeouts are process-wide. So each call runs on its own thread, which is left behind
+//! when it is silent for too long. Calls wait for turns: sshd's `MaxStartups` rejects a crowd.
 
 use std::convert::Infallible;
 use std::panic;
@@ -19,24 +19,24 @@ use super::transfer::Transfer;
 use crate::git::{GitError, Mirror, SourceConfig};
 
 const LS_REMOTE_DEADLINE: Duration = Duration::from_secs(20);
-/// A fetch may take long, but not without a sign of life: a server that counts objects says so.
+/// Longest silence of a fetch. A fetch may take long, but a server that counts objects reports progress.
 const FETCH_SILENCE: Duration = Duration::from_secs(120);
-/// Threads that wait for a silent remote, after which it is asked seldom. They may never end.
+/// Threads left behind by a silent remote, above which it is contacted rarely. They may never end.
 const LEFT_BEHIND_MAX: usize = 16;
-/// Time between two tries from then on: a remote that is well again is found within it.
+/// Interval between attempts from then on: a remote that has recovered is found within it.
 const TRY_AGAIN: Duration = Duration::from_secs(1_800);
 const AT_ONCE_MAX: usize = 8;
-/// Calls at once to remotes that were silent before, on top of these.
+/// Concurrent calls to remotes that were silent before, in addition to the others.
 const SILENT_AT_ONCE_MAX: usize = 2;
-/// A turn ends after this even if the call goes on: a large fetch, or a silent remote.
+/// Longest turn; it ends even if the call goes on, as for a large fetch or a silent remote.
 const TURN_MAX: Duration = Duration::from_secs(20);
-/// Who finds no room queues up after a random part of this, so that sources do not march in step.
+/// Upper bound of the random delay before a caller queues for a turn, so that sources do not run in lockstep.
 const JITTER: Duration = Duration::from_millis(200);
 
-/// The turns of the whole process.
+/// Turns shared by the whole process.
 static TURNS: LazyLock<Arc<Turns>> = LazyLock::new(Arc::default);
 
-/// A source's remote and mirror, for callers that must not block.
+/// Remote and mirror of a source, for callers that must not block.
 #[derive(Debug, Clone)]
 pub struct Remote {
     mirror: Mirror,
@@ -46,7 +46,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The remote of `config`, mirrored below `state_dir`. Touches nothing.
+    /// Creates the remote of `config`, mirrored below `state_dir`; touches neither.
     pub fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
         let mirror = Mirror::new(config, state_dir);
         Self { mirror, left_behind: Arc::default(), begun: Arc::default(), turns: Arc::clone(&TURNS) }
@@ -89,14 +89,14 @@ impl Remote {
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
-            // Cancel-safe: the turn ends with it.
+            // Cancel-safe: dropping the future ends the turn.
             never = turn_over => match never {},
-            // Cancel-safe: the thread is left behind, and counted.
+            // Cancel-safe: the thread is left behind, and stays counted.
             outcome = self.on_a_thread(act, silence, call) => outcome,
         }
     }
 
-    /// Too many of its threads are left behind to ask it now.
+    /// True if too many threads of the remote are left behind to contact it now.
     fn rests(&self, left_behind: usize) -> bool {
         left_behind >= LEFT_BEHIND_MAX && lock(&self.begun).is_some_and(|begun| begun.elapsed() < TRY_AGAIN)
     }
@@ -151,7 +151,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a turn, in the order of asking. Never none: the turns are not closed.
+    /// Waits for a turn, in the order of requests. Never `None`: the semaphores are never closed.
     async fn take(&self, was_silent: bool) -> Option<SemaphorePermit<'_>> {
         let room = if was_silent { &self.silent } else { &self.well };
         if let Ok(turn) = room.try_acquire() {
@@ -162,7 +162,7 @@ impl Turns {
     }
 }
 
-/// Counts a thread for as long as it runs.
+/// Counts a thread while it runs.
 struct CountedThread(Arc<AtomicUsize>);
 
 impl CountedThread {
@@ -210,7 +210,7 @@ mod tests {
             }
             assert_eq!(left_behind() - before, tries, "after another {rest} s");
         }
-        // One that is well again is found, whatever is left behind.
+        // A remote that has recovered is found, whatever is left behind.
         tokio::time::advance(TRY_AGAIN).await;
         tokio::time::resume();
         assert!(remote.bounded("fetch", Duration::from_secs(60), |_, _| Ok(Oid::ZERO_SHA1)).await.is_ok());
@@ -267,7 +267,7 @@ mod tests {
         let after = async { well.bounded("ls-remote", less, |_, _| Ok(Oid::ZERO_SHA1)).await };
         let (silent, answer) = tokio::join!(futures::future::join_all(silent), after);
         answer.unwrap();
-        // From now on they are asked beside the others, who find all turns free.
+        // From now on they run alongside the others, which find all turns free.
         let asked =
             silent.iter().map(|remote| remote.turns.take(remote.left_behind.load(Ordering::Relaxed) > 0));
         let mut asked: Vec<_> = asked.map(Box::pin).collect();

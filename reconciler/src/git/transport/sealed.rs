@@ -1,8 +1,8 @@
-//! Credentials of a source that lie in another source's repository, encrypted to this reconciler:
+//! Credentials of a source, stored in another source's repository and encrypted to this reconciler:
 //! `secrets/.sources/NAME.age`.
 //!
-//! Reads that source's mirror and this reconciler's identity at each use, and keeps nothing. The secret is bound as those
-//! of pods are: namespace `.sources`, which no pod can have, and the name of the source.
+//! Reads that source's mirror and this reconciler's identity at each use, and keeps nothing. The secret is bound
+//! like those of pods: to namespace `.sources`, which no pod can have, and to the source's name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +15,10 @@ use crate::crypt;
 use crate::git::config::{Reference, SealedCredentials};
 use crate::git::signatures;
 
-/// What such a secret may hold.
+/// Keys that such a secret may have.
 const KEYS: [&str; 4] = ["token", "username", "sshKey", "knownHosts"];
 
-/// Why there are none, and what to do.
+/// Reason why there are no credentials, and the remedy.
 pub(super) struct Missing {
     pub(super) why: String,
     pub(super) help: String,
@@ -29,7 +29,7 @@ fn missing<T>(why: String, help: impl Into<String>) -> Result<T, Missing> {
 }
 
 impl SealedCredentials {
-    /// The values by key, for the source of this name.
+    /// Reads the values by key, for the source of this name.
     pub(super) fn read(&self, source: &str) -> Result<BTreeMap<String, String>, Missing> {
         let (path, ciphertext) = self.ciphertext(source)?;
         let seal = format!("'minik8s secrets seal {source} -n {SOURCES_NAMESPACE} --from FILE' writes it");
@@ -67,8 +67,8 @@ impl SealedCredentials {
         entries.into_iter().map(text).collect()
     }
 
-    /// As the commit has it that the mirror holds now, if that may be applied: who can push, but not sign, must
-    /// not put other credentials there. First below the source's folder, then below the root.
+    /// Returns the ciphertext from the commit that the mirror holds now, if that commit may be applied: someone who
+    /// can push but not sign must not replace credentials. Tries the source's folder first, then the root.
     fn ciphertext(&self, source: &str) -> Result<(String, Vec<u8>), Missing> {
         let from = &self.home.name;
         let help = format!("wait until source {from} was fetched, or see what keeps it");
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::git::{SignaturePolicy, SourceConfig};
 
-    /// A mirror with this file, and the identity of who reads it.
+    /// Builds a mirror with this file, and the reader's identity.
     fn world(dir: &Path, ciphertext: &[u8], own: &Identity) -> SealedCredentials {
         let mirror = dir.join("mirror");
         let repository = Repository::init_bare(&mirror).unwrap();

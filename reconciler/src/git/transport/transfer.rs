@@ -1,17 +1,17 @@
-//! A fetch under way.
+//! A fetch in progress.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A transfer under way: its signs of life, and how to end it.
+/// Transfer in progress: counts signs of life and can be cancelled.
 #[derive(Debug, Default)]
 pub struct Transfer {
-    /// Counts packets and messages of the server.
+    /// Number of packets and messages from the server.
     pub(in crate::git) signs: AtomicUsize,
     pub(in crate::git) cancelled: AtomicBool,
 }
 
 impl Transfer {
-    /// Counts a sign of life; `false`: the transfer is to end.
+    /// Counts a sign of life; returns `false` if the transfer must end.
     pub(in crate::git) fn lives(&self) -> bool {
         self.signs.fetch_add(1, Ordering::Relaxed);
         !self.cancelled.load(Ordering::Relaxed)

@@ -1,18 +1,18 @@
-//! The revisions of a source: the next number, what is too old, the last that was whole. Pure.
+//! Revisions of a source: the next number, the expired ones, the last complete one. Pure.
 
 use schema::records::Revision;
 use schema::snapshot::{Table, Versioned};
 
-/// Revisions of a source that are kept.
+/// Number of revisions kept per source.
 pub const KEPT: usize = 100;
 
-/// The number of the next revision. `last` is the one in the source's status.
+/// Returns the number of the next revision. `last` is the number in the source's status.
 pub fn next_sequence(revisions: &Table<(String, u64), Revision>, source: &str, last: u64) -> u64 {
     let newest = of(revisions, source).next_back().map_or(0, |(sequence, _)| sequence);
     newest.max(last) + 1
 }
 
-/// Revisions to remove when one more is written, at most `max` of them, each with its last write.
+/// Returns at most `max` revisions to remove when one more is written, each with its mod revision.
 pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: usize) -> Vec<(u64, i64)> {
     let surplus = (of(revisions, source).count() + 1).saturating_sub(KEPT);
     of(revisions, source)
@@ -21,17 +21,17 @@ pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: us
         .collect()
 }
 
-/// The newest commit whose removals were all done.
+/// Returns the newest commit whose removals were all done.
 pub fn base(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
     newest(revisions, source, |revision| revision.counts.held == 0)
 }
 
-/// The newest commit of which all was applied: what a file in quarantine holds was not.
+/// Returns the newest commit that was applied completely; quarantined files were not applied.
 pub fn whole(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
     newest(revisions, source, is_whole)
 }
 
-/// All of the commit was applied.
+/// True if the whole commit was applied.
 pub fn is_whole(revision: &Revision) -> bool {
     revision.counts.held == 0 && revision.counts.quarantined == 0
 }

@@ -1,7 +1,7 @@
-//! Carries a plan out: guarded transactions, several in flight, in the plan's order of kinds.
+//! Executes a plan: guarded transactions, several in flight, in the plan's order of kinds.
 //!
-//! Every transaction carries the leader's fence and a guard per key. A key that changed meanwhile is left to the next
-//! plan. A lost fence ends it all.
+//! Every transaction carries the leader's fence and a guard per key. A key that changed in the meantime is left to
+//! the next plan. A lost fence ends the whole run.
 
 use std::collections::BTreeMap;
 
@@ -20,47 +20,47 @@ pub(super) mod triggered;
 use crate::gitops::plan::{Act, Over, Step, waves};
 use crate::guarded_writes::{self, PARALLEL, WriteGroup, guard_of_present};
 
-/// What became of a plan.
+/// Outcome of executing a plan.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// Steps done.
+    /// Number of steps done.
     pub done: usize,
-    /// Objects that changed meanwhile; the next plan sees them as they are.
+    /// Objects that changed in the meantime; the next plan reads their new state.
     pub conflicts: Vec<ObjectRef>,
-    /// Objects that can't be written as they are, and why; the others are.
+    /// Objects that can't be encoded, with the reason; the others are written.
     pub failed: Vec<(ObjectRef, codec::CodecError)>,
-    /// Removals were not begun, because of these.
+    /// Set if conflicts or failures kept the removals from starting.
     pub removals_left: bool,
-    /// Why it ended early.
+    /// Reason for an early end.
     pub stopped: Option<Stopped>,
-    /// Newest revision of the store that was written.
+    /// Newest store revision written.
     pub revision: i64,
 }
 
-/// Why a plan was not carried out to its end.
+/// Reason why a plan was not executed to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Stopped {
     /// Another reconciler leads.
     #[error("another reconciler leads now")]
     FenceLost,
-    /// The store did not do it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What the source owns could not be written down ahead of it.
+    /// The record of the source's objects could not be written beforehand.
     #[error("what the source owns can't be written beside its mirror: {0}")]
     OwnedRecord(std::io::Error),
-    /// The status that the plan rests on could not be written ahead of it.
+    /// The status that the plan relies on could not be written beforehand.
     #[error(transparent)]
     Ahead(record::RecordError),
 }
 
 impl Applied {
-    /// Every step is done.
+    /// True if every step is done.
     pub fn is_complete(&self) -> bool {
         self.stopped.is_none() && self.conflicts.is_empty() && self.failed.is_empty()
     }
 
-    /// What of it was not done, in a sentence that names no object that was.
+    /// Describes the failures in a sentence that names no object that was written.
     pub fn failure(&self) -> Option<String> {
         const NAMED_MAX: usize = 5;
         if let Some(why) = &self.stopped {
@@ -91,7 +91,7 @@ impl Applied {
     }
 }
 
-/// Does `steps` wave by wave, removals only once everything else is done.
+/// Executes `steps` wave by wave, removals only once everything else is done.
 pub async fn apply(store: &SharedStore, fence: Fence, steps: &[Step]) -> Applied {
     let mut applied = Applied::default();
     for wave in waves(steps) {
@@ -137,7 +137,7 @@ async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> Applied
     applied
 }
 
-/// Why a step did not become a write.
+/// Reason why a step did not become a write.
 #[derive(Debug, thiserror::Error)]
 enum Unwritten {
     #[error(transparent)]
@@ -160,7 +160,7 @@ async fn group_of(store: &SharedStore, step: &Step) -> Result<WriteGroup, Unwrit
     Ok(vec![(guard, op)])
 }
 
-/// How many steps there are by kind, for logs.
+/// Counts steps by kind, for logs.
 pub fn summary(steps: &[Step]) -> BTreeMap<Kind, usize> {
     let mut counts = BTreeMap::new();
     for step in steps {

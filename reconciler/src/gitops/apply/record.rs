@@ -1,4 +1,4 @@
-//! Writes a source's status, its revisions and its events.
+//! Writes a source's status, revisions and events.
 //!
 //! Status and revision go in one transaction: a commit is applied with its revision or not at all.
 
@@ -15,19 +15,19 @@ use super::history;
 use crate::gitops::{bounds, status};
 use crate::guarded_writes::{fence_holds, guard_of_present, guarded};
 
-/// Old revisions removed along with one new one.
+/// Limit on old revisions removed along with a new one.
 const EXPIRED_PER_RUN_MAX: usize = 50;
 
-/// Why a status was not written.
+/// Reason why a status was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// It does not fit under its key.
+    /// The status does not fit under its key.
     #[error("the status of the source cannot be written: {0}")]
     Encode(#[from] codec::CodecError),
-    /// The store did not do it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The status is another than the one that was seen.
+    /// The stored status is not the one in the snapshot.
     #[error("the status of the source changed meanwhile")]
     Changed,
     /// Another reconciler leads.
@@ -35,12 +35,12 @@ pub enum RecordError {
     FenceLost,
 }
 
-/// What a write of status replaces, and by what right.
+/// Target of a status write: the store, the leader's fence and the revision to replace.
 pub(in crate::gitops) struct Place<'a> {
     pub(in crate::gitops) store: &'a SharedStore,
     pub(in crate::gitops) fence: Fence,
     pub(in crate::gitops) snapshot: &'a Snapshot,
-    /// Revision of the status that is there; none if there is none.
+    /// Revision of the existing status; `None` if there is none.
     pub(in crate::gitops) before: Option<i64>,
 }
 
@@ -81,7 +81,7 @@ impl Place<'_> {
     }
 }
 
-/// Reports what is so of a source.
+/// Reports an event about a source.
 pub(in crate::gitops) fn record_about(
     events: &EventRecorder,
     source: &str,
@@ -92,7 +92,7 @@ pub(in crate::gitops) fn record_about(
     events.record(EventDraft::of(kind, "Source", &NamespacedName::new("", source), reason, message));
 }
 
-/// Reports which objects were written although what they depend on is not healthy.
+/// Reports objects that were written although their dependencies are not healthy.
 pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
     for Waiting { object, on, why, .. } in overdue {
         let message =
@@ -101,20 +101,20 @@ pub(in crate::gitops) fn record_overdue(events: &EventRecorder, source: &str, ov
     }
 }
 
-/// Reports that content of a commit is not on this reconciler's disk.
+/// Reports that content of a commit could not be stored on this reconciler's disk.
 pub(in crate::gitops) fn record_unkept(events: &EventRecorder, source: &str, why: &str) {
     let message =
         format!("{why}; agents get it only if it can be rebuilt when they ask: make room on that disk");
     record_about(events, source, EventType::Warning, "ContentNotKept", message);
 }
 
-/// Reports that commits have no run although a trigger names them.
+/// Reports commits without a run although a trigger names them.
 pub(in crate::gitops) fn record_unstarted(events: &EventRecorder, source: &str, why: &str) {
     let message = format!("{why}; start what is missing with 'minik8s run'");
     record_about(events, source, EventType::Warning, "TriggerNotStarted", message);
 }
 
-/// Reports what is new between two statuses.
+/// Reports the news between two statuses.
 pub(in crate::gitops) fn record_news(
     events: &EventRecorder,
     before: Option<&SourceStatus>,

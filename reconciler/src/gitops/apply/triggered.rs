@@ -1,4 +1,4 @@
-//! Which triggers the commits of a revision start, and with which input. Pure.
+//! Runs that the commits of a revision trigger, and their input. Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::git::{Changes, CommitMeta, IgnoreRules};
 use crate::gitops::plan::Step;
 use crate::runs::{Origin, RunId};
 
-/// Most runs that one revision starts; those of the newest commits.
+/// Limit on runs started by one revision; the newest commits win.
 const STARTS_MAX: usize = 256;
-/// Most paths in the input of a run; more are counted.
+/// Limit on paths in the input of a run; the others are counted.
 const PATHS_SHOWN_MAX: usize = 1_000;
-/// And most bytes of them, as JSON: an input has 256 KiB at most.
+/// Limit on the bytes of those paths as JSON: an input has 256 KiB at most.
 const PATHS_SHOWN_MAX_BYTES: usize = 192 * 1024;
 
-/// A run to ask for.
+/// A run to request.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::gitops) struct Start {
     pub(in crate::gitops) run: RunId,
@@ -27,7 +27,7 @@ pub(in crate::gitops) struct Start {
     pub(in crate::gitops) input: Json,
 }
 
-/// The triggers on commits of a source's objects, as they are once the steps are done.
+/// Returns the commit triggers of a source's objects, as they are once the steps are done.
 pub(in crate::gitops) fn commit_triggers<'a>(
     source: &str,
     live: &'a Table<ObjectRef, Object>,
@@ -51,7 +51,7 @@ pub(in crate::gitops) fn commit_triggers<'a>(
     all.filter(|(_, trigger)| matches!(trigger.started_by(), Some(StartedBy::Commit(_)))).collect()
 }
 
-/// The runs that these commits start, the oldest first.
+/// Returns the runs that these commits start, oldest first.
 pub(in crate::gitops) fn starts(
     triggers: &[(ObjectRef, &Trigger)],
     commits: &[(CommitMeta, Changes)],
@@ -70,7 +70,7 @@ pub(in crate::gitops) fn starts(
     starts.split_off(starts.len().saturating_sub(STARTS_MAX))
 }
 
-/// None: every commit, also one that changed nothing.
+/// Compiles the path patterns; `None` matches every commit, even one without changes.
 fn patterns(commits: Option<&OnCommit>) -> Option<IgnoreRules> {
     let paths = commits.map(|commits| commits.paths.join("\n")).filter(|paths| !paths.is_empty())?;
     Some(IgnoreRules::new([("", paths)].into_iter()))

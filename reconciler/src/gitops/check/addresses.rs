@@ -1,7 +1,7 @@
-//! Services whose own address no service can have. Pure.
+//! Services with a cluster IP that no service can have. Pure.
 //!
-//! A warning and no error: offline the range of services is unknown, and in a cluster the services
-//! controller has the last word.
+//! A warning, not an error: offline the range of services is unknown, and in a cluster the services controller has
+//! the last word.
 
 use std::net::Ipv4Addr;
 
@@ -13,8 +13,7 @@ use schema::violation::{Violation, field_path, rules};
 use super::super::load::Manifests;
 use super::declaration::{Declaration, problem};
 
-/// Warns of addresses outside of the range of services, and of those that are kept. `range`: the
-/// cluster's, if one is known.
+/// Warns of cluster IPs outside the service range, and of reserved ones. `range` is the cluster's, if known.
 pub(crate) fn warn(manifests: &Manifests, range: Option<Ipv4Net>) -> Vec<Violation> {
     let all = manifests.iter().flat_map(|(file, manifest)| {
         manifest.documents.iter().map(move |document| Declaration { file, document, live: None })
@@ -36,7 +35,7 @@ pub(crate) fn warn(manifests: &Manifests, range: Option<Ipv4Net>) -> Vec<Violati
     .collect()
 }
 
-/// Why no service gets the address.
+/// Explains why no service gets the address; `None` if one can.
 fn refused(address: Ipv4Addr, known: Option<Ipv4Net>) -> Option<String> {
     let range = known.unwrap_or(default_service_cidr()).trunc();
     let which = if known.is_some() { "the range" } else { "the default range" };
@@ -47,7 +46,7 @@ fn refused(address: Ipv4Addr, known: Option<Ipv4Net>) -> Option<String> {
         }
         _ if address == dns_address(range) => "DNS",
         _ if address == gateway_address(range) => "the gateway",
-        // What Kubernetes has for its own API, too.
+        // Kubernetes reserves the first address for its own API, too.
         _ if offset <= 1 || address == range.broadcast() => "the cluster",
         _ => return None,
     };
@@ -97,7 +96,7 @@ mod tests {
             };
             assert_eq!(warned(address, range), wanted);
         }
-        // What the services controller keeps, and no more.
+        // Exactly the addresses that the services controller reserves.
         let kept = [0, 1, DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET];
         for offset in 0..300 {
             let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 96, 0, 0)) + offset);

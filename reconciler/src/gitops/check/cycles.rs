@@ -1,4 +1,4 @@
-//! Objects that wait for each other in a circle. Pure.
+//! Dependency cycles: objects that wait for each other. Pure.
 
 use std::collections::BTreeSet;
 
@@ -12,26 +12,26 @@ use schema::violation::OwnedStep;
 use super::Declaration;
 use super::scene::{Present, Scene};
 
-/// The longest circle that is named in full.
+/// Longest cycle that is named in full.
 const SHOWN_MAX: usize = 10;
 
-/// What to do about a circle.
+/// Remedy for a cycle.
 pub(super) const HELP: &str = "take one of them out of `dependsOn`";
 
-/// Which objects wait for which, as documents say and as they are live.
+/// Dependencies between objects, by their documents and as they are live.
 pub(super) struct Waits<'a> {
-    /// All that wait for something, in the order of objects: no other can be on a circle.
+    /// Every object that waits for something, in the order of objects: no other can be on a cycle.
     objects: Vec<&'a ObjectRef>,
-    /// What each waits for as its document says, by position.
+    /// Dependencies of each object by its document, as positions.
     wanted: Vec<Vec<usize>>,
-    /// What each waits for as it is live.
+    /// Dependencies of each object as it is live.
     live: Vec<Vec<usize>>,
 }
 
-/// An object that waits for itself in the end, by its document.
+/// An object whose document makes it wait for itself in the end.
 pub(super) struct Waiting<'a> {
     pub(super) declared: &'a Declaration<'a>,
-    /// The dependency that leads around.
+    /// Path of the dependency that leads around.
     pub(super) path: Vec<OwnedStep>,
     pub(super) message: String,
 }
@@ -57,8 +57,8 @@ impl<'a> Waits<'a> {
         Self { objects, wanted, live }
     }
 
-    /// Everyone who is on a circle of what `present` says will be there, and waits by his document.
-    /// `changed`: only circles through these are new, and looked for.
+    /// Returns every object on a cycle of objects that `present` expects, if its document makes it wait. With
+    /// `changed`, only cycles through these objects are new and searched for.
     pub(super) fn circles(
         &self,
         scene: &Scene<'a>,
@@ -67,7 +67,7 @@ impl<'a> Waits<'a> {
     ) -> Vec<Waiting<'a>> {
         let changed = changed.map(|changed| -> BTreeSet<usize> {
             let found = changed.iter().filter_map(|object| self.objects.binary_search(object).ok());
-            // What is in quarantine waits as its live version does.
+            // An object in quarantine waits as its live version does.
             found.filter(|at| !self.live[*at].is_empty()).collect()
         });
         if changed.as_ref().map_or(self.objects.is_empty(), BTreeSet::is_empty) {
@@ -89,7 +89,7 @@ impl<'a> Waits<'a> {
                 continue;
             }
             for at in &knot {
-                // None: as it is live, so no manifest is at fault now.
+                // `None` for a live version: no manifest is at fault now.
                 let is_wanted = matches!(present[*at], Some(Present::Wanted(_)));
                 let declared = if is_wanted { scene.declared(self.objects[*at]) } else { None };
                 let Some((declared, next)) = declared.zip(next_in(&knot, &edges, *at)) else {
@@ -102,8 +102,8 @@ impl<'a> Waits<'a> {
         found
     }
 
-    /// `A → B → A`, from the object at `at`; `A → B → … → A` if it is long, or if following
-    /// the first dependency of each does not lead back.
+    /// Formats `A → B → A`, starting at the object at `at`; `A → B → … → A` if the cycle is long, or if following
+    /// the first dependency of each object does not lead back.
     fn chain(&self, knot: &BTreeSet<usize>, edges: &[&[usize]], at: usize) -> String {
         let mut way = vec![at];
         let mut next = next_in(knot, edges, at);
@@ -121,25 +121,25 @@ impl<'a> Waits<'a> {
     }
 }
 
-/// Sets of positions that all lead to each other.
+/// Returns the sets of positions that all lead to each other.
 fn knots(edges: &[&[usize]]) -> BTreeSet<BTreeSet<usize>> {
     let mut graph = DiGraph::<(), ()>::with_capacity(edges.len(), edges.len());
     edges.iter().for_each(|_| _ = graph.add_node(()));
     for (from, targets) in edges.iter().enumerate() {
         targets.iter().for_each(|to| _ = graph.add_edge(NodeIndex::new(from), NodeIndex::new(*to), ()));
     }
-    // Without recursion, unlike Tarjan's: a commit may hold a hundred thousand edges.
+    // No recursion, unlike Tarjan's algorithm: a commit may hold a hundred thousand edges.
     let knots = kosaraju_scc(&graph).into_iter();
     let knots = knots.filter(|knot| knot.len() > 1 || knot.iter().all(|at| graph.contains_edge(*at, *at)));
     knots.map(|knot| knot.into_iter().map(NodeIndex::index).collect()).collect()
 }
 
-/// The first of its knot for which the one at `at` waits.
+/// Returns the first dependency of `at` within its knot.
 fn next_in(knot: &BTreeSet<usize>, edges: &[&[usize]], at: usize) -> Option<usize> {
     edges[at].iter().copied().find(|next| knot.contains(next))
 }
 
-/// The item of `dependsOn` that names `object`.
+/// Returns the path of the `dependsOn` item that names `object`.
 fn path(declared: &Declaration<'_>, object: &ObjectRef) -> Vec<OwnedStep> {
     let metadata = &declared.document.object.metadata;
     let names = |text: &String| parse_reference(text, &metadata.namespace).is_ok_and(|one| one == *object);

@@ -1,4 +1,4 @@
-//! Documents that name objects, and what is found wrong with one.
+//! Documents that name objects, and violations in one of them.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use schema::violation::{Rule, Violation};
 pub struct Declaration<'a> {
     pub file: &'a Arc<str>,
     pub document: &'a Document,
-    /// The object as it is live, of any source.
+    /// The live object, of any source.
     pub live: Option<&'a Versioned<Object>>,
 }
 
-/// An object as it is live.
+/// A live object with its reference.
 pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
 
-/// A violation of `rule` in the document of `declared`, at line and column.
+/// Builds a violation of `rule` in the document of `declared`, at line and column.
 pub(super) fn problem(
     declared: &Declaration<'_>,
     rule: &'static Rule,

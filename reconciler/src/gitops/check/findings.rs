@@ -1,5 +1,5 @@
-//! What checks across objects found, bounded: one file of a megabyte may name a hundred thousand objects
-//! that are not there. Pure.
+//! Bounded findings of the checks across objects: one file of a megabyte may name a hundred thousand missing
+//! objects. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schema::manifest::limits::VIOLATIONS_MAX;
 use schema::violation::{Violation, rules};
 
-/// Most that are kept of all files. Then each file still gets one: why it is in quarantine.
+/// Limit on findings kept over all files. Above it, each file still gets one: the reason for its quarantine.
 const KEPT_MAX: usize = 250_000;
 
 /// Violations by file.
@@ -24,7 +24,7 @@ struct OfFile {
 }
 
 impl OfFile {
-    /// Keeps the `most` first, each once. Returns how many went.
+    /// Keeps the first `most`, without duplicates. Returns the number removed.
     fn cut(&mut self, most: usize) -> usize {
         let before = self.kept.len();
         self.kept.sort_by(|one, other| order(one).cmp(&order(other)));
@@ -35,7 +35,7 @@ impl OfFile {
     }
 }
 
-/// Errors first, and then by place.
+/// Orders errors first, then by place.
 fn order(violation: &Violation) -> impl Ord + '_ {
     (violation.severity, violation)
 }
@@ -49,7 +49,7 @@ impl Findings {
         }
         of_file.kept.push(violation);
         self.kept += 1;
-        // Not at each: so all of them together are sorted a few times.
+        // Not at each addition, so that everything is sorted only a few times.
         if of_file.kept.len() >= 2 * VIOLATIONS_MAX {
             self.kept -= of_file.cut(VIOLATIONS_MAX);
         }
@@ -59,15 +59,15 @@ impl Findings {
         self.files.values().flat_map(|of_file| &of_file.kept)
     }
 
-    /// Adds them to what was found before, in the order of places. A file's own come first where there are
-    /// more than are reported.
+    /// Merges the findings into earlier violations, in the order of places. A file's own violations come first if
+    /// there are more than are reported.
     pub(super) fn join(
         mut self,
         mut own: BTreeMap<Arc<str>, Vec<Violation>>,
     ) -> BTreeMap<Arc<str>, Vec<Violation>> {
         for (file, violations) in &mut own {
             let mut of_file = self.files.remove(file).unwrap_or_default();
-            // An error of its own is why a file is there at all, so with none there is room.
+            // A file without own errors is here because of these findings, and has room for them.
             of_file.cut(VIOLATIONS_MAX.saturating_sub(violations.len()));
             violations.append(&mut of_file.kept);
             if of_file.left_out > 0 {

@@ -1,7 +1,7 @@
-//! Whether what objects name is there, and whether each has to itself what only one can have. Pure.
+//! References and exclusive resources: every target must exist, and every exclusive resource has one holder. Pure.
 //!
-//! A finding puts a file into quarantine, and then its objects are not what other files count on.
-//! So findings are followed until there are no more: each file is put there once, which bounds it.
+//! A finding puts a file into quarantine, and then its objects are not what other files rely on. So findings are
+//! followed until there are no more: each file is quarantined once, which bounds the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use super::Declaration;
 use super::cycles::{self, Waiting, Waits};
 use super::scene::{Fault, Present, Scene};
 
-/// Who is in the way would be gone, and the commit may well be right.
+/// Help if the object in the way is due to be removed: then the commit may well be right.
 const STAYS_HELD: &str = "its removal is held: the source's status says why, and what releases it";
-/// Most names that are listed in a message.
+/// Limit on names listed in a message.
 const NAMED_MAX: usize = 5;
 
-/// Someone who has, or wants, what only one can have.
+/// An object that has, or wants, an exclusive resource.
 #[derive(Debug, Clone)]
 pub(super) struct Holder<'a> {
     pub(super) object: &'a ObjectRef,
-    /// None: as the object is live, and will stay.
+    /// `None` for a live object that stays as it is.
     pub(super) declared: Option<&'a Declaration<'a>>,
-    /// The live object has it already.
+    /// Set if the live object has it already.
     pub(super) has_it: bool,
     pub(super) used: ExclusiveUse,
 }
@@ -39,7 +39,7 @@ pub(super) struct Holder<'a> {
 struct Link<'a> {
     from: &'a Declaration<'a>,
     field: Reference<'a>,
-    /// That the target is missing has been reported.
+    /// Set once the missing target has been reported.
     is_reported: bool,
 }
 
@@ -49,11 +49,11 @@ struct Links<'a> {
     holders: BTreeMap<Exclusive, Vec<Holder<'a>>>,
     /// Files newly in quarantine.
     fallen: Vec<Arc<str>>,
-    /// Objects by file, once some file has fallen.
+    /// Objects by file, filled when the first file is quarantined.
     named_in: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
 }
 
-/// Finds what does not fit together.
+/// Finds missing targets, clashes and dependency cycles.
 pub(super) fn check(scene: &mut Scene<'_>) {
     let mut links = Links::default();
     links.gather(scene);
@@ -68,8 +68,8 @@ pub(super) fn check(scene: &mut Scene<'_>) {
     links.settle(scene);
 }
 
-/// Looks again who has what only one can have, now that nothing leaves. Other findings stand: taking
-/// one back could release the very removals that it holds.
+/// Decides exclusive resources again, now that nothing leaves. Other findings stand: taking one back could release
+/// the very removals that it holds.
 pub(super) fn check_staying(scene: &mut Scene<'_>) {
     scene.nothing_leaves();
     let mut links = Links::default();
@@ -82,7 +82,8 @@ pub(super) fn check_staying(scene: &mut Scene<'_>) {
 }
 
 impl<'a> Links<'a> {
-    /// Each file falls once, and after the first time only circles through what has fallen since are new.
+    /// Handles newly quarantined files until there are none. Each file falls once, and after the first round only
+    /// cycles through files that have fallen since are new.
     fn settle(&mut self, scene: &mut Scene<'a>) {
         let waits = Waits::of(scene);
         let mut is_first = true;
@@ -132,13 +133,13 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Looks whether all that name `target` find it.
+    /// Checks that all references to `target` find it.
     fn follow(&mut self, scene: &mut Scene<'a>, target: &ObjectRef) {
         let Some(mut links) = self.by_target.remove(target) else { return };
         let present = scene.present(target);
         for link in links.iter_mut().filter(|link| !link.is_reported) {
             let Some(missing) = missing(scene, target, present, &link.field) else { continue };
-            // What else is wrong with a file that can't be applied anyway is reported as far as it is its own.
+            // A file that can't be applied anyway is blamed only for faults of its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
                 continue;
             }
@@ -152,8 +153,8 @@ impl<'a> Links<'a> {
         self.by_target.insert(target.clone(), links);
     }
 
-    /// Who has what only one can have: who stays as he is, else who has it live, else the first.
-    /// `again`: what is in quarantine already has been reported.
+    /// Decides who holds an exclusive resource: an object that stays as it is, else the live holder, else the
+    /// first. `again`: files already in quarantine have been reported.
     fn decide(&mut self, scene: &mut Scene<'a>, exclusive: &Exclusive, again: bool) {
         let is_shared = |holders: &Vec<Holder<'_>>| holders.iter().all(|holder| holder.used.shares);
         if self.holders.get(exclusive).is_none_or(is_shared) {
@@ -186,7 +187,7 @@ impl<'a> Links<'a> {
         self.holders.insert(exclusive.clone(), holders);
     }
 
-    /// A file is in quarantine: its objects, which it returns, stay as they are live, or are not there.
+    /// Handles a file in quarantine: its objects, which it returns, stay as they are live, or are absent.
     fn fall(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
         if self.named_in.is_empty() {
             for declared in scene.declarations {
@@ -209,8 +210,8 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Who has, or wants, what only one can have: by documents that count, and by what `present` says stays as it is
-/// live.
+/// Returns the holders of exclusive resources: by documents that count, and by live objects that `present` expects
+/// to stay.
 pub(super) fn holders<'a>(
     scene: &Scene<'a>,
     counts: impl Fn(&Declaration<'_>) -> bool,
@@ -239,7 +240,7 @@ pub(super) fn holders<'a>(
     found
 }
 
-/// The holder of what only one can have, by its document or, without one, as it is live.
+/// Describes the holder of an exclusive resource by its document or, without one, by its live state.
 pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, declared: Option<&Declaration<'_>>) -> String {
     match (declared, scene.live.get(object).map(|live| &live.value.provenance)) {
         (Some(declared), _) => format!("{object} ({}:{})", declared.file, declared.document.line),
@@ -251,13 +252,13 @@ pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, declared: Option<&Dec
     }
 }
 
-/// A target that is not there.
+/// A missing target.
 struct Missing<'s> {
     message: String,
     help: String,
-    /// The file that would have it, if that is why.
+    /// The quarantined file that has the target, if that is the reason.
     home: Option<&'s str>,
-    /// The target is there, its port is not.
+    /// Set if the target exists but its port does not.
     is_port: bool,
 }
 
@@ -305,7 +306,7 @@ fn missing<'s>(
     if service.ports.iter().any(|served| serves(served, port)) {
         return None;
     }
-    // It may have the port as its file has it, which can't be applied.
+    // The target's quarantined file may declare the port.
     let comes = scene.declared(target).filter(|declared| scene.is_quarantined(declared)).is_some_and(|declared| {
         matches!(&declared.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
     });
@@ -323,7 +324,8 @@ fn missing<'s>(
     })
 }
 
-/// The target's content as its file has it, which what names it would be made with, while the file can't be applied.
+/// Reports a target whose content differs in a file that can't be applied: objects that name it would be created
+/// with that content.
 fn held_content<'s>(
     scene: &'s Scene<'_>,
     target: &ObjectRef,
@@ -354,7 +356,7 @@ fn shown_port(port: &ServicePort) -> String {
     }
 }
 
-/// What could have been meant: objects of the kind in the namespace.
+/// Suggests alternatives: objects of the same kind in the namespace.
 fn others(scene: &Scene<'_>, target: &ObjectRef) -> String {
     let alike = |object: &&ObjectRef| object.kind == target.kind && object.namespace == target.namespace;
     let first = ObjectRef { name: String::new(), ..target.clone() };

@@ -1,8 +1,8 @@
-//! Checks across files and sources: who may have an object, and whether objects fit together. Pure.
+//! Checks across files and sources: ownership of objects, and whether objects fit together. Pure.
 //!
-//! Reads parsed files and the live objects, decides which documents are wanted, in which order, and
-//! which files are quarantined. Who is there keeps what he has; the error is the newcomer's. A file
-//! in quarantine keeps its live objects, so no finding of these checks ever removes one.
+//! Reads parsed files and the live objects, decides which documents are wanted, in which order, and which files are
+//! quarantined. An existing owner keeps what it has; the error is the newcomer's. A file in quarantine keeps its
+//! live objects, so no finding of these checks ever removes one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -37,35 +37,35 @@ mod selectors;
 #[cfg(test)]
 mod tests;
 
-/// What may be applied, and what not.
+/// Result of the checks: objects to apply and files to quarantine.
 #[derive(Debug, Default)]
 pub struct Checked<'a> {
-    /// Objects of files without errors, in the order in which they are applied: by kind, and what an
-    /// object depends on before it.
+    /// Objects of files without errors, in the order in which they are applied: by kind, and dependencies before
+    /// their dependents.
     pub wanted: Vec<(&'a ObjectRef, Declaration<'a>)>,
-    /// Files that can't be applied, with everything found in them.
+    /// Files that can't be applied, with all their violations.
     pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
-    /// Warnings and notes of the checks across objects; they keep nothing from being applied.
+    /// Warnings and notes of the checks across objects; they block nothing.
     pub remarks: Vec<Violation>,
 }
 
-/// The documents of a source beside what is live, before what they say is looked at.
+/// Documents of a source with the live objects, before their content is checked.
 pub struct Documents<'a> {
-    /// One per object, in the order of objects.
+    /// Declarations in the order of objects, a single one per object.
     declarations: Vec<Declaration<'a>>,
     /// Live objects of the source that no document names, not even in a quarantined file.
     pub absent: Vec<Live<'a>>,
-    /// Files that can't be applied, with everything found in them.
+    /// Files that can't be applied, with all their violations.
     quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
-    /// How many files mean to be manifests.
+    /// Number of files meant to be manifests.
     pub manifest_files: usize,
 }
 
 impl<'a> Documents<'a> {
-    /// Finds which document has each object.
+    /// Finds the document that declares each object.
     ///
-    /// Runs over everything at each change, so documents and live objects are sorted once and walked
-    /// side by side: looking each of 10,000 up in trees takes several times as long.
+    /// Runs over everything at each change, so documents and live objects are sorted once and walked side by side:
+    /// looking each of 10,000 up in trees takes several times as long.
     pub fn of(source: &str, manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Self {
         let mut quarantined: BTreeMap<Arc<str>, Vec<Violation>> = BTreeMap::new();
         for (file, manifest) in manifests.iter().filter(|(_, manifest)| manifest.has_errors()) {
@@ -82,7 +82,7 @@ impl<'a> Documents<'a> {
         for (file, violation) in gone.into_iter().chain(owners::truncated(manifests, &absent)) {
             quarantined.entry(file).or_default().push(violation);
         }
-        // The files of losers are quarantined by now, so at most one of the rivals is in a good file.
+        // The losers' files are quarantined by now, so at most one of the rivals is in a good file.
         let is_good = |declared: &&Declaration<'a>| !quarantined.contains_key(declared.file);
         let of_object = |rivals: &[Declaration<'a>]| *rivals.iter().find(is_good).unwrap_or(&rivals[0]);
         let of_one = declarations.chunk_by(|one, next| one.document.reference == next.document.reference);
@@ -92,7 +92,7 @@ impl<'a> Documents<'a> {
     }
 }
 
-/// Checks documents against each other and against what is live.
+/// Checks documents against each other and against the live objects.
 pub fn fit<'a>(
     documents: &'a Documents<'a>,
     source: &'a str,
@@ -105,13 +105,13 @@ pub fn fit<'a>(
     scene
 }
 
-/// Looks once more at what only one can have, when removals are held: nothing leaves, and no object gets what its
-/// holder keeps. What falls because of that is not why they are held.
+/// Checks exclusive resources once more while removals are held: nothing leaves, and no object gets what its holder
+/// keeps. Files that fall because of this are not the reason why removals are held.
 pub fn stay(scene: &mut Scene<'_>) {
     links::check_staying(scene);
 }
 
-/// What came of it.
+/// Completes the report and returns the result.
 pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> Checked<'a> {
     rest::report(&mut scene);
     let remarks = selectors::check(&scene);
@@ -121,7 +121,7 @@ pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> Checked
     Checked { wanted: order::applied(&wanted), quarantined, remarks }
 }
 
-/// Every document with its live object, by object; documents of one object in the order of files.
+/// Pairs every document with its live object, sorted by object; documents of one object in the order of files.
 fn declarations<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Vec<Declaration<'a>> {
     let of_file = |(file, manifest): (&'a Arc<str>, &'a Arc<ManifestFile>)| {
         manifest.documents.iter().map(move |document| Declaration { file, document, live: None })
@@ -132,13 +132,13 @@ fn declarations<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>
     for declared in &mut declarations {
         let object = &declared.document.reference;
         while live.next_if(|(id, _)| *id < object).is_some() {}
-        // Left there: the next declaration may be for the same object.
+        // Not consumed: the next declaration may be for the same object.
         declared.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
     }
     declarations
 }
 
-/// Live objects of `source` that none of the sorted `declarations` names.
+/// Returns the live objects of `source` that none of the sorted `declarations` names.
 fn absent<'a>(
     source: &str,
     declarations: &[Declaration<'_>],
@@ -154,9 +154,9 @@ fn absent<'a>(
     absent.map(|(object, found)| (object, &**found)).collect()
 }
 
-/// Where what is absent was: a prune will ask for the relation of its commits to the head.
+/// Returns the former files and commits of absent objects: a prune needs the relation of these commits to the head.
 pub fn homes_in_question(source: &str, manifests: &Manifests, live: &Table<ObjectRef, Object>) -> Homes {
-    // Nothing here needs an order: 10,000 names are hashed, which is faster than to sort them.
+    // No order is needed here: hashing 10,000 names is faster than sorting them.
     let documents = manifests.values().flat_map(|manifest| &manifest.documents);
     let named: HashSet<&ObjectRef> = documents.map(|document| &document.reference).collect();
     let own = live.iter().map(|(object, found)| (object, &found.value.provenance));

@@ -1,4 +1,4 @@
-//! The order in which objects are applied: by kind, refined by `dependsOn`. Pure.
+//! Order in which objects are applied: by kind, refined by `dependsOn`. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use schema::snapshot::Table;
 use super::Declaration;
 use schema::kinds::links::dependencies;
 
-/// Declarations in the order of objects, in the order in which they are applied.
+/// Sorts declarations, given in the order of objects, into the order in which they are applied.
 pub(super) fn applied<'a>(declarations: &[Declaration<'a>]) -> Vec<(&'a ObjectRef, Declaration<'a>)> {
     let objects = declarations
         .iter()
@@ -18,7 +18,7 @@ pub(super) fn applied<'a>(declarations: &[Declaration<'a>]) -> Vec<(&'a ObjectRe
     order.into_iter().map(|at| (&declarations[at].document.reference, declarations[at])).collect()
 }
 
-/// Brings objects that go into the order in which they go: in reverse of how they came.
+/// Sorts objects into the order in which they are removed, the reverse of the order in which they are applied.
 pub(crate) fn removed(objects: &mut [ObjectRef], live: &Table<ObjectRef, Object>) {
     objects.sort();
     let nothing = ObjectMeta::default();
@@ -29,8 +29,8 @@ pub(crate) fn removed(objects: &mut [ObjectRef], live: &Table<ObjectRef, Object>
     objects.clone_from_slice(&ordered);
 }
 
-/// Positions in an order in which whatever an object depends on stands before it, and which is as
-/// given otherwise. `objects` are sorted. What is in a circle comes last: checks keep it from here.
+/// Returns positions in an order that puts every dependency before its dependents and otherwise keeps the given
+/// order. `objects` must be sorted. Objects on a cycle come last: checks keep them away from here.
 fn topological(objects: &[(&ObjectRef, &ObjectMeta)]) -> Vec<usize> {
     if objects.iter().all(|(_, metadata)| metadata.depends_on.is_empty()) {
         return (0..objects.len()).collect();
@@ -75,7 +75,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Each edge goes from the later of a random order to the earlier, so there is no circle.
+        /// Each edge goes from the later of a random order to the earlier, so there is no cycle.
         #[test]
         fn an_order_is_always_topological_and_else_as_given(
             rank in Just((0..20_usize).collect::<Vec<_>>()).prop_shuffle(),

@@ -1,4 +1,4 @@
-//! Who may have an object: the present owner keeps it, the error is the newcomer's. Pure.
+//! Ownership of objects: the present owner keeps an object, the error is the newcomer's. Pure.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use schema::violation::{Rule, Violation, rules};
 use super::super::load::Manifests;
 use super::{Declaration, Live};
 
-/// A document that names an object, whether it can be used or not.
+/// A document that names an object, usable or not.
 #[derive(Clone, Copy)]
 pub(super) struct Rival<'a> {
     file: &'a Arc<str>,
@@ -20,7 +20,7 @@ pub(super) struct Rival<'a> {
     live: Option<&'a Object>,
 }
 
-/// All documents that name objects, by object; those of one object in the order of files.
+/// Returns all documents that name objects, by object; those of one object in the order of files.
 pub(super) fn rivals<'a>(
     declarations: &[Declaration<'a>],
     manifests: &'a Manifests,
@@ -49,7 +49,7 @@ pub(super) fn rivals<'a>(
     rivals
 }
 
-/// Those of one object that lose, and why.
+/// Returns the losers among the rivals for one object, with the reason.
 pub(super) fn judge<'a>(
     source: &str,
     rivals: &[Rival<'a>],
@@ -67,12 +67,12 @@ pub(super) fn judge<'a>(
         return blame(&mut rivals.iter(), &rules::OWNED_BY_OTHER_SOURCE, &message, &help);
     }
     let home = owner.map(|object| object.provenance.file.as_str());
-    // Nearly all: no other source wants it.
+    // The usual case: a single document, and the object had no other file.
     if rivals.len() == 1 && home.is_none_or(|home| home == &**rivals[0].file) {
         return Vec::new();
     }
     let at_home = |rival: &&Rival<'_>| home == Some(&**rival.file);
-    // A home that can't be read may still hold the object: no other takes it over meanwhile.
+    // An unreadable home may still hold the object: no other file takes it over meanwhile.
     let unreadable = home.filter(|home| is_unreadable(home, manifests));
     let mut lost = Vec::new();
     if let Some(home) = unreadable {
@@ -91,8 +91,8 @@ pub(super) fn judge<'a>(
     lost
 }
 
-/// Files that live objects came from, and that are still there but say nothing any more: truncated
-/// or emptied by mistake. To mean it, remove the file.
+/// Finds files that live objects came from and that still exist but hold no manifest any longer: truncated or
+/// emptied by mistake. An author who means it removes the file.
 pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
     let mut found = Vec::new();
     for (object, live) in absent {
@@ -112,12 +112,12 @@ pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<s
     found
 }
 
-/// Files that live objects came from, and of which only the beginning is there.
+/// Finds files that live objects came from and of which only the beginning is left.
 pub(super) fn truncated(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
     let mut found = Vec::new();
     for (object, live) in absent {
         let home = manifests.get_key_value(live.value.provenance.file.as_str());
-        // What is wrong in it says more.
+        // Errors in the file explain more.
         let is_truncated = |file: &ManifestFile| file.is_truncated && !file.has_errors();
         let Some((file, _)) = home.filter(|(_, file)| is_truncated(file)) else { continue };
         let message = format!(
@@ -131,7 +131,7 @@ pub(super) fn truncated(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<
     found
 }
 
-/// The file, or a folder around it, that is there and says nothing.
+/// Finds the file, or a folder around it, that exists but holds no manifest.
 fn silent_home<'a>(file: &str, manifests: &'a Manifests) -> Option<&'a Arc<str>> {
     let folders = file.match_indices('/').map(|(at, _)| &file[..at]);
     let mut places = std::iter::once(file).chain(folders).filter_map(|path| manifests.get_key_value(path));

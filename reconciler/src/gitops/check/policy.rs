@@ -1,4 +1,4 @@
-//! What the Cluster object forbids to every pod. Pure.
+//! Restrictions that the Cluster object puts on every pod. Pure.
 
 use schema::kinds::{Kind, Resource, cluster};
 use schema::violation::{Finding, Findings, Path};
@@ -6,7 +6,7 @@ use schema::violation::{Finding, Findings, Path};
 use super::declaration::{Declaration, problem};
 use super::scene::{Present, Scene};
 
-/// Finds pods and templates that ask for what is forbidden.
+/// Finds pods and templates that violate the policy.
 pub(super) fn check(scene: &mut Scene<'_>) {
     let Some(policy) = policy(scene) else { return };
     for declared in scene.declarations {
@@ -24,8 +24,8 @@ pub(super) fn check(scene: &mut Scene<'_>) {
     }
 }
 
-/// The Cluster object that will be there; of several, which the check of clashes reports, the one
-/// that is live.
+/// Returns the policy of the expected Cluster object; of several, which the check of clashes reports, that of the
+/// live one.
 fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
     let of_kind = |declared: &&Declaration<'_>| declared.document.reference.kind == Kind::Cluster;
     let named = scene.declarations.iter().filter(of_kind).map(|declared| &declared.document.reference);

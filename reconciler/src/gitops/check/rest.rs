@@ -1,7 +1,7 @@
-//! What else is wrong with files that can't be applied anyway. Pure.
+//! Further problems of files that can't be applied anyway. Pure.
 //!
-//! Takes all files as if each could be applied, so that an author who mends one mistake does not meet the next one
-//! only then. Who wins and who falls is decided before: nothing here puts a file into quarantine.
+//! Treats every file as if it could be applied, so that an author who fixes one mistake does not find the next one
+//! only then. Winners and quarantined files are decided before: nothing here puts a file into quarantine.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use super::cycles::{self, Waiting, Waits};
 use super::links::{Holder, holders, owner};
 use super::scene::{Fault, Scene};
 
-/// Object, rule and field of what has been reported.
+/// Object, rule and field of each violation reported before.
 type Reported = BTreeSet<(String, String, String)>;
 
-/// Reports it.
+/// Reports clashes and cycles of quarantined files.
 pub(super) fn report(scene: &mut Scene<'_>) {
     if !scene.declarations.iter().any(|declared| scene.is_quarantined(declared)) {
         return;
@@ -38,7 +38,7 @@ fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
     for (exclusive, holders) in holders(scene, |_| true, |object| scene.meant(object)) {
         let place =
             |holder: &Holder<'a>| holder.declared.map(|declared| (declared.file, declared.document.line));
-        // What is in no quarantine has it by what was decided.
+        // A holder that is not in quarantine has it by an earlier decision.
         let falls =
             |holder: &Holder<'a>| holder.declared.is_some_and(|declared| scene.is_quarantined(declared));
         let rank =

@@ -1,4 +1,4 @@
-//! What will be there once a commit is applied, as far as is known yet. Pure.
+//! Expected state once a commit is applied, as far as it is known yet. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use super::super::prune::is_protected;
 use super::declaration::{Declaration, Live, problem};
 use super::findings::Findings;
 
-/// The objects of a commit beside those that are live. Files may still be put into quarantine:
-/// their objects then stay as they are live.
+/// Objects of a commit next to the live ones. Files may still be put into quarantine: their objects then stay as
+/// they are live.
 pub struct Scene<'a> {
     pub(super) source: &'a str,
-    /// One document per object, in the order of objects.
+    /// Declarations in the order of objects, a single one per object.
     pub(super) declarations: &'a [Declaration<'a>],
     pub(super) live: &'a Table<ObjectRef, Object>,
-    /// Files in quarantine, with what was found in them before.
+    /// Files in quarantine, with the violations found before.
     pub(in crate::gitops) quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
-    /// What was found since.
+    /// Findings since then.
     found: Findings,
-    /// Live objects of the source that no document names, by the file that they came from.
+    /// Live objects of the source that no document names, by the file they came from.
     pub(super) absent_of: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
-    /// Those of them that go if their file is not quarantined.
+    /// Absent objects that are removed unless their file is quarantined.
     removed: BTreeSet<&'a ObjectRef>,
-    /// Where violations say that an object is, also one whose document can't be read.
+    /// Files of the objects that violations mention, including objects whose document can't be read.
     spoken_of: BTreeMap<String, Arc<str>>,
 }
 
-/// Something wrong at a field.
+/// A problem with a field.
 pub(super) struct Fault<'f> {
     pub(super) rule: &'static Rule,
     pub(super) path: &'f [OwnedStep],
@@ -41,12 +41,12 @@ pub(super) struct Fault<'f> {
     pub(super) help: &'f str,
 }
 
-/// An object as it will be.
+/// An object in its expected state.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Present<'a> {
-    /// As this document says.
+    /// Declared by this document.
     Wanted(&'a Declaration<'a>),
-    /// As it is live.
+    /// Unchanged from its live state.
     Stays(&'a Versioned<Object>),
 }
 
@@ -67,8 +67,8 @@ impl<'a> Scene<'a> {
         live: &'a Table<ObjectRef, Object>,
         quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
     ) -> Self {
-        // A file that is unreadable already holds every removal, so what is absent stays. Whatever
-        // these checks add to it comes too late for that: a finding must not take back its own cause.
+        // An unreadable file already holds every removal, so absent objects stay. Files that these checks
+        // quarantine come too late for that: a finding must not take back its own cause.
         let held = !quarantined.is_empty();
         let goes = |(_, live): &&Live<'a>| !held && !is_protected(&live.value.metadata);
         let removed = absent.iter().filter(goes).map(|(object, _)| *object).collect();
@@ -95,7 +95,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The document of an object, in a good file or not.
+    /// Returns the document of an object, in a good file or not.
     pub(super) fn declared(&self, object: &ObjectRef) -> Option<&'a Declaration<'a>> {
         let at =
             self.declarations.binary_search_by(|declared| declared.document.reference.cmp(object)).ok()?;
@@ -106,7 +106,7 @@ impl<'a> Scene<'a> {
         self.quarantined.contains_key(declared.file)
     }
 
-    /// The object as it will be; none if it won't be there.
+    /// Returns the object in its expected state; `None` if it will be absent.
     pub(super) fn present(&self, object: &ObjectRef) -> Option<Present<'a>> {
         match self.declared(object).filter(|declared| !self.is_quarantined(declared)) {
             Some(declared) => Some(Present::Wanted(declared)),
@@ -114,31 +114,31 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The object as it would be if every file could be applied as it is.
+    /// Returns the object in its state if every file could be applied as it is.
     pub(super) fn meant(&self, object: &ObjectRef) -> Option<Present<'a>> {
         if let Some(declared) = self.declared(object) {
             return Some(Present::Wanted(declared));
         }
         let live = self.live.get(object)?;
         let is_own = live.value.provenance.source == self.source && !is_protected(&live.value.metadata);
-        // A document that can't be read names it, so it does not leave.
+        // An unreadable document names it, so it does not leave.
         let stays = !is_own || self.quarantined_home(object).is_some();
         stays.then_some(Present::Stays(live))
     }
 
-    /// All that was found in files in quarantine.
+    /// Iterates over all violations in quarantined files.
     pub(super) fn violations(&self) -> impl Iterator<Item = &Violation> {
         self.quarantined.values().flatten().chain(self.found.all())
     }
 
-    /// No document names it, its source had it, and no annotation keeps it.
+    /// True if no document names the object, its source had it, and no annotation protects it.
     pub(super) fn is_to_go(&self, object: &ObjectRef) -> bool {
         let live = self.live.get(object).filter(|live| !is_protected(&live.value.metadata));
         let home = live.map(|live| live.value.provenance.file.as_str());
         home.and_then(|home| self.absent_of.get(home)).is_some_and(|absent| absent.contains(&object))
     }
 
-    /// The removals are held: all that is live stays.
+    /// Keeps every live object, because removals are held.
     pub(super) fn nothing_leaves(&mut self) {
         self.removed.clear();
     }
@@ -147,8 +147,7 @@ impl<'a> Scene<'a> {
         !self.removed.contains(object) || self.quarantined.contains_key(live.value.provenance.file.as_str())
     }
 
-    /// The quarantined file that has the object, even if only by the name of a document that can't
-    /// be read.
+    /// Returns the quarantined file that has the object, even if only by the name of an unreadable document.
     pub(super) fn quarantined_home(&self, object: &ObjectRef) -> Option<&str> {
         if let Some(declared) = self.declared(object).filter(|declared| self.is_quarantined(declared)) {
             return Some(declared.file);
@@ -156,15 +155,14 @@ impl<'a> Scene<'a> {
         self.spoken_of.get(&object.to_string()).map(|file| &**file)
     }
 
-    /// Finds something wrong at a field of a document. Returns whether that newly put its file
-    /// into quarantine.
+    /// Records a problem with a field of a document. Returns true if this put its file into quarantine.
     pub(super) fn blame(&mut self, declared: &Declaration<'a>, fault: &Fault<'_>) -> bool {
         let Fault { rule, path, message, help } = fault;
         let message = format!("{}: {message}", dotted(path));
         self.add(declared, problem(declared, rule, declared.document.place(path), message, *help))
     }
 
-    /// Takes a violation of a document. Returns whether its file is newly in quarantine.
+    /// Records a violation of a document. Returns true if this put its file into quarantine.
     pub(super) fn add(&mut self, declared: &Declaration<'a>, violation: Violation) -> bool {
         let newly = !self.quarantined.contains_key(declared.file);
         if newly {
@@ -174,7 +172,7 @@ impl<'a> Scene<'a> {
         newly
     }
 
-    /// Files in quarantine, with all that is reported of them.
+    /// Returns the files in quarantine, with all reported violations.
     pub(super) fn finish(self) -> BTreeMap<Arc<str>, Vec<Violation>> {
         self.found.join(self.quarantined)
     }

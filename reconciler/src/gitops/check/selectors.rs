@@ -9,7 +9,7 @@ use schema::violation::{Violation, field_path, rules};
 use super::declaration::{Declaration, problem};
 use super::scene::Scene;
 
-/// Namespace, label, value.
+/// Namespace, label key and label value.
 type Pair<'a> = (&'a str, &'a str, &'a str);
 
 /// Warns of selectors that match no pod and no template, in Git or live.
@@ -19,7 +19,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
     if selecting.is_empty() {
         return Vec::new();
     }
-    // Only labels that some selector asks for are remembered: pods are many, services few.
+    // Only labels that some selector uses are indexed: pods are many, services few.
     let mut labelled: BTreeMap<Pair<'_>, Vec<&StringMap>> = BTreeMap::new();
     for (declared, selector) in &selecting {
         let namespace = declared.document.reference.namespace.as_str();
@@ -44,7 +44,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
         let candidates = selector
             .iter()
             .filter_map(|(key, value)| labelled.get(&(namespace, key.as_str(), value.as_str())));
-        // What has all labels has the rarest one.
+        // A pod with all labels has the rarest one.
         let fewest = candidates.min_by_key(|found| found.len());
         fewest.is_some_and(|found| found.iter().any(|labels| matches_service_selector(selector, labels)))
     };
@@ -62,7 +62,7 @@ fn selector<'a>(declared: &Declaration<'a>) -> Option<&'a StringMap> {
     }
 }
 
-/// Namespace and labels of the pods that an object is, or makes.
+/// Returns namespace and labels of the pods that an object is, or creates.
 fn of_pods<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a str, &'a StringMap)> {
     Some((&metadata.namespace, resource.pod(metadata)?.labels))
 }

@@ -1,7 +1,7 @@
-//! Content of objects that others use: which one each use means, as a digest in the documents that use it. Pure.
+//! Content that objects use from others: each use becomes a digest in the document that uses it. Pure.
 //!
-//! Reads parsed files and the live objects, decides what stands in the `files` of a document, whether the keys that it
-//! names are there, and whether content may change. Whether the object itself is there is `links`' to say.
+//! Reads parsed files and the live objects, decides the `files` of a document, whether the keys that it names
+//! exist, and whether content may change. `links` decides whether the object itself exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,18 +20,19 @@ use super::Manifests;
 use crate::gitops::diff::dotted;
 use crate::gitops::prune::is_protected;
 
-/// Where content is looked for.
+/// Inputs of the search for content.
 struct Scope<'a> {
     source: &'a str,
     manifests: &'a Manifests,
     live: &'a Table<ObjectRef, Object>,
     /// Documents with content, and their files.
     written: BTreeMap<&'a ObjectRef, (&'a Arc<str>, &'a Document)>,
-    /// Every file can be read, so what no document names is to go.
+    /// Set if every file can be read, so objects without a document will be removed.
     is_whole: bool,
 }
 
-/// The manifests with the content that their documents use, and warnings about it. Errors are in the manifests.
+/// Returns the manifests with the content that their documents use, and warnings about it. Errors go into the
+/// manifests.
 pub(crate) fn with_contents(
     source: &str,
     manifests: &Manifests,
@@ -68,7 +69,7 @@ pub(crate) fn with_contents(
     (resolved, remarks)
 }
 
-/// What a document uses of other objects' content.
+/// Lists the content of other objects that a document uses.
 fn uses(document: &Document) -> Vec<(ContentUse, ObjectRef)> {
     let uses = document.object.resource.files().into_iter();
     let targets = uses.filter_map(|used| {
@@ -79,19 +80,19 @@ fn uses(document: &Document) -> Vec<(ContentUse, ObjectRef)> {
 }
 
 impl<'a> Scope<'a> {
-    /// The content that an object will have, and the file that it is in.
+    /// Finds the content that an object will have, and its file.
     fn find(&self, target: &ObjectRef, is_optional: bool) -> Option<(&Content, &str)> {
         if let Some((file, document)) = self.written.get(target) {
             return Some((document.object.resource.content()?.0, file));
         }
         let live = &self.live.get(target)?.value;
         let goes = live.provenance.source == self.source && self.is_whole && !is_protected(&live.metadata);
-        // One that is needed is missed by the check of links.
+        // The check of links reports a required object that goes.
         let found = Some((live.resource.content()?.0, live.provenance.file.as_str()));
         found.filter(|_| !(goes && is_optional))
     }
 
-    /// Puts what a document uses into its files, and says what of it can't be used.
+    /// Adds the content that a document uses to its files, and returns violations for what can't be used.
     fn resolve(
         &self,
         file: &str,
@@ -123,7 +124,7 @@ impl<'a> Scope<'a> {
         problems
     }
 
-    /// Content that must stay as it is, by the files of those that would change it.
+    /// Finds changes of immutable content in use, by the files that would make them.
     fn frozen(&self, mut used: BTreeSet<ObjectRef>) -> Vec<(&'a Arc<str>, Violation)> {
         let changed = |(_, document): &&(&Arc<str>, &Document)| {
             let kept = self.live.get(&document.reference).and_then(|live| live.value.resource.content());
@@ -133,7 +134,7 @@ impl<'a> Scope<'a> {
         if !changed.is_empty() {
             let documents = self.manifests.values().flat_map(|file| &file.documents);
             let documented: BTreeSet<_> = documents.map(|document| &document.reference).collect();
-            // Objects of other sources, and those that stay because their file can't be read.
+            // Objects of other sources, and own ones that stay because a file can't be read.
             let stays = |live: &Object| live.provenance.source != self.source || !self.is_whole;
             let others = self.live.iter().filter(|(id, live)| !documented.contains(id) && stays(&live.value));
             used.extend(others.flat_map(|(_, live)| {
@@ -151,7 +152,8 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The keys that become variables, of those that the uses of one object name: they lie in each user's record.
+/// Returns the keys that become variables, among those that the uses of one object name: they are stored in each
+/// user's record.
 fn texts<'w>(content: &Content, uses: impl Iterator<Item = &'w (ContentUse, ObjectRef)>) -> Vec<String> {
     let mut texts = BTreeSet::new();
     for (_, key) in uses.flat_map(|(used, _)| &used.keys) {
@@ -164,7 +166,7 @@ fn texts<'w>(content: &Content, uses: impl Iterator<Item = &'w (ContentUse, Obje
     texts.into_iter().cloned().collect()
 }
 
-/// The object is larger than what goes under one key, with all that stands for the content that it uses.
+/// Reports an object that does not fit under one key, with all references to the content that it uses.
 pub(super) fn too_large(file: &str, document: &Document) -> Option<Violation> {
     let written = (&document.object.metadata, &document.object.resource, &document.files);
     let bytes = serde_json::to_vec(&written).map_or(usize::MAX, |json| json.len());
@@ -178,7 +180,7 @@ pub(super) fn too_large(file: &str, document: &Document) -> Option<Violation> {
     })
 }
 
-/// Why the content can't give what is used of it.
+/// Explains why the content can't satisfy a use; `None` if it can.
 fn unfit(
     key: &KeyUse,
     used: &ContentUse,

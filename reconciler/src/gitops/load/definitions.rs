@@ -1,4 +1,5 @@
-//! State machines that workflows name by `definitionPath`: read from the commit, or the disk, beside the manifest.
+//! State machines that workflows name by `definitionPath`: read from the commit, or the disk, in addition to the
+//! manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +12,9 @@ use super::Manifests;
 use super::files::Lookup;
 use crate::git::content::ContentError;
 
-/// The same manifests with the state machines that they name. What is wrong with one keeps the file of its workflow
-/// from being applied, and is reported at its place in the machine's own file. Fails only for what is not the
-/// commit's fault.
+/// Returns the manifests with the state machines that they name. An error in one keeps the file of its workflow
+/// from being applied, and is reported at its place in the state machine's own file. Fails only for reasons outside
+/// the commit.
 pub(in crate::gitops) fn with_definitions(
     manifests: &Manifests,
     lookup: &mut impl Lookup,
@@ -21,7 +22,7 @@ pub(in crate::gitops) fn with_definitions(
     let mut resolved = manifests.clone();
     let mut known: BTreeMap<String, Result<Vec<u8>, (String, String)>> = BTreeMap::new();
     for (name, file) in manifests {
-        // Nearly all.
+        // The usual case.
         if file.documents.iter().all(|document| path_of(document).is_none()) {
             continue;
         }
@@ -63,7 +64,7 @@ fn path_of(document: &Document) -> Option<&str> {
     }
 }
 
-/// The bytes, or what is wrong and what to do.
+/// Reads a definition; the inner error is a message and a remedy.
 fn read(path: &str, lookup: &mut impl Lookup) -> Result<Result<Vec<u8>, (String, String)>, ContentError> {
     match lookup.document(path) {
         Ok(Some(bytes)) => Ok(Ok(bytes)),

@@ -1,7 +1,7 @@
-//! From the files and secrets that manifests name to what stands for their content. Blocking.
+//! Resolves the files and secrets that manifests name to references to their content. Blocking.
 //!
-//! Reads a commit (or, for `minik8s validate`, the disk), decides nothing: what is missing or can't be
-//! mounted becomes a violation of the document that names it, and so keeps that file from being applied.
+//! Reads a commit (or, for `minik8s validate`, the disk), decides nothing: missing or unmountable content becomes a
+//! violation of the document that names it, which keeps that file from being applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,37 +25,36 @@ use crate::gitops::load::Manifests;
 use crate::gitops::load::contents::too_large;
 use schema::manifest::{Document, ManifestFile};
 
-/// What the last commit's paths came to: what did not change is not hashed again. Holds no more than
-/// the commit names.
+/// Hashes of the last commit's paths: unchanged content is not hashed again. Holds no more than the commit names.
 pub(in crate::gitops) type HashedContent = BTreeMap<(Found, String, bool), BlobRef>;
 
-/// Where files are looked for.
+/// Source of files: a commit or the disk.
 pub(in crate::gitops) trait Lookup {
-    /// What stands for the content of `path`, if it is asked for; an error that is not the commit's
-    /// ends all.
+    /// Returns a reference to the content of `path`, where content is hashed; an error that is not the commit's
+    /// fault ends everything.
     fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError>;
 
-    /// The bytes of the file at `path`; none of a folder, or of what is too large to be a manifest.
+    /// Reads the file at `path`; `None` for a folder, or for a file too large to be a manifest.
     fn document(&mut self, path: &str) -> Result<Option<Vec<u8>>, ContentError>;
 
-    /// A short text at `path`; none if there is no such file.
+    /// Reads a short text at `path`; `None` if there is no such file.
     fn text(&self, path: &str) -> Option<String>;
 }
 
-/// Longest list of a secret's keys, and longest SOPS file.
+/// Limit on a secret's list of keys, and on a SOPS file.
 const KEYS_BYTES_MAX: u64 = LIMITS.secret_bytes;
 
-/// A commit.
+/// Files of a commit.
 pub(in crate::gitops) struct InCommit<'a> {
     pub(in crate::gitops) repository: &'a Repository,
     pub(in crate::gitops) commit: Oid,
-    /// None: content is only hashed.
+    /// `None` if content is only hashed.
     pub(in crate::gitops) store: Option<&'a BlobStore>,
-    /// Of the last commit.
+    /// Hashes of the last commit.
     pub(in crate::gitops) before: &'a HashedContent,
-    /// Of this one.
+    /// Hashes of this commit.
     pub(in crate::gitops) now: HashedContent,
-    /// Why some of it could not be kept, the first reason.
+    /// First reason why some content could not be stored.
     pub(in crate::gitops) unkept: Option<String>,
 }
 
@@ -67,8 +66,8 @@ impl Lookup for InCommit<'_> {
         let blob = match (known, self.store) {
             (Some(known), _) => known.clone(),
             (None, Some(store)) => match store.make(self.repository, found, path, is_secret) {
-                // A full disk must not keep everything else of the commit from being applied. It is
-                // made when an agent asks.
+                // A full disk must not keep everything else of the commit from being applied. The content is built
+                // when an agent asks for it.
                 Err(error @ ContentError::Write { .. }) => {
                     self.unkept.get_or_insert_with(|| error.to_string());
                     self.hashed(found, path, is_secret)?
@@ -102,10 +101,10 @@ impl InCommit<'_> {
     }
 }
 
-/// A folder of the disk, as a commit of it would be; nothing is hashed.
+/// Files of a folder on disk, as a commit of it would hold them; nothing is hashed.
 pub(in crate::gitops) struct OnDisk<'a, K: Fn(&str) -> bool> {
     pub(in crate::gitops) root: &'a Path,
-    /// Git keeps it out of commits.
+    /// True for a path that Git keeps out of commits.
     pub(in crate::gitops) is_kept_out: K,
 }
 
@@ -124,7 +123,7 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
                 _ => unread(error),
             })?;
             let kind = kind.file_type();
-            // What lies behind a link is not in the commit, so the path is not there.
+            // The target of a link is not in the commit, so the path does not exist.
             if kind.is_symlink() {
                 let is_last = at == self.root.join(path);
                 return Err(if is_last { ContentError::IsLink(path.to_owned()) } else { absent() });
@@ -136,7 +135,7 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
         if at.is_dir() {
             return if is_secret { Err(ContentError::NoFile(path.to_owned())) } else { Ok(None) };
         }
-        // No commit holds a pipe or device, and opening one may never end.
+        // No commit holds a pipe or device, and opening one may block forever.
         if !at.is_file() {
             return Err(absent());
         }
@@ -171,7 +170,7 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
     }
 
     fn text(&self, path: &str) -> Option<String> {
-        // Only beside what `look` found, so no folder of the path is a link.
+        // Called only for paths next to those that `look` found, so no folder of the path is a link.
         self.is_file(path).then(|| fs::read_to_string(self.root.join(path)).ok())?
     }
 }
@@ -183,38 +182,38 @@ impl<K: Fn(&str) -> bool> OnDisk<'_, K> {
     }
 }
 
-/// Why there is nothing to use.
+/// Reason why there is no content to use.
 #[derive(Clone)]
 struct Refusal {
     message: String,
     help: String,
-    /// There is nothing of this name, which a use that is optional may do without.
+    /// Set if nothing has this name, which an optional use tolerates.
     is_absent: bool,
 }
 
-/// What a manifest names and the commit holds.
+/// Content that a manifest names and the commit holds.
 #[derive(Clone, Default)]
 struct Content {
-    /// Its path and what stands for it; none where nothing is hashed.
+    /// Path and reference; `None` where nothing is hashed.
     found: Option<(String, BlobRef)>,
-    /// Of a secret: its keys and the file that lists them, if there is one.
+    /// Keys of a secret and the file that lists them, if there is one.
     keys: Option<(String, BTreeSet<String>)>,
 }
 
-/// Content, or why there is none.
+/// Content, or the reason why there is none.
 type Granted = Result<Content, Refusal>;
 
-/// Where the folder of secrets may be, beside the root of the repository.
+/// Folder that may hold the secrets, in addition to the root of the repository.
 #[derive(Clone, Copy)]
 pub(in crate::gitops) enum SourceFolder<'a> {
-    /// In the source's folder.
+    /// The source's folder.
     Is(&'a str),
-    /// It is not said which folder is the source's: it is one of those around a manifest.
+    /// Unknown: any of the folders around a manifest may be the source's.
     AroundManifest,
 }
 
 impl SourceFolder<'_> {
-    /// The folders in which a manifest's secrets may be.
+    /// Returns the folders that may hold a manifest's secrets.
     fn of(self, manifest: &str) -> Vec<String> {
         match self {
             SourceFolder::Is(folder) => vec![folder.to_owned()],
@@ -226,8 +225,7 @@ impl SourceFolder<'_> {
     }
 }
 
-/// The same manifests with the content of what they name. Fails only for what is not the commit's
-/// fault.
+/// Returns the manifests with the content that they name. Fails only for reasons outside the commit.
 pub(in crate::gitops) fn resolve(
     manifests: &Manifests,
     source: &str,
@@ -238,7 +236,7 @@ pub(in crate::gitops) fn resolve(
     let mut known: BTreeMap<(Vec<String>, String, ContentRef), Granted> = BTreeMap::new();
     for (name, file) in manifests {
         let uses = || file.documents.iter().map(|draft| draft.object.resource.files());
-        // Nearly all: an empty list costs nothing.
+        // The usual case: an empty list costs nothing.
         if uses().all(|uses| uses.is_empty()) {
             continue;
         }
@@ -281,7 +279,7 @@ pub(in crate::gitops) fn resolve(
     Ok(resolved)
 }
 
-/// A file that is a secret and mounted as it is, too, is a secret: its content is the same.
+/// Adds a file. A file used both as a secret and as a plain file is a secret: its content is the same.
 fn add(files: &mut Files, path: &str, blob: &BlobRef, source: &str) {
     let known = files.entry(path.to_owned()).or_insert_with(|| blob.clone());
     if blob.kind == BlobKind::Secret {
@@ -290,7 +288,7 @@ fn add(files: &mut Files, path: &str, blob: &BlobRef, source: &str) {
     }
 }
 
-/// Keys that are used of a secret and that the list beside it does not have.
+/// Reports keys of a secret that are used but missing from the list next to it.
 fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &Content) -> Vec<Violation> {
     let Some((list, keys)) = &content.keys else { return Vec::new() };
     let wanted = used.keys.iter().filter_map(|(at, key)| match key {
@@ -311,7 +309,7 @@ fn unlisted_keys(file: &str, draft: &Document, used: &ContentUse, content: &Cont
     missing.collect()
 }
 
-/// The keys of a secret: those of a SOPS file are in clear, those of another are listed in the file beside it.
+/// Returns the keys of a secret: in clear text in a SOPS file, else from the list next to it.
 fn listed_keys(path: &str, lookup: &impl Lookup) -> Option<(String, BTreeSet<String>)> {
     if is_sops(path) {
         let sealed = Sealed::parse(lookup.text(path)?.as_bytes()).ok()?;
@@ -335,7 +333,7 @@ fn grant(
         ContentRef::ClusterIdentity => {
             (folders.iter().flat_map(|folder| identity_paths(folder)).collect::<Vec<_>>(), true)
         }
-        // Objects are looked up beside those that are live.
+        // `contents` resolves objects, because it also knows the live ones.
         ContentRef::Object(..) => return Ok(Ok(Content::default())),
     };
     for path in &paths {
@@ -354,7 +352,7 @@ fn grant(
         }
     }
     Ok(Err(match named {
-        // A cluster may do without.
+        // A cluster may have no identity.
         ContentRef::ClusterIdentity => return Ok(Ok(Content::default())),
         ContentRef::Path(_) | ContentRef::Object(..) => {
             let error = ContentError::Absent(named.to_string());
@@ -371,7 +369,7 @@ fn grant(
     }))
 }
 
-/// Where a secret that is not there may be put, for people.
+/// Lists the places for a missing secret, in words.
 fn places(folders: &[String], namespace: &str, name: &str) -> String {
     let of = |folder: &str| {
         let paths = secret_paths(folder, namespace, name).into_iter().filter(|path| !is_sops(path));

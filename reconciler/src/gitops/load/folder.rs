@@ -1,11 +1,10 @@
-//! A folder of the disk, read as a commit of it would be: for `minik8s validate`.
+//! Reads a folder on disk as a commit of it would be read, for `minik8s validate`.
 //!
-//! Reads files and `.minik8signore`, decides which files a commit would hold, writes nothing. Links
-//! are never followed, also not one that was asked for and that a repository holds, and no more than the
-//! loader takes is read of any file. Paths are relative to the Git repository around the folder, so that
-//! annotations of a pull request fit; without one, to the folder itself. Several folders and files are
-//! read as one. What `.gitignore` keeps out of commits is left out, unless the folder that was asked for
-//! is itself kept out.
+//! Reads files and `.minik8signore`, decides which files a commit would hold, writes nothing. Links are never
+//! followed, not even a requested one that a repository holds, and no file is read beyond the loader's limit. Paths
+//! are relative to the Git repository around the folder, so that annotations of a pull request fit; without one, to
+//! the folder itself. Several folders and files are read as one. Files that `.gitignore` keeps out of commits are
+//! left out, unless the requested folder is itself kept out.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -24,35 +23,34 @@ use crate::git::content::ContentError;
 use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, PassedOver};
 use crate::gitops::load::{self, BATCH_MIN_BYTES, Manifests};
 
-/// More files and folders than this are a disk, not a repository of manifests.
+/// Limit on files and folders: more than this are a disk, not a repository of manifests.
 const ENTRIES_MAX: usize = 1_000_000;
 
-/// The manifests of a folder.
+/// Manifests of a folder.
 #[derive(Debug, Default)]
 pub struct Folder {
-    /// What paths are relative to.
+    /// Base of all paths.
     pub root: PathBuf,
-    /// Its files, parsed.
     pub manifests: Manifests,
-    /// What was skipped, and why.
+    /// Skipped entries, with the reason.
     pub passed_over: Vec<Violation>,
-    /// Files that were asked for by name.
+    /// Files requested by name.
     pub named: Vec<String>,
 }
 
-/// The folder can't be read at all.
+/// Reason why a folder can't be read at all.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Not there, or not to be opened.
+    /// Missing, or can't be opened.
     #[error("cannot open {path}: {source}")]
     Open { path: String, source: io::Error },
-    /// A file of another sort.
+    /// A file that is no manifest.
     #[error("{0} is not a manifest; manifests end with .yaml, .yml or .json")]
     NoManifest(String),
     /// A device, socket or pipe.
     #[error("{0} is neither a file nor a folder")]
     Special(String),
-    /// Not what a commit holds: there it is a link, and a proposal may have made it one.
+    /// A symbolic link that a commit holds as such; a pull request may have made it one.
     #[error(
         "{path} leads through the symbolic link {link}, and links are not followed: name what it leads to"
     )]
@@ -68,8 +66,8 @@ fn read(path: &Path) -> Result<Folder, FolderError> {
     read_all(&[path])
 }
 
-/// Reads folders with all below them, and single files, as one. Paths are relative to what they have in
-/// common: their repository, or without one the nearest folder that holds them all.
+/// Reads folders with everything below them, and single files, as one. Paths are relative to their repository or,
+/// without one, to the nearest folder that contains them all.
 pub fn read_all(paths: &[impl AsRef<Path>]) -> Result<Folder, FolderError> {
     let mut homes = Vec::new();
     for path in paths {
@@ -90,10 +88,10 @@ pub fn read_all(paths: &[impl AsRef<Path>]) -> Result<Folder, FolderError> {
     Ok(all)
 }
 
-/// A link that a repository holds is none of its folders. One that it does not track is its user's own,
-/// as `~/work` may be where `~` is a repository, and as is the way to a repository.
+/// Rejects a link that a repository holds, which is none of its folders. An untracked link is the user's own, such
+/// as `~/work` where `~` is a repository, or a link on the way to a repository.
 fn refuse_link(path: &Path) -> io::Result<Result<(), FolderError>> {
-    // Without a slash at its end, which would follow the last one.
+    // Without a trailing slash, which would follow the last link.
     let full: PathBuf = std::path::absolute(path)?.components().collect();
     let mut ways: Vec<&Path> = full.ancestors().collect();
     ways.reverse();
@@ -102,7 +100,7 @@ fn refuse_link(path: &Path) -> io::Result<Result<(), FolderError>> {
         if !link.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
             continue;
         }
-        // Where it lies, whatever `..` and links lead there.
+        // Its real location, whatever `..` and links lead there.
         let link = fs::canonicalize(parent)?.join(name);
         let around = link.ancestors().skip(1).filter(|folder| folder.join(".git").symlink_metadata().is_ok());
         for root in around {
@@ -115,15 +113,15 @@ fn refuse_link(path: &Path) -> io::Result<Result<(), FolderError>> {
     Ok(Ok(()))
 }
 
-/// The repository at `root` holds a file or link at `path`, or can't be asked.
+/// True if the repository at `root` tracks a file or link at `path`, or can't be read.
 fn tracks(root: &Path, path: &Path) -> bool {
     let Ok(index) = Repository::open(root).and_then(|repository| repository.index()) else { return true };
     let Ok(below) = path.strip_prefix(root) else { return true };
-    // Also one that is not merged yet.
+    // Including unmerged ones.
     (0..=3).any(|stage| index.get_path(below, stage).is_some())
 }
 
-/// The nearest folder that holds both.
+/// Returns the nearest folder that contains both.
 fn common(one: &Path, other: &Path) -> PathBuf {
     one.ancestors().find(|folder| other.starts_with(folder)).unwrap_or(Path::new("/")).to_owned()
 }
@@ -139,7 +137,7 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
             return Err(FolderError::NoManifest(asked));
         }
         let (manifests, passed_over) = parse(vec![below.clone()], &root);
-        // What a file by itself will lie beside is unknown.
+        // The future surroundings of a stand-alone file are unknown.
         let in_repository = repository_around(at.parent().unwrap_or(&at)).is_some();
         let (manifests, unresolved) =
             if in_repository { with_files(&root, &below, manifests) } else { (manifests, Vec::new()) };
@@ -149,7 +147,7 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
     if !kind.is_dir() {
         return Err(FolderError::Special(asked));
     }
-    // Fails early where the folder itself may not be listed: nothing found would look like all well.
+    // Fails early if the folder itself can't be listed: no findings would look like success.
     fs::read_dir(&at).map_err(open)?;
     let mut walk = Walk {
         root: &root,
@@ -172,9 +170,9 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
     Ok(Folder { root, manifests, passed_over, named: Vec::new() })
 }
 
-/// With violations of manifests that name files or secrets which a commit would not hold. `below` is
-/// what was asked for: anything from a single file to the whole repository, so secrets are looked for in
-/// every folder that may be the source's.
+/// Adds violations of manifests that name files or secrets which a commit would not hold. `below` is the requested
+/// path, anything from a single file to the whole repository, so secrets are searched for in every folder that may
+/// be the source's.
 fn with_files(root: &Path, below: &str, manifests: Manifests) -> (Manifests, Vec<Violation>) {
     let kept_out = KeptOut::of(root, below);
     let is_kept_out =
@@ -186,8 +184,8 @@ fn with_files(root: &Path, below: &str, manifests: Manifests) -> (Manifests, Vec
     (manifests, without.into_iter().chain(unresolved).collect())
 }
 
-/// What of a file can't be read is reported at the field that names it. Whatever ends all is reported, too: manifests
-/// without what they name are not valid because nobody looked.
+/// Turns an error that ends everything into a violation: manifests must not pass as valid because nothing they name
+/// was read. A single unreadable file is reported at the field that names it.
 fn or_noted(
     resolved: Result<Manifests, ContentError>,
     manifests: Manifests,
@@ -202,24 +200,24 @@ fn or_noted(
     }
 }
 
-/// The text of one of the folder's files, for excerpts; none when it can't be read any more.
+/// Reads the text of one of the folder's files, for excerpts; `None` if it can no longer be read.
 pub fn text(root: &Path, file: &str) -> Option<String> {
     let bytes = bytes(&root.join(file)).ok().flatten()?;
     Some(String::from_utf8_lossy(bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes)).into_owned())
 }
 
-/// The bytes of a file that was named, whatever its extension.
+/// Reads a file that was named, whatever its extension.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, FolderError> {
     let read = bytes(path).and_then(|bytes| bytes.ok_or_else(|| io::ErrorKind::FileTooLarge.into()));
     read.map_err(|source| FolderError::Open { path: path.display().to_string(), source })
 }
 
-/// The nearest folder from `at` up that is a Git work tree.
+/// Returns the nearest folder from `at` upwards that is a Git work tree.
 pub fn repository_around(at: &Path) -> Option<PathBuf> {
     at.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok()).map(Path::to_owned)
 }
 
-/// `/`-separated path below `root`; empty for `root` itself.
+/// Returns the `/`-separated path below `root`; empty for `root` itself.
 fn relative(root: &Path, path: &Path) -> String {
     let below = path.strip_prefix(root).unwrap_or(path);
     below.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
@@ -229,14 +227,14 @@ fn joined(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-/// Ignore files of the folders around `at`, up to the root: they count for a commit as well. None at
-/// all when they ignore `at` itself: a manifest that names it wants it read.
+/// Returns the ignore files of the folders around `at`, up to the root: they apply to a commit as well. Empty if
+/// they ignore `at` itself: a user who names it wants it read.
 fn ignore_files_above(root: &Path, at: &Path) -> Vec<(String, String)> {
     let around = at.ancestors().skip(1).take_while(|folder| folder.starts_with(root));
     let read = |folder: &Path| Some((relative(root, folder), lossy(&folder.join(IGNORE_FILE))?));
     let found: Vec<_> = around.filter_map(read).collect();
     let rules = IgnoreRules::new(found.iter().map(|(folder, text)| (folder.as_str(), text.clone())));
-    // A name below it stands for whatever is in it.
+    // A name below the folder stands for its contents.
     if rules.ignores(&joined(&relative(root, at), "any.yaml")) { Vec::new() } else { found }
 }
 
@@ -244,14 +242,14 @@ fn lossy(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes(path).ok()??).into_owned())
 }
 
-/// What Git keeps out of commits.
+/// Paths that Git keeps out of commits.
 struct KeptOut {
     repository: Repository,
     index: git2::Index,
 }
 
 impl KeptOut {
-    /// None without a repository that can be opened, or when it keeps out what was asked for.
+    /// Returns `None` without a repository that can be opened, or if it keeps out the requested path.
     fn of(root: &Path, below: &str) -> Option<Self> {
         let repository = Repository::open(root).ok()?;
         let index = repository.index().ok()?;
@@ -259,7 +257,7 @@ impl KeptOut {
         (below.is_empty() || !kept_out.holds(below, true)).then_some(kept_out)
     }
 
-    /// Ignored, and nothing of it was added all the same.
+    /// True if the path is ignored and nothing of it was added anyway.
     fn holds(&self, path: &str, is_folder: bool) -> bool {
         if is_folder {
             let path = format!("{path}/");
@@ -322,7 +320,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A file below a folder whose name can't be read could be a manifest.
+    /// Searches a folder whose name can't be decoded for a file that could be a manifest.
     fn holds_manifest(&mut self, at: &Path, depth: usize) -> Result<bool, TooMany> {
         for entry in fs::read_dir(at).into_iter().flatten().flatten() {
             self.entries += 1;
@@ -371,7 +369,7 @@ impl Walk<'_> {
     }
 }
 
-/// Reads and parses, a bounded part at a time. Files that can't be read are reported.
+/// Reads and parses files in bounded batches. Files that can't be read are reported.
 fn parse(files: Vec<String>, root: &Path) -> (Manifests, Vec<Violation>) {
     let (mut manifests, mut violations) = (Manifests::new(), Vec::new());
     let (mut batch, mut batch_bytes): (Vec<load::Blob>, usize) = (Vec::new(), 0);
@@ -396,9 +394,9 @@ fn parse(files: Vec<String>, root: &Path) -> (Manifests, Vec<Violation>) {
     (manifests, violations)
 }
 
-/// The bytes of a regular file; none when it is too large to be a manifest.
+/// Reads a regular file; `None` if it is too large to be a manifest.
 fn bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // A file may have become a link or pipe since it was listed: never followed, never waited for.
+    // A file may have become a link or pipe since it was listed: never follow it, never block on it.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file: File = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     let size = file.metadata()?.len();

@@ -1,6 +1,6 @@
-//! Files of a commit to parsed documents; a file whose blob did not change is not parsed again.
+//! Parses the files of a commit; a file whose blob did not change is not parsed again.
 //!
-//! Reads blobs, decides nothing: what is wrong in a file rides along as its violations.
+//! Reads blobs, decides nothing: errors in a file travel with it as its violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,27 +22,26 @@ pub mod truncated;
 use crate::git::{self, ReadError};
 use spread::spread;
 
-/// A batch of files ends once so much of them was read, which bounds their memory: 10,000 pods are half of it, and a
-/// repository may hold gigabytes of JSON that is no manifest.
+/// Size at which a batch of files ends, which bounds their memory: 10,000 pods are half of it, and a repository may
+/// hold gigabytes of JSON that is no manifest.
 const BATCH_MIN_BYTES: usize = 16 * 1024 * 1024;
 
-/// How much of a commit is kept in memory.
+/// Limits on what is kept of a commit in memory.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     /// Documents of all files.
     documents: usize,
-    /// What is wrong or noteworthy in all files.
+    /// Errors and notes of all files.
     violations: usize,
 }
 
 const LIMITS: Limits = Limits { documents: 100_000, violations: 250_000 };
 
-/// Parsed files by path. Clones share what did not change.
+/// Parsed files by path. Clones share unchanged files.
 pub type Manifests = OrdMap<Arc<str>, Arc<ManifestFile>>;
 
-/// Adds what a commit's listing skipped as files that say nothing: an object whose file became a
-/// link, or whose folder a submodule, is not known to be gone. `before` are the notes that `manifests`
-/// already has.
+/// Adds the entries that a commit's listing skipped as files without documents: an object whose file became a link,
+/// or whose folder became a submodule, is not known to be gone. `before` are the notes already in `manifests`.
 pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[Violation]) -> Manifests {
     let still: BTreeSet<&Violation> = now.iter().collect();
     for note in before.iter().filter(|note| !still.contains(note)) {
@@ -62,7 +61,7 @@ pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[V
 /// Blob ids by path.
 type Blobs = OrdMap<Arc<str>, Oid>;
 
-/// Brings `parsed`, which belongs to `before`, up to `now`. Returns how many files were parsed.
+/// Updates `parsed` from `before` to `now`. Also returns the number of parsed files.
 pub fn update(
     repository: &Repository,
     before: &Blobs,
@@ -72,10 +71,10 @@ pub fn update(
     update_within(repository, (before, now), parsed, LIMITS, None)
 }
 
-/// Where the fields of files are written, by path.
+/// Positions of the fields of files, by path.
 pub type Layouts = BTreeMap<Arc<str>, Layout>;
 
-/// As [`update`], and keeps where the fields of what was parsed are, of the first `most` bytes of it.
+/// Works like [`update`], and keeps the positions of fields for the first `most` bytes of parsed files.
 pub fn update_with_layouts(
     repository: &Repository,
     before: &Blobs,
@@ -88,7 +87,7 @@ pub fn update_with_layouts(
     Ok((manifests, room.layouts))
 }
 
-/// Room for layouts.
+/// Budget for layouts.
 struct Room {
     /// Bytes of text that may still be kept as layouts.
     bytes: usize,
@@ -96,7 +95,7 @@ struct Room {
 }
 
 impl Room {
-    /// Whether the layout of a file of this size is kept.
+    /// Reserves room for a file of this size; returns true if its layout is kept.
     fn take(&mut self, bytes: usize) -> bool {
         let left = self.bytes.checked_sub(bytes);
         self.bytes = left.unwrap_or(self.bytes);
@@ -125,7 +124,7 @@ fn update_within(
         }
     }
     let count = changed.len();
-    // One blob may stand under many paths: what is kept is bounded by itself, not by what is fetched.
+    // A blob may appear under many paths, so the limit applies to what is kept, not to what is fetched.
     let mut kept = Kept::default();
     kept.count(manifests.values(), limits)?;
     let mut changed = changed.into_iter();
@@ -136,7 +135,7 @@ fn update_within(
     Ok((manifests, count))
 }
 
-/// How much there is already.
+/// Totals of what is kept already.
 #[derive(Default)]
 struct Kept {
     documents: usize,
@@ -169,13 +168,13 @@ impl Kept {
     }
 }
 
-/// A file, parsed, under its path.
+/// A parsed file and its path.
 type Parsed = (Arc<str>, Arc<ManifestFile>);
 
-/// A file and its bytes; none when it is too large.
+/// A file and its bytes; `None` if it is too large.
 pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 
-/// Reads the next batch of files; other threads parse what was read meanwhile.
+/// Reads the next batch of files, while other threads parse those read before.
 fn read_batch(
     repository: &Repository,
     files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,
@@ -210,7 +209,7 @@ fn read_batch(
     Ok(read.into_iter().map(keep).collect())
 }
 
-/// Parses on all cores when that pays.
+/// Parses on all cores if worthwhile.
 pub(super) fn parse_all(files: &[Blob]) -> Vec<Parsed> {
     spread(files.len(), files.iter(), parse_one)
 }
@@ -220,7 +219,7 @@ fn parse_one((path, bytes): &Blob) -> Parsed {
     (Arc::clone(path), Arc::new(file))
 }
 
-/// A file that was not read: nothing of its size is a manifest.
+/// Substitute for a file that was not read: nothing of its size is a manifest.
 pub(super) fn too_large(path: &str) -> ManifestFile {
     let message = "the file is too large to be a manifest";
     let violation = Violation::of(&rules::FILE_TOO_LARGE, path, (0, 0), message)
@@ -279,7 +278,7 @@ mod tests {
             let read = |before, now, parsed| update_within(&repository, (before, now), parsed, limits, None);
             let ten = files(id, 10);
             let (parsed, _) = read(&none, &ten, &nothing).unwrap();
-            // What is parsed anew takes the place of what was there.
+            // Newly parsed files replace earlier ones.
             assert_eq!(read(&ten, &ten, &parsed).unwrap().1, 0);
             let eleven = files(id, 11);
             for (before, parsed) in [(&none, &nothing), (&ten, &parsed)] {

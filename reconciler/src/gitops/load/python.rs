@@ -1,8 +1,8 @@
-//! Python code of functions that can't be parsed: said before a push, by the Python of this machine. It parses the code
-//! and runs none of it. Blocking.
+//! Syntax check of Python functions before a push, with the Python of this machine. It parses the code and runs
+//! none of it. Blocking.
 //!
-//! Decides which modules are looked at: those in which calls begin, and those of the same folder that they import in any
-//! case, on lines that are not indented.
+//! Decides which modules to check: those in which calls begin, and those of the same folder that they import
+//! unconditionally, on lines that are not indented.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Manifests;
 
-/// Parses a list of modules, and says of each that can't be parsed why. The alarm ends it whatever the code is like.
+/// Parses a list of modules, and reports the reason for each that can't be parsed. The alarm ends it whatever the
+/// code is like.
 const PARSE: &str = r#"
 import json, signal, sys, warnings
 signal.alarm(20)
@@ -35,15 +36,16 @@ for module in json.load(sys.stdin):
 json.dump({'version': sys.version_info[:2], 'found': found}, sys.stdout)
 "#;
 
-/// Where Python is looked for.
+/// Command for the Python interpreter.
 const PYTHON: &str = "python3";
-/// The Python of Debian 12, whose packages the default base is made of; a node's may be newer.
+/// Python of Debian 12, whose packages the default base consists of; a node's may be newer.
 const BASE_VERSION: (u32, u32) = (3, 11);
 
-/// Most imports of a function that are followed, and most bytes of text after which none is: the code may be hostile.
+/// Limit on followed imports of a function, and on bytes of text, after which none is followed: the code may be
+/// hostile.
 const IMPORTS_MAX: usize = 500;
 const TEXT_MAX_BYTES: usize = 64 << 20;
-/// Most names of a module's path, and most bytes of a line that imports.
+/// Limit on names in a module's path, and on bytes of a line that imports.
 const DEPTH_MAX: usize = 10;
 const LINE_MAX_BYTES: usize = 4 << 10;
 
@@ -70,13 +72,13 @@ struct Found {
     message: String,
 }
 
-/// What is wrong with the code of all functions; a note where this machine has no Python. `read` gives a file of the
-/// repository, none if it is not there.
+/// Reports syntax errors in the code of all functions; a note if this machine has no Python. `read` returns a file
+/// of the repository, `None` if it is missing.
 pub(crate) fn check(manifests: &Manifests, read: impl Fn(&str) -> Option<String>) -> Vec<Violation> {
     check_with(PYTHON, &modules(manifests, read), names_base(manifests))
 }
 
-/// Whether the cluster runs a Python of its own.
+/// True if the cluster sets its own Python base.
 fn names_base(manifests: &Manifests) -> bool {
     let mut documents = manifests.values().flat_map(|file| &file.documents);
     documents.any(|document| match &document.object.resource {
@@ -95,13 +97,13 @@ fn modules(manifests: &Manifests, read: impl Fn(&str) -> Option<String>) -> Vec<
     modules.found.into_values().collect()
 }
 
-/// The modules of all functions.
+/// Collects the modules of all functions.
 struct Modules<R> {
     read: R,
-    /// What was looked for: the folder of a function, and the file in it.
+    /// Look-ups so far: the folder of a function, and the file in it.
     seen: BTreeSet<(String, String)>,
     bytes: usize,
-    /// By path.
+    /// Modules by path.
     found: BTreeMap<String, Module>,
 }
 
@@ -134,19 +136,19 @@ impl<R: Fn(&str) -> Option<String>> Modules<R> {
     }
 }
 
-/// The files that a module may mean by what it imports, if they are there.
+/// Returns the files that a module's imports may refer to, if they exist.
 fn imports<'t>(file: &'t str, text: &'t str) -> impl Iterator<Item = String> + 't {
     let folder: Vec<&str> =
         file.rsplit_once('/').map_or(Vec::new(), |(folder, _)| folder.split('/').collect());
-    // Indented ones may be for another Python only, or may fail without harm.
+    // Indented imports may be for another Python only, or may fail without harm.
     text.lines().flat_map(named).filter_map(move |module| path(&folder, &module)).flat_map(|parts| {
-        // A package's own file is run before what is in it.
+        // A package's own file runs before its contents.
         let packages = (1..=parts.len()).map(|end| format!("{}/__init__.py", parts[..end].join("/")));
         packages.chain([format!("{}.py", parts.join("/"))]).collect::<Vec<_>>()
     })
 }
 
-/// The modules that a line imports, as it names them.
+/// Returns the modules that a line imports, as written.
 fn named(line: &str) -> Vec<String> {
     let first_word = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
     if line.len() > LINE_MAX_BYTES {
@@ -158,14 +160,14 @@ fn named(line: &str) -> Vec<String> {
     let Some((from, names)) = line.strip_prefix("from ").and_then(|line| line.split_once(" import ")) else {
         return Vec::new();
     };
-    // What is imported from a package may be a module of it.
+    // A name imported from a package may be a module of it.
     let from = from.trim();
     let dot = if from.ends_with('.') { "" } else { "." };
     let names = names.split(',').map(|name| first_word(name.trim_matches(['(', ')', ' '])));
     names.map(|name| format!("{from}{dot}{name}")).chain([from.to_owned()]).collect()
 }
 
-/// The path of a module that is imported in this folder, as Python reads it: dots before a name lead upwards.
+/// Resolves a module imported in this folder as Python does: leading dots lead upwards.
 fn path(folder: &[&str], module: &str) -> Option<Vec<String>> {
     let name = module.trim_start_matches('.');
     let up = module.len() - name.len();
@@ -176,7 +178,7 @@ fn path(folder: &[&str], module: &str) -> Option<Vec<String>> {
     ((1..=DEPTH_MAX).contains(&parts.len()) && parts.iter().all(is_name)).then_some(parts)
 }
 
-/// The file of the module that the handler names.
+/// Returns the file of the handler's module.
 fn handler_file(spec: &FunctionSpec) -> Option<String> {
     let (module, _) = spec.handler.as_deref()?.rsplit_once('.')?;
     Some(format!("{}.py", module.replace('.', "/")))
@@ -210,7 +212,7 @@ fn violation(found: Found, modules: &[Module], version: (u32, u32), names_base: 
 }
 
 fn parse(python: &str, modules: &[Module]) -> Result<Parsed, String> {
-    // Isolated: nothing of this folder or of the environment is imported.
+    // Isolated mode: nothing from this folder or the environment is imported.
     let mut command = Command::new(python);
     command
         .args(["-I", "-S", "-c", PARSE])
@@ -220,7 +222,7 @@ fn parse(python: &str, modules: &[Module]) -> Result<Parsed, String> {
     let mut child = command.spawn().map_err(|error| format!("cannot run {python} here ({error})"))?;
     let asked = serde_json::to_vec(modules).map_err(|error| error.to_string())?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It reads all before it answers. One that ends early says so by its status.
+        // Python reads all input before it answers. An early exit shows in its status.
         let _ = stdin.write_all(&asked);
     }
     let done = child.wait_with_output().map_err(|error| error.to_string())?;
@@ -269,7 +271,7 @@ mod tests {
         }
         let of_another = "from ... import x\nimport ../../etc\n'import'\ntry:\n    import new\n";
         assert!(found("main.py", of_another).is_empty());
-        // Hostile.
+        // Hostile input.
         let deep = format!("import a{}\nfrom a import a{}\n", ".a".repeat(1_000), ",a".repeat(200_000));
         assert!(found("main.py", &deep).is_empty());
     }

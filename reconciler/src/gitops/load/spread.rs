@@ -1,20 +1,22 @@
-//! Work on all cores: parsing and hashing 10,000 manifests would otherwise keep one core busy while a push waits.
+//! Parallel work on all cores: parsing and hashing 10,000 manifests would otherwise keep one core busy while a push
+//! waits.
 //!
-//! One thread feeds the others: only one may use a repository, and reading loose objects takes as long as parsing them.
-//! Decides nothing; results come in the order of the feed.
+//! One thread feeds the others: only one may use a repository, and reading loose objects takes as long as parsing
+//! them. Decides nothing; results keep the order of the feed.
 
 use std::sync::{Mutex, mpsc};
 use std::{iter, thread};
 
 use schema::control::lock;
 
-/// Fewer items per thread than this are not worth starting it.
+/// Least number of items per thread that is worth starting it.
 const PER_THREAD_MIN: usize = 64;
 const THREADS_MAX: usize = 8;
-/// Items that a thread takes at once: few enough that all threads end at about the same time.
+/// Items that a thread takes at a time: few enough that all threads end at about the same time.
 const PART: usize = 16;
 
-/// Does `work` on each item of `feed`, of which there are at most `expected`. All of them may be in memory at once.
+/// Applies `work` to each item of `feed`, which has at most `expected`. All of them may be in memory at the same
+/// time.
 pub(in crate::gitops) fn spread<T: Send, R: Send>(
     expected: usize,
     feed: impl Iterator<Item = T>,
@@ -23,7 +25,7 @@ pub(in crate::gitops) fn spread<T: Send, R: Send>(
     let cores = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let (queue, parts) = mpsc::channel::<(usize, Vec<T>)>();
     let parts = Mutex::new(parts);
-    // The lock is held while waiting, too: the next thread could only wait as well.
+    // The lock is also held while waiting: the next thread could only wait as well.
     let next = || lock(&parts).recv().ok();
     let done = |(number, part): (usize, Vec<T>)| (number, part.into_iter().map(&work).collect::<Vec<R>>());
     let help = || iter::from_fn(next).map(done).collect::<Vec<_>>();

@@ -1,9 +1,8 @@
-//! Files that a commit holds the beginning of: half a push, a disk that was full, a merge gone wrong.
+//! Truncated files: only their beginning is in a commit, after half a push, a full disk or a bad merge.
 //!
-//! A file that is truncated after a whole document, or within its last field, is a valid manifest of
-//! fewer objects. Reads the same file in the commits that set what is missing, decides whether the
-//! file is their beginning and ends where no author would end it; what follows from it is decided in
-//! [`crate::gitops::check`].
+//! A file that is truncated after a whole document, or within its last field, is a valid manifest of fewer objects.
+//! Reads the same file in the commits that set the missing objects, decides whether the file is their beginning and
+//! ends where no author would end it; [`crate::gitops::check`] decides the consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,13 +16,13 @@ use schema::snapshot::Table;
 use crate::git;
 use crate::gitops::load::Manifests;
 
-/// Most texts of a file that are looked at.
+/// Limit on earlier versions of a file to compare with.
 const TEXTS_MAX: usize = 64;
 
-/// The commits that set objects which no document names, by the file that they were in.
+/// Commits that set objects which no document names, by the file that they were in.
 pub type Homes = BTreeMap<String, BTreeSet<String>>;
 
-/// The homes of objects that are not named.
+/// Returns the homes of objects that no document names.
 pub fn homes<'a>(of: impl Iterator<Item = &'a Provenance>) -> Homes {
     let mut homes = Homes::new();
     for provenance in of {
@@ -33,13 +32,12 @@ pub fn homes<'a>(of: impl Iterator<Item = &'a Provenance>) -> Homes {
     homes
 }
 
-/// All their commits.
+/// Returns the commits of all homes.
 pub fn commits(homes: &Homes) -> BTreeSet<String> {
     homes.values().flatten().cloned().collect()
 }
 
-/// The same files with the commits of all their objects: the one that is missing may be older than what was last
-/// changed in its file.
+/// Adds the commits of all objects of the same files: the missing one may be older than the last change to its file.
 pub fn with_siblings(mut homes: Homes, source: &str, live: &Table<ObjectRef, Object>) -> Homes {
     if homes.is_empty() {
         return homes;
@@ -52,16 +50,16 @@ pub fn with_siblings(mut homes: Homes, source: &str, live: &Table<ObjectRef, Obj
     homes
 }
 
-/// Whether `now` is the beginning of `former` and ends within a document of it. Pure.
+/// True if `now` is the beginning of `former` and ends within a document of it. Pure.
 ///
-/// What ends between two documents is how a person removes the last ones.
+/// An end between two documents is how a person removes the last ones.
 pub fn is_truncated(now: &[u8], former: &[u8]) -> bool {
     let Some(rest) = former.strip_prefix(now).filter(|rest| !rest.is_empty()) else { return false };
     let is_whole_line =
         now.is_empty() || now.ends_with(b"\n") || rest.starts_with(b"\n") || rest.starts_with(b"\r\n");
     let last = now.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
     let item = item_of_list(former);
-    // What is between two documents belongs to neither.
+    // Text between two documents belongs to neither.
     let mut lines = rest.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let next = lines.find(|line| !line.is_empty() && line[0] != b'#');
     let begins = |line: &[u8]| is_separator(line) || item.as_ref().is_some_and(|item| line.starts_with(item));
@@ -72,7 +70,7 @@ fn is_separator(line: &[u8]) -> bool {
     matches!(line.strip_prefix(b"---"), Some([] | [b' ' | b'\t', ..])) || line == b"..."
 }
 
-/// How an item of Kubernetes' `kind: List` begins in this text, if it is one: its items are its documents.
+/// Returns the first bytes of an item if this text is Kubernetes' `kind: List`, whose items are its documents.
 fn item_of_list(text: &[u8]) -> Option<Vec<u8>> {
     let mut lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let is_list = lines.clone().any(|line| line == b"kind: List");
@@ -82,8 +80,8 @@ fn item_of_list(text: &[u8]) -> Option<Vec<u8>> {
     first[indent..].starts_with(b"- ").then(|| first[..indent + 2].to_vec())
 }
 
-/// Marks the files of commit `head` that are truncated. `whole` is the newest commit that was applied with
-/// nothing held back. What can't be read marks nothing.
+/// Marks the truncated files of commit `head`. `whole` is the newest commit that was applied with nothing held
+/// back. Unreadable files are not marked.
 pub(in crate::gitops) fn marked(
     repository: &Repository,
     head: Oid,
@@ -97,7 +95,7 @@ pub(in crate::gitops) fn marked(
         let blob = |commit: &str| git::blob_at(repository, commit, path);
         let text = |id: Oid| git::blob(repository, id).ok()?;
         let Some(now) = blob(&head.to_string()).and_then(text) else { continue };
-        // The newest whole one first: it is never among those that are too many.
+        // The newest complete commit first, so that the limit never cuts it off.
         let formers = whole.into_iter().chain(commits.iter().map(String::as_str)).filter_map(blob);
         let mut seen = BTreeSet::new();
         let texts = formers.filter(|former| seen.insert(*former)).take(TEXTS_MAX).filter_map(text);

@@ -1,4 +1,4 @@
-//! Whether the nodes that live have room for all that is wanted. Pure.
+//! Capacity check: room on the live nodes for everything wanted. Pure.
 
 use schema::kinds::pod::{Container, PodSpec, ResourceRequirements};
 use schema::quantity::{Cpu, Memory};
@@ -13,8 +13,8 @@ struct Need {
     pods: u64,
 }
 
-/// What is missing, one sentence each. Sums are compared: what fits in sum may still fit no node,
-/// but what does not fit in sum never will.
+/// Describes each shortage in a sentence. Sums are compared: requests that fit in sum may still fit no node, but
+/// requests that do not fit in sum never will.
 pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[Room]) -> Vec<String> {
     let mut need = Need::default();
     let mut lines = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[Room]) -> Vec<Strin
     lines
 }
 
-/// What a pod asks for: all containers at once, or the largest of the init containers.
+/// Returns the request of a pod: that of all containers together, or of the largest init container.
 fn request(spec: &PodSpec, defaults: &ResourceRequirements) -> (u64, u64) {
     let of = |c: &Container| {
         let resources = c.resources.or(defaults);

@@ -1,4 +1,4 @@
-//! What a reviewer reads of one object that changes.
+//! Change of an object, as a reviewer reads it.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use serde_json::Value;
 use super::effects::Effect;
 use crate::gitops::plan::Act;
 
-/// What happens to an object.
+/// Action on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is new.
+    /// The object is new.
     Create,
-    /// It changes while what runs goes on.
+    /// The object changes without interrupting what runs.
     Update,
-    /// What runs is stopped and started anew.
+    /// Everything that runs is stopped and started again.
     Replace,
-    /// It goes.
+    /// The object is removed.
     Delete,
 }
 
@@ -46,40 +46,40 @@ impl fmt::Display for Action {
     }
 }
 
-/// One object that changes.
+/// A single object that changes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
     pub action: Action,
     pub kind: Kind,
     pub namespace: String,
     pub name: String,
-    /// Where it is; where it was for one that goes.
+    /// File of the object; the former file of a removed one.
     pub file: String,
     /// 1-based line of the document.
     pub line: u32,
-    /// Fields that differ; none for a new object or one that goes.
+    /// Fields that differ; empty for a new or removed object.
     pub fields: Vec<Field>,
-    /// What it does to what runs, one sentence each.
+    /// Effects on what runs, one sentence each.
     pub effects: Vec<Effect>,
     pub reason: String,
 }
 
-/// One field that differs.
+/// A field that differs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Field {
-    /// `spec.containers[0].image`.
+    /// Path, such as `spec.containers[0].image`.
     pub path: String,
-    /// Before; null is absent.
+    /// Value before; null if absent.
     pub from: Option<Value>,
-    /// After.
+    /// Value after.
     pub to: Option<Value>,
-    /// 1-based line in the head's file, where it has one.
+    /// 1-based line in the head's file, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// It changes, but is a secret.
+    /// Set if the field changes but is a secret.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
-    /// Of a folder of the repository: the files in it that changed, as far as Git was asked.
+    /// Changed files of a repository folder, as far as Git was queried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
     #[serde(skip)]
@@ -87,7 +87,7 @@ pub struct Field {
 }
 
 impl Change {
-    /// `Pod default/web`; `Node n1` of a kind that belongs to no namespace.
+    /// Formats `Pod default/web`, or `Node n1` for a kind without namespaces.
     pub(super) fn title(&self) -> String {
         if self.kind.is_cluster_scoped() {
             return format!("{} {}", self.kind, self.name);

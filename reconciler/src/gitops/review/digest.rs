@@ -1,8 +1,8 @@
-//! The hash of what a plan does. Pure.
+//! Hash of a plan's effect. Pure.
 //!
-//! Reads a plan and what is live; decides what makes two plans the same: the same objects become
-//! the same. Commits, files and lines are left out, so that the plan that a reviewer read and the
-//! one that is carried out after the merge have one hash if nothing else changed meanwhile.
+//! Reads a plan and the live objects; decides when two plans are the same: the same objects become the same.
+//! Commits, files and lines are left out, so that the plan a reviewer read and the one executed after the merge
+//! have the same hash if nothing else changed in between.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::gitops::load::spread::spread;
 use crate::gitops::plan::{Step, StepReason, SyncPlan};
 use crate::gitops::prune::{Hold, Prune};
 
-/// Digits of a hash that are shown; they are enough to name one.
+/// Number of hash digits shown; they are enough to name one.
 const SHOWN_DIGITS: usize = 16;
 
-/// SHA-256 of what a plan made against `live` does, in 64 hex digits.
+/// Returns the SHA-256 of the effect of a plan made against `live`, in 64 hex digits.
 pub fn plan_hash(plan: &SyncPlan, live: &Table<ObjectRef, Object>) -> String {
     let steps = plan.steps.iter().filter(|step| !is_move(step));
-    // Hashing is most of what a review of many objects takes.
+    // Hashing takes most of the time of a review of many objects.
     let lines = spread(plan.steps.len(), steps, |step: &Step| {
         let before = live.get(&step.object).map(|live| content(&live.value));
         let after = step.object_after().map(|object| content(object));
@@ -41,20 +41,20 @@ pub fn plan_hash(plan: &SyncPlan, live: &Table<ObjectRef, Object>) -> String {
     content_hash(&lines)
 }
 
-/// Not as it is shown: how objects are shown must not change the hash of a plan.
+/// Formats an object for the hash only: a change of its display must not change the hash of a plan.
 fn in_hash(ObjectRef { kind, namespace, name }: &ObjectRef) -> String {
     format!("{kind}/{namespace}/{name}")
 }
 
-/// Only the place in the repository changes.
+/// True if only the place in the repository changes.
 fn is_move(step: &Step) -> bool {
     matches!(step.why, StepReason::Moved { .. })
 }
 
-/// The hash of all that an object's manifest says.
+/// Hashes everything that an object's manifest says.
 fn content(object: &Object) -> String {
     let says = (&object.api_version, &object.metadata, &object.resource);
-    // Without files as ever: what was reviewed before an upgrade is the same plan after it.
+    // Hashed as before if there are no files: a plan reviewed before an upgrade is the same plan after it.
     if object.files.is_empty() { content_hash(&says) } else { content_hash(&(says, &object.files)) }
 }
 
@@ -70,12 +70,12 @@ fn word_of(why: &Hold) -> &'static str {
     }
 }
 
-/// The digits of a hash that are shown.
+/// Shortens a hash to the digits shown.
 pub fn short_hash(hash: &str) -> &str {
     hash.get(..SHOWN_DIGITS).unwrap_or(hash)
 }
 
-/// Two hashes are of one plan, one of them maybe cut to what is shown.
+/// True if two hashes are of the same plan, even if one is shortened.
 pub fn same_hash(one: &str, other: &str) -> bool {
     let digits = one.len().min(other.len());
     digits >= SHOWN_DIGITS && one.get(..digits) == other.get(..digits)

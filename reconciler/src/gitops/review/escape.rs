@@ -1,23 +1,23 @@
-//! Untrusted text in terminals and in Markdown. Pure.
+//! Escapes untrusted text for terminals and Markdown. Pure.
 //!
-//! The author of a pull request writes names, values and messages that end up here. In Markdown
-//! all of it stands in code, where neither HTML nor links nor mentions work; what steers a
-//! terminal or turns the direction of writing is left out everywhere.
+//! The author of a pull request writes names, values and messages that end up here. In Markdown all of it is put
+//! into code, where neither HTML nor links nor mentions work; characters that control a terminal or change the
+//! direction of writing are removed everywhere.
 
 use schema::violation::shortened;
 
-/// The text in one line, without what steers a terminal or can't be seen.
+/// Puts the text on one line and removes control characters and invisible ones.
 pub(super) fn plain(text: &str) -> String {
     let breaks = |c: char| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c };
     text.chars().map(breaks).filter(|c| !c.is_control() && !is_invisible(*c)).collect()
 }
 
-/// Zero-width characters, and those that turn the direction of writing.
+/// Recognizes zero-width characters, and those that change the direction of writing.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// The text as inline code, cut to `chars_max` characters.
+/// Formats the text as inline code, cut to `chars_max` characters.
 pub(super) fn code(text: &str, chars_max: usize) -> String {
     let text = shortened(plain(text), chars_max);
     if text.trim().is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn code(text: &str, chars_max: usize) -> String {
     format!("{fence}{pad}{text}{pad}{fence}")
 }
 
-/// The text as HTML code, for places where Markdown is not read.
+/// Formats the text as HTML code, for places where Markdown is not interpreted.
 pub(super) fn html(text: &str, chars_max: usize) -> String {
     let mut escaped = String::new();
     for c in shortened(plain(text), chars_max).chars() {
@@ -40,7 +40,7 @@ pub(super) fn html(text: &str, chars_max: usize) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // Some readers look for Markdown here after all.
+            // Some renderers interpret Markdown here after all.
             '`' => escaped.push_str("&#96;"),
             '*' => escaped.push_str("&#42;"),
             '_' => escaped.push_str("&#95;"),

@@ -1,8 +1,8 @@
-//! A review as a comment on a pull request. Pure.
+//! Review as a comment on a pull request. Pure.
 //!
-//! Reads a review, decides what fits: what must be seen first, with every removal and replacement
-//! by name, then object by object, the most dangerous first, as long as there is room. All text
-//! that a manifest can choose stands in code; see `escape.rs`.
+//! Reads a review, decides what fits: the essentials first, with every removal and replacement by name, then object
+//! by object, the most dangerous first, as long as there is room. All text that a manifest can choose is put into
+//! code; see `escape.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,27 +15,27 @@ use super::text::field_line;
 use super::{Action, Change, Review, placed, short_hash};
 use crate::plural::plural;
 
-/// By this first line the comment is found again.
+/// First line of the comment, by which it is found again.
 pub const MARKER: &str = "<!-- minik8s-plan -->";
-/// Longest comment. GitHub takes 65,536 characters, others more.
+/// Longest comment. GitHub accepts 65,536 characters, others more.
 pub const BYTES_MAX: usize = 60_000;
-/// Kept free for the note on what is not shown.
+/// Reserve for the note on omitted objects.
 const RESERVE_BYTES: usize = 600;
 /// Longest text of one value or message.
 const TEXT_CHARS_MAX: usize = 300;
-/// Most lines of one sort that are shown.
+/// Limit on the lines shown of one sort.
 const LINES_MAX: usize = 50;
-/// Most bytes of one sort that are shown; the head has ten of them and must leave room.
+/// Limit on the bytes shown of one sort; the head has ten of them and must leave room.
 const LIST_BYTES_MAX: usize = 4_000;
-/// Most removals, and most replacements, that are named.
+/// Limit on named removals, and on named replacements.
 const NAMED_MAX: usize = 200;
-/// Most bytes that the names of either take.
+/// Limit on the bytes of the names of either.
 const NAMED_BYTES_MAX: usize = 10_000;
 
-/// The order in which changes want to be read.
+/// Order in which changes should be read.
 const BY_DANGER: [Action; 4] = [Action::Delete, Action::Replace, Action::Update, Action::Create];
 
-/// Says that there is no review, and why: in place of an earlier one, which would look valid.
+/// Reports that there is no review, with the reason, in place of an earlier one, which would look valid.
 pub fn no_review(why: &str) -> String {
     format!(
         "{MARKER}\n### Minik8s plan: none\n\nThere is no plan of what this would change: {}\n",
@@ -43,7 +43,7 @@ pub fn no_review(why: &str) -> String {
     )
 }
 
-/// The review as Markdown, at most [`BYTES_MAX`] bytes.
+/// Formats the review as Markdown, at most [`BYTES_MAX`] bytes.
 pub fn markdown(review: &Review) -> String {
     let mut out = head(review);
     let mut missing = BTreeMap::new();
@@ -60,7 +60,7 @@ pub fn markdown(review: &Review) -> String {
     if !missing.is_empty() {
         let (base, head) = (short_commit(&review.base), short_commit(&review.head));
         let of: Vec<String> = missing.iter().map(|(action, count)| format!("{count} {action}")).collect();
-        // A string takes every write.
+        // Writing to a string can't fail.
         let _ = writeln!(
             out,
             "**{} more objects are not shown here** ({}). All of them: \
@@ -78,7 +78,7 @@ pub fn markdown(review: &Review) -> String {
     out
 }
 
-/// What must be seen first.
+/// Formats the essentials, which come first.
 fn head(review: &Review) -> String {
     let mut out = format!("{MARKER}\n### Minik8s plan: {}\n\n", review.headline());
     if review.prune.held {
@@ -152,7 +152,7 @@ fn head(review: &Review) -> String {
     out
 }
 
-/// Every object to which this happens, whatever becomes of its details.
+/// Names every object with this action, whatever becomes of its details.
 fn named(out: &mut String, review: &Review, action: Action, what: &str) {
     let objects: Vec<&Change> = review.changes.iter().filter(|change| change.action == action).collect();
     if objects.is_empty() {
@@ -196,7 +196,7 @@ fn violation(violation: &Violation) -> String {
     code(&violation.to_string(), TEXT_CHARS_MAX)
 }
 
-/// One object, folded up.
+/// Formats an object as a collapsed section.
 fn details(change: &Change) -> String {
     let place = format!("{}:{}", change.file, change.line);
     let mut out = format!(

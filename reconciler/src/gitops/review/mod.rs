@@ -1,7 +1,7 @@
-//! What a reviewer reads of a plan: each change with its fields and what it does to what runs.
+//! Review of a plan: each change with its fields and its effects on what runs.
 //!
-//! Reads a plan and the situation that it was made from, decides the words and the order. The
-//! same for a pull request and for what the reconciler applies. Pure: same input, same bytes.
+//! Reads a plan and the situation that it was made from, decides the words and the order. The same for a pull
+//! request and for what the reconciler applies. Pure: same input, same bytes.
 
 use std::collections::BTreeMap;
 
@@ -35,99 +35,99 @@ pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
 pub use room::Room;
 pub use text::text;
 
-/// Most held removals that are named.
+/// Limit on named held removals.
 const HELD_SHOWN_MAX: usize = 100;
 
-/// A plan as it is read.
+/// A plan in readable form.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Review {
-    /// Commit that is changed from, or the name of its revision.
+    /// Commit to change from, or the name of its revision.
     pub base: String,
-    /// Commit that is changed to.
+    /// Commit to change to.
     pub head: String,
-    /// SHA-256 of what the plan does.
+    /// SHA-256 of the plan's effect.
     pub hash: String,
-    /// How many there are of each.
+    /// Number of objects by action.
     pub summary: Summary,
-    /// In the order in which they are applied.
+    /// Changes in the order in which they are applied.
     pub changes: Vec<Change>,
-    /// What is wrong or noteworthy in the head's files.
+    /// Errors, warnings and notes on the head's files.
     pub violations: Vec<Violation>,
-    /// What becomes of objects that the head has no more.
+    /// Fate of objects that are no longer in the head.
     pub prune: PruneView,
-    /// What is missing on the nodes; nothing is known without a server.
+    /// Shortages on the nodes; empty without a server.
     pub capacity: Vec<String>,
-    /// Where new and moved pods would go now; empty without a server.
+    /// Nodes that new and moved pods would get now; empty without a server.
     pub placements: Vec<Placement>,
-    /// What the cases beside workflows came to, in `<workflow>.tests.yaml`.
+    /// Results of the test cases next to workflows, in `<workflow>.tests.yaml`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub workflow_tests: Vec<WorkflowTests>,
-    /// What to know about how the plan was made.
+    /// Remarks on how the plan was made.
     pub notes: Vec<String>,
-    /// What becomes of objects, for a server to say where their pods would go.
+    /// Changed and removed objects, with which a server places their pods.
     #[serde(skip)]
     pub objects: ObjectChanges,
 }
 
-/// The cases of one workflow.
+/// Test cases of a workflow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkflowTests {
     pub workflow: String,
-    /// Where they are.
+    /// File with the cases.
     pub file: String,
-    /// What they came to, in the order of the file.
+    /// Results in the order of the file.
     pub cases: Vec<CaseResult>,
 }
 
-/// How many objects change, and how.
+/// Number of objects by action.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// New objects.
     pub create: u64,
-    /// Changed while what runs goes on.
+    /// Objects that change without interrupting what runs.
     pub update: u64,
-    /// What runs is stopped and started anew.
+    /// Objects of which everything that runs is stopped and started again.
     pub replace: u64,
-    /// Removed.
+    /// Removed objects.
     pub delete: u64,
-    /// As before.
+    /// Unchanged objects.
     pub unchanged: u64,
     /// Files that can't be applied.
     pub quarantined: u64,
 }
 
-/// What becomes of objects that the head has no more.
+/// Fate of objects that are no longer in the head.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PruneView {
-    /// How many there are, held or not.
+    /// Number of these objects, held or not.
     pub deletes: u64,
-    /// They stay until released.
+    /// Set if they stay until released.
     pub held: bool,
-    /// Why, and what releases them.
+    /// Reason, and the way to release them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// Those that are held, the first of them.
+    /// First of the held objects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<String>,
-    /// Kept by their annotation.
+    /// Objects protected by annotation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub protected: Vec<String>,
 }
 
-/// Where a plan goes from, and what is known of the cluster besides its objects.
+/// Base of a plan, and knowledge of the cluster besides its objects.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// Commit that is live, or that is taken to be.
+    /// Live commit, or the one that is taken to be live.
     pub base: &'a str,
-    /// Nodes that live; `None` without a server.
+    /// Live nodes; `None` without a server.
     pub nodes: Option<&'a [Room]>,
-    /// Pods that run of each workload, whatever number Git asks for; empty without a server.
+    /// Running pods of each workload, whatever number Git asks for; empty without a server.
     pub running: &'a BTreeMap<ObjectRef, u32>,
-    /// What to know about how the plan was made.
+    /// Remarks on how the plan was made.
     pub notes: &'a [String],
 }
 
-/// The plan as a person reads it.
+/// Reviews a plan, for people to read.
 pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
     let planned = effects::PlannedObjects::new(&situation.live, &plan.steps, frame.running, frame.nodes);
     let mut endpoints = effects::endpoints::lost(&planned, &plan.steps);
@@ -213,7 +213,7 @@ fn change(
     }
 }
 
-/// `spec.replicas changed`; the fields themselves stand beside it.
+/// Formats `spec.replicas changed`; the fields themselves are shown next to it.
 fn reason(fields: &[Field]) -> String {
     const NAMED_MAX: usize = 3;
     let named: Vec<&str> = fields.iter().take(NAMED_MAX).map(|field| field.path.as_str()).collect();
@@ -224,7 +224,7 @@ fn reason(fields: &[Field]) -> String {
     }
 }
 
-/// Those of quarantined files with what was found across files, and those of all others.
+/// Returns the violations of quarantined files, with those found across files, and of all others.
 fn violations(situation: &Situation, plan: &SyncPlan) -> Vec<Violation> {
     let good = situation.manifests.iter().filter(|(file, _)| !plan.quarantined.contains_key(*file));
     let mut all: Vec<Violation> =
@@ -268,24 +268,24 @@ fn prune(situation: &Situation, plan: &SyncPlan) -> PruneView {
 }
 
 impl Review {
-    /// Nothing changes and nothing waits.
+    /// True if nothing changes and nothing is held.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.prune.deletes == 0
     }
 
-    /// Some file of the head can't be applied.
+    /// True if a file of the head can't be applied.
     pub fn has_errors(&self) -> bool {
         self.violations.iter().any(|violation| violation.severity == Severity::Error)
     }
 
-    /// How many cases of workflows hold, of how many.
+    /// Returns the number of passing cases of workflows, and of all cases.
     fn cases(&self) -> (usize, usize) {
         let all = self.workflow_tests.iter().flat_map(|tests| &tests.cases);
         let (held, failed): (Vec<_>, Vec<_>) = all.partition(|case| case.failure.is_none());
         (held.len(), held.len() + failed.len())
     }
 
-    /// Each case of a workflow, those first that do not hold.
+    /// Formats each case of a workflow, failing ones first.
     fn case_lines(&self) -> Vec<String> {
         let all =
             self.workflow_tests.iter().flat_map(|tests| tests.cases.iter().map(move |case| (tests, case)));
@@ -299,7 +299,7 @@ impl Review {
         lines.into_iter().map(|(_, line)| line).collect()
     }
 
-    /// Fills in the lines of fields. `line` finds one by file, line of the document and field.
+    /// Fills in the lines of fields. `line` finds a line by file, line of the document and field.
     pub fn locate(&mut self, mut line: impl FnMut(&str, u32, &[OwnedStep]) -> Option<u32>) {
         for change in &mut self.changes {
             for field in change.fields.iter_mut().filter(|field| field.to.is_some()) {
@@ -308,7 +308,7 @@ impl Review {
         }
     }
 
-    /// Fills in which files of a folder changed. `changed` finds them by the folder's path.
+    /// Fills in the changed files of folders. `changed` finds them by the folder's path.
     pub fn name_files(&mut self, mut changed: impl FnMut(&str) -> Vec<String>) {
         for field in self.changes.iter_mut().flat_map(|change| &mut change.fields) {
             if let [OwnedStep::Field(first), OwnedStep::Field(path)] = field.steps.as_slice()
@@ -321,12 +321,12 @@ impl Review {
         }
     }
 
-    /// The review as JSON, indented.
+    /// Formats the review as indented JSON.
     pub fn json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
     }
 
-    /// `2 to create, 1 to delete`.
+    /// Formats `2 to create, 1 to delete`.
     fn headline(&self) -> String {
         let Summary { create, update, replace, delete, quarantined, .. } = self.summary;
         let counts = [

@@ -1,13 +1,13 @@
-//! Where new pods would go, as a person reads it. Pure.
+//! Nodes that new pods would get, in readable form. Pure.
 
 use std::collections::BTreeMap;
 
 use crate::simulate::placements::Placement;
 
-/// Most pods that are named one by one.
+/// Limit on pods that are named one by one.
 const NAMED_MAX: usize = 40;
 
-/// One line each: first those that fit nowhere; of many the rest by node.
+/// Formats a line per pod, those that fit nowhere first; pods beyond the limit are counted by node.
 pub(super) fn lines(placements: &[Placement]) -> Vec<String> {
     let (placed, unplaced): (Vec<_>, Vec<_>) = placements.iter().partition(|one| one.node.is_some());
     let all = || unplaced.iter().chain(&placed);

@@ -1,11 +1,11 @@
-//! The nodes that live, as plans know them.
+//! Live nodes, as plans know them.
 
 use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::{PodSpec, TaintEffect};
 use schema::meta::{StringMap, matches_node_selector};
 use schema::quantity::{Cpu, Memory};
 
-/// What one node has for pods.
+/// Room for pods on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
     pub name: String,
@@ -14,12 +14,12 @@ pub struct Room {
     pub cpu: Cpu,
     /// Memory for pods.
     pub memory: Memory,
-    /// Most pods at once.
+    /// Limit on pods.
     pub max_pods: u64,
 }
 
 impl Room {
-    /// A daemon set with pods of `pod` has one here. `spec`: what Git says of the node.
+    /// True if a daemon set with pods of `pod` has one here. `spec` is the node's object in Git.
     pub(super) fn has_daemon(&self, pod: &PodSpec, spec: Option<&NodeSpec>) -> bool {
         let keeps_away = |effect: TaintEffect| effect != TaintEffect::PreferNoSchedule;
         let taints = spec.into_iter().flat_map(|spec| &spec.taints).filter(|taint| keeps_away(taint.effect));

@@ -1,4 +1,4 @@
-//! A review for a terminal. Pure.
+//! Review for a terminal. Pure.
 
 use std::fmt::Write as _;
 
@@ -11,14 +11,14 @@ use super::{Action, Change, Field, Review, placed, short_hash};
 use crate::gitops::diff::brief;
 use crate::plural::plural;
 
-/// The review as text; `colour` for a terminal.
+/// Formats the review as text; `colour` for a terminal.
 pub fn text(review: &Review, colour: bool) -> String {
     let paint = |code: &str, text: &str| match colour {
         true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
         false => text.to_owned(),
     };
     let mut out = String::new();
-    // A string takes every write.
+    // Writing to a string can't fail.
     let _ = writeln!(
         out,
         "plan {} -> {}: {}",
@@ -110,7 +110,7 @@ fn lines_of(out: &mut String, change: &Change, paint: &impl Fn(&str, &str) -> St
     }
 }
 
-/// `12: spec.replicas: 1 -> 2`.
+/// Formats `:12 spec.replicas: 1 -> 2`.
 pub(super) fn field_line(field: &Field) -> String {
     let line = field.line.map(|line| format!(":{line} ")).unwrap_or_default();
     if field.hidden {

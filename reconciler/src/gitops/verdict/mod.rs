@@ -1,8 +1,8 @@
-//! The loop that follows what was applied: verdicts on commits, sources that are no longer configured,
-//! and a nudge for a source whose objects may stop waiting.
+//! Loop that follows applied commits: verdicts on commits, sources that are no longer configured, and a nudge for a
+//! source whose objects may stop waiting.
 //!
-//! Reads the snapshot, decides in `plan.rs`, writes `revisions/` and the statuses of sources that have
-//! no loop of their own. Nudged by changes of the snapshot; a change of nothing costs no write.
+//! Reads the snapshot, decides in `plan.rs`, writes `revisions/` and the statuses of sources without a loop. Nudged
+//! by changes of the snapshot; an irrelevant change costs no write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,9 +32,9 @@ pub mod wake;
 use plan::Verdicts;
 use wake::Woken;
 
-/// Follows what was applied.
+/// Follows applied commits.
 pub struct VerdictLoop {
-    /// The configured sources, and what wakes their loops.
+    /// The configured sources, with the nudges for their loops.
     sources: BTreeMap<String, Nudge>,
     store: SharedStore,
     snapshot: SnapshotReader,
@@ -43,7 +43,7 @@ pub struct VerdictLoop {
     woken: Woken,
 }
 
-/// What one run saw.
+/// Observations of one run.
 pub struct Observed {
     fence: Fence,
     snapshot: Arc<Snapshot>,
@@ -52,7 +52,7 @@ pub struct Observed {
 }
 
 impl VerdictLoop {
-    /// The loop for the sources of these names, and what wakes their loops.
+    /// Creates the loop for the sources of these names, with the nudges for their loops.
     pub fn new(
         sources: BTreeMap<String, Nudge>,
         store: SharedStore,
@@ -64,8 +64,7 @@ impl VerdictLoop {
         Self { sources, store, snapshot, fence, events, woken: Woken::default() }
     }
 
-    /// Writes a value over the version that was seen. A conflict is left to the next run, which
-    /// sees what is there now.
+    /// Writes a value over the observed version. A conflict is left to the next run, which reads the present state.
     async fn write(&self, fence: Fence, key: Key, value: Vec<u8>, over: i64) -> Result<bool, LoopError> {
         let key = key.to_string();
         let guards = vec![Guard::ModRevision(key.clone(), over)];

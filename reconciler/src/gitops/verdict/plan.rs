@@ -1,7 +1,7 @@
-//! What became of each applied commit, and which sources are no longer configured. Pure.
+//! Verdicts on applied commits, and sources that are no longer configured. Pure.
 //!
-//! Reads revisions, statuses of sources, objects and what nodes report; decides verdicts. A verdict
-//! that is final stays: a commit that once failed its deadline is bad, also after a restart.
+//! Reads revisions, statuses of sources, objects and the reports of nodes; decides verdicts. A final verdict stays:
+//! a commit that once failed its deadline is bad, even after a restart.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,23 +20,23 @@ use super::wake::{Released, Woken, released};
 use crate::gitops::gate::{self, patience};
 use crate::plural::plural;
 
-/// Most objects that are named in the reason of a verdict.
+/// Limit on objects named in the reason of a verdict.
 const NAMED_MAX: usize = 5;
 
-/// What to write down.
+/// Decisions to write down.
 #[derive(Debug, Default)]
 pub struct Verdicts {
-    /// Revisions whose verdict is known now, and the version that they replace.
+    /// Revisions whose verdict is now known, with the version that they replace.
     pub decided: Vec<(Revision, i64)>,
-    /// Sources that no reconciler is configured with, and the version that they replace.
+    /// Statuses of sources that are no longer configured, with the version that they replace.
     pub orphaned: Vec<(SourceStatus, i64)>,
-    /// What waits and may go on: its source should look again.
+    /// Waits that are over: their sources should run again.
     pub released: Released,
-    /// The sources to wake for that now.
+    /// Sources to wake now for these waits.
     pub wake: Vec<String>,
-    /// What sources were woken for, these included.
+    /// Waits that sources were woken for, including these.
     pub woken: Woken,
-    /// When to look again even if nothing changes: the next deadline.
+    /// Time of the next run even if nothing changes: the next deadline.
     pub again_at: Option<Timestamp>,
 }
 
@@ -50,7 +50,7 @@ impl schema::control::Plan for Verdicts {
     }
 }
 
-/// Decides, and wakes what was not woken for the same before.
+/// Decides, and selects sources to wake for waits that they were not woken for before.
 pub fn plan_and_wake(
     snapshot: &Snapshot,
     configured: &BTreeSet<String>,
@@ -65,13 +65,13 @@ pub fn plan_and_wake(
     out
 }
 
-/// Decides. `configured`: names of all sources that this reconciler keeps.
+/// Decides without wake-ups. `configured`: names of all sources that this reconciler keeps.
 pub fn plan(snapshot: &Snapshot, configured: &BTreeSet<String>, now: Timestamp) -> Verdicts {
     let mut out = Verdicts::default();
     let newest: BTreeMap<&str, u64> =
         snapshot.revisions.keys().map(|(source, sequence)| (source.as_str(), *sequence)).collect();
     let undecided = || snapshot.revisions.iter().filter(|(_, revision)| revision.value.decided_at.is_none());
-    // Many sources with as many objects each: all objects are looked at once, and not for each of them.
+    // Many sources with as many objects each: objects are grouped once, not searched for each source.
     let mut objects: BTreeMap<(&str, &str), Vec<&Object>> = BTreeMap::new();
     for object in
         snapshot.objects.values().map(|object| &object.value).filter(|_| undecided().next().is_some())
@@ -97,8 +97,8 @@ pub fn plan(snapshot: &Snapshot, configured: &BTreeSet<String>, now: Timestamp) 
     out
 }
 
-/// The verdict on a commit by the objects that it changed and no later commit did; none yet while one of them may
-/// still become healthy. What was applied only in part stays known as that.
+/// Returns the verdict on a commit by the objects that it changed and no later commit did; `None` while one of them
+/// may still become healthy. A commit that was applied only in part remains known as such.
 fn judge(
     snapshot: &Snapshot,
     revision: &Revision,
@@ -108,7 +108,7 @@ fn judge(
 ) -> Option<Verdict> {
     let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
     let released_at = status.and_then(|status| status.released_at);
-    // Only what the newest commit wants waits. What waits for one that waits itself has no deadline yet.
+    // Only objects of the newest commit wait. A wait for an object that waits itself has no deadline yet.
     let waiting = || status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
     let waits = waiting().filter_map(|waiting| {
         let within = patience(snapshot, &waiting.on);
@@ -139,7 +139,7 @@ fn judge(
     if !failed.is_empty() {
         return Some(Verdict::Bad { why: why_bad(&failed, &revision.verdict) });
     }
-    // What is called ready as soon as it runs may end a moment later, and a verdict is final.
+    // An object that counts as ready as soon as it runs may end a moment later, and a verdict is final.
     let steady = objects.iter().filter(|judged| judged.trouble.is_none());
     let steady_at = steady.filter_map(|judged| unsteady(snapshot, judged.object, now)).map(|u| u.steady_at);
     let next = troubles.iter().map(Trouble::ends_at).chain(steady_at).min();
@@ -158,16 +158,16 @@ fn judge(
     None
 }
 
-/// The earliest moment at which an object of the revision may have failed: its deadline if it made no progress since
-/// it was applied.
+/// Returns the earliest time at which an object of the revision may have failed: its deadline if it made no
+/// progress since it was applied.
 fn first_deadline(snapshot: &Snapshot, revision: &Revision, objects: &[&Object]) -> Option<Timestamp> {
     let default = snapshot.cluster().defaults.progress_deadline_seconds;
     let within = objects.iter().map(|object| deadline_or(object, default)).min()?;
     revision.applied_at.checked_add(SignedDuration::from_secs(within.into())).ok()
 }
 
-/// What keeps the objects of a revision from being healthy, and whether the verdict is open besides: a node that
-/// does not answer says nothing for or against its pods, until it answers or they are on another node.
+/// Returns the troubles of a revision's objects, and whether the verdict is open otherwise: a node that does not
+/// answer proves nothing about its pods, until it answers or they are on another node.
 fn troubles(
     snapshot: &Snapshot,
     revision: &Revision,
@@ -176,7 +176,7 @@ fn troubles(
     now: Timestamp,
 ) -> (Vec<Trouble>, bool) {
     let is_open = objects.iter().any(|judged| judged.is_silent);
-    // What has no pods of its own, such as a service, gets on as the commit's pods do.
+    // An object without pods, such as a service, makes progress with the commit's pods.
     let newest_progress =
         LazyCell::new(|| objects.iter().filter_map(|it| progressed_at(snapshot, it.object, now)).max());
     let mut troubles = Vec::new();
@@ -195,12 +195,12 @@ fn troubles(
     (troubles, is_open)
 }
 
-/// An object that a commit changed, and how it is.
+/// An object that a commit changed, with its health.
 struct Judged<'a> {
     object: &'a Object,
-    /// What keeps it from being healthy, if it fails commits.
+    /// Reason why it is not healthy, if its kind can fail commits.
     trouble: Option<String>,
-    /// Its node does not answer.
+    /// Set if its node does not answer.
     is_silent: bool,
 }
 
@@ -218,9 +218,9 @@ impl<'a> Judged<'a> {
 struct Trouble {
     object: ObjectRef,
     why: String,
-    /// When it was applied, last came closer to being healthy, or no longer had to wait.
+    /// Time at which it was applied, last came closer to being healthy, or no longer had to wait.
     began_at: Timestamp,
-    /// How long it may go on without progress.
+    /// Time that it may go without progress.
     within: SignedDuration,
 }
 
@@ -244,7 +244,7 @@ fn why_bad(failed: &[&Trouble], before: &Verdict) -> String {
     format!("{named}{more}{besides}")
 }
 
-/// A source that is no longer configured: its objects stay. Reported once.
+/// Reports, once, a source that is no longer configured. Its objects stay.
 fn orphaned(status: &Versioned<SourceStatus>, now: Timestamp) -> Option<(SourceStatus, i64)> {
     let before = &status.value;
     if before.error.as_ref().is_some_and(|error| error.kind == SourceErrorKind::NotConfigured) {

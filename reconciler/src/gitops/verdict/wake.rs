@@ -1,7 +1,7 @@
-//! Which sources are to look again because one of their objects need not wait any longer. Pure.
+//! Selects the sources that should run again because an object need not wait any longer. Pure.
 //!
-//! A look costs a question to the remote. So a source is woken once for each wait that is over, and
-//! not more often than `GAP`; should it not go on then (its remote is away), its poll does it.
+//! A run costs a query to the remote. So a source is woken once for each wait that is over, and not more often than
+//! `GAP`; if it makes no progress then (its remote is away), its next poll does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,13 @@ use schema::snapshot::Snapshot;
 
 use schema::snapshot::health::trouble;
 
-/// Least time between two times that a source is woken.
+/// Least time between two wake-ups of a source.
 const GAP: SignedDuration = SignedDuration::from_secs(2);
 
-/// By source: what may go on, and what it waited for.
+/// Objects that may proceed and their dependencies, by source.
 pub type Released = BTreeMap<String, BTreeSet<(ObjectRef, ObjectRef)>>;
 
-/// The waits of the configured sources that are over: what they are for is well, and does not wait
-/// for anything itself.
+/// Returns the waits of the configured sources that are over: the dependency is healthy and waits for nothing itself.
 pub fn released(snapshot: &Snapshot, configured: &BTreeSet<String>) -> Released {
     let statuses = || configured.iter().filter_map(|name| Some((name, &snapshot.sources.get(name)?.value)));
     let waiting: BTreeSet<&ObjectRef> =
@@ -36,7 +35,7 @@ pub fn released(snapshot: &Snapshot, configured: &BTreeSet<String>) -> Released 
     out
 }
 
-/// What sources were woken for, as long as it lasts.
+/// Waits that sources were woken for, while they last.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Woken {
     released: Released,
@@ -44,10 +43,10 @@ pub struct Woken {
 }
 
 impl Woken {
-    /// The sources to wake, and when to ask again if some have to wait for that.
+    /// Returns the sources to wake, and the time to ask again if some must wait for that.
     pub fn next(&mut self, released: &Released, now: Timestamp) -> (Vec<String>, Option<Timestamp>) {
         let (mut wake, mut again_at) = (Vec::new(), None::<Timestamp>);
-        // What waits again is news when it is over again.
+        // A wait that starts again is news when it is over again.
         self.released.retain(|source, waits| {
             waits.retain(|wait| released.get(source).is_some_and(|now| now.contains(wait)));
             !waits.is_empty()
@@ -100,7 +99,7 @@ mod tests {
             assert_eq!(woken.next(&one, at(second * 1_000)), (vec![], None), "stale for {second} s");
         }
         assert_eq!(woken.next(&two, at(100_000)).0, ["b"], "the other is not asked for it");
-        // It was not well in between.
+        // The dependency was unhealthy in between.
         assert_eq!(woken.next(&released(&[]), at(103_000)).0, [""; 0]);
         assert_eq!(woken.next(&one, at(104_000)).0, ["a"]);
     }

@@ -39,7 +39,7 @@ impl Transition<'_> {
             self.load.strands += 1;
             self.enter(machine.as_ref(), &mut inner, &machine.start_at, input.clone());
             branches.push(Branch::Running { strand: Box::new(inner) });
-            // Nothing is begun for a run that has ended.
+            // A run that has ended begins nothing more.
             if self.fatal.is_some() {
                 break;
             }
@@ -47,14 +47,15 @@ impl Transition<'_> {
         Ok(Phase::Inside { branches, bounds: Bounds::default() })
     }
 
-    /// Begins as many items of a Map as may be under way at the same time.
+    /// Begins as many items of a Map as may run at the same time.
     pub(super) fn open_map(&mut self, map: &MapState, strand: &mut Strand) -> Result<Phase, Failure> {
         let (length, bounds) = {
             let context = self.context(strand);
             let input = select("inputPath", map.input_path.as_ref(), &strand.input, &context)?;
             (items(map, &input, &context)?.len(), bounds(map, &input, &context)?)
         };
-        // Each item enters a state, also those of other Maps that have not begun: such a run can only end by its limit.
+        // Each item enters a state, including items of other Maps that have not begun: such a run can only end by
+        // its limit.
         let left = (STEPS_MAX as usize).saturating_sub(self.counters.steps as usize + self.load.waiting);
         if length > left {
             let cause =
@@ -69,7 +70,7 @@ impl Transition<'_> {
         Ok(Phase::Inside { branches, bounds })
     }
 
-    /// Begins items that wait, as long as there is room.
+    /// Begins waiting items while there is room.
     fn fill_up(
         &mut self,
         map: &MapState,
@@ -80,7 +81,7 @@ impl Transition<'_> {
         let running = branches.iter().filter(|branch| matches!(branch, Branch::Running { .. })).count();
         let waiting = branches.iter().enumerate().filter(|(_, branch)| **branch == Branch::Waiting);
         let room = usize::try_from(bounds.concurrency).unwrap_or(usize::MAX).saturating_sub(running);
-        // One at least: the end of another Map's item does not wake this one.
+        // At least one: the end of another Map's item does not wake this Map.
         let room = room.min(STRANDS_MAX.saturating_sub(self.load.strands).max(usize::from(running == 0)));
         let begun: Vec<usize> = waiting.map(|(index, _)| index).take(room).collect();
         if begun.is_empty() {
@@ -109,7 +110,7 @@ impl Transition<'_> {
         Ok(())
     }
 
-    /// Index, value and input of these items.
+    /// Returns index, value and input of these items.
     fn item_inputs(
         &self,
         map: &MapState,
@@ -133,12 +134,12 @@ impl Transition<'_> {
         wanted.iter().map(one).collect()
     }
 
-    /// Applies the event to the branches; the state ends when all have.
+    /// Applies the event to the branches; the state ends once all of them have.
     pub(super) fn inside(&mut self, position: Position<'_>, strand: &mut Strand, event: &Event) -> Progress {
         let state = position.state;
         let Phase::Inside { branches, bounds } = &mut strand.phase else { return Progress::Unconcerned };
         let (mut branches, bounds) = (mem::take(branches), *bounds);
-        // A Map of no items ends as soon as it may go on.
+        // A Map without items ends at the first `Continue`.
         let mut has_moved = *event == Event::Continue && branches.is_empty();
         let mut failed = None;
         for index in 0..branches.len() {
@@ -157,7 +158,7 @@ impl Transition<'_> {
                 strand.last_event = last_event;
                 failed = self.end_branch(strand, &mut branches, (index, ended), bounds);
             }
-            // Whatever else happens to one branch only.
+            // Any other event concerns only one branch.
             if *event != Event::Continue || self.fatal.is_some() || failed.is_some() {
                 break;
             }
@@ -176,7 +177,7 @@ impl Transition<'_> {
         if has_moved { Progress::Moved } else { Progress::Unconcerned }
     }
 
-    /// Notes how a branch ended. Returns the failure of the state, if it fails by that.
+    /// Records the end of a branch. Returns the failure of the state if this makes it fail.
     fn end_branch(
         &mut self,
         strand: &mut Strand,
@@ -212,7 +213,7 @@ impl Transition<'_> {
         failed.and_then(|failure| bounds.exceeded(branches, failure))
     }
 
-    /// Ends what still runs inside, and lets the state fail.
+    /// Ends all running branches, and fails the state.
     fn fail_around(
         &mut self,
         position: Position<'_>,
@@ -228,7 +229,7 @@ impl Transition<'_> {
         self.fail(position, strand, failure)
     }
 
-    /// Ends all that runs in branches, from the inside; `map` is the state, if it is a Map.
+    /// Ends all that runs in branches, innermost first; `map` is the state, if it is a Map.
     fn abort(&mut self, map: Option<&String>, branches: &mut [Branch]) {
         for (index, branch) in branches.iter_mut().enumerate() {
             let Branch::Running { strand: inner } = branch else { continue };
@@ -251,7 +252,7 @@ impl Transition<'_> {
         }
     }
 
-    /// All branches have ended: the list of their outputs is the result.
+    /// Joins the branches after all have ended: the list of their outputs is the result.
     fn join(&mut self, position: Position<'_>, strand: &mut Strand, branches: Vec<Branch>) -> Progress {
         let state = position.state;
         self.record(strand, format!("{}StateSucceeded", state.kind()), HistoryDetail::default());
@@ -283,7 +284,7 @@ impl Transition<'_> {
 }
 
 impl Bounds {
-    /// The failure of a Map that has this one among its items, or of a Parallel.
+    /// Returns the failure of the Map or Parallel that has this failed branch; `None` if the failure is tolerated.
     fn exceeded(self, branches: &[Branch], failure: Failure) -> Option<Failure> {
         if self.failures == 0 && self.failure_percentage == 0 {
             return Some(failure);
@@ -299,7 +300,7 @@ impl Bounds {
     }
 }
 
-/// The items of a Map in what it sees.
+/// Returns the items of a Map in its effective input.
 fn items<'a>(map: &MapState, seen: &'a Json, context: &'a Context<'_>) -> Result<Cow<'a, [Json]>, Failure> {
     let path = map.items_path.as_deref().unwrap_or("$");
     match lookup("itemsPath", path, seen, context)? {

@@ -1,4 +1,4 @@
-//! Choice: which rule fits, with the operators of the Amazon States Language.
+//! Choice: finds the matching rule, with the operators of the Amazon States Language.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,7 +10,7 @@ use super::context::{Context, resolve};
 use super::data::lookup;
 use super::failure::{Failure, errors};
 
-/// The state that the first rule that fits leads to, or the default.
+/// Returns the next state of the first matching rule, or the default.
 pub(super) fn next<'a>(
     choice: &'a ChoiceState,
     input: &Json,
@@ -61,7 +61,7 @@ fn fits(rule: &Rule, input: &Json, context: &Context<'_>) -> Result<bool, Failur
     Ok(compare(*operator, &variable, &operand))
 }
 
-/// Whether a comparison holds. One between types never does.
+/// True if a comparison holds. A comparison between different types never does.
 fn compare(operator: Operator, variable: &Json, operand: &Json) -> bool {
     use Operator as O;
     let is = |holds: bool| operand.as_bool() == Some(holds);
@@ -105,7 +105,7 @@ fn compare(operator: Operator, variable: &Json, operand: &Json) -> bool {
     ordering.is_some_and(|ordering| wanted.contains(&ordering))
 }
 
-/// Whether the text fits a pattern: `*` is any text, `\*` a star, `\\` a backslash.
+/// True if the text matches a pattern: `*` is any text, `\*` a star, `\\` a backslash.
 fn matches(text: &str, pattern: &str) -> bool {
     let mut wanted = Vec::new();
     let mut chars = pattern.chars();
@@ -117,7 +117,7 @@ fn matches(text: &str, pattern: &str) -> bool {
         });
     }
     let text: Vec<char> = text.chars().collect();
-    // Where to take up again if what follows the last star does not fit: one character further.
+    // Position to resume from if the rest after the last star does not match: one character further.
     let (mut at, mut place, mut star) = (0, 0, None);
     while at < text.len() {
         match wanted.get(place) {
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Each operator by a value that fits, one that does not, and one of another type, which never does.
+    /// Tests each operator with a value that fits, one that does not, and one of another type, which never does.
     #[test]
     fn each_operator_has_a_value_that_fits_and_one_that_does_not() {
         let early = json!("2026-01-01T00:00:00Z");
@@ -178,7 +178,7 @@ mod tests {
                 _ => (json!("a"), json!("b"), json!(1)),
             };
             let (fits, fails, operand) = match plain {
-                "isPresent" => continue, // It asks for the variable, not for its value.
+                "isPresent" => continue, // Tests for the variable, not for its value.
                 "isNull" => (json!(null), json!(0), json!(true)),
                 "isNumeric" => (json!(0), json!("0"), json!(true)),
                 "isString" => (json!(""), json!(0), json!(true)),

@@ -1,4 +1,4 @@
-//! What paths lead to: into a state's data, or into the context object, `$$`: what a run knows of itself.
+//! Resolves paths into a state's data, or into the context object, `$$`, which describes the run.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::RunContext;
 use super::random::Random;
 
-/// Of one state at one time. The object is made only if a path asks for it.
+/// Context of one state at one time. The object is built only if a path refers to it.
 pub(super) struct Context<'a> {
     pub(super) run: &'a RunContext,
     pub(super) random: &'a Random<'a>,
@@ -23,7 +23,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The object, with the language's names.
+    /// Returns the context object, with the names of the language.
     pub(super) fn object(&self) -> &Json {
         self.made.get_or_init(|| {
             let RunContext { namespace, workflow, id, input, started_at } = self.run;
@@ -45,7 +45,7 @@ impl Context<'_> {
     }
 }
 
-/// What a path leads to. None: to nothing. A path with slices or wildcards gives a list.
+/// Resolves a path; `None` if it leads nowhere. A path with slices or wildcards gives a list.
 pub(super) fn resolve<'a>(
     path: &JsonPath,
     data: &'a Json,
@@ -84,7 +84,7 @@ fn below<'a>(value: &'a Json, segment: &Segment) -> Vec<&'a Json> {
     }
 }
 
-/// An index from the front, for one that may count from the end.
+/// Converts an index that may count from the end to one from the front.
 fn place_in(length: usize, index: i64) -> Option<usize> {
     match usize::try_from(index) {
         Ok(index) => Some(index),

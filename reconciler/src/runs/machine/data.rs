@@ -1,4 +1,4 @@
-//! What states see of their data and what becomes of it: paths, payload templates, places for results.
+//! Input and output of states: paths, payload templates, placement of results.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::failure::{Failure, Refused, errors};
 use super::intrinsic;
 use super::limits::{DEPTH_MAX, PAYLOAD_MAX_BYTES, size};
 
-/// What the path written in a field leads to; an error where it leads to nothing.
+/// Resolves the path in a field; an error if it leads nowhere.
 pub(super) fn lookup<'a>(
     field: &str,
     text: &str,
@@ -23,7 +23,7 @@ pub(super) fn lookup<'a>(
         .ok_or_else(|| Failure::runtime(format!("{field}: there is nothing at `{text}` of the data")))
 }
 
-/// `inputPath` and `outputPath`: all when absent, `{}` when null.
+/// Applies `inputPath` or `outputPath`: all data if absent, `{}` if null.
 pub(super) fn select<'a>(
     field: &str,
     path: Option<&NullablePath>,
@@ -37,7 +37,8 @@ pub(super) fn select<'a>(
     }
 }
 
-/// A payload template with its values. It is never larger than a state's data may be, also while it is made.
+/// Fills in a payload template. The result never exceeds the maximum size of a state's data, not even while it is
+/// built.
 pub(super) fn fill(template: &Json, data: &Json, context: &Context<'_>) -> Result<Json, Failure> {
     let mut left = PAYLOAD_MAX_BYTES;
     fill_within(template, data, context, &mut left)
@@ -77,7 +78,7 @@ fn fill_within(
     }
 }
 
-/// Takes so much off what may still be made.
+/// Subtracts `bytes` from the size that is left.
 fn spend(left: &mut usize, bytes: usize, name: &str) -> Result<(), Failure> {
     *left = left.checked_sub(bytes).ok_or_else(|| too_large(name))?;
     Ok(())
@@ -88,7 +89,8 @@ fn too_large(name: &str) -> Failure {
     Failure::new(errors::DATA_LIMIT, cause)
 }
 
-/// What a path or an intrinsic function gives, for the field `name`: not more than is `left`, which becomes less by it.
+/// Evaluates a path or an intrinsic function for the field `name`. Subtracts the size of the result from `left`,
+/// and fails if it is larger.
 pub(super) fn expression(
     name: &str,
     text: &str,
@@ -109,13 +111,13 @@ pub(super) fn expression(
         }
         Err(error) => return Err(Failure::runtime(format!("{name}: `{text}`: {error}"))),
     };
-    // Before it is copied.
+    // Before the value is copied.
     spend(left, size(&value), name)?;
     Ok(value.into_owned())
 }
 
-/// `resultPath`: the result instead of the input when absent, the input alone when null, else the input with
-/// the result in it.
+/// Applies `resultPath`: if absent, the result replaces the input; if null, the input stays; otherwise the result
+/// is placed in the input.
 pub(super) fn place(path: Option<&NullablePath>, input: &Json, result: Json) -> Result<Json, Failure> {
     let text = match path.map(|path| path.0.as_deref()) {
         None => return Ok(result),
@@ -148,7 +150,7 @@ pub(super) fn place(path: Option<&NullablePath>, input: &Json, result: Json) -> 
     Ok(whole)
 }
 
-/// The value, unless it is larger than a state's data may be.
+/// Returns the value, or an error if it is larger or nested deeper than a state's data may be.
 pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
     if is_deeper_than(&value, DEPTH_MAX) {
         let cause = format!("the {what} is nested more than {DEPTH_MAX} levels deep");
@@ -162,7 +164,7 @@ pub(super) fn sized(what: &str, value: Json) -> Result<Json, Failure> {
     Err(Failure::new(errors::DATA_LIMIT, cause))
 }
 
-/// Whether lists and objects are nested more than `levels` deep.
+/// True if lists and objects are nested more than `levels` deep.
 pub fn is_deeper_than(value: &Json, levels: usize) -> bool {
     let Some(inside) = levels.checked_sub(1) else { return value.is_array() || value.is_object() };
     match value {

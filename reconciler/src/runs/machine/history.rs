@@ -1,4 +1,4 @@
-//! The history of a run, with the names that Step Functions gives to events.
+//! History of a run, with Step Functions' names of events.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use serde_with::skip_serializing_none;
 
 use super::limits::{HISTORY_MAX_BYTES, size};
 
-/// All that happened in a run, the newest of it with inputs and outputs: 25,000 states may have had 256 KiB in each.
+/// Events of a run, the newest with inputs and outputs: 25,000 states may each have had 256 KiB.
 #[derive(Default)]
 pub struct History {
     events: Vec<HistoryEvent>,
@@ -18,7 +18,7 @@ pub struct History {
 }
 
 impl History {
-    /// What a transition gave.
+    /// Adds the events of a transition.
     pub fn add(&mut self, events: Vec<HistoryEvent>) {
         self.bytes += events.iter().map(HistoryEvent::data_bytes).sum::<usize>();
         self.events.extend(events);
@@ -30,7 +30,7 @@ impl History {
         }
     }
 
-    /// The events, and how many from the first one on are without their data.
+    /// Returns the events, and how many of the oldest lack their data.
     pub fn into_events(self) -> (Vec<HistoryEvent>, usize) {
         (self.events, self.without_data)
     }
@@ -42,49 +42,49 @@ impl HistoryEvent {
     }
 }
 
-/// One thing that happened in a run.
+/// An event in the history of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryEvent {
-    /// From 1, without gaps.
+    /// Number of the event: from 1, without gaps.
     pub id: u32,
-    /// The event before it in its branch; 0 for the first.
+    /// Previous event of the same branch; 0 for the first.
     pub previous_event_id: u32,
     pub timestamp: Timestamp,
-    /// `TaskStateEntered` and so on.
+    /// Type of the event: `TaskStateEntered` and so on.
     #[serde(rename = "type")]
     pub kind: Cow<'static, str>,
-    /// The state that it is about; null for the run's own.
+    /// State of the event; null for events of the run itself.
     pub state: Option<String>,
-    /// What more there is to say.
+    /// Further details.
     #[serde(flatten)]
     pub detail: HistoryDetail,
 }
 
-/// What more there is to say of an event.
+/// Further details of an event.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryDetail {
-    /// What the run, state or function was given.
+    /// Input of the run, state or function.
     #[serde(default, with = "some")]
     pub input: Option<Json>,
-    /// What it gave.
+    /// Output of the run, state or function.
     #[serde(default, with = "some")]
     pub output: Option<Json>,
     /// Name of an error.
     pub error: Option<String>,
-    /// The error in a sentence.
+    /// Description of the error.
     pub cause: Option<String>,
-    /// The function that is called.
+    /// Called function.
     pub function: Option<String>,
     /// Id of the call.
     pub call: Option<u64>,
-    /// Which attempt, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: Option<u32>,
-    /// Which item of a Map, from 0.
+    /// Index of an item of a Map, from 0.
     pub index: Option<usize>,
-    /// How many items a Map has.
+    /// Number of items of a Map.
     pub length: Option<usize>,
 }
 
@@ -106,7 +106,7 @@ impl HistoryDetail {
     }
 }
 
-/// A value that is null is one.
+/// Keeps null as a value, other than an absent field.
 mod some {
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
     use serde_json::Value as Json;

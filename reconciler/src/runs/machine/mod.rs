@@ -1,9 +1,9 @@
-//! The state machine of a run: a pure function of its state and of what happened.
+//! The state machine of a run: a pure function of its state and its events.
 //!
-//! A run is the list of its [`Event`]s, its journal: stepping through them gives the same [`Run`] each time.
-//! So there is no clock here and no random source. Time rides beside the event, and what is random follows
-//! from the run's id and from how often it was asked for. What the run wants of the world is
-//! [`Run::pending`]: calls, timers, or just to go on.
+//! A run is the list of its [`Event`]s, its journal: replaying them gives the same [`Run`] each time. So there is
+//! neither a clock nor a random source here. Times come with the events, and random values follow from the run's id
+//! and the number of earlier draws. [`Run::pending`] lists the actions that the run needs from outside: calls,
+//! timers, or just to continue.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -34,51 +34,56 @@ pub use run::Run;
 #[cfg(test)]
 pub(super) use transition::PANICS;
 
-/// What a run is begun with, kept with it.
+/// Parameters of a run, fixed when it begins and stored with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunContext {
     /// Namespace of the workflow.
     pub namespace: String,
-    /// The workflow's name.
+    /// Name of the workflow.
     pub workflow: String,
-    /// The run's id, unique in its workflow.
+    /// Id of the run, unique in its workflow.
     pub id: String,
     pub input: Json,
-    /// When it was begun.
     pub started_at: Timestamp,
 }
 
-/// What happened to a run; one of these is one entry of its journal, but for beats.
+/// An event of a run. Each is one entry of its journal, except beats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Event {
-    /// All branches that wait for nothing outside go on by one state.
+    /// Advances by one state all branches that wait for nothing outside.
     Continue,
-    /// A call was answered.
+    /// A call returned.
     Returned { call: u64, output: Json },
     /// A call failed. The error's name is the function's own, or one of the language's.
     Failed { call: u64, error: String, cause: String },
-    /// The function that was called is alive. Not journaled: that the timer of a heartbeat fired says that none came.
+    /// The called function is alive. Not journaled: a heartbeat timer that fires shows that no beat came.
     Beat { call: u64 },
-    /// The time of a timer has come.
+    /// A timer is due.
     Due { timer: u64 },
-    /// By a person, or because the workflow was removed.
+    /// A person cancelled the run, or the workflow was removed.
     Cancelled { cause: String },
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Outcome {
-    /// Well.
-    Succeeded { output: Json },
-    /// By an error that nothing caught, or in a Fail; the error's name is empty where a Fail has none.
-    Failed { error: String, cause: String },
-    /// By its time limit.
+    Succeeded {
+        output: Json,
+    },
+    /// Nothing caught an error, or the run entered a Fail state; the error's name is empty if the Fail has none.
+    Failed {
+        error: String,
+        cause: String,
+    },
+    /// The run reached its time limit.
     TimedOut,
-    /// By a person, or because its workflow was removed.
-    Aborted { cause: String },
+    /// A person cancelled the run, or its workflow was removed.
+    Aborted {
+        cause: String,
+    },
 }
 
 /// A call of a function that the run waits for.
@@ -86,19 +91,19 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Call {
-    /// Unique in the run, one for each attempt.
+    /// Id of the call: unique in the run, one for each attempt.
     pub id: u64,
     pub state: String,
-    /// As the state has it: `name`, or `namespace/name`.
+    /// Name as written in the state: `name`, or `namespace/name`.
     pub function: String,
     pub payload: Json,
-    /// From 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// The same for all attempts of one visit of the state: with the run's id, the idempotency key.
+    /// Number of the visit to the state, the same for all its attempts: with the run's id, the idempotency key.
     pub step: u64,
-    /// The run has a timer for it, too.
+    /// Time limit of the call; the run has a timer for it as well.
     pub timeout_seconds: Option<u32>,
-    /// The run has a timer for it, too, which each beat puts off.
+    /// Maximum time between heartbeats; the run has a timer for it as well, which each beat postpones.
     pub heartbeat_seconds: Option<u32>,
 }
 
@@ -107,19 +112,19 @@ pub struct Call {
 pub struct Timer {
     /// Unique in the run; 0 is the run's own limit.
     pub id: u64,
-    /// When [`Event::Due`] is wanted. A beat puts off the timer of a heartbeat under the same id.
+    /// Time at which [`Event::Due`] is expected. A beat postpones the timer of a heartbeat under the same id.
     pub due: Timestamp,
 }
 
-/// What is to be done outside for a run as it is. Not edges: who asks again gets the same.
+/// Actions that the run needs from outside now. A state and no edges: asking again gives the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pending<'a> {
-    /// [`Event::Continue`] is wanted.
+    /// Set if the run needs [`Event::Continue`].
     pub continues: bool,
-    /// Calls to be made, or under way.
+    /// Calls to make, or already in progress.
     pub calls: Vec<&'a Call>,
-    /// Times to wait for, that of the run's own limit among them.
+    /// Times to wait for, including the run's own limit.
     pub timers: Vec<Timer>,
-    /// Ids of those among the timers that a beat puts off.
+    /// Ids of the timers that a beat postpones.
     pub heartbeats: Vec<u64>,
 }

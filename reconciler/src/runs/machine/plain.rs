@@ -1,4 +1,4 @@
-//! States that need no function and no branches: Pass, Choice, Wait, Succeed, Fail.
+//! States without functions and branches: Pass, Choice, Wait, Succeed, Fail.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,7 @@ impl Transition<'_> {
         Ok((next.to_owned(), output))
     }
 
-    /// The failure that a Fail is.
+    /// Returns the failure that a Fail state stands for.
     pub(super) fn failed_state(&self, fail: &FailState, strand: &Strand) -> Result<Failure, Failure> {
         let context = self.context(strand);
         let text = |field: &str, plain: &Option<String>, path: &Option<String>| match (plain, path) {
@@ -57,7 +57,7 @@ impl Transition<'_> {
         Ok(Failure::new(&error, cause))
     }
 
-    /// The output of a state that makes no result: its input, through both paths.
+    /// Returns the output of a state without a result: its input, through both paths.
     pub(super) fn passed_on(&self, state: &State, strand: &Strand) -> Result<Json, Failure> {
         let (input, output) = match state {
             State::Wait(wait) => (&wait.input_path, &wait.output_path),

@@ -1,38 +1,37 @@
-//! What is random in a run follows from its id and from how often it asked, so that a replay gives the same.
+//! Random values of a run: they follow from its id and the number of draws, so that a replay gives the same.
 
 use std::cell::Cell;
 
 use sha2::{Digest as _, Sha256};
 
-/// Draws of one run.
+/// Random source of one run.
 pub(super) struct Random<'a> {
     run: &'a str,
     draws: Cell<u64>,
 }
 
 impl<'a> Random<'a> {
-    /// Of a run that has drawn so often.
+    /// Creates the source of a run after `draws` draws.
     pub(super) fn new(run: &'a str, draws: u64) -> Self {
         Self { run, draws: Cell::new(draws) }
     }
 
-    /// How often it has drawn.
+    /// Returns the number of draws.
     pub(super) fn draws(&self) -> u64 {
         self.draws.get()
     }
 
-    /// 16 bytes that no other draw gives.
+    /// Returns 16 bytes that no other draw gives.
     pub(super) fn bytes(&self) -> [u8; 16] {
         self.draws.set(self.draws.get() + 1);
         hash(&[self.run.as_bytes(), &self.draws.get().to_be_bytes()])
     }
 
-    /// A number.
     pub(super) fn number(&self) -> u64 {
         first(self.bytes())
     }
 
-    /// From 0 to 1, without 1.
+    /// Returns a number from 0 up to, but excluding, 1.
     pub(super) fn unit(&self) -> f64 {
         // The 53 bits that a double holds.
         #[allow(clippy::cast_precision_loss, reason = "a double holds 53 bits")]
@@ -41,7 +40,7 @@ impl<'a> Random<'a> {
     }
 }
 
-/// The number that a seed gives, always the same.
+/// Returns the number of a seed, always the same.
 pub(super) fn seeded(seed: i64) -> u64 {
     first(hash(&[b"seed", &seed.to_be_bytes()]))
 }

@@ -14,7 +14,7 @@ use super::strand::{Load, Phase, Strand};
 use super::transition::{Counters, Progress, Transition};
 use super::{Event, Outcome, Pending, RunContext, Timer};
 
-/// The timer of the run's own limit.
+/// Timer id of the run's own limit.
 const LIMIT_ID: u64 = 0;
 
 /// A run at one point of its journal. Serializable, so that a journal can be compacted to it.
@@ -24,7 +24,7 @@ pub struct Run {
     context: RunContext,
     root: Strand,
     counters: Counters,
-    /// When it times out.
+    /// Time at which the run times out.
     deadline: Timestamp,
     /// Time of the last event: it never goes back, whatever the clocks of leaders say.
     at: Timestamp,
@@ -33,7 +33,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run in its first state.
+    /// Begins a run in its first state.
     pub fn begin(context: RunContext, spec: &WorkflowSpec) -> (Self, Vec<HistoryEvent>) {
         let at = context.started_at;
         let longest = spec.timeout_seconds.map_or(RUN_MAX, |s| SignedDuration::from_secs(i64::from(s)));
@@ -59,8 +59,8 @@ impl Run {
         (run, history.unwrap_or_default())
     }
 
-    /// Makes one transition: in each branch that the event is about, at most one state is left and one entered.
-    /// None: the event is late or came twice, and changes nothing.
+    /// Makes one transition: in each branch that the event concerns, at most one state is left and one entered.
+    /// `None` if the event is late or a duplicate, and changes nothing.
     pub fn step(&mut self, spec: &WorkflowSpec, at: Timestamp, event: &Event) -> Option<Vec<HistoryEvent>> {
         if self.outcome.is_some() {
             return None;
@@ -88,7 +88,7 @@ impl Run {
             self.at = before;
             return None;
         };
-        // A beat is no entry: it only puts off a timer.
+        // A beat is no entry: it only postpones a timer.
         self.counters.events += u32::from(!matches!(event, Event::Beat { .. }));
         self.counters.bytes += match event {
             Event::Returned { output, .. } => size(output),
@@ -109,7 +109,7 @@ impl Run {
         Some(history)
     }
 
-    /// What is to be done outside for the run as it is. Who asks again gets the same.
+    /// Returns the actions that the run needs from outside now. Asking again gives the same.
     pub fn pending(&self) -> Pending<'_> {
         let mut pending =
             Pending { continues: false, calls: Vec::new(), timers: Vec::new(), heartbeats: Vec::new() };
@@ -120,32 +120,32 @@ impl Run {
         pending
     }
 
-    /// What it was begun with.
+    /// Returns the parameters of the run.
     pub fn context(&self) -> &RunContext {
         &self.context
     }
 
-    /// How it ended, if it has.
+    /// Returns the outcome, once the run has ended.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
 
-    /// The state that it is or ended in; of parallel branches, the state around them.
+    /// Returns the state that the run is or ended in; for parallel branches, the state around them.
     pub fn state_name(&self) -> &str {
         &self.root.state
     }
 
-    /// States entered, in all branches.
+    /// Returns the number of states entered, in all branches.
     pub fn steps(&self) -> u32 {
         self.counters.steps
     }
 
-    /// Events that changed it: entries of its journal.
+    /// Returns the number of events that changed the run: the entries of its journal.
     pub fn events(&self) -> u32 {
         self.counters.events
     }
 
-    /// Time of the last event.
+    /// Returns the time of the last event.
     pub fn at(&self) -> Timestamp {
         self.at
     }

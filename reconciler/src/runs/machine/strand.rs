@@ -1,5 +1,5 @@
-//! A strand: one machine under way. The whole workflow is one, and each branch of a Parallel and each item of
-//! a Map that is begun. So a run is a tree of strands, each in one state.
+//! A strand: a state machine in progress. The whole workflow is one, and so is each branch of a Parallel and each
+//! item of a Map that has begun. So a run is a tree of strands, each in one state.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,28 +8,28 @@ use serde_json::Value as Json;
 use super::failure::Failure;
 use super::{Call, Pending, Timer};
 
-/// A machine under way.
+/// A state machine in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Strand {
-    /// The state that it is in.
+    /// Present state.
     pub(super) state: String,
-    /// Since when.
+    /// Time of entering the state.
     pub(super) entered: Timestamp,
-    /// How many states the run had entered with this one.
+    /// Number of states that the run had entered with this one.
     pub(super) step: u64,
-    /// What the state was given, before `inputPath`.
+    /// Input of the state, before `inputPath`.
     pub(super) input: Json,
     /// Bytes of the input and of the item, as JSON.
     #[serde(default)]
     pub(super) bytes: usize,
-    /// How often each retrier of the state was used in this visit.
+    /// Number of uses of each retrier of the state in this visit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) retries: Vec<u32>,
     pub(super) phase: Phase,
-    /// The last event of its history.
+    /// Last event of the strand's history.
     pub(super) last_event: u32,
-    /// The item that it is about, in a Map.
+    /// Item that the strand processes, in a Map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) item: Option<Item>,
 }
@@ -44,21 +44,21 @@ pub(super) struct Item {
     pub(super) bytes: usize,
 }
 
-/// How far the state is.
+/// Phase of a strand in its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "phase", rename_all = "camelCase")]
 pub(super) enum Phase {
     /// Waits for nothing outside.
     Ready,
-    /// Failed as it was entered, and waits for nothing outside.
+    /// Failed on entry, and waits for nothing outside.
     Broken { failure: Failure },
-    /// Waits for other calls of the run to end, to make its own.
+    /// Waits for other calls of the run to end before it makes its own.
     Queued,
     /// Waits for a function.
     Calling { call: Call, timeout: Option<Timer>, heartbeat: Option<Timer> },
     /// Waits for a time.
     Waiting { timer: Timer },
-    /// Waits for a time to try again.
+    /// Waits for the time of a retry.
     Retrying { timer: Timer },
     /// Waits for its branches or items.
     Inside { branches: Vec<Branch>, bounds: Bounds },
@@ -66,14 +66,14 @@ pub(super) enum Phase {
     Over,
 }
 
-/// The numbers of a Map, as they were when it was entered. Those of a Parallel are 0.
+/// Limits of a Map, as they were when it was entered. Those of a Parallel are 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Bounds {
     pub(super) is_map: bool,
-    /// Most items at the same time.
+    /// Maximum number of items at the same time.
     pub(super) concurrency: u32,
-    /// Items that may fail, and their part in a hundred; none may when both are 0.
+    /// Items that may fail, as a number and as a percentage; none may when both are 0.
     pub(super) failures: u32,
     pub(super) failure_percentage: u32,
 }
@@ -82,39 +82,39 @@ pub(super) struct Bounds {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "camelCase")]
 pub(super) enum Branch {
-    /// Not begun, because there are as many at the same time as may be.
+    /// Not begun, because as many run at the same time as may.
     Waiting,
-    /// Under way.
+    /// In progress.
     Running { strand: Box<Strand> },
-    /// Ended well.
+    /// Ended successfully.
     Done {
         output: Json,
         /// Bytes of the output, as JSON.
         #[serde(default)]
         bytes: usize,
     },
-    /// Failed, and may.
+    /// Failed; the state may tolerate it.
     Failed { failure: Failure },
 }
 
-/// What is under way in strands, and what they hold.
+/// Work in progress in strands, and the size of their data.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Load {
-    /// Strands under way.
+    /// Strands in progress.
     pub(super) strands: usize,
     /// Items of Maps that have not begun.
     pub(super) waiting: usize,
-    /// Calls under way.
+    /// Calls in progress.
     pub(super) calls: usize,
-    /// Tasks that wait to make theirs.
+    /// Tasks that wait to make their calls.
     pub(super) queued: usize,
-    /// Bytes of inputs, items, outputs and failures, as JSON. Payloads of calls are not among them: as few as there are,
+    /// Bytes of inputs, items, outputs and failures, as JSON. Excludes the payloads of calls: there are so few that
     /// they take less.
     pub(super) bytes: usize,
 }
 
 impl Load {
-    /// That of a strand, and of all inside.
+    /// Returns the load of a strand and of all inside it.
     pub(super) fn of(strand: &Strand) -> Self {
         let mut load = Self::default();
         load.add_strand(strand);
@@ -132,7 +132,7 @@ impl Load {
         }
     }
 
-    /// With that of a branch.
+    /// Adds the load of a branch.
     pub(super) fn add(&mut self, branch: &Branch) {
         match branch {
             Branch::Waiting => self.waiting += 1,
@@ -142,7 +142,7 @@ impl Load {
         }
     }
 
-    /// Without that of a branch.
+    /// Subtracts the load of a branch.
     pub(super) fn remove(&mut self, branch: &Branch) {
         let mut gone = Self::default();
         gone.add(branch);
@@ -155,7 +155,7 @@ impl Load {
 }
 
 impl Strand {
-    /// In no state yet.
+    /// Creates a strand that is in no state yet.
     pub(super) fn new(at: Timestamp, last_event: u32, item: Option<Item>) -> Self {
         Self {
             state: String::new(),
@@ -170,12 +170,12 @@ impl Strand {
         }
     }
 
-    /// How often the state was tried again in this visit.
+    /// Returns the number of retries of the state in this visit.
     pub(super) fn retry_count(&self) -> u32 {
         self.retries.iter().sum()
     }
 
-    /// Adds what it waits for.
+    /// Adds the actions that the strand waits for.
     pub(super) fn pending<'a>(&'a self, pending: &mut Pending<'a>) {
         match &self.phase {
             Phase::Ready | Phase::Broken { .. } => pending.continues = true,

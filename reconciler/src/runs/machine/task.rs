@@ -1,4 +1,4 @@
-//! Task: a call of a function, its answer, its time limits.
+//! Task: a function call, its answer, its time limits.
 
 use jiff::SignedDuration;
 use schema::kinds::workflow::{COUNT_MAX, MachineRef, State, TaskState};
@@ -14,7 +14,8 @@ use super::transition::{Position, Progress, Transition, inner_machine};
 use super::{Call, Event, Timer};
 
 impl Call {
-    /// The end of a call that is not made because no function takes its payload. Real and simulated runs ask here.
+    /// Returns the failure of a call that is not made because no function takes its payload. Used by real and
+    /// simulated runs.
     pub fn refused(&self) -> Option<Event> {
         let found = match &self.payload {
             Json::Object(_) => return None,
@@ -32,7 +33,7 @@ impl Call {
         Some(self.failed(errors::RUNTIME, cause))
     }
 
-    /// What becomes of the run when the function answers this. Real and simulated runs ask here.
+    /// Returns the event for this answer of the function. Used by real and simulated runs.
     pub fn returned(&self, output: Json) -> Event {
         if is_deeper_than(&output, DEPTH_MAX) {
             let cause = format!("the answer is nested more than {DEPTH_MAX} levels deep");
@@ -41,13 +42,13 @@ impl Call {
         Event::Returned { call: self.id, output }
     }
 
-    /// It failed.
+    /// Returns the event for a failure of the call.
     pub fn failed(&self, error: &str, cause: impl Into<String>) -> Event {
         Event::Failed { call: self.id, error: error.to_owned(), cause: cause.into() }
     }
 }
 
-/// What a call needs of the state's data.
+/// Values that a call takes from the state's data.
 struct Prepared {
     payload: Json,
     timeout: Option<u32>,
@@ -55,7 +56,7 @@ struct Prepared {
 }
 
 impl Transition<'_> {
-    /// Schedules the call that a Task is; later, if the run has as many as it may.
+    /// Schedules the call of a Task, or queues it if the run has as many as it may.
     pub(super) fn call(&mut self, task: &TaskState, strand: &mut Strand) -> Result<Phase, Failure> {
         if self.load.calls >= CALLS_MAX {
             self.load.queued += 1;
@@ -90,7 +91,7 @@ impl Transition<'_> {
         Ok(Phase::Calling { call, timeout, heartbeat })
     }
 
-    /// Makes calls that had to wait, as many as there is room for: those of the states that were entered first.
+    /// Makes queued calls while there is room, beginning with the states that were entered first.
     pub(super) fn call_queued(&mut self, machine: MachineRef<'_>, root: &mut Strand) {
         if self.load.queued == 0 {
             return;
@@ -210,7 +211,7 @@ fn prepare(task: &TaskState, strand: &Strand, context: &Context<'_>) -> Result<P
     Ok(Prepared { payload: sized("payload", payload)?, timeout, heartbeat })
 }
 
-/// The whole number at a path.
+/// Returns the whole number at a path.
 pub(super) fn count(field: &str, path: &str, data: &Json, context: &Context<'_>) -> Result<u32, Failure> {
     let value = lookup(field, path, data, context)?;
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());

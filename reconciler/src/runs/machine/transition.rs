@@ -1,4 +1,4 @@
-//! One transition: how a strand enters, does and leaves states, and what becomes of errors.
+//! Transitions of a run: entering, executing and leaving states, and handling errors.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -17,11 +17,11 @@ use super::random::Random;
 use super::strand::{Load, Phase, Strand};
 use super::{Event, RunContext, Timer};
 
-/// The name of a state in which the machine panics, in tests alone.
+/// Name of a state in which the machine panics, in tests only.
 #[cfg(test)]
 pub(in crate::runs) const PANICS: &str = "panics-in-tests";
 
-/// What a run has counted; kept with it.
+/// Counters of a run, stored with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Counters {
     /// States entered.
@@ -39,33 +39,33 @@ pub(super) struct Counters {
     pub(super) draws: u64,
 }
 
-/// What an event did to a strand.
+/// Effect of an event on a strand.
 pub(super) enum Progress {
-    /// Nothing: it is not about this strand, late, or came twice.
+    /// No effect: the event does not concern this strand, is late or a duplicate.
     Unconcerned,
-    /// It went on.
+    /// The strand went on.
     Moved,
-    /// Its machine is at its end.
+    /// The strand's machine has ended.
     Ended(Result<Json, Failure>),
 }
 
-/// Where a strand is: its machine, and the state of it.
+/// Position of a strand: its machine, and the state in it.
 #[derive(Clone, Copy)]
 pub(super) struct Position<'a> {
     pub(super) machine: MachineRef<'a>,
     pub(super) state: &'a State,
 }
 
-/// One transition of a run.
+/// A transition of a run.
 pub(super) struct Transition<'a> {
     pub(super) run: &'a RunContext,
     pub(super) at: Timestamp,
     pub(super) counters: &'a mut Counters,
     pub(super) random: &'a Random<'a>,
-    /// All strands, as they were before it, and what it adds.
+    /// Load of all strands before the transition, and what the transition adds.
     pub(super) load: Load,
     pub(super) history: Vec<HistoryEvent>,
-    /// An error that ends the run, whatever is around.
+    /// Error that ends the run, whatever is around the state.
     pub(super) fatal: Option<Failure>,
 }
 
@@ -81,7 +81,7 @@ impl Transition<'_> {
         strand.last_event = id;
     }
 
-    /// Adds an event to the history.
+    /// Adds an event to the history, and returns its id.
     pub(super) fn note(
         &mut self,
         previous_event_id: u32,
@@ -96,18 +96,18 @@ impl Transition<'_> {
         id
     }
 
-    /// An id for a call or a timer.
+    /// Returns a new id for a call or a timer.
     pub(super) fn id(&mut self) -> u64 {
         self.counters.ids += 1;
         self.counters.ids
     }
 
-    /// A timer that is due so much later.
+    /// Creates a timer that is due after this time.
     pub(super) fn timer(&mut self, after: SignedDuration) -> Timer {
         Timer { id: self.id(), due: self.at.checked_add(after).unwrap_or(Timestamp::MAX) }
     }
 
-    /// The context object of a strand.
+    /// Returns the context of a strand.
     pub(super) fn context<'b>(&'b self, strand: &'b Strand) -> Context<'b> {
         Context {
             run: self.run,
@@ -120,7 +120,7 @@ impl Transition<'_> {
         }
     }
 
-    /// Lets the strand enter a state of its machine, as far as that goes without an event.
+    /// Enters a state of the strand's machine, as far as that goes without an event.
     pub(super) fn enter(&mut self, machine: MachineRef<'_>, strand: &mut Strand, name: &str, input: Json) {
         self.counters.steps += 1;
         name.clone_into(&mut strand.state);
@@ -148,7 +148,7 @@ impl Transition<'_> {
         self.start(state, strand);
     }
 
-    /// Ends the run if its strands hold too much.
+    /// Ends the run if its strands hold too much data.
     pub(super) fn bound_data(&mut self) {
         if self.load.bytes > RUN_MAX_BYTES {
             let cause = format!(
@@ -159,7 +159,7 @@ impl Transition<'_> {
         }
     }
 
-    /// Starts the work of the state that was entered, or is tried again.
+    /// Starts the work of a state that was entered or is retried.
     pub(super) fn start(&mut self, state: &State, strand: &mut Strand) {
         #[cfg(test)]
         assert!(strand.state != PANICS, "as the test wants it");
@@ -173,7 +173,7 @@ impl Transition<'_> {
         strand.phase = started.unwrap_or_else(|failure| Phase::Broken { failure });
     }
 
-    /// Applies the event to the strand and those inside.
+    /// Applies the event to the strand and the strands inside it.
     pub(super) fn advance(
         &mut self,
         machine: MachineRef<'_>,
@@ -209,7 +209,7 @@ impl Transition<'_> {
         }
     }
 
-    /// Does what a state does without the world.
+    /// Executes a state that needs nothing from outside.
     fn work(&mut self, position: Position<'_>, strand: &mut Strand) -> Progress {
         let state = position.state;
         match state {
@@ -229,7 +229,7 @@ impl Transition<'_> {
                 let failure = self.failed_state(fail, strand).unwrap_or_else(|failure| failure);
                 self.fail(position, strand, failure)
             }
-            // These have begun when they are entered.
+            // These states have begun on entry.
             State::Task(_) | State::Wait(_) | State::Parallel(_) | State::Map(_) => Progress::Unconcerned,
         }
     }
@@ -269,7 +269,7 @@ impl Transition<'_> {
         }
     }
 
-    /// The state failed: retriers first, then catchers, each in its order.
+    /// Handles the failure of a state: retriers first, then catchers, each in order.
     pub(super) fn fail(&mut self, position: Position<'_>, strand: &mut Strand, failure: Failure) -> Progress {
         let state = position.state;
         if failure.is_fatal() {
@@ -298,7 +298,7 @@ impl Transition<'_> {
     }
 }
 
-/// The machine of a branch.
+/// Returns the machine of a branch.
 pub(super) fn inner_machine(state: &State, index: usize) -> Option<MachineRef<'_>> {
     match state {
         State::Parallel(parallel) => parallel.branches.get(index).map(Machine::as_ref),

@@ -1,4 +1,4 @@
-//! Calls in virtual time: when they come, how long they wait, what becomes of them. Times are microseconds.
+//! Calls in virtual time: arrivals, waiting times and outcomes. Times are in microseconds.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -7,13 +7,13 @@ use super::trace::Arrival;
 use super::{CallCounts, Waits};
 use crate::simulate::trace::number;
 
-/// Microseconds of a second.
+/// Microseconds per second.
 pub(super) const SECOND: f64 = 1e6;
 
-/// Calls that come at even distances, several rows of them at once.
+/// Calls that arrive at even intervals, in several concurrent rows.
 pub(super) struct Arrivals {
     rows: Vec<Row>,
-    /// When the next call of each row comes, and its row.
+    /// Time of the next call of each row, with the row.
     next: BinaryHeap<Reverse<(i64, usize)>>,
 }
 
@@ -25,9 +25,9 @@ struct Row {
 }
 
 impl Row {
-    /// When its next call comes.
+    /// Time of the row's next call.
     fn next(&self) -> Option<i64> {
-        // Counted from the beginning, so that no error adds up.
+        // Computed from the start, so that errors don't accumulate.
         let later = || (self.gone as f64 / self.per_second * SECOND).round() as i64;
         (self.gone < self.all).then(|| self.at + later())
     }
@@ -46,7 +46,7 @@ impl Arrivals {
         Self { next: next.collect(), rows }
     }
 
-    /// When the next call comes.
+    /// Time of the next call.
     pub(super) fn next_event(&self) -> Option<i64> {
         self.next.peek().map(|Reverse((at, _))| *at)
     }
@@ -65,37 +65,37 @@ impl Arrivals {
     }
 }
 
-/// How many calls there are of it.
+/// Number of calls in a row of arrivals.
 pub(super) fn count(arrival: &Arrival) -> u64 {
-    // One at the very beginning and none at the end; what the product is off by makes no call.
+    // A call at the very start and none at the end; the error of the product must not add a call.
     (arrival.per_second * arrival.for_seconds - 1e-6).ceil().max(0.0) as u64
 }
 
-/// Seconds as microseconds.
+/// Converts seconds to microseconds.
 pub(super) fn micros(seconds: f64) -> i64 {
     (seconds * SECOND).round() as i64
 }
 
-/// Calls that wait, and what became of all.
+/// Waiting calls, and the outcomes of all calls.
 pub(super) struct Queue {
-    /// Most that wait at once.
+    /// Maximum number of waiting calls.
     pub(super) length: usize,
-    /// How long one waits before it is answered with 503.
+    /// Time that a call waits before it is answered with 503.
     pub(super) patience: i64,
-    /// When each of those that wait came.
+    /// Arrival times of the waiting calls.
     pub(super) waiting: VecDeque<i64>,
     pub(super) counts: CallCounts,
-    /// How long each call waited that was answered and waited.
+    /// Waiting times of the calls that waited and were answered.
     pub(super) waits: Vec<u32>,
 }
 
 impl Queue {
-    /// When the first of them gives up.
+    /// Time at which the first waiting call gives up.
     pub(super) fn next_event(&self) -> Option<i64> {
         self.waiting.front().map(|came| came + self.patience)
     }
 
-    /// A call comes, and a replica has taken it or not.
+    /// Records an arriving call, which a replica has taken or not.
     pub(super) fn arrive(&mut self, now: i64, is_taken: bool) {
         self.counts.arrived += 1;
         if is_taken {
@@ -107,7 +107,7 @@ impl Queue {
         }
     }
 
-    /// A replica has taken the first of them.
+    /// Removes the first waiting call, which a replica has taken.
     pub(super) fn leave(&mut self, now: i64) {
         let Some(came) = self.waiting.pop_front() else { return };
         self.counts.answered += 1;
@@ -117,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// Those give up that have waited too long.
+    /// Drops the calls that have waited too long.
     pub(super) fn expire(&mut self, now: i64) {
         while self.next_event().is_some_and(|at| at <= now) {
             self.waiting.pop_front();
@@ -125,7 +125,7 @@ impl Queue {
         }
     }
 
-    /// How long they waited.
+    /// Percentiles of the waiting times.
     pub(super) fn waits(&mut self) -> Option<Waits> {
         self.waits.sort_unstable();
         let of = |percent: usize| {
@@ -137,7 +137,7 @@ impl Queue {
     }
 }
 
-/// Seconds to the millisecond.
+/// Rounds seconds to the millisecond.
 pub(super) fn rounded(seconds: f64) -> serde_json::Number {
     number((seconds * 1000.0).round() / 1000.0)
 }

@@ -1,8 +1,8 @@
-//! The closed loop: calls meet the replicas that the decider wanted for those before them. Times are microseconds.
+//! Closed loop: calls arrive at the replicas that the decider chose for earlier calls. Times are in microseconds.
 //!
-//! A tick as in the controller, and a look at once when a call finds no replica or the last one may go. The windows go on
-//! while the function sleeps, as those of the gateways do: the calls before its sleep still count as it wakes. What the
-//! decider remembers, such as a panic, ends with the last replica.
+//! Evaluates at every tick, as the controller does, and immediately when a call finds no replica or the last one may
+//! go. The windows continue while the function sleeps, as those of the gateways do: calls before the sleep still
+//! count when it wakes. The decider's memory, such as a panic, ends with the last replica.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::function::FunctionSpec;
@@ -16,16 +16,16 @@ use crate::controllers::functions::decider::{Config, Decision, Observation, Scal
 use crate::controllers::functions::windows::Windows;
 use crate::simulate::trace::TraceError;
 
-/// Most calls of a trace: a few seconds of work, and 40 MB of waiting times.
+/// Maximum number of calls in a trace: a few seconds of work, and 40 MB of waiting times.
 const CALLS_MAX: u64 = 10_000_000;
 
-/// Longest time in which calls come: a day.
+/// Longest time during which calls arrive: a day.
 const SPAN_SECONDS_MAX: f64 = 86_400.0;
 
-/// How long a function may take to become small again: longest `scaleToZeroAfterSeconds`, window and wait together.
+/// Longest time until a function is small again: the longest `scaleToZeroAfterSeconds`, window and wait together.
 const REST_SECONDS_MAX: f64 = 2.0 * 86_400.0 + 7_200.0;
 
-/// Follows calls until all are answered and the function is as small as it may be.
+/// Simulates calls until all are answered and the function is as small as it may be.
 pub(super) fn follow_load(
     spec: &FunctionSpec,
     config: Config,
@@ -37,7 +37,7 @@ pub(super) fn follow_load(
     Ok(simulation.report())
 }
 
-/// The whole second in which the first call comes, and when everything must be over.
+/// Start and end: the whole second of the first call, and the time by which everything must be over.
 fn span(spec: &FunctionSpec, load: &Load<'_>) -> Result<(i64, i64), TraceError> {
     let timeout = spec.timeout_seconds.unwrap_or_default();
     if load.handling_seconds > f64::from(timeout) {
@@ -74,13 +74,13 @@ struct Simulation {
     fleet: Fleet,
     windows: Windows,
     memory: ScalerMemory,
-    /// Replicas that there should be.
+    /// Desired number of replicas.
     wanted: u32,
     now: i64,
     next_tick: i64,
-    /// Since when no call is in the function; none while one is.
+    /// Time since which the function has no call; `None` while it has one.
     idle_since: Option<i64>,
-    /// Replicas multiplied by how long they were there.
+    /// Sum of the lifetimes of all replicas.
     replica_micros: u64,
     most_replicas: usize,
     changes: Vec<Change>,
@@ -90,9 +90,9 @@ impl Simulation {
     fn new(spec: &FunctionSpec, config: Config, load: &Load<'_>, begin: i64) -> Self {
         let cold_start = micros(load.cold_start_seconds);
         let mut fleet = Fleet::new(spec.concurrency, cold_start, micros(load.handling_seconds));
-        // Those of `minScale` have long been ready.
+        // The replicas of `minScale` are ready at the start.
         fleet.scale(spec.min_scale, begin - cold_start);
-        // The gateways know it for as long, without a call.
+        // The gateways' windows are full at the start, without a call.
         let mut windows = Windows::default();
         windows.record(time(begin) - config.stable_window, time(begin), 0.0);
         Self {
@@ -139,21 +139,21 @@ impl Simulation {
     }
 
     fn next_event(&self) -> i64 {
-        // A time to sleep that has come and gone is the next tick's: time goes on, whatever was decided.
+        // A past time to sleep is left to the next tick, so that time advances whatever was decided.
         let sleeps_at = self.sleeps_at().filter(|at| *at > self.now);
         let others =
             [self.arrivals.next_event(), self.fleet.next_event(), self.queue.next_event(), sleeps_at];
         others.into_iter().flatten().fold(self.next_tick, i64::min)
     }
 
-    /// When the last replica may go, if no call comes.
+    /// Time at which the last replica may go, if no call arrives.
     fn sleeps_at(&self) -> Option<i64> {
         let after = i64::try_from(self.bounds.zero_after.as_micros()).ok()?;
         let idle_since = self.idle_since.filter(|_| self.wanted > 0 && self.bounds.least == 0)?;
         Some(idle_since + after)
     }
 
-    /// Calls in the function: those that run and those that wait.
+    /// Number of running and waiting calls.
     fn calls(&self) -> usize {
         self.fleet.in_flight() + self.queue.waiting.len()
     }
@@ -165,7 +165,7 @@ impl Simulation {
         self.now = next;
     }
 
-    /// All that is due of calls and replicas.
+    /// Processes every due event of calls and replicas.
     fn serve(&mut self) {
         self.fleet.pass(self.now);
         while !self.queue.waiting.is_empty() && self.fleet.take(self.now) {
@@ -197,7 +197,8 @@ impl Simulation {
         }
     }
 
-    /// Asks the decider; not where no replica is wanted, as the controller does: there a call wakes one.
+    /// Runs the decider. Like the controller, does not run it with zero desired replicas, because a call wakes one
+    /// then.
     fn decide(&mut self) -> Option<Decision> {
         if self.wanted == 0 {
             return None;
@@ -211,7 +212,7 @@ impl Simulation {
         decision
     }
 
-    /// Keeps how it is, if other replicas are wanted or ready than before.
+    /// Records the state, if the number of desired or ready replicas has changed.
     fn note(&mut self) {
         let of = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let (wanted, ready) = (self.wanted, of(self.fleet.ready()));

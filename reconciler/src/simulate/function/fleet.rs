@@ -1,25 +1,25 @@
-//! Replicas in virtual time, and the calls that run in them. Times are microseconds.
+//! Replicas in virtual time, and the calls that run in them. Times are in microseconds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Number of a replica, in the order of their starts.
+/// Number of a replica, in start order.
 type Number = u32;
 
 /// The replicas of one function.
 pub(super) struct Fleet {
-    /// Calls that one takes at once.
+    /// Maximum number of concurrent calls per replica.
     concurrency: u32,
     cold_start: i64,
     handling: i64,
-    /// By when they are ready, in order: all start alike.
+    /// Starting replicas with their time of readiness, in order because all take equally long to start.
     starting: VecDeque<(i64, Number)>,
-    /// Calls in it, for each that takes calls; those with the fewest first.
+    /// Number of calls of each replica that takes calls; fewest first.
     serving: BTreeSet<(u32, Number)>,
-    /// Calls in it, for each that only ends what it began.
+    /// Number of calls of each replica that only finishes its calls.
     draining: BTreeMap<Number, u32>,
-    /// Ends of calls, in order: all run alike.
+    /// Ends of calls, in order because all calls take equally long.
     ends: VecDeque<(i64, Number)>,
-    /// Calls in each that serves.
+    /// Number of calls of each serving replica.
     in_flight: BTreeMap<Number, u32>,
     next: Number,
 }
@@ -39,30 +39,30 @@ impl Fleet {
         }
     }
 
-    /// Replicas that take calls.
+    /// Number of replicas that take calls.
     pub(super) fn ready(&self) -> usize {
         self.serving.len()
     }
 
-    /// All replicas, those that start and those that end included.
+    /// Number of replicas, including starting and draining ones.
     pub(super) fn all(&self) -> usize {
         self.starting.len() + self.serving.len() + self.draining.len()
     }
 
-    /// Calls that run.
+    /// Number of running calls.
     pub(super) fn in_flight(&self) -> usize {
         self.ends.len()
     }
 
-    /// When a replica is ready or a call ends.
+    /// Time at which the next replica becomes ready or the next call ends.
     pub(super) fn next_event(&self) -> Option<i64> {
         let ready = self.starting.front().map(|(at, _)| *at);
         let end = self.ends.front().map(|(at, _)| *at);
         ready.into_iter().chain(end).min()
     }
 
-    /// Starts replicas, or removes some: those that are not ready yet first, then those with the fewest calls, each
-    /// time the newest. One with calls ends them first.
+    /// Starts or removes replicas. Removes those that are not ready yet first, then those with the fewest calls, each
+    /// time the newest. A removed replica finishes its calls.
     pub(super) fn scale(&mut self, wanted: u32, now: i64) {
         let wanted = wanted as usize;
         while self.starting.len() + self.serving.len() < wanted {
@@ -84,7 +84,7 @@ impl Fleet {
         }
     }
 
-    /// All that is due: calls end, replicas get ready.
+    /// Processes every due event: calls end, replicas become ready.
     pub(super) fn pass(&mut self, now: i64) {
         while let Some(&(at, number)) = self.ends.front()
             && at <= now
@@ -110,7 +110,7 @@ impl Fleet {
         }
     }
 
-    /// Gives a call to the replica with the fewest; false when all are full.
+    /// Gives a call to the replica with the fewest calls; returns false if all are full.
     pub(super) fn take(&mut self, now: i64) -> bool {
         let Some(&(calls, number)) = self.serving.first() else { return false };
         if calls >= self.concurrency {

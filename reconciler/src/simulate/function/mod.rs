@@ -1,8 +1,8 @@
-//! `minik8s simulate function`: what the decider would have said, or what a load would cost and its callers feel. Pure:
-//! text in, numbers out.
+//! `minik8s simulate function`: the decisions of the decider, or the cost of a load and the waiting times of its
+//! callers. Pure: text in, numbers out.
 //!
-//! `trace.rs` says what was, or what comes. `steps.rs` asks the decider alone; `closed_loop.rs` lets calls arrive at
-//! replicas that `fleet.rs` has by its decisions.
+//! `trace.rs` parses observations or arrivals. `steps.rs` runs only the decider; `closed_loop.rs` sends calls to the
+//! replicas of `fleet.rs`, which follow its decisions.
 
 use serde::Serialize;
 use serde_json::Number;
@@ -19,100 +19,100 @@ mod trace;
 pub use run::run;
 pub use trace::Trace;
 
-/// What came of a trace.
+/// Result of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Report {
-    /// Of one with `steps`.
+    /// Result of a trace with `steps`.
     Steps {
-        /// One for each step.
+        /// Decision of each step.
         steps: Vec<Entry>,
     },
-    /// Of one with `arrivals`.
+    /// Result of a trace with `arrivals`.
     Load(LoadReport),
 }
 
-/// One decision.
+/// A decision of the decider.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// Seconds, as the trace counts them.
+    /// Time in seconds of the trace.
     pub at: Number,
-    /// Replicas; 0 without data: `valid` says whether it is a decision.
+    /// Desired replicas; 0 without data, when `valid` is false.
     pub desired: u32,
-    /// There was data to decide on.
+    /// True if there was data to decide on.
     pub valid: bool,
-    /// The decider is in panic.
+    /// True while the decider is in panic.
     pub panic: bool,
-    /// Calls that could come at once beyond `targetBurstCapacity`; 0 without data.
+    /// Capacity for a burst of calls beyond `targetBurstCapacity`; 0 without data.
     pub excess_burst_capacity: i64,
-    /// Replicas that were ready, for the table.
+    /// Ready replicas, for the table.
     #[serde(skip)]
     pub ready: Option<u32>,
-    /// The averages of the stable and the panic window, for the table.
+    /// Averages of the stable and the panic window, for the table.
     #[serde(skip)]
     pub averages: (Option<f64>, Option<f64>),
 }
 
-/// What a load costs, and what its callers feel.
+/// Cost of a load, and the waiting times of its callers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadReport {
-    /// What became of the calls.
+    /// Outcomes of the calls.
     pub calls: CallCounts,
-    /// How long those that waited did; none when none did.
+    /// Waiting times of the calls that waited; `None` if no call did.
     pub wait_seconds: Option<Waits>,
     /// Replicas over time: an entry for each change.
     pub replicas: Vec<Change>,
-    /// Most replicas that there were at once, those that start and those that end included.
+    /// Maximum number of replicas at any time, including starting and draining ones.
     pub most_replicas: u32,
-    /// Sum of the times for which each replica was there.
+    /// Sum of the lifetimes of all replicas.
     pub replica_seconds: Number,
-    /// When the function was as small again as it may be, as the trace counts seconds.
+    /// Time in seconds of the trace at which the function was as small again as it may be.
     pub ends_at: Number,
 }
 
-/// What became of the calls.
+/// Outcomes of calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallCounts {
-    /// All of them.
+    /// Number of calls.
     pub arrived: u64,
-    /// Those that a replica took.
+    /// Calls that a replica took.
     pub answered: u64,
-    /// Those of them that waited for one.
+    /// Answered calls that waited for a replica.
     pub waited: u64,
-    /// Those that found the queue full: 503.
+    /// Calls answered with 503 because the queue was full.
     pub refused: u64,
-    /// Those that waited for `coldStartTimeoutSeconds`: 503.
+    /// Calls answered with 503 after they had waited for `coldStartTimeoutSeconds`.
     pub timed_out: u64,
 }
 
 /// Waiting times, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Waits {
-    /// Half of the calls that waited did so for no longer.
+    /// Median of the calls that waited.
     pub p50: Number,
-    /// 95 of 100 of them.
+    /// 95th percentile.
     pub p95: Number,
-    /// All of them.
+    /// Maximum.
     pub max: Number,
 }
 
-/// How a function is from one time on.
+/// State of a function from a time on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// Seconds, as the trace counts them.
+    /// Time in seconds of the trace.
     pub at: Number,
-    /// Replicas that there should be.
+    /// Desired replicas.
     pub wanted: u32,
     /// Replicas that take calls.
     pub ready: u32,
-    /// Calls that run.
+    /// Running calls.
     pub in_flight: u32,
-    /// Calls that wait for a replica.
+    /// Waiting calls.
     pub waiting: u32,
-    /// The decider is in panic.
+    /// True while the decider is in panic.
     pub panic: bool,
 }

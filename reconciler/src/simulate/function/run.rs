@@ -1,4 +1,4 @@
-//! Follows a trace in the form that it has.
+//! Runs a trace in either of its forms.
 
 use schema::kinds::cluster::FunctionDefaults;
 use schema::kinds::function::FunctionSpec;
@@ -10,10 +10,10 @@ use super::trace::{Form, Trace};
 use crate::controllers::functions::decider::Config;
 use crate::simulate::trace::TraceError;
 
-/// Follows `trace` for the function `spec`. What that leaves open is as the Cluster object leaves it by default.
+/// Runs `trace` for the function `spec`, with the defaults of the Cluster object for missing fields.
 ///
 /// # Errors
-/// The trace can't be followed.
+/// Fails if the trace is invalid.
 pub fn run(spec: &FunctionSpec, trace: &Trace) -> Result<Report, TraceError> {
     let spec = spec.with_defaults(&FunctionDefaults::default());
     let mut config = Config::of(&spec);

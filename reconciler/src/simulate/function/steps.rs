@@ -1,12 +1,12 @@
-//! The decider alone: each step says what is seen.
+//! Runs only the decider, on the observations of each step.
 
 use super::Entry;
 use super::trace::Step;
 use crate::controllers::functions::decider::{Config, Observation, ScalerMemory, decide};
 use crate::simulate::trace::{TraceError, number, time};
 
-/// One decision for each step. `ready` is how many replicas are ready when the decider is made, and at steps that do
-/// not say; without it the first step with data makes the decider.
+/// Returns a decision for each step. `ready` is the number of ready replicas when the decider is created, and at
+/// steps without one; if `None`, the first step with data creates the decider.
 pub(super) fn follow_steps(
     mut config: Config,
     ready: Option<u32>,

@@ -1,4 +1,4 @@
-//! A trace, as a person or a program writes it, and what is wrong with one.
+//! Format and validation of a trace.
 
 use serde::Deserialize;
 
@@ -15,14 +15,14 @@ const DELAY_SECONDS_MAX: f64 = 3_600.0;
 /// Largest number of a config: beyond it replicas and calls are no longer counted exactly.
 const AMOUNT_MAX: f64 = 1e9;
 
-/// What was seen, or what comes.
+/// Recorded observations, or arriving calls.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Trace {
     pub(super) config: Option<ConfigFields>,
-    /// Replicas that are ready at first.
+    /// Replicas that are ready at the start.
     ready: Option<u32>,
-    /// In order.
+    /// Steps in order of time.
     steps: Option<Vec<Step>>,
     /// Seconds from the start of a replica until it takes calls.
     cold_start_seconds: Option<f64>,
@@ -31,7 +31,7 @@ pub struct Trace {
     arrivals: Option<Vec<Arrival>>,
 }
 
-/// What the decider goes by; what is left out stays as it is.
+/// Parameters of the decider; missing ones keep their value.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ConfigFields {
@@ -47,12 +47,12 @@ pub(super) struct ConfigFields {
     reachable: Option<bool>,
 }
 
-/// What is seen at a time.
+/// Observations at a time.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Step {
     pub(super) at: f64,
-    /// `null`: they can't be counted. Left out: as at the step before.
+    /// `null` if unknown; if missing, as in the previous step.
     #[serde(default, deserialize_with = "present")]
     pub(super) ready: Option<Option<u32>>,
     pub(super) stable_concurrency: Option<f64>,
@@ -60,7 +60,7 @@ pub(super) struct Step {
     pub(super) config: Option<ConfigFields>,
 }
 
-/// Calls at even distances.
+/// Calls at even intervals.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Arrival {
@@ -69,13 +69,13 @@ pub(super) struct Arrival {
     pub(super) for_seconds: f64,
 }
 
-/// What a trace is.
+/// Form of a trace.
 pub(super) enum Form<'a> {
     Steps { ready: Option<u32>, steps: &'a [Step] },
     Load(Load<'a>),
 }
 
-/// Calls that come, each checked by itself.
+/// Arriving calls, each row validated separately.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) cold_start_seconds: f64,
@@ -87,12 +87,12 @@ impl Trace {
     /// Reads a trace.
     ///
     /// # Errors
-    /// It is no JSON, or none of these fields.
+    /// Fails if the text is not JSON or has unknown fields.
     pub fn read(text: &str) -> Result<Self, TraceError> {
         trace::read(text, "simulate function")
     }
 
-    /// Which of the two forms it has.
+    /// Determines which of the two forms the trace has.
     pub(super) fn form(&self) -> Result<Form<'_>, TraceError> {
         let of_load = [
             ("coldStartSeconds", self.cold_start_seconds.is_some()),
@@ -136,7 +136,7 @@ impl Trace {
             None => Err(TraceError::at(field, "it is missing", format!("write seconds from 0 to {most}"))),
         };
         let cold_start_seconds = time(self.cold_start_seconds, "coldStartSeconds", COLD_START_SECONDS_MAX)?;
-        // The function's own timeout is its bound.
+        // The function's own timeout limits it further.
         let handling_seconds = time(self.handling_seconds, "handlingSeconds", SECONDS_MAX)?;
         for (index, arrival) in arrivals.iter().enumerate() {
             let place = |field: &str| format!("arrivals[{index}].{field}");
@@ -153,7 +153,7 @@ impl Trace {
 }
 
 impl Step {
-    /// Its averages are some.
+    /// Checks the averages.
     pub(super) fn check(&self, index: usize) -> Result<(), TraceError> {
         let averages =
             [("stableConcurrency", self.stable_concurrency), ("panicConcurrency", self.panic_concurrency)];
@@ -170,12 +170,12 @@ impl Step {
 }
 
 impl ConfigFields {
-    /// Changes what is written.
+    /// Applies the given parameters to `config`.
     pub(super) fn apply(&self, place: &str, config: &mut Config) -> Result<(), TraceError> {
         let is_above_0 = |value: f64| value > 0.0;
         let is_rate = |value: f64| value >= 1.0;
         let is_burst = |value: f64| value >= 0.0 || value == -1.0;
-        // Field, what is written, where it goes, what is allowed.
+        // Field, given value, target, check, help.
         type Row<'a> = (&'static str, Option<f64>, &'a mut f64, fn(f64) -> bool, &'static str);
         let above_0 = "write a number above 0";
         let rows: [Row<'_>; 6] = [

@@ -1,11 +1,11 @@
-//! A load that meets whatever pods there are: the closed loop. Pods that are ready share it.
+//! Closed loop: a load shared by the pods that are ready.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::PodPhase;
 
 use crate::controllers::autoscaler::{PerResource, Pod, Sample};
 
-/// Pods of the beginning are older than any start takes.
+/// Age of the initial pods: longer than any start takes.
 const LONG_AGO: SignedDuration = SignedDuration::from_hours(24);
 
 /// Pods, the oldest first.
@@ -13,7 +13,7 @@ pub(super) struct Fleet {
     started: Vec<Timestamp>,
     ready_after: SignedDuration,
     requests: PerResource<Option<u64>>,
-    /// Over how long a sample is the mean.
+    /// Window over which a sample is averaged.
     window: SignedDuration,
 }
 
@@ -34,7 +34,7 @@ impl Fleet {
         u32::try_from(self.started.len()).unwrap_or(u32::MAX)
     }
 
-    /// The newest pods go first.
+    /// Sets the number of pods; removes the newest first.
     pub(super) fn scale(&mut self, replicas: u32, now: Timestamp) {
         self.started.resize(replicas as usize, now);
     }

@@ -1,6 +1,7 @@
-//! `minik8s simulate hpa`: what an autoscaler would have done. Pure: text in, entries out.
+//! `minik8s simulate hpa`: the decisions of an autoscaler. Pure: text in, entries out.
 //!
-//! `trace.rs` says what was, [`run()`] decides on it with the controller's own code, and gives an [`Entry`] per look.
+//! `trace.rs` parses the load; [`run()`] decides with the controller's own code and returns an [`Entry`] per
+//! evaluation.
 
 use std::collections::BTreeMap;
 
@@ -16,50 +17,51 @@ mod trace;
 pub use run::run;
 pub use trace::Trace;
 
-/// All looks, in order.
+/// Evaluations in order.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// One for each look.
+    /// Entry of each evaluation.
     pub steps: Vec<Entry>,
 }
 
-/// One look.
+/// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// Seconds, as the trace counts them.
+    /// Time in seconds of the trace.
     pub at: Number,
     /// Pods at that time.
     pub current: u32,
-    /// What the metrics ask for, before windows and policies; none where they were not asked, or could not say.
+    /// Recommendation of the metrics, before windows and policies; `None` if they were not evaluated or had no
+    /// result.
     pub recommendation: Option<u32>,
-    /// What was decided.
+    /// Number of pods decided on.
     pub desired: u32,
-    /// What keeps `desired` from the recommendation.
+    /// Limit that keeps `desired` from the recommendation.
     pub limit: String,
     /// Each metric of the autoscaler, in its order.
     pub metrics: Vec<Metric>,
-    /// By type: `True/ReadyForNewScale`.
+    /// Conditions by type, as `True/ReadyForNewScale`.
     pub conditions: BTreeMap<String, String>,
-    /// Why the number changes, or does not.
+    /// Reason for the change, or for no change.
     pub reason: String,
-    /// What all pods use of the first metric's resource, for the chart: thousandths of a core, or bytes.
+    /// Usage of the first metric's resource by all pods, for the chart: thousandths of a core, or bytes.
     #[serde(skip)]
     pub load: Option<u64>,
 }
 
-/// What one metric said.
+/// Result of a metric.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metric {
     /// `cpu` or `memory`.
     pub name: &'static str,
-    /// Whole per cent of the requests, for a target of that type.
+    /// Percentage of the requests, for a target of that type.
     pub utilization: Option<u32>,
-    /// What the pods that count use on average.
+    /// Average usage of the pods that count.
     pub average_value: Option<String>,
-    /// Pods that it asks for.
+    /// Number of pods that the metric asks for.
     pub desired: Option<u32>,
-    /// Why it can't say.
+    /// Reason that the metric has no result.
     pub error: Option<String>,
 }

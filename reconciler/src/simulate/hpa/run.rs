@@ -1,4 +1,4 @@
-//! Follows a trace: one decision per step, or every 15 s under a load.
+//! Runs a trace: a decision per step, or every 15 s under a load.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::ConditionStatus;
@@ -13,16 +13,16 @@ use crate::controllers::autoscaler::{
 };
 use crate::simulate::trace::{TraceError, number, time};
 
-/// Most looks at a load: a month of them.
+/// Maximum number of evaluations of a load: a month of them.
 const LOOKS_MAX: i64 = 200_000;
 
-/// Most pods of a trace, as of a manifest.
+/// Maximum number of pods in a trace, as in a manifest.
 const REPLICAS_MAX: u32 = 10_000;
 
-/// Decides on all of `trace` as the autoscaler `spec` would, defaults filled in.
+/// Runs `trace` for the autoscaler `spec`, which has its defaults filled in.
 ///
 /// # Errors
-/// The trace can't be followed.
+/// Fails if the trace is invalid.
 pub fn run(spec: &HorizontalPodAutoscalerSpec, trace: &Trace) -> Result<Report, TraceError> {
     let forms: Vec<StepForm> =
         trace.steps.iter().enumerate().map(|(index, step)| step.form(index)).collect::<Result<_, _>>()?;
@@ -39,7 +39,7 @@ pub fn run(spec: &HorizontalPodAutoscalerSpec, trace: &Trace) -> Result<Report, 
     Ok(Report { steps: looks.entries })
 }
 
-/// Decisions so far, and what they left behind.
+/// Decisions so far, and the resulting memory.
 struct Looks<'a> {
     spec: &'a HorizontalPodAutoscalerSpec,
     tuning: Tuning,
@@ -48,7 +48,7 @@ struct Looks<'a> {
 }
 
 impl Looks<'_> {
-    /// Steps that say what there is.
+    /// Evaluates steps that give pods or a recommendation.
     fn follow(&mut self, trace: &Trace, forms: &[StepForm]) -> Result<(), TraceError> {
         let mut before = trace.replicas;
         for (index, (step, form)) in trace.steps.iter().zip(forms).enumerate() {
@@ -67,7 +67,7 @@ impl Looks<'_> {
         Ok(())
     }
 
-    /// A load that meets whatever pods there are then.
+    /// Evaluates a load on the pods that the decisions result in.
     fn follow_load(&mut self, trace: &Trace, forms: &[StepForm]) -> Result<(), TraceError> {
         let (Some(first), Some(last)) = (trace.steps.first(), trace.steps.last()) else { return Ok(()) };
         let looks = ((last.at - first.at) / LOOK_SECONDS as f64).floor() as i64;
@@ -106,7 +106,7 @@ impl Looks<'_> {
         Ok(())
     }
 
-    /// Decides, and gives the number of pods from then on.
+    /// Decides, and returns the new number of pods.
     fn look(&mut self, at: f64, current: u32, basis: Basis<'_>) -> u32 {
         let now: Timestamp = time(at);
         let decision = decide(&Input {

@@ -1,4 +1,4 @@
-//! A recorded load, as a person or a program writes it, and what is wrong with one.
+//! Format and validation of a recorded load.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,25 @@ use serde::Deserialize;
 use crate::controllers::autoscaler::{AutoscalerMemory, PerResource, Pod, Sample, Tuning};
 use crate::simulate::trace::{self, SECONDS_MAX, TraceError, present, seconds, time};
 
-/// How long a pod has run that says nothing of it: for longer than any start takes.
+/// Default age of a pod: longer than any start takes.
 const LONG_AGO_SECONDS: f64 = 86_400.0;
 
-/// Over how long a sample is the mean that says nothing of it: as nodes measure.
+/// Default window over which a sample is averaged: that of nodes.
 const WINDOW_SECONDS: f64 = 15.0;
 
-/// What was, or would be.
+/// A recorded or hypothetical load.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Trace {
     controller: Option<Controller>,
     history: Option<History>,
-    /// Pods at the beginning, for steps that do not say how many there are.
+    /// Initial number of pods, for steps without one.
     pub(super) replicas: Option<u32>,
     /// Seconds from the start of a new pod until it is ready, for steps of load.
     pub(super) ready_after_seconds: Option<f64>,
-    /// What each pod requests, for steps of load.
+    /// Requests of each pod, for steps of load.
     pub(super) requests: Option<Amounts>,
-    /// In order.
+    /// Steps in order of time.
     pub(super) steps: Vec<Step>,
 }
 
@@ -46,7 +46,7 @@ struct Controller {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct History {
-    /// `null`: it has never looked.
+    /// `null` if there was no evaluation yet.
     recommendations: Option<Vec<PastRecommendation>>,
     scale_ups: Option<Vec<PastChange>>,
     scale_downs: Option<Vec<PastChange>>,
@@ -80,21 +80,21 @@ impl Amounts {
     }
 }
 
-/// One step: of pods, of a recommendation, or of load.
+/// A step: of pods, of a recommendation, or of load.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Step {
     pub(super) at: f64,
     pub(super) current: Option<u32>,
     pods: Option<Vec<TracedPod>>,
-    /// Samples of pods that are none of the target's: they count for nothing.
+    /// Samples of pods that do not belong to the target; ignored.
     #[serde(default, rename = "strayUsage")]
     _stray_usage: Option<BTreeMap<String, serde_json::Value>>,
     recommendation: Option<u32>,
     load: Option<Amounts>,
 }
 
-/// What a step is.
+/// Form of a step.
 pub(super) enum StepForm {
     Pods(Vec<Pod>),
     Recommendation(u32),
@@ -106,7 +106,7 @@ pub(super) enum StepForm {
 struct TracedPod {
     name: String,
     phase: Option<PodPhase>,
-    /// `null`: it has no such condition.
+    /// `null` if the pod has no such condition.
     #[serde(default, deserialize_with = "present")]
     ready: Option<Option<bool>>,
     #[serde(default, deserialize_with = "present")]
@@ -124,7 +124,7 @@ impl Trace {
     /// Reads a trace.
     ///
     /// # Errors
-    /// It is no JSON, or none of these fields.
+    /// Fails if the text is not JSON or has unknown fields.
     pub fn read(text: &str) -> Result<Self, TraceError> {
         let trace: Self = trace::read(text, "simulate hpa")?;
         if trace.steps.is_empty() {
@@ -201,7 +201,7 @@ impl Trace {
 }
 
 impl Step {
-    /// What the step is, at its place in the trace.
+    /// Determines the form of the step, at its place in the trace.
     pub(super) fn form(&self, index: usize) -> Result<StepForm, TraceError> {
         let place = format!("steps[{index}]");
         match (&self.pods, self.recommendation, self.load) {
@@ -259,7 +259,7 @@ impl TracedPod {
     }
 }
 
-/// What all pods use of a resource.
+/// Usage of a resource by all pods.
 pub(super) fn load_of(pods: &[Pod], resource: ResourceName) -> u64 {
     pods.iter().filter_map(|pod| pod.usage?.used.of(resource)).sum()
 }

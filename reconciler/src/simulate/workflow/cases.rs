@@ -1,4 +1,4 @@
-//! Cases beside a workflow, in `<workflow>.tests.yaml`: what a run with these mocks must come to.
+//! Test cases next to a workflow, in `<workflow>.tests.yaml`: expected results of runs with mocks.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json};
 
 use super::{BEGIN, FunctionLimits, Mocks, Report, RunContext, Status, UnknownMock, run};
 
-/// Most cases of a file: each may be a run of 25,000 states.
+/// Maximum number of cases in a file: each may be a run of 25,000 states.
 const CASES_MAX: usize = 1000;
 
 #[derive(Deserialize)]
@@ -20,12 +20,12 @@ struct File {
     cases: Vec<Case>,
 }
 
-/// A run, and what is expected of it; what is left out may be anything.
+/// A run and its expected result; missing fields match anything.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
     name: Option<String>,
-    /// The workflow's params when absent.
+    /// Input; the workflow's params if missing.
     #[serde(default, deserialize_with = "crate::simulate::trace::present")]
     input: Option<Json>,
     #[serde(default)]
@@ -33,21 +33,21 @@ struct Case {
     #[serde(default, deserialize_with = "crate::simulate::trace::present")]
     output: Option<Json>,
     error: Option<String>,
-    /// `SUCCEEDED` when neither this nor an error is named.
+    /// `SUCCEEDED` if neither this nor an error is given.
     status: Option<Status>,
-    /// The states that are entered, in their order.
+    /// Entered states, in order.
     path: Option<Vec<String>>,
 }
 
-/// A case that was run.
+/// Result of a case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CaseResult {
-    /// `case NAME`, by its number if it has none; of the file if that can't be used.
+    /// `case NAME`, with a number if it has no name; `the file` if that can't be used.
     pub case: String,
-    /// What is expected and what was found, if it does not hold.
+    /// Expected and found value, if they differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Line and column of the case, or of what of it does not hold; both 0 if that is not known.
+    /// Line and column of the case or of its failed field; both 0 if unknown.
     #[serde(skip)]
     place: (u32, u32),
     /// Mocks that no Task uses, with their places.
@@ -55,7 +55,7 @@ pub struct CaseResult {
     unknown: Vec<(UnknownMock, (u32, u32))>,
 }
 
-/// Stands for a case if the file has none that can be run.
+/// Placeholder for a case if the file has none that can be run.
 const THE_FILE: &str = "the file";
 
 impl CaseResult {
@@ -63,17 +63,17 @@ impl CaseResult {
         vec![Self { case: THE_FILE.to_owned(), failure: Some(failure), place, unknown: Vec::new() }]
     }
 
-    /// It is a case that was run, and not the file.
+    /// True for a case that was run, false for the file.
     pub fn is_case(&self) -> bool {
         self.case != THE_FILE
     }
 
-    /// What does not hold, in a sentence.
+    /// The failure in a sentence.
     pub fn failed(&self) -> Option<String> {
         self.failure.as_ref().map(|failure| format!("{}: {failure}", self.case))
     }
 
-    /// What does not hold, and what of the case is not used.
+    /// Violations for the failure and for unused mocks.
     pub fn violations(&self, file: &str, workflow: &ObjectRef) -> Vec<Violation> {
         let failed =
             self.failed().map(|message| Violation::of(&rules::WORKFLOW_TEST, file, self.place, message));
@@ -113,7 +113,7 @@ pub fn check(
     file.cases.into_iter().enumerate().map(|(index, case)| case.result(index, &tested)).collect()
 }
 
-/// What all cases of a file have in common.
+/// Data shared by all cases of a file.
 struct Tested<'a> {
     workflow: &'a ObjectRef,
     spec: &'a WorkflowSpec,
@@ -156,7 +156,7 @@ impl Case {
         CaseResult { case: format!("case {shown}"), failure, place, unknown }
     }
 
-    /// The first thing that is not as expected, by its field.
+    /// First difference from the expected result, with its field.
     fn differs(&self, report: &Report) -> Option<(&'static str, String)> {
         let said = || {
             let said = [report.error.as_deref(), report.cause.as_deref()];
@@ -244,7 +244,7 @@ states:
         );
     }
 
-    /// `line:column rule message` of all that is said.
+    /// Every violation as `line:column rule message (help)`.
     fn reported(cases: &str) -> Vec<String> {
         let workflow = ObjectRef {
             kind: schema::kinds::Kind::Workflow,

@@ -1,4 +1,4 @@
-//! How long functions may take, as far as their manifests are at hand.
+//! Time limits of functions, as far as their manifests are available.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use schema::meta::ObjectRef;
 pub struct FunctionLimits(BTreeMap<(String, String), u32>);
 
 impl FunctionLimits {
-    /// Of the Functions among these objects, with the defaults of the Cluster among them.
+    /// Collects the limits of the Functions in `documents`, with the defaults of the Cluster among them.
     pub fn of<'a>(documents: impl Iterator<Item = &'a Document>) -> Self {
         let (mut functions, mut defaults) = (Vec::new(), FunctionDefaults::default());
         for document in documents {
@@ -38,7 +38,7 @@ impl FunctionLimits {
         self.0.get(&(namespace.to_owned(), name.to_owned())).copied()
     }
 
-    /// The limits of all functions that the workflow calls are known.
+    /// True if the limits of all functions that the workflow calls are known.
     pub fn know_all(&self, spec: &WorkflowSpec, namespace: &str) -> bool {
         spec.functions().into_iter().all(|(_, function)| self.seconds(function, namespace).is_some())
     }

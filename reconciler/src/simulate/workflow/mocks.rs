@@ -1,4 +1,4 @@
-//! The file of `--mocks`, and the mocks of a test case: what functions answer in a simulation.
+//! Mocked answers of functions, from the file of `--mocks` or a test case.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::simulate::trace::{read_json, seconds};
 
 const HELP: &str = "write {\"return\": …} or {\"error\": \"Name\", \"cause\": \"…\"}";
 
-/// A run that can't be simulated with these mocks.
+/// Error of a run that can't be simulated with its mocks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}; {help}")]
 pub struct MockError {
-    /// Where in the mocks it is; empty if something is missing there.
+    /// Place in the mocks; empty if something is missing there.
     pub at: Vec<OwnedStep>,
     message: String,
     help: String,
@@ -29,27 +29,25 @@ impl MockError {
     }
 }
 
-/// What functions answer, by name of the function or by the Resource that names it.
+/// Mocked answers, by name of the function or by the Resource that names it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mocks(BTreeMap<String, Answers>);
 
 /// A mock that no Task of the workflow uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownMock {
-    /// The name that it is under.
     pub name: String,
-    /// The function that may be meant, or all that there are.
+    /// The function that may be meant, or every function.
     pub help: String,
 }
 
-/// What one function answers.
+/// Answers of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answers {
     all: Vec<Answer>,
     is_list: bool,
 }
 
-/// One answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
     pub(super) returned: Option<Json>,
@@ -70,7 +68,7 @@ struct WrittenAnswer {
 }
 
 impl Mocks {
-    /// Reads the file's text, which is JSON. An error begins with line and column.
+    /// Parses the JSON file. An error begins with line and column.
     pub fn read(text: &str) -> Result<Self, String> {
         let help = "see 'minik8s simulate workflow --help' for what MOCKS says";
         let values = read_json(text).map_err(|(place, why)| format!("{place}: {why}; {help}"))?;
@@ -81,7 +79,7 @@ impl Mocks {
         })
     }
 
-    /// Mocks as values: each an answer, or a list of them.
+    /// Builds mocks from values: each an answer, or a list of answers.
     pub(super) fn of_values(values: BTreeMap<String, Json>) -> Result<Self, MockError> {
         let mut mocks = BTreeMap::new();
         for (name, value) in values {
@@ -102,14 +100,14 @@ impl Mocks {
         Ok(Self(mocks))
     }
 
-    /// The answers of a function, and the name that they are under.
+    /// Answers of a function, with the name of its mock.
     pub(super) fn of(&self, function: &str, namespace: &str) -> Option<(&str, &Answers)> {
         let exact = self.0.get_key_value(function);
         let found = exact.or_else(|| self.0.iter().find(|(name, _)| is_meant(name, function, namespace)));
         found.map(|(name, answers)| (name.as_str(), answers))
     }
 
-    /// Those that no Task of the workflow uses.
+    /// Mocks that no Task of the workflow uses.
     pub fn unknown(&self, spec: &WorkflowSpec, namespace: &str) -> Vec<UnknownMock> {
         let functions = spec.functions();
         let functions: BTreeSet<&str> = functions.iter().map(|(_, function)| *function).collect();
@@ -125,12 +123,12 @@ impl Mocks {
         unknown.collect()
     }
 
-    /// An answer comes later than its call.
+    /// True if an answer comes later than its call.
     pub fn take_time(&self) -> bool {
         self.0.values().flat_map(|answers| &answers.all).any(|answer| answer.after.is_positive())
     }
 
-    /// What is left of the mocks of functions, by how many calls each answered.
+    /// Describes mocks with unused answers; `used` is the number of answers given by each mock.
     pub(super) fn unused(
         &self,
         used: &BTreeMap<String, usize>,
@@ -151,7 +149,7 @@ impl Mocks {
     }
 }
 
-/// A mock of this name is for the function that a Task of this namespace names.
+/// True if a mock of this name applies to the function that a Task of this namespace names.
 fn is_meant(name: &str, function: &str, namespace: &str) -> bool {
     let named = function_of_resource(name, "").unwrap_or_else(|| name.to_owned());
     named == function
@@ -160,7 +158,7 @@ fn is_meant(name: &str, function: &str, namespace: &str) -> bool {
 }
 
 impl Answers {
-    /// The answer to the call of this number, from 0. One that is no list answers all calls.
+    /// Answer to the call of this number, from 0. A single answer applies to all calls.
     pub(super) fn get(&self, call: usize) -> Option<&Answer> {
         self.all.get(if self.is_list { call } else { 0 })
     }

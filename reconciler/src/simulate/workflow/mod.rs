@@ -1,5 +1,5 @@
-//! `minik8s simulate workflow`: one run of a workflow offline, with mocks instead of functions and a clock that
-//! goes on to the next thing that happens.
+//! `minik8s simulate workflow`: runs a workflow offline, with mocks instead of functions and a clock that jumps
+//! to the next event.
 
 use std::collections::BTreeMap;
 
@@ -22,48 +22,48 @@ pub use limits::FunctionLimits;
 use mocks::Answer;
 pub use mocks::{MockError, Mocks, UnknownMock};
 
-/// When each run begins: always at the same time, so that the same input gives the same history.
+/// Start time of each run: always the same, so that the same input gives the same history.
 pub const BEGIN: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
-/// What came of a run.
+/// Result of a run.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The word of Step Functions.
+    /// Status in the terms of Step Functions.
     pub status: Status,
-    /// Its result, if it succeeded.
+    /// Result, if the run succeeded.
     pub output: Option<Json>,
     /// Name of the error that ended it.
     pub error: Option<String>,
-    /// The error in a sentence.
+    /// Cause of the error, in a sentence.
     pub cause: Option<String>,
-    /// All that happened.
+    /// Events of the run.
     pub history: Vec<HistoryEvent>,
-    /// How many events, from the first one on, are without their inputs and outputs: the history would be too large.
+    /// Number of events, from the first, without inputs and outputs: the history would be too large.
     #[serde(skip)]
     pub without_data: usize,
-    /// Mocks of functions that the run did not call, or not as often as they have answers: a sentence each.
+    /// Mocks of functions that the run did not call, or called less often than they have answers: a sentence each.
     #[serde(skip)]
     pub unused: Vec<String>,
 }
 
-/// How a run ended, in the words of Step Functions. A real run has the same as its phase: `Succeeded`, `TimedOut`.
+/// Final status of a run, in the terms of Step Functions. A real run has the same as its phase: `Succeeded`,
+/// `TimedOut`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
-    /// Well.
     Succeeded,
-    /// By an error.
+    /// Ended by an error.
     Failed,
-    /// By its time limit.
+    /// Ended by its time limit.
     TimedOut,
-    /// By a person; in a simulation never.
+    /// Ended by a person; never in a simulation.
     Aborted,
 }
 
 impl Status {
-    /// As JSON has it.
+    /// The value in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Succeeded => "SUCCEEDED",
@@ -74,7 +74,7 @@ impl Status {
     }
 }
 
-/// Runs the workflow from its beginning to its end. An error says which mock is missing.
+/// Runs the workflow from start to end. An error names the missing mock.
 pub fn run(
     context: RunContext,
     spec: &WorkflowSpec,
@@ -104,19 +104,19 @@ pub fn run(
     Ok(Report { unused, without_data, ..report(run.outcome(), history) })
 }
 
-/// What the mocks answer, and when.
+/// Answers from the mocks, with their times.
 struct Answers<'a> {
     mocks: &'a Mocks,
     limits: &'a FunctionLimits,
     namespace: String,
-    /// How many answers were given, by mock.
+    /// Number of answers given, by mock.
     given: BTreeMap<String, usize>,
     /// The answers of calls under way, by call.
     open: BTreeMap<u64, (Timestamp, Event)>,
 }
 
 impl Answers<'_> {
-    /// Prepares answers for calls that are new, and forgets those of calls that are gone.
+    /// Prepares answers for new calls, and drops those of calls that are gone.
     fn take_up(&mut self, pending: &Pending<'_>, now: Timestamp) -> Result<(), MockError> {
         self.open.retain(|id, _| pending.calls.iter().any(|call| call.id == *id));
         for call in &pending.calls {
@@ -147,7 +147,7 @@ impl Answers<'_> {
         let Some(Answer { returned, error, cause, after }) = answers.get(*given - 1) else {
             return Err(missing(&format!(" for its call {given}")));
         };
-        // As the node's gateway ends it.
+        // The node's gateway would end such a call.
         if let Some(seconds) = self.limits.seconds(function, &self.namespace)
             && *after > SignedDuration::from_secs(seconds.into())
         {
@@ -161,7 +161,7 @@ impl Answers<'_> {
         Ok((*after, event))
     }
 
-    /// What happens next: the earliest answer or timer; an answer before a timer of the same time.
+    /// Next event: the earliest answer or timer; an answer comes before a timer of the same time.
     fn next(&self, pending: &Pending<'_>) -> (Timestamp, Event) {
         let answer = self.open.values().min_by_key(|(at, _)| *at).cloned();
         let timer = pending.timers.iter().min_by_key(|timer| (timer.due, std::cmp::Reverse(timer.id)));
@@ -169,7 +169,7 @@ impl Answers<'_> {
             (Some((at, event)), Some(timer)) if at <= timer.due => (at, event),
             (_, Some(timer)) => (timer.due, Event::Due { timer: timer.id }),
             (Some(answer), None) => answer,
-            // A run that is not over has the timer of its own limit.
+            // An unfinished run has the timer of its own limit.
             (None, None) => {
                 (Timestamp::MAX, Event::Cancelled { cause: "nothing is left to happen".to_owned() })
             }

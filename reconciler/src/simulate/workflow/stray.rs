@@ -1,4 +1,4 @@
-//! Which file has the cases of a workflow, and files with cases that none has.
+//! Files of test cases: the file that belongs to a workflow, and files that belong to none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,17 +9,17 @@ use schema::violation::{Violation, rules};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The end of the names of files that are read.
+/// Suffix of the files that are read.
 const ENDING: &str = ".tests.yaml";
-/// Ends of names that people write as well.
+/// Suffixes that people write as well.
 const OTHER_ENDINGS: [&str; 5] = [".tests.yml", ".tests.json", ".test.yaml", ".test.yml", ".test.json"];
 
-/// The file with the cases of a workflow, beside that of its manifest.
+/// Path of the file with the cases of a workflow, next to its manifest.
 pub fn file_beside(manifest: &str, workflow: &str) -> String {
     Path::new(manifest).with_file_name(format!("{workflow}{ENDING}")).to_string_lossy().into_owned()
 }
 
-/// The workflow whose cases a file has by its name, if it has any.
+/// Workflow that a file with cases is for, according to its name.
 pub fn workflow_of(file: &str, text: &str) -> Option<String> {
     let name = Path::new(file).file_name()?.to_str()?;
     let stem = [ENDING].into_iter().chain(OTHER_ENDINGS).find_map(|ending| name.strip_suffix(ending))?;
@@ -35,7 +35,7 @@ fn has_cases(text: &str) -> bool {
     serde_yaml::from_str::<Cases>(text).is_ok()
 }
 
-/// Warnings about files whose cases nobody runs, among these files with what they hold as manifests.
+/// Warnings about files whose cases are not run; `files` are paths with their contents as manifests.
 pub fn unused<'a>(
     files: impl Iterator<Item = (&'a str, &'a ManifestFile)>,
     text: impl Fn(&str) -> Option<String>,

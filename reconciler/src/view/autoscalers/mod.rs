@@ -1,4 +1,4 @@
-//! Autoscalers as a person sees them: what they scale, by what, between which bounds, and what they last decided.
+//! Views of autoscalers: target, metrics, bounds, and the last decision.
 
 use std::collections::BTreeMap;
 
@@ -27,20 +27,20 @@ mod tests;
 pub struct AutoscalerView {
     pub namespace: String,
     pub name: String,
-    /// What it scales: `ReplicaSet/web`.
+    /// Scaled object: `ReplicaSet/web`.
     pub reference: String,
-    /// `cpu: 63%/50%`, for each metric: what is, and what should be.
+    /// Current and target value of each metric: `cpu: 63%/50%`.
     pub targets: Vec<String>,
     pub min_replicas: u32,
     pub max_replicas: u32,
-    /// Pods of the target now.
+    /// Current number of the target's pods.
     pub replicas: u32,
-    /// Pods that it decided on; none before its first look.
+    /// Desired number of pods; `None` before the first evaluation.
     pub desired_replicas: Option<u32>,
     /// Healthy, Progressing or Degraded.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty when that is not known any more.
+    /// Time since the commit was applied; empty if no longer known.
     pub age: String,
     pub labels: StringMap,
 }
@@ -51,15 +51,15 @@ pub struct AutoscalerView {
 pub struct AutoscalerDetail {
     #[serde(flatten)]
     pub row: AutoscalerView,
-    /// How fast it may go; Kubernetes' defaults when the manifest says nothing.
+    /// Limits on the speed of scaling; `None` for Kubernetes' defaults.
     pub behavior: Option<Behavior>,
     pub last_scale_time: Option<Timestamp>,
-    /// Time since then; empty if it never changed the number.
+    /// Time since the last scaling; empty if there was none.
     pub last_scale_age: String,
-    /// From which number to which, and why.
+    /// Old and new number of pods, with the reason.
     pub last_scale_reason: String,
     pub conditions: Vec<Condition>,
-    /// Who set it: `apps/web.yaml:1 of source main`.
+    /// Manifest that defines it: `apps/web.yaml:1 of source main`.
     pub set_by: String,
     pub commit: String,
     pub annotations: StringMap,
@@ -76,7 +76,7 @@ pub fn autoscalers(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -
     .collect()
 }
 
-/// One autoscaler in full; `events` are shown as they are given.
+/// Returns an autoscaler in full, with the given `events`.
 pub fn autoscaler(
     snapshot: &Snapshot,
     id: &NamespacedName,
@@ -107,12 +107,12 @@ fn status<'a>(snapshot: &'a Snapshot, id: &NamespacedName) -> Option<&'a Horizon
     snapshot.autoscalers.get(id).map(|record| &record.value.status)
 }
 
-/// What several rows need, read once.
+/// Data shared by several rows, read once.
 struct Context<'a> {
     snapshot: &'a Snapshot,
     now: Timestamp,
     applied: AppliedAt<'a>,
-    /// How many pods each object has.
+    /// Number of pods of each object.
     pods: BTreeMap<(Kind, &'a str, &'a str), u32>,
 }
 
@@ -151,7 +151,7 @@ impl<'a> Context<'a> {
 /// `cpu: 63%/50%`, as kubectl writes it.
 fn in_words(metric: &ResourceMetric, status: Option<&HorizontalPodAutoscalerStatus>) -> String {
     let current = status.into_iter().flat_map(|status| &status.current_metrics);
-    // One of the same type: a spec may name a resource twice.
+    // Match the type as well, because a spec may name a resource twice.
     let is_share = metric.target.average_utilization.is_some();
     let current = current
         .filter(|found| found.name == metric.name)

@@ -1,4 +1,4 @@
-//! Slurm jobs as a person sees them: where each is, what it waits for, and what it left.
+//! Views of Slurm jobs: phase, reason for waiting, and report.
 
 use jiff::Timestamp;
 use schema::kinds::job::{JobPhase, JobSpec, Submission, script};
@@ -21,22 +21,22 @@ pub struct JobView {
     pub name: String,
     /// Pending, Uploading, Submitting, Queued, Running, … Succeeded, Failed, Cancelled, Unknown.
     pub phase: String,
-    /// What it waits for, or how it failed.
+    /// Reason for waiting or failing.
     pub reason: String,
-    /// How long it has run, or ran.
+    /// Running time, so far or in total.
     pub elapsed: String,
-    /// Slurm's number of it.
+    /// Slurm's job id.
     pub slurm_id: Option<u64>,
-    /// The nodes of Slurm that run it.
+    /// Slurm nodes that run the job.
     pub nodes: String,
-    /// The node that sees to it.
+    /// Node that handles the job.
     pub node: Option<String>,
     /// `user@host`.
     pub login: String,
     /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty when that is not known any more.
+    /// Time since the commit was applied; empty if no longer known.
     pub age: String,
     pub labels: StringMap,
 }
@@ -46,11 +46,11 @@ pub struct JobView {
 pub struct JobDetail {
     #[serde(flatten)]
     pub row: JobView,
-    /// What the job's node reports.
+    /// Report of the job's node.
     pub report: Option<JobReport>,
-    /// What is submitted.
+    /// Batch script that is submitted.
     pub script: String,
-    /// Who set it: `jobs/matrix.yaml:1 of source main`.
+    /// Manifest that defines it: `jobs/matrix.yaml:1 of source main`.
     pub set_by: String,
     pub commit: String,
     pub annotations: StringMap,
@@ -68,7 +68,7 @@ pub fn jobs(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<J
     .collect()
 }
 
-/// One job in full; `events` are shown as they are given.
+/// Returns a job in full, with the given `events`.
 pub fn job(
     snapshot: &Snapshot,
     id: &NamespacedName,
@@ -82,7 +82,7 @@ pub fn job(
     let order = snapshot.job_of(id).map(|(_, order)| order);
     let report = current(snapshot, object, id).map(|(_, report)| report.clone());
     let attempt = report.as_ref().map_or(1, |report| report.status.attempt);
-    // Before a node has it, its name is not known.
+    // The name is unknown before a node has the job.
     let name =
         order.map_or_else(|| format!("{}.{}", id.namespace, id.name), |order| order.slurm_name(id, attempt));
     let after = order.and_then(|order| match order.dependency {
@@ -101,7 +101,7 @@ pub fn job(
     })
 }
 
-/// The report of the object as it is, with its node.
+/// Report on the current version of the object, with its node.
 fn current<'a>(
     snapshot: &'a Snapshot,
     object: &Object,
@@ -152,7 +152,7 @@ fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Ti
     }
 }
 
-/// Why a changed job has not begun.
+/// Reason that a changed job has not begun.
 fn removing(former: &JobReport) -> String {
     let JobReport { login, status, .. } = former;
     match status.reason.as_str() {

@@ -1,4 +1,4 @@
-//! Desired objects as a person sees them, and as they lie in etcd.
+//! Views of desired objects, and the objects as stored in etcd.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ mod workloads;
 
 pub use workloads::WorkloadView;
 
-/// One object as it lies in etcd, with its revisions.
+/// An object as stored in etcd, with its revisions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredObject {
     pub object: Object,
     pub create_revision: i64,
     pub mod_revision: i64,
-    /// Pods that it has now, if it is of a kind that keeps a number of them.
+    /// Current number of pods, for kinds that keep a number of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods: Option<u32>,
 }
@@ -41,15 +41,15 @@ pub struct ObjectView {
     pub commit: String,
     pub author: String,
     pub file: String,
-    /// 1-based line in it.
+    /// 1-based line in the file.
     pub line: u32,
-    /// Time since the commit was applied; empty when that is not known any more.
+    /// Time since the commit was applied; empty if no longer known.
     pub age: String,
     /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
     pub note: String,
     pub labels: StringMap,
-    /// What controllers and nodes report of it; null for kinds of which nothing else is known.
+    /// Status reported by controllers and nodes; null for kinds without one.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub status: serde_json::Value,
 }
@@ -59,13 +59,13 @@ pub struct ObjectView {
 pub struct ObjectDetail {
     #[serde(flatten)]
     pub row: ObjectView,
-    /// `v1` and so on.
+    /// API version, for example `v1`.
     pub api_version: String,
     pub annotations: StringMap,
     pub hash: String,
     pub generation: u64,
     pub spec: serde_json::Value,
-    /// Objects that name it, as `Kind/namespace/name`.
+    /// Objects that refer to it, as `Kind/namespace/name`.
     #[serde(default)]
     pub used_by: Vec<String>,
 }
@@ -74,7 +74,7 @@ pub struct ObjectDetail {
 pub struct Selection<'a> {
     pub source: Option<&'a str>,
     pub kind: Option<Kind>,
-    /// Of this namespace; objects that belong to none are always in it.
+    /// Limits objects to this namespace; cluster-scoped objects always match.
     pub namespace: Option<&'a str>,
     pub labels: Option<Selector>,
 }
@@ -89,7 +89,7 @@ impl Selection<'_> {
     }
 }
 
-/// Objects as they lie in etcd.
+/// Returns the selected objects as stored in etcd.
 pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<StoredObject> {
     let mut pods: BTreeMap<(Kind, &str, &str), u32> = BTreeMap::new();
     for pod in snapshot.pods.values().map(|pod| &pod.value) {
@@ -105,7 +105,7 @@ pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<Sto
             object: object.clone(),
             create_revision: found.create_revision,
             mod_revision: found.mod_revision,
-            // Of a pod without copies there is nothing to say.
+            // A pod without copies has no count.
             pods: (has_pods && (id.kind != Kind::Pod || count > 1)).then_some(count),
         }
     });
@@ -132,7 +132,7 @@ pub fn object(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<Obj
     })
 }
 
-/// The objects that name one.
+/// Objects that refer to `id`.
 fn users(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
     let names_it = |object: &Object| {
         references(&object.metadata, &object.resource).iter().any(|field| field.target == *id)
@@ -141,15 +141,15 @@ fn users(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
     users.map(|(user, _)| user.to_string()).collect()
 }
 
-/// What is reported of an object besides its health.
+/// Reported status of an object, besides its health.
 fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
     let found = match object.kind() {
-        // Of a pod: its copies, if it has some.
+        // The status of a pod is that of its copies, if it has any.
         Kind::ReplicaSet | Kind::DaemonSet | Kind::Pod => {
             let rollout = snapshot.rollouts.get(&object.reference());
             rollout.map(|rollout| serde_json::to_value(WorkloadView::new(&rollout.value, &object.resource)))
         }
-        // Nothing, or their own views have it.
+        // No status, or their own views contain it.
         Kind::Cluster
         | Kind::ConfigMap
         | Kind::Dns
@@ -163,7 +163,7 @@ fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
     found.and_then(Result::ok).unwrap_or_default()
 }
 
-/// What several rows need, read once.
+/// Data shared by several rows, read once.
 struct Context<'a> {
     now: Timestamp,
     snapshot: &'a Snapshot,
@@ -203,7 +203,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Why the object is not well. A pod's own row says more than its health.
+    /// Reason that the object is not healthy. The row of a pod says more than its health.
     fn note(&self, id: &ObjectRef, health: &Health) -> String {
         let pod =
             self.pods.get(&NamespacedName::new(&id.namespace, &id.name)).filter(|_| id.kind == Kind::Pod);

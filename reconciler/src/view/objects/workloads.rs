@@ -1,4 +1,4 @@
-//! What is reported of a workload: its pods, and how far its template is rolled out.
+//! Status of a workload: its pods and the progress of its rollout.
 
 use jiff::Timestamp;
 use schema::kinds::Resource;
@@ -14,16 +14,16 @@ use serde_with::skip_serializing_none;
 pub struct WorkloadView {
     #[serde(flatten)]
     pub status: ReplicaSetStatus,
-    /// First digits of the hash of the template that Git asks for, as in the names of its pods.
+    /// First digits of the hash of the desired template, as in the names of its pods.
     pub wanted_template: String,
-    /// The same of the last one that all pods were available with.
+    /// First digits of the hash of the last template with which all pods were available.
     pub good_template: Option<String>,
     pub failure: Option<RolloutFailure>,
     pub progressed_at: Option<Timestamp>,
-    /// The newest last.
+    /// Rollout steps, newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<RolloutStep>,
-    /// Labels of the nodes that have a pod of a DaemonSet; empty for all nodes, and for other kinds.
+    /// Node selector of a DaemonSet; empty for all nodes, and for other kinds.
     #[serde(skip_serializing_if = "StringMap::is_empty")]
     pub node_selector: StringMap,
 }
@@ -46,12 +46,12 @@ impl WorkloadView {
         }
     }
 
-    /// What the status of an object of a workload's kind says; nothing if none is reported yet.
+    /// Parses the status of a workload; default values if none is reported yet.
     pub fn of(status: &serde_json::Value) -> Self {
         serde_json::from_value(status.clone()).unwrap_or_default()
     }
 
-    /// How far the rollout is, in a few words.
+    /// Progress of the rollout, in a few words.
     pub fn rollout(&self) -> String {
         match (&self.failure, &self.good_template) {
             (Some(failure), _) => format!("failed: {}: {}", failure.reason, failure.message),
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    // Seen red without `is_paused`: a paused workload was said to be under way.
+    // Seen red without `is_paused`: a paused workload was reported as under way.
     #[test]
     fn a_pause_is_not_said_to_be_under_way() {
         let mut view = WorkloadView { wanted_template: "0123abcd".to_owned(), ..WorkloadView::default() };

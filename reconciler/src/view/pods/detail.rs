@@ -1,4 +1,4 @@
-//! One pod in full.
+//! Detail view of a pod.
 
 use std::sync::Arc;
 
@@ -25,23 +25,23 @@ pub struct PodDetail {
     pub labels: StringMap,
     pub annotations: StringMap,
     pub hash: String,
-    /// Which commit and line set it; none when the object is gone.
+    /// Commit and line that define the pod; `None` if the object is gone.
     pub provenance: Option<Provenance>,
-    /// Why it is on that node; empty while it is on none.
+    /// Reason for the choice of the node; empty without a node.
     pub binding_reason: String,
     #[serde(rename = "hostIP")]
     pub host_ip: Option<String>,
     pub conditions: Vec<Condition>,
     pub init_container_statuses: Vec<ContainerStatus>,
     pub container_statuses: Vec<ContainerStatus>,
-    /// What should run; none when only a report is left of it.
+    /// Desired spec; `None` if only a report is left of the pod.
     pub spec: Option<Arc<PodSpec>>,
     #[serde(default)]
     pub usage: PodUsageView,
     pub events: Vec<EventView>,
 }
 
-/// One pod in full; `events` are shown as they are given.
+/// Returns a pod in full, with the given `events`.
 pub fn pod(
     snapshot: &Snapshot,
     pod: &NamespacedName,

@@ -1,4 +1,4 @@
-//! Bindings and statuses by pod: the snapshot holds them by node first.
+//! Index of bindings and statuses by pod: the snapshot holds them by node first.
 //!
 //! Built once per view, so that a list of all pods reads every table once.
 
@@ -39,7 +39,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// All pods that should be, or still are.
+    /// Every pod that should exist or still exists.
     pub(in crate::view) fn pods(&self) -> impl Iterator<Item = &'a NamespacedName> + use<'a> {
         let mut all: std::collections::BTreeSet<&NamespacedName> = self.snapshot.pods.keys().collect();
         all.extend(self.bindings.keys());
@@ -47,7 +47,7 @@ impl<'a> Index<'a> {
         all.into_iter()
     }
 
-    /// Where the pod is bound; the one with `uid` if there are several.
+    /// Binding of the pod; the one with `uid` if there are several.
     pub(in crate::view) fn binding(&self, pod: &NamespacedName, uid: Option<&str>) -> Option<&'a Binding> {
         let all = self.bindings.get(pod)?;
         all.iter().find(|b| Some(b.pod.uid.as_str()) == uid).or_else(|| all.first()).copied()

@@ -1,4 +1,4 @@
-//! Pods as a person sees them: what Git wants, where it is bound, what the node reports, in one row.
+//! Views of pods: the desired state, the binding and the node's report in one row.
 
 use jiff::Timestamp;
 use schema::kinds::Kind;
@@ -26,37 +26,37 @@ use status::{Word, cannot_be_removed, reported};
 pub struct PodView {
     pub namespace: String,
     pub name: String,
-    /// Containers that are ready, of all: `1/2`.
+    /// Ready containers out of all: `1/2`.
     pub ready: String,
-    /// The pod that Git wants is ready, on a node that is alive.
+    /// True if the desired pod is ready, on a live node.
     pub is_ready: bool,
     pub phase: PodPhase,
-    /// The word of kubectl: Pending, ContainerCreating, Running, CrashLoopBackOff, Terminating, NodeLost, ….
+    /// Status word of kubectl: Pending, ContainerCreating, Running, CrashLoopBackOff, Terminating, NodeLost, ….
     pub status: String,
-    /// How often its containers were started again.
+    /// Number of restarts of its containers.
     pub restarts: u32,
-    /// When it was started, or else when its commit was applied.
+    /// Start time, or else the time at which the commit was applied.
     pub created_at: Option<Timestamp>,
-    /// Time since then; empty when not known.
+    /// Time since `created_at`; empty if unknown.
     pub age: String,
     #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
-    /// Ports of the node that lead to it.
+    /// Ports of the node that forward to the pod.
     #[serde(default)]
     pub host_ports: Vec<HostPortStatus>,
     pub node: Option<String>,
-    /// `Kind/name` of the object that asked for it.
+    /// `Kind/name` of the owner.
     pub owner: String,
     pub source: String,
     pub commit: String,
-    /// `path:line` of that object in the repository; empty when the object is gone.
+    /// `path:line` of the owner in the repository; empty if the object is gone.
     pub file: String,
     pub uid: String,
-    /// What it waits for, in a sentence; empty when it is well.
+    /// Reason that the pod is not well, in a sentence; empty if it is.
     pub why: String,
 }
 
-/// By namespace and name. A pod that moved has a second row while its old node still ends it.
+/// Rows by namespace and name. A pod that moved has a second row while its old node still stops it.
 pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodView> {
     let index = Index::new(snapshot);
     let mut rows = Vec::new();
@@ -68,7 +68,7 @@ pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec
     rows
 }
 
-/// The row of one pod, for those who hold an index already.
+/// The row of a pod, for callers that already have an index.
 pub(super) fn row<'a>(index: &Index<'a>, pod: &'a NamespacedName, now: Timestamp) -> PodView {
     Facts::of(index, pod).view(index, now)
 }
@@ -95,14 +95,14 @@ impl<'a> Facts<'a> {
         });
         let (node, status) = match (binding, instance) {
             (Some(binding), _) => (Some(binding.node.as_str()), index.status(pod, &binding.node)),
-            // Wanted but not bound: what another node still reports is not this pod.
+            // Desired but not bound: reports of other nodes are not about this pod.
             (None, Some(_)) => (None, None),
             (None, None) => index.statuses(pod).next().map_or((None, None), |(n, s)| (Some(n), Some(s))),
         };
         Self { pod, instance, object, binding, node, status }
     }
 
-    /// The pod in full, as wanted or as last bound.
+    /// The pod in full, as desired or as last bound.
     fn wanted(&self) -> Option<&'a PodInstance> {
         self.instance.or(self.binding.map(|b| &b.pod))
     }
@@ -113,7 +113,7 @@ impl<'a> Facts<'a> {
         index.statuses(self.pod).filter(move |(node, _)| Some(*node) != counted)
     }
 
-    /// The report, if it speaks of the incarnation that is wanted now.
+    /// The report, if it is about the desired incarnation of the pod.
     fn current(&self) -> Option<&'a PodStatus> {
         self.status.filter(|status| self.wanted().is_none_or(|pod| pod.uid == status.uid))
     }

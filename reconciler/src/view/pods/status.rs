@@ -1,16 +1,16 @@
-//! The word in the STATUS column of a pod, by the rules of kubectl's `printPod`, and why it waits.
+//! Status word of a pod by the rules of kubectl's `printPod`, and the reason that the pod is not ready.
 
 use schema::condition::{Condition, ConditionStatus};
 use schema::kinds::pod::{ContainerState, ContainerStatus, PodPhase, PodStatus};
 
-/// The word and, if the pod is not well, the sentence behind it.
+/// Status word and, if the pod is not well, the reason as a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) word: String,
     pub(super) why: String,
 }
 
-/// What the pod's own node says of it.
+/// Status as reported by the pod's own node.
 pub(super) fn reported(status: &PodStatus) -> Word {
     let whole = if status.reason.is_empty() { phase(status.phase).to_owned() } else { status.reason.clone() };
     let word = if status.is_terminating() {
@@ -22,13 +22,13 @@ pub(super) fn reported(status: &PodStatus) -> Word {
     Word { word, why }
 }
 
-/// What keeps a node from taking a pod away; none if nothing does.
+/// Error that keeps a node from removing a pod; `None` without one.
 pub(super) fn cannot_be_removed(status: &PodStatus) -> Option<&str> {
     let condition = status.conditions.iter().find(|c| c.kind == "Ready" && c.reason == "FailedKillPod")?;
     Some(condition.message.as_str())
 }
 
-/// `Init:…` while init containers run. Once they are done, their remains say nothing.
+/// `Init:…` while init containers run. Ignores the remains of init containers once all are done.
 fn initializing(status: &PodStatus) -> Option<String> {
     let done = |c: &Condition| c.kind == "Initialized" && c.status == ConditionStatus::True;
     if status.conditions.iter().any(done) {
@@ -56,7 +56,7 @@ fn initializing(status: &PodStatus) -> Option<String> {
 fn containers(status: &PodStatus, whole: &str) -> String {
     let mut word = whole.to_owned();
     let mut one_runs = false;
-    // From the last to the first, so that the first container's reason stands at the end.
+    // From the last to the first, so that the first container's reason wins.
     for container in status.container_statuses.iter().rev() {
         match &container.state {
             ContainerState::Waiting(waiting) if !waiting.reason.is_empty() => {
@@ -76,7 +76,7 @@ fn containers(status: &PodStatus, whole: &str) -> String {
     word
 }
 
-/// The first thing that keeps the pod from being ready; empty when it is ready or done.
+/// First reason that the pod is not ready; empty if it is ready or done.
 fn why(status: &PodStatus, word: &str) -> String {
     if status.is_ready() || (status.phase == PodPhase::Succeeded && !status.is_terminating()) {
         return String::new();
@@ -95,7 +95,7 @@ fn why(status: &PodStatus, word: &str) -> String {
     condition.map_or_else(|| format!("the pod is {word}, not ready"), |c| c.message.clone())
 }
 
-/// `said` is the message of the condition Ready, which has what failing probes said.
+/// Problem of a container. `said` is the message of the condition Ready, which contains the output of failing probes.
 fn container_problem(container: &ContainerStatus, said: &str) -> Option<String> {
     let name = &container.name;
     match &container.state {
@@ -194,7 +194,7 @@ mod tests {
             ("Init:CrashLoopBackOff", word(Pending, &["!CrashLoopBackOff"], wait, &[])),
             ("Init:ImagePullBackOff", word(Pending, &["!ImagePullBackOff"], wait, &[])),
             ("PodInitializing", word(Pending, &["ended:Completed:0"], wait, &["Initialized"])),
-            // The remains of the init container were removed by hand: it counts no more.
+            // The remains of the init container were removed by hand: it no longer counts.
             ("Running", word(Running, &["!PodInitializing"], &["up"], &["Initialized", "Ready"])),
             ("Pending", word(Pending, &[], &[], &[])),
             ("ContainerCreating", word(Pending, &[], &["!ContainerCreating"], &[])),
@@ -209,7 +209,7 @@ mod tests {
         ] {
             assert_eq!(wanted, got);
         }
-        // Its node says of one that is wanted again how it ended, until it has read that it is.
+        // For a pod that is desired again, the node reports the end until it has read the new desired state.
         for phase in [Running, Succeeded, Failed] {
             let leaving = PodStatus {
                 phase,

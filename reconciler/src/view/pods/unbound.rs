@@ -1,4 +1,4 @@
-//! Why a pod has no node, in the scheduler's own words on the same snapshot.
+//! Reason that a pod has no node, computed by the scheduler on the same snapshot.
 
 use std::cell::OnceCell;
 
@@ -7,7 +7,7 @@ use schema::snapshot::Snapshot;
 
 use crate::controllers::scheduler::Explainer;
 
-/// Counts what is taken of every node at the first question only: most snapshots ask none.
+/// Computes the resources taken on every node lazily, because most snapshots need no explanation.
 pub(in crate::view) struct Unbound<'a> {
     snapshot: &'a Snapshot,
     explainer: OnceCell<Explainer<'a>>,
@@ -18,7 +18,7 @@ impl<'a> Unbound<'a> {
         Self { snapshot, explainer: OnceCell::new() }
     }
 
-    /// Why the pod that is wanted now is not bound, in a sentence.
+    /// Reason that the desired pod is not bound, in a sentence.
     pub(in crate::view) fn reason(&self, pod: &NamespacedName) -> String {
         let explainer = self.explainer.get_or_init(|| Explainer::new(self.snapshot));
         explainer.explain(pod).unwrap_or_else(|| "waiting for the scheduler".to_owned())

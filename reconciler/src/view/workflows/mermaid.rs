@@ -9,7 +9,7 @@ use schema::kinds::workflow::{Catcher, MachineRef, Rule, State, WorkflowSpec};
 /// Longest label, in characters.
 const LABEL_MAX_CHARS: usize = 80;
 
-/// The chart.
+/// Draws a workflow as a flowchart.
 pub fn mermaid(spec: &WorkflowSpec) -> String {
     let mut chart = Chart { text: "flowchart TD\n".to_owned(), nodes: 0 };
     chart.machine(spec.machine(), 1);
@@ -18,13 +18,13 @@ pub fn mermaid(spec: &WorkflowSpec) -> String {
 
 struct Chart {
     text: String,
-    /// Nodes that were named until now.
+    /// Number of nodes named so far.
     nodes: usize,
 }
 
 impl Chart {
     fn line(&mut self, depth: usize, line: &str) {
-        // A string takes every write.
+        // Writing to a string can't fail.
         let _ = writeln!(self.text, "{:width$}{line}", "", width = 2 * depth);
     }
 
@@ -33,7 +33,7 @@ impl Chart {
         format!("s{}", self.nodes)
     }
 
-    /// The states of a machine, then what leads from one to another.
+    /// Draws the states of a machine, then its transitions.
     fn machine(&mut self, machine: MachineRef<'_>, depth: usize) {
         let (begin, end) = (self.id(), self.id());
         self.line(depth, &format!("{begin}(( ))"));
@@ -106,7 +106,7 @@ impl Chart {
     }
 }
 
-/// `$.n numericGreaterThan 5`, joined by and, or, not.
+/// Formats a condition as `$.n numericGreaterThan 5`, joined by and, or, not.
 fn condition(rule: &Rule) -> String {
     let joined = |rules: &[Rule], word: &str| {
         let all: Vec<String> = rules.iter().map(|rule| format!("({})", condition(rule))).collect();
@@ -125,7 +125,7 @@ fn condition(rule: &Rule) -> String {
     }
 }
 
-/// A label in quotes. What Mermaid, or HTML around it, would take for its own becomes a number.
+/// A label in quotes. Characters with a meaning in Mermaid, or in HTML around it, become numeric codes.
 fn label(text: &str) -> String {
     let mut out = String::from("\"");
     for (count, c) in text.trim().chars().enumerate() {

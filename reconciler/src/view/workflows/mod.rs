@@ -1,4 +1,4 @@
-//! Workflows and their runs as a person sees them.
+//! Views of workflows and their runs.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub struct WorkflowView {
     /// Healthy, Progressing or Degraded.
     pub health: String,
     pub note: String,
-    /// Time since the commit was applied; empty when that is not known any more.
+    /// Time since the commit was applied; empty if no longer known.
     pub age: String,
     pub labels: StringMap,
 }
@@ -50,11 +50,11 @@ pub struct WorkflowView {
 pub struct WorkflowDetail {
     #[serde(flatten)]
     pub row: WorkflowView,
-    /// Who set it: `apps/web.yaml:1 of source main`.
+    /// Manifest that defines it: `apps/web.yaml:1 of source main`.
     pub set_by: String,
     pub commit: String,
     pub annotations: StringMap,
-    /// As it is after its defaults.
+    /// Spec with its defaults applied.
     pub spec: WorkflowSpec,
     pub triggers: Vec<TriggerView>,
     pub events: Vec<EventView>,
@@ -68,12 +68,12 @@ pub struct RunView {
     /// Unique in its workflow.
     pub id: String,
     pub phase: RunPhase,
-    /// The state that it is in, or ended in; empty in lists while it runs.
+    /// Current or final state; empty in lists while the run is active.
     pub state: String,
     pub started_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// How long it took, or has been running.
+    /// Running time, so far or in total.
     pub duration: String,
     pub age: String,
     pub origin: String,
@@ -81,11 +81,11 @@ pub struct RunView {
     pub cause: String,
 }
 
-/// Some runs, the newest first.
+/// A page of runs, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunPage {
     pub items: Vec<RunView>,
-    /// There are older ones: `before=` this has them.
+    /// Cursor of the next page: pass it as `before=` for older runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<i64>,
 }
@@ -95,18 +95,18 @@ pub struct RunPage {
 pub struct RunDetail {
     #[serde(flatten)]
     pub row: RunView,
-    /// States that it went through.
+    /// Number of states that the run went through.
     pub steps: u32,
     pub input: Json,
-    /// Its result, once it has succeeded.
+    /// Result of the run, once it has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Json>,
     pub definition: WorkflowSpec,
     /// Calls that were answered, in order.
     pub calls: Vec<RunCall>,
-    /// With the event names of Step Functions.
+    /// Events, with the names of Step Functions.
     pub history: Vec<HistoryEvent>,
-    /// How many events, from the first one on, lack inputs and outputs: the history would be too large.
+    /// Number of events, from the first, without inputs and outputs: the history would be too large.
     #[serde(default)]
     pub without_data: usize,
 }
@@ -118,27 +118,27 @@ pub struct RunCall {
     pub state: String,
     /// `name`, or `namespace/name`.
     pub function: String,
-    /// Of its lines in the function's log.
+    /// Activation id of the call's lines in the function's log.
     pub activation: String,
 }
 
-/// What `POST /v1/workflows/<ns>/<name>/runs` takes.
+/// Body of `POST /v1/workflows/<ns>/<name>/runs`.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunBody {
     /// The input; `{}` when absent.
     pub input: Option<Json>,
-    /// The same id is the same run.
+    /// Id of the run; a repeated request with the same id starts no second run.
     pub id: Option<String>,
 }
 
-/// What it answers.
+/// Response to [`RunBody`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunAccepted {
     pub id: String,
-    /// False: there is such a run, or it was asked for before.
+    /// False if the run exists or was requested before.
     pub is_new: bool,
 }
 
@@ -150,7 +150,7 @@ pub fn workflows(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> 
         .collect()
 }
 
-/// One workflow in full; `events` are shown as they are given.
+/// Returns a workflow in full, with the given `events`.
 pub fn workflow(
     snapshot: &Snapshot,
     id: &NamespacedName,
@@ -189,7 +189,7 @@ fn row(snapshot: &Snapshot, object: &Object, (applied, now): (&AppliedAt<'_>, Ti
     }
 }
 
-/// A run of a workflow in short.
+/// Summary of a run.
 pub fn run(workflow: &NamespacedName, id: &str, head: &RunHead, now: Timestamp) -> RunView {
     RunView {
         namespace: workflow.namespace.clone(),
@@ -207,7 +207,7 @@ pub fn run(workflow: &NamespacedName, id: &str, head: &RunHead, now: Timestamp) 
     }
 }
 
-/// A run in full: its journal, gone through again.
+/// A run in full, by replaying its journal.
 pub fn run_detail(
     workflow: &NamespacedName,
     id: &str,
@@ -254,7 +254,7 @@ fn called(entry: &Entry, made: &BTreeMap<u64, &HistoryEvent>) -> Option<RunCall>
     })
 }
 
-/// `0.350s`, then as ages are written.
+/// Formats a duration as `0.350s`, or from 10 s on like an age.
 pub fn duration(from: Timestamp, to: Timestamp) -> String {
     let millis = to.as_millisecond().saturating_sub(from.as_millisecond()).max(0);
     if millis < 10_000 { format!("{}.{:03}s", millis / 1000, millis % 1000) } else { age(from, to) }

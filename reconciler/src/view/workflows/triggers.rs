@@ -1,4 +1,4 @@
-//! Triggers as a person sees them: what starts runs, when it last did, and when it will next.
+//! Views of triggers: cause, last start, and next start.
 
 use jiff::Timestamp;
 use schema::kinds::Kind;
@@ -17,22 +17,22 @@ pub struct TriggerView {
     pub namespace: String,
     /// Unique among the triggers of its object.
     pub name: String,
-    /// The object that it starts runs of: `workflow/order`.
+    /// Object whose runs it starts: `workflow/order`.
     pub object: String,
     pub schedule: Option<Schedule>,
     pub on_commit: Option<OnCommit>,
-    /// Where it is called, at any reconciler.
+    /// URL path to call, at any reconciler.
     pub call_path: Option<String>,
     /// The last run that it started.
     pub last: Option<TriggerStart>,
-    /// When its schedule starts the next; none before the reconciler saw it.
+    /// Next time of its schedule; `None` before the reconciler has read it.
     pub next: Option<Timestamp>,
-    /// Times since the last run that have none, because they were missed.
+    /// Number of missed times since the last run.
     pub skipped: u32,
 }
 
 impl TriggerView {
-    /// What starts its runs, in a few words.
+    /// Cause of its runs, in a few words.
     pub fn starts_on(&self) -> String {
         match (&self.schedule, &self.on_commit, &self.call_path) {
             (Some(Schedule { cron, time_zone, .. }), ..) => format!("{cron} {time_zone}"),
@@ -43,14 +43,14 @@ impl TriggerView {
         }
     }
 
-    /// When it last started a run: the time of its schedule, or the second when the run began.
+    /// Time of the last start: that of its schedule, or the second when the run began.
     pub fn last_at(&self) -> Option<Timestamp> {
         let last = self.last.as_ref()?;
         Timestamp::from_second(last.tick.unwrap_or(last.started_at).as_second()).ok()
     }
 }
 
-/// The triggers of a namespace, or of all.
+/// Triggers of a namespace, or of every namespace.
 pub fn triggers(snapshot: &Snapshot, namespace: Option<&str>) -> Vec<TriggerView> {
     let objects = snapshot.objects.iter();
     objects
@@ -59,7 +59,7 @@ pub fn triggers(snapshot: &Snapshot, namespace: Option<&str>) -> Vec<TriggerView
         .collect()
 }
 
-/// Those of one object.
+/// Triggers of an object.
 pub(in crate::view) fn rows(snapshot: &Snapshot, object: &Object) -> Vec<TriggerView> {
     let id = object.reference();
     object.resource.triggers().iter().map(|trigger| row(snapshot, &id, trigger)).collect()
@@ -67,7 +67,7 @@ pub(in crate::view) fn rows(snapshot: &Snapshot, object: &Object) -> Vec<Trigger
 
 fn row(snapshot: &Snapshot, id: &ObjectRef, trigger: &Trigger) -> TriggerView {
     let record = snapshot.triggers.get(&(id.clone(), trigger.name.clone())).map(|found| &found.value);
-    // What is said of another schedule says nothing of the next time.
+    // A record of another schedule does not determine the next time.
     let current = record.filter(|record| record.schedule == trigger.schedule);
     let is_called = matches!(trigger.started_by(), Some(StartedBy::Call(_)));
     TriggerView {

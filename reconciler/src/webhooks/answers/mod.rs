@@ -1,8 +1,8 @@
-//! The loop that answers sync requests: wakes the loops of sources for those that other reconcilers took, and answers all
-//! of them once such a loop has looked.
+//! Loop that answers sync requests: wakes the loops of sources for requests that other reconcilers accepted, and
+//! answers every request once such a loop has checked the repository.
 //!
-//! Reads the snapshot, the last runs of the sources' loops and the status that such a run has just written; decides in
-//! `plan.rs`, writes `answers/`. It keeps nothing that a restart would lose.
+//! Reads the snapshot, the last runs of the sources' loops and the status that such a run has just written; decides
+//! in `plan.rs`, writes `answers/`. Keeps no state that a restart would lose.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,27 +27,28 @@ mod tests;
 pub struct AnswersLoop {
     intake: Arc<Intake>,
     fence: FenceReader,
-    /// The last run of each source's loop, in the order of the targets.
+    /// Last run of each source's loop, in the order of the targets.
     runs: Vec<LastRunReader>,
     waiting: Waiting,
 }
 
-/// What one run saw.
+/// Observations of a run.
 pub struct Observed {
     fence: Fence,
     snapshot: Arc<Snapshot>,
-    /// When the snapshot was read.
+    /// Time at which the snapshot was read.
     at: Timestamp,
     identity: String,
     waiting: Waiting,
-    /// What came of the last look at each source, as far as someone waits for it.
+    /// Last check of each source and the source's status, if a request waits for it.
     looks: BTreeMap<String, (Look, Option<SourceStatus>)>,
-    /// Why a status could not be read.
+    /// Failure to read a status.
     error: Option<LoopError>,
 }
 
 impl AnswersLoop {
-    /// Answers what `intake` takes, and the requests that other reconcilers took for its sources.
+    /// Creates a loop that answers the requests accepted by `intake`, and those that other reconcilers accepted for
+    /// its sources.
     pub fn new(intake: &Arc<Intake>, fence: FenceReader, runs: Vec<LastRunReader>) -> Self {
         Self { intake: Arc::clone(intake), fence, runs, waiting: Waiting::default() }
     }
@@ -69,7 +70,7 @@ impl AnswersLoop {
             let remove: Vec<Key> = remove.iter().map(|(key, _)| key.clone()).collect();
             let written = self.intake.requests.write(&key, &planned.answer, guards, &remove).await;
             let failed = |error| LoopError::new(format!("cannot answer sync request {}", planned.id), error);
-            // After a conflict the next run sees the request as it is.
+            // After a conflict the next run reads the current request.
             first_error = first_error.or(written.map_err(failed).err());
         }
         first_error.map_or(Ok(()), Err)
@@ -101,7 +102,7 @@ impl Loop for AnswersLoop {
         let looked = sources.zip(&self.runs).filter_map(|(source, run)| {
             let look =
                 look(&run.borrow()).filter(|look| waiting.may_be_answered(*look, source, &snapshot))?;
-            // Not the snapshot's: it may not have what the run has just written.
+            // Not from the snapshot, which may lack the status that the run has just written.
             let key = Key::Source(source.clone());
             Some(async move { (source, look, requests.read(&key).await) })
         });
@@ -134,7 +135,7 @@ impl Loop for AnswersLoop {
     }
 }
 
-/// The look that a run was; none if it came to none.
+/// Converts a run to a check of the repository; `None` if the run failed or was not ready.
 fn look(run: &Option<LastRun>) -> Option<Look> {
     let run = run.as_ref().filter(|run| run.error.is_none() && run.not_ready.is_none())?;
     let took = SignedDuration::try_from(run.took).ok()?;

@@ -1,4 +1,4 @@
-//! Which requests a look at a repository answers, and for which one a source must be looked at. Pure.
+//! Matches sync requests with checks of their repositories, and selects sources to check. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,33 +9,33 @@ use schema::snapshot::Snapshot;
 
 use crate::webhooks::decide::REMOVED_MAX;
 
-/// A run of a source's loop that looked at the repository.
+/// A run of a source's loop that checked the repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) began: Timestamp,
     pub(super) over: Timestamp,
-    /// Its plan had steps.
+    /// Set if the run's plan had steps.
     pub(super) wrote: bool,
 }
 
-/// What waits, from one run to the next.
+/// Requests that wait for an answer, kept from one run to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Waiting {
-    /// Requests by id: the revision of their last write, and when this process saw them.
+    /// By id of the request: revision of its last write, and time at which this process first saw it.
     requests: BTreeMap<String, (i64, Timestamp)>,
-    /// By source: when a look began that answers nothing, and that is not asked again.
+    /// By source: start of the last check that answers nothing and is not considered again.
     answered_nothing: BTreeMap<String, Timestamp>,
 }
 
 impl Waiting {
-    /// A request of `source` may be answered by this look.
+    /// True if this check may answer a request of `source`.
     pub(super) fn may_be_answered(&self, look: Look, source: &str, snapshot: &Snapshot) -> bool {
         let is_asked = || snapshot.waiting_requests().any(|(_, request)| request.value.source == source);
         self.answered_nothing.get(source) != Some(&look.began) && is_asked()
     }
 
-    /// Notes what waits in the snapshot at `now`. Gives the sources to look at, without those of this process's own
-    /// requests: it has looked at these already.
+    /// Updates the waiting requests from the snapshot at `now`. Returns the sources to check, except for this
+    /// process's own requests, whose sources were woken already.
     fn notice(&mut self, snapshot: &Snapshot, identity: &str, now: Timestamp) -> BTreeSet<String> {
         let mut sources = BTreeSet::new();
         let mut before = std::mem::take(&mut self.requests);
@@ -52,7 +52,7 @@ impl Waiting {
         sources
     }
 
-    /// The requests of `source` that a look answers: those seen before it began.
+    /// Requests of `source` that a check answers: those noticed before it began.
     fn answered<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -68,13 +68,13 @@ impl Waiting {
     }
 }
 
-/// What a run does.
+/// Plan of a run.
 #[derive(Debug, Default)]
 pub struct AnswersPlan {
-    /// Sources whose loops look now.
+    /// Sources whose loops must run now.
     pub(super) wake: BTreeSet<String>,
     pub(super) answers: Vec<PlannedAnswer>,
-    /// Answers to requests that are gone, with the revisions of their last writes; removed with the first answer.
+    /// Answers whose requests are gone, with the revisions of their last writes; removed with the first answer.
     pub(super) orphans: Vec<(Key, i64)>,
     pub(super) waiting: Waiting,
 }
@@ -83,7 +83,7 @@ pub struct AnswersPlan {
 pub(super) struct PlannedAnswer {
     pub(super) id: String,
     pub(super) answer: RequestAnswer,
-    /// The revision of the answer that it replaces.
+    /// Revision of the answer to replace.
     pub(super) over: Option<i64>,
 }
 
@@ -93,13 +93,13 @@ impl schema::control::Plan for AnswersPlan {
     }
 }
 
-/// What came of a look.
+/// Result of a check of the repository.
 enum Applied {
-    /// All of it; this commit is applied since.
+    /// Everything was applied; this commit is applied now.
     All(Option<String>),
-    /// Nothing, the status says why.
+    /// Nothing was applied; the status gives the reason.
     Nothing,
-    /// It wrote, but not to the end: something changed under it.
+    /// The run wrote, but was interrupted by a concurrent change.
     Half,
 }
 
@@ -109,8 +109,8 @@ fn applied(look: Look, status: Option<&SourceStatus>) -> Applied {
     if look.wrote && !is_noted { Applied::Half } else { Applied::All(status.applied_commit.clone()) }
 }
 
-/// Plans on what waits `now`; `looks` are the last looks at sources for which [`Waiting::may_be_answered`] holds, each with
-/// the status that the source has since.
+/// Plans for the requests that wait at `now`; `looks` are the last checks of the sources for which
+/// [`Waiting::may_be_answered`] holds, each with the source's status since.
 pub(super) fn plan(
     snapshot: &Snapshot,
     identity: &str,

@@ -1,4 +1,4 @@
-//! What a Cluster is among the kinds.
+//! The `Cluster` kind: names, links, validation.
 
 use super::super::pod::content_uses::used;
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
@@ -52,8 +52,8 @@ impl KindSpec for ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// The secrets with logins, for the registry and for the index of Python packages: only the next push, pull or build
-    /// needs them.
+    /// Returns the secrets with logins for the registry and for the Python package index. Only the next push, pull
+    /// or build needs them.
     pub fn logins(&self) -> impl Iterator<Item = &LocalReference> {
         let registry = self.registry.iter().filter_map(|registry| registry.login_secret.as_ref());
         registry.chain(&self.functions.package_index_login)
@@ -65,7 +65,8 @@ fn login(field: &[&'static str], secret: Option<&LocalReference>) -> Option<Cont
     Some(ContentUse { is_login: true, ..used(at, ContentRef::Secret(secret?.name.clone())) })
 }
 
-/// It is where every source has it, so no field names it; what is wrong with it is said of the object.
+/// Returns the use of the cluster identity. Every source has it at the same place, so no field names it; problems
+/// with it are reported for the object.
 fn identity() -> ContentUse {
     ContentUse { is_optional: true, ..used(field_path(&["metadata", "name"]), ContentRef::ClusterIdentity) }
 }

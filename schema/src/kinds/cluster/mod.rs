@@ -1,6 +1,6 @@
-//! Cluster: settings of the whole cluster. There is one object, called `cluster`, or none: then
-//! everything is as its default says. Settings that a daemon needs before it can reach etcd (addresses,
-//! ranges, sources) are arguments of the daemon, not part of it.
+//! Cluster: settings of the whole cluster, in a single object called `cluster`. Without the object every setting
+//! has its default. Settings that a daemon needs before it can reach etcd (addresses, ranges, sources) are
+//! arguments of the daemon instead.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::pod::{LocalReference, PodSpec, ResourceRequirements};
 use crate::codec::is_default;
 use crate::meta::{DEFAULT_NAMESPACE, ObjectRef};
 
-/// The name of the one object: two sources that both bring one then claim the same object.
+/// Name of the only object: two sources that both bring one claim the same object.
 pub const CLUSTER_NAME: &str = "cluster";
 /// The DNS zone of services and pods, as in Kubernetes.
 pub const DEFAULT_ZONE: &str = "cluster.local";
 
-/// The one object.
+/// Returns the reference to the only object.
 pub fn cluster_reference() -> ObjectRef {
     let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), CLUSTER_NAME.to_owned());
     ObjectRef { kind: Kind::Cluster, namespace, name }
@@ -38,67 +38,67 @@ pub fn cluster_reference() -> ObjectRef {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct ClusterSpec {
-    /// How the scheduler chooses among the nodes that fit. Another strategy holds for pods that are placed from then on.
+    /// Strategy by which the scheduler chooses among eligible nodes. A change applies to pods that are placed
+    /// afterwards.
     pub scheduler_strategy: SchedulerStrategy,
-    /// When a commit that deletes much is held.
+    /// Limits on deletions by a commit, beyond which the commit is held.
     pub prune: PrunePolicy,
-    /// Where images of functions are pushed to and pulled from, as `address/function`; without one, and while it is away,
-    /// nodes take them from each other.
+    /// Registry to which function images are pushed and from which they are pulled, as `address/function`. Without
+    /// one, and while it is unavailable, nodes copy images from each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registry: Option<Registry>,
-    /// Names of services, and where all other names are looked up.
+    /// DNS zone of the cluster, and servers for all other names.
     pub dns: ClusterDns,
-    /// What workloads get that name nothing of their own.
+    /// Defaults for workloads that do not set these fields.
     pub defaults: Defaults,
-    /// What happens to a node that is gone.
+    /// Handling of nodes that are not ready.
     pub nodes: NodePolicy,
-    /// What no pod of the cluster may ask for.
+    /// Settings that no pod of the cluster may use.
     pub pod_security: PodSecurity,
-    /// What functions get that name nothing of their own.
+    /// Defaults for functions that do not set these fields.
     pub functions: FunctionDefaults,
-    /// Where jobs run.
+    /// Slurm cluster that runs jobs.
     #[serde(skip_serializing_if = "is_default")]
     pub slurm: Slurm,
 }
 
-/// How the scheduler chooses among the nodes that fit.
+/// Strategy by which the scheduler chooses among eligible nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SchedulerStrategy {
-    /// Fewest pods of the same owner, then the least share of CPU and memory requested, then fewest pods.
+    /// Fewest pods of the same owner, then lowest requested share of CPU and memory, then fewest pods.
     #[default]
     Spread,
-    /// Any of them.
+    /// Any node.
     Random,
-    /// The one that was given a pod the longest ago.
+    /// Node that has gone longest without a new pod.
     RoundRobin,
     /// Fewest pods.
     MinPods,
     /// Most pods: fills a node before the next.
     MaxPods,
-    /// Least CPU requested.
+    /// Least requested CPU.
     MinCpu,
-    /// Least memory requested.
+    /// Least requested memory.
     MinMemory,
 }
 
-/// When a commit that deletes much is held: if it would delete more than `maxObjects` objects and also
-/// more than `maxPercent` of its source's objects, or all of them. A commit message with the trailer
-/// `Minik8s-Allow-Prune: true` releases it. The policy that is applied counts, not the one that the
-/// same commit brings.
+/// Limits on deletions by a commit. The commit is held if it would delete more than `maxObjects` objects and also
+/// more than `maxPercent` of its source's objects, or if it would delete all of them. A commit message with the
+/// trailer `Minik8s-Allow-Prune: true` releases it. The policy in effect applies, not the one in the same commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct PrunePolicy {
-    /// Objects that a commit may delete whatever their share.
+    /// Number of objects that a commit may delete regardless of their share.
     pub max_objects: u32,
-    /// Share of the objects, in percent, that a commit may delete whatever their number.
+    /// Percentage of the objects that a commit may delete regardless of their number.
     #[schemars(range(max = 100))]
     pub max_percent: u32,
 }
 
 impl Default for PrunePolicy {
-    /// The numbers of the design, section 6.
+    /// Values of the design, section 6.
     fn default() -> Self {
         Self { max_objects: 10, max_percent: 30 }
     }
@@ -109,10 +109,10 @@ impl Default for PrunePolicy {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Registry {
-    /// `host`, `host:port`, maybe with a path in front of all images: `registry.lan:5000/minik8s`.
+    /// Address as `host` or `host:port`, optionally with a path in front of all images: `registry.lan:5000/minik8s`.
     pub address: String,
-    /// Speaks HTTP instead of HTTPS. Unless it is at 127.0.0.1, Docker's `insecure-registries` on each node must name it,
-    /// too.
+    /// Uses HTTP instead of HTTPS. Unless the registry is at 127.0.0.1, Docker's `insecure-registries` on each node
+    /// must name it as well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub insecure: bool,
     /// Secret with the registry's login: a Docker `config.json`, or the keys `registry`, `username` and `password`.
@@ -120,14 +120,14 @@ pub struct Registry {
     pub login_secret: Option<LocalReference>,
 }
 
-/// Names of services, and where all other names are looked up.
+/// DNS zone of the cluster, and servers for all other names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct ClusterDns {
-    /// The zone of services and pods. Pods that run keep the search domains that they were made with.
+    /// Zone of services and pods. Running pods keep the search domains that they were created with.
     pub zone: String,
-    /// Servers for all other names, at most 3; those of each node when none. IP addresses.
+    /// IP addresses of servers for all other names, at most 3; defaults to the servers of each node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub upstreams: Vec<String>,
 }
@@ -138,16 +138,16 @@ impl Default for ClusterDns {
     }
 }
 
-/// What workloads get that name nothing of their own.
+/// Defaults for workloads that do not set these fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct Defaults {
-    /// Requests and limits of each container, amount by amount, that it does not name itself. Pods get them
-    /// when they are made; another default changes none that are there.
+    /// Requests and limits of containers, for each amount that a container does not set. Applied when a pod is
+    /// created; a change does not affect existing pods.
     #[serde(skip_serializing_if = "ResourceRequirements::is_empty")]
     pub resources: ResourceRequirements,
-    /// Seconds within which a rollout or a commit must make progress before it is called bad.
+    /// Seconds within which a rollout or a commit must make progress before it counts as failed.
     #[schemars(range(min = 1, max = 86400))]
     pub progress_deadline_seconds: u32,
 }
@@ -158,7 +158,7 @@ impl Default for Defaults {
     }
 }
 
-/// What happens to a node that is gone.
+/// Handling of nodes that are not ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
@@ -174,18 +174,18 @@ impl Default for NodePolicy {
     }
 }
 
-/// Where jobs run.
+/// Slurm cluster that runs jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct Slurm {
-    /// Login host and account of jobs that name none; each field that a job leaves out is this one's.
+    /// Default login host and account of jobs, for each field that a job leaves out.
     #[serde(skip_serializing_if = "is_default")]
     pub login: SlurmLogin,
 }
 
 impl Defaults {
-    /// What a new pod gets: its spec, with the default amounts that its containers leave open.
+    /// Returns the spec of a new pod, with default amounts where its containers set none.
     pub fn of_pod(&self, spec: &Arc<PodSpec>) -> Arc<PodSpec> {
         let mut spec = Arc::clone(spec);
         if !self.resources.is_empty() {
@@ -199,7 +199,7 @@ impl Defaults {
 }
 
 impl ClusterDns {
-    /// The addresses of `upstreams`.
+    /// Returns the addresses of `upstreams`.
     pub fn upstream_addresses(&self) -> Vec<IpAddr> {
         self.upstreams.iter().filter_map(|address| address.parse().ok()).collect()
     }

@@ -1,4 +1,4 @@
-//! What no pod of the cluster may ask for. Nothing is forbidden by default.
+//! Settings that no pod of the cluster may use. Nothing is forbidden by default.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 use crate::kinds::pod::{PodSpec, SecurityContext};
 use crate::violation::{Findings, Path, rules};
 
-/// What no pod of the cluster may ask for.
+/// Settings that no pod of the cluster may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct PodSecurity {
-    /// No `securityContext.privileged: true`, and no added capability that gives the node all the same: `ALL`,
-    /// `DAC_READ_SEARCH`, `SYS_ADMIN`, `SYS_MODULE`, `SYS_PTRACE`, `SYS_RAWIO`.
+    /// Forbids `securityContext.privileged: true`, and added capabilities that give equivalent access to the node:
+    /// `ALL`, `DAC_READ_SEARCH`, `SYS_ADMIN`, `SYS_MODULE`, `SYS_PTRACE`, `SYS_RAWIO`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_privileged: bool,
-    /// No `hostNetwork: true`.
+    /// Forbids `hostNetwork: true`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_host_network: bool,
-    /// No hostPath volume at or below one of these directories of the node, nor at one above, from which
-    /// they can be reached: `/` forbids all.
+    /// Forbids hostPath volumes at or below these directories of the node, and at directories above, from which
+    /// they can be reached: `/` forbids every hostPath volume.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid_host_paths: Vec<String>,
-    /// When given, a hostPath volume must be at or below one of these directories of the node. Paths are
-    /// compared as they are written: symbolic links on the node are not resolved.
+    /// Restricts hostPath volumes to these directories of the node and below, if set. Paths are compared as
+    /// written: symbolic links on the node are not resolved.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_host_paths: Vec<String>,
 }
 
-/// Capabilities with which a container leaves its bounds: mounts, modules, files by their handle, ports and
-/// memory of the machine, other processes.
+/// Capabilities that let a container escape its bounds: mounts, modules, files by handle, ports and memory of the
+/// machine, other processes.
 const AS_GOOD_AS_PRIVILEGED: [&str; 6] =
     ["ALL", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"];
 
 impl PodSecurity {
-    /// Adds an error for each thing that the pod at the path `at` asks for and may not have.
+    /// Adds an error for each forbidden setting of the pod at the path `at`.
     pub fn check(&self, pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         if self.forbid_host_network && pod.host_network {
             let message = "Forbidden: the Cluster object says podSecurity.forbidHostNetwork";
@@ -77,7 +77,7 @@ impl PodSecurity {
     }
 }
 
-/// Adds an error for what makes the container with this context as good as privileged.
+/// Adds an error for each setting that makes a container privileged or equivalent.
 fn unprivileged(context: &SecurityContext, at: &Path<'_>, findings: &mut Findings) {
     if context.privileged == Some(true) {
         let message = "Forbidden: the Cluster object says podSecurity.forbidPrivileged";
@@ -96,24 +96,24 @@ fn unprivileged(context: &SecurityContext, at: &Path<'_>, findings: &mut Finding
     }
 }
 
-/// Whether one path lies at, below or above the other.
+/// True if one path is at, below or above the other.
 fn reaches(path: &str, forbidden: &str) -> bool {
     lies_below(path, forbidden) || lies_below(forbidden, path)
 }
 
-/// Whether a path is a directory or lies below it, part by part and as written. Symbolic links are not
-/// resolved: what one on the node leads to is not seen here, and the agent mounts it.
+/// True if a path is the directory or below it, compared part by part as written. Symbolic links are not resolved:
+/// the agent mounts their target on the node, which is not known here.
 fn lies_below(path: &str, directory: &str) -> bool {
     parts(path).starts_with(&parts(directory))
 }
 
-/// The parts of an absolute path, without those that say nothing or go back.
+/// Splits an absolute path into parts, without empty parts and `.`, and with `..` resolved.
 fn parts(path: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            // Above the root is the root.
+            // The parent of the root is the root.
             ".." => drop(parts.pop()),
             part => parts.push(part),
         }

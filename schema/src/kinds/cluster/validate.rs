@@ -1,4 +1,4 @@
-//! What the schema can't say about the Cluster object.
+//! Checks of the Cluster object beyond the schema.
 
 use std::net::IpAddr;
 
@@ -7,13 +7,13 @@ use crate::kinds::names::{is_dns_subdomain, is_name};
 use crate::kinds::pod;
 use crate::violation::{Findings, Path, rules};
 
-/// Resolvers ask no more servers than this (resolv.conf(5)).
+/// Maximum number of servers that resolvers query (resolv.conf(5)).
 const UPSTREAMS_MAX: usize = 3;
 
-/// Longest zone: names of services, ports and hosts stand before it.
+/// Maximum length of the zone, because names of services, ports and hosts precede it.
 const ZONE_MAX: usize = 100;
 
-/// Checks a spec as it is written.
+/// Checks a spec as written.
 pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Findings) {
     if let Some(registry) = &cluster.registry {
         validate_registry(registry, &at.field("registry"), findings);
@@ -41,7 +41,8 @@ pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Find
     cluster.slurm.login.validate(&slurm.field("login"), findings);
 }
 
-/// What stands in the URL would be in the repository, in layers of images and in logs of builds.
+/// Checks the package index. Credentials in its URL would end up in the repository, in image layers and in build
+/// logs.
 fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Findings) {
     let index = functions.package_index.as_deref().unwrap_or_default();
     let authority = index.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
@@ -64,7 +65,7 @@ fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Fin
 }
 
 fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings) {
-    // An address is what can stand in front of an image's name.
+    // An address is valid if it can precede an image name.
     let has_host = registry
         .address
         .split('/')

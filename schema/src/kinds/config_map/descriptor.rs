@@ -1,4 +1,4 @@
-//! What a ConfigMap is among the kinds.
+//! The `ConfigMap` kind: names, content, defaults.
 
 use super::super::{ContentOf, Descriptor, Fields, KindSpec, Links, NameForm, Older};
 use super::{ConfigMapSpec, validate};

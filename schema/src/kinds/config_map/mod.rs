@@ -1,6 +1,7 @@
-//! ConfigMap: texts and files for pods, beside their images. Fields and meaning are Kubernetes' (core/v1).
+//! ConfigMap: text values and files for pods, separate from their images. Fields and semantics are those of
+//! Kubernetes (core/v1).
 //!
-//! Its values travel by digest; etcd holds what stands for them. A pod that uses one is made anew when it changes.
+//! The values travel by digest; etcd holds their summary. A pod is recreated when a ConfigMap that it uses changes.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +13,22 @@ mod validate;
 
 use super::content::{Content, Values, decoded};
 
-/// Values by key.
+/// Configuration values by key.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ConfigMapSpec {
-    /// Texts by key; keys are letters, digits, `-`, `_` and `.`.
+    /// Text values by key. Keys consist of letters, digits, `-`, `_` and `.`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub data: BTreeMap<String, String>,
-    /// Other bytes by key, in base64. They can be files, but not variables. All values together have at most 1 MiB.
+    /// Binary values by key, base64-encoded. They can become files, but not environment variables. All values of
+    /// the ConfigMap together have at most 1 MiB.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub binary_data: BTreeMap<String, String>,
-    /// The values can't be changed while pods use them.
+    /// Forbids changes of the values while pods use them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub immutable: bool,
-    /// What stands for the values, which are not kept themselves.
+    /// Summary of the values, which are not stored themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(skip)]
     pub content: Option<Content>,

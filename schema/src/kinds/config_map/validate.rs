@@ -1,4 +1,4 @@
-//! What the schema can't say about a ConfigMap, in Kubernetes' words where people search for them.
+//! Checks of a ConfigMap beyond the schema, in Kubernetes' wording where people search for it.
 
 use super::super::content::{CONTENT_MAX_BYTES, decoded};
 use super::super::names::is_key;
@@ -6,7 +6,7 @@ use super::ConfigMapSpec;
 use crate::secrets::{is_clear_key, is_clear_secret};
 use crate::violation::{Findings, Path, rules};
 
-/// Most keys: each stands with its digest in the object, which must fit under its key.
+/// Maximum number of keys: the object holds a digest for each, and must fit under its etcd key.
 const KEYS_MAX: usize = 500;
 
 pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findings) {
@@ -14,7 +14,7 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
     let mut bytes = 0;
     for (key, text) in &spec.data {
         check_key(key, &data, findings);
-        // A text of several words under such a name is a page or a template.
+        // Text of several words under such a key is a page or a template.
         let is_password = !text.trim().contains(char::is_whitespace) && is_clear_secret(key, text.trim());
         if is_clear_key(text) || is_password {
             clear_secret(is_clear_key(text), &data.field(key), findings);

@@ -1,4 +1,4 @@
-//! What a DaemonSet is among the kinds.
+//! The `DaemonSet` kind: names, links, defaults.
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, exclusive};
 use super::{DaemonSetSpec, defaults, dialect, validate};

@@ -1,4 +1,4 @@
-//! DaemonSet: the older spellings that all workloads have, and what Git makes needless.
+//! Older DaemonSet manifests: the spellings that all workloads share, and fields that Git makes needless.
 
 use crate::kinds::Kind;
 use crate::kinds::replica_set::dialect;

@@ -1,5 +1,5 @@
-//! DaemonSet: one pod on every node that fits. Fields and defaults are Kubernetes' (apps/v1), and ReplicaSet's
-//! deadline, so that a push of a template that does not work is undone.
+//! DaemonSet: a pod on every eligible node. Fields and defaults are those of Kubernetes (apps/v1), plus the
+//! deadline of ReplicaSet, so that a push of a broken template is undone.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,63 +12,63 @@ mod validate;
 
 use super::replica_set::{IntOrPercent, LabelSelector, PodTemplate};
 
-/// What a daemon set should be.
+/// Desired state of a daemon set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct DaemonSetSpec {
-    /// Which pods are its own; must match the labels of `template`.
+    /// Selector for the daemon set's own pods; must match the labels of `template`.
     pub selector: LabelSelector,
-    /// What the pod of each node is. Its nodeSelector and tolerations say which nodes have one.
+    /// Template of each node's pod. Its nodeSelector and tolerations determine the eligible nodes.
     pub template: PodTemplate,
     /// Seconds for which a new pod must be ready to count as available.
     #[serde(default)]
     pub min_ready_seconds: u32,
-    /// Seconds after which a rollout that gets nowhere has failed; the Cluster object's default, on top of a
-    /// `minReadySeconds` that is not less.
+    /// Seconds without progress after which a rollout has failed. Defaults to the Cluster object's value; a
+    /// `minReadySeconds` that is not less is added to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<u32>,
-    /// How a changed template is rolled out.
+    /// Strategy for rolling out a changed template.
     #[serde(default)]
     pub update_strategy: UpdateStrategy,
 }
 
-/// How a changed template is rolled out.
+/// Strategy for rolling out a changed template.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct UpdateStrategy {
-    /// Node by node.
+    /// Type of the strategy: node by node.
     #[serde(default, rename = "type")]
     pub kind: UpdateStrategyType,
-    /// How many nodes at once.
+    /// Parameters of `RollingUpdate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<NodeByNode>,
 }
 
-/// How a changed template is rolled out.
+/// Type of a rollout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UpdateStrategyType {
-    /// Node by node: the old pod goes, then the new one comes.
+    /// Node by node: the old pod stops, then the new one starts.
     #[default]
     RollingUpdate,
 }
 
-/// How many nodes are updated at once.
+/// Number of nodes that are updated at a time.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct NodeByNode {
-    /// Most nodes whose pod may be unavailable, a number or per cent of the nodes; 1 when absent.
+    /// Maximum number of nodes whose pod may be unavailable, as a number or percentage of the nodes; defaults to 1.
     pub max_unavailable: Option<IntOrPercent>,
     /// Must be 0: a node never has two pods of a DaemonSet.
     pub max_surge: Option<IntOrPercent>,
 }
 
 impl DaemonSetSpec {
-    /// Of `nodes` nodes, how many may be without an available pod during a rollout. As Kubernetes, a share is
-    /// rounded up; never less than 1.
+    /// Returns how many of `nodes` nodes may be without an available pod during a rollout. A percentage is rounded
+    /// up, as in Kubernetes; never less than 1.
     pub fn max_unavailable(&self, nodes: u32) -> u32 {
         let update = self.update_strategy.rolling_update.as_ref();
         let written = update.and_then(|update| update.max_unavailable.as_ref());

@@ -1,4 +1,4 @@
-//! What the schema can't say about a daemon set, in Kubernetes' words where people search for them.
+//! Checks of a daemon set beyond the schema, in Kubernetes' wording where people search for it.
 
 use super::DaemonSetSpec;
 use crate::kinds::Kind;
@@ -6,7 +6,7 @@ use crate::kinds::replica_set::IntOrPercent;
 use crate::kinds::replica_set::validate::{Shared, percent};
 use crate::violation::{Findings, Path, rules};
 
-/// Checks a spec as it is written, before the defaults, at the path `at`.
+/// Checks a spec as written, before defaults, at the path `at`.
 pub(super) fn validate(spec: &DaemonSetSpec, at: &Path<'_>, findings: &mut Findings) {
     let shared = Shared {
         kind: Kind::DaemonSet,

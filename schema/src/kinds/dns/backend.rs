@@ -1,4 +1,4 @@
-//! Where a path leads: one service, or several backends that share its requests.
+//! Targets of a path: one service, or several backends that share its requests.
 
 use std::collections::BTreeMap;
 
@@ -10,44 +10,42 @@ use super::DnsPath;
 use crate::codec::one;
 use crate::kinds::pod::PortReference;
 
-/// Most backends of a path.
+/// Maximum number of backends of a path.
 pub(crate) const BACKENDS_MAX: usize = 16;
-/// Largest weight of a backend.
+/// Maximum weight of a backend.
 pub(crate) const WEIGHT_MAX: u32 = 1000;
 
-/// One of several that share the requests of a path.
+/// A backend that shares the requests of a path with others.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct DnsBackend {
-    /// Name of a service in the same namespace, with `port`. This or `function`.
+    /// Name of a service in the same namespace, with `port`. Either this or `function`.
     pub service: Option<String>,
-    /// Name of a function in the same namespace: the request's body becomes the call, its answer the
-    /// response.
+    /// Name of a function in the same namespace: the request body becomes the call, and the answer the response.
     pub function: Option<String>,
-    /// The service's port, by number or name.
+    /// Port of the service, by number or name.
     pub port: Option<PortReference>,
-    /// Its share of the requests, in proportion to the other backends with the same `headers`; 0: none.
+    /// Share of the requests, in proportion to other backends with the same `headers`; 0 means no requests.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     #[schemars(range(max = 1000))]
     pub weight: u32,
-    /// Only requests with all of these headers, by name and exact value. They come first: such requests
-    /// go to no backend without.
+    /// Headers that requests must have, by name and exact value. Such requests never go to backends without headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
 }
 
-/// What keeps a client at one backend: requests with the same value go to the same one while the weights stay. One
-/// of the two fields.
+/// Client affinity: requests with the same value go to the same backend while the weights stay unchanged. Exactly
+/// one field must be set.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Sticky {
-    /// The value of this header.
+    /// Name of the header that holds the value.
     pub header: Option<String>,
-    /// The value of this cookie.
+    /// Name of the cookie that holds the value.
     pub cookie: Option<String>,
 }
 
@@ -56,19 +54,19 @@ pub(crate) fn is_one(weight: &u32) -> bool {
     *weight == 1
 }
 
-/// A backend as it is shown.
+/// A backend for display.
 #[derive(Debug, Clone)]
 pub struct Share<'a> {
-    /// What gets the requests: `service web:80`.
+    /// Target of the requests: `service web:80`.
     pub to: String,
-    /// Its weight.
+    /// Weight of the backend.
     pub weight: u32,
     /// Headers that requests must have.
     pub headers: &'a BTreeMap<String, String>,
 }
 
 impl Share<'_> {
-    /// The shares in words: `service web:80 90%, service next:80 10%, service next:80 with x-canary: yes`.
+    /// Describes the shares in words: `service web:80 90%, service next:80 10%, service next:80 with x-canary: yes`.
     pub fn in_words(shares: &[Self]) -> String {
         let words = shares.iter().map(|share| {
             let group = shares.iter().filter(|other| other.headers == share.headers);
@@ -88,7 +86,7 @@ impl Share<'_> {
     }
 }
 
-/// To a tenth, without a needless `.0`.
+/// Formats a percentage to a tenth, without a needless `.0`.
 fn percent(weight: u32, total: u32) -> String {
     let tenths = (u64::from(weight) * 1000 + u64::from(total) / 2) / u64::from(total.max(1));
     match tenths % 10 {
@@ -98,7 +96,7 @@ fn percent(weight: u32, total: u32) -> String {
 }
 
 impl DnsPath {
-    /// Where it leads, in words.
+    /// Describes the targets of the path in words.
     pub fn in_words(&self) -> String {
         let service = |name: &str, port: &PortReference| match port {
             PortReference::Number(number) => format!("service {name}:{number}"),

@@ -1,4 +1,4 @@
-//! What a Dns is among the kinds.
+//! The `Dns` kind: names, links, defaults.
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
@@ -40,7 +40,7 @@ impl KindSpec for DnsSpec {
         validate::validate(self, at, findings);
     }
 
-    /// One spelling for equal meanings: `/a/` is `/a`, and names of headers are in lower case.
+    /// Normalizes equal meanings: `/a/` becomes `/a`, and names of headers become lower case.
     fn fill_defaults(&mut self) {
         for path in &mut self.paths {
             path.path.truncate(without_final_slash(&path.path).len());

@@ -1,4 +1,4 @@
-//! Dns: `spec.paths[]: {subPath, svcName, svcPort}`.
+//! Older Dns manifests: `spec.paths[]: {subPath, svcName, svcPort}`.
 
 use crate::manifest::dialects::tree::{below, entry, items_mut, plain, put, rename, take};
 use crate::manifest::dialects::{Node, Notes, Value};
@@ -26,7 +26,7 @@ fn service(path: &mut Node, notes: &mut Notes<'_>) {
     if let Some(mut port) = take(path, "svcPort") {
         notes.older(port.mark, "svcPort", "service.port");
         port.key = "port".to_owned();
-        // It was text: `"88"` is a number all the same.
+        // The field was text: `"88"` still means a number.
         let number = port.value.text().and_then(|text| text.parse::<u16>().ok());
         port.value = number.map_or(port.value.clone(), |number| plain(port.value.mark, number));
         fields.push(port);

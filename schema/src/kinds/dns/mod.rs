@@ -1,4 +1,4 @@
-//! Dns: a host and its paths, each to services and functions, through the gateway of every node.
+//! Dns: a host whose paths lead to services and functions, through the gateway of every node.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,33 +12,33 @@ mod validate;
 use super::pod::PortReference;
 pub use backend::{DnsBackend, Share, Sticky};
 
-/// Which paths of which host lead where.
+/// A host and the targets of its paths.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct DnsSpec {
-    /// The host name.
+    /// Host name.
     pub host: String,
-    /// Its paths; the longest that fits wins.
+    /// Paths of the host; the longest match wins.
     pub paths: Vec<DnsPath>,
 }
 
-/// One path of a host.
+/// A path of a host.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct DnsPath {
-    /// Begins with `/`; matches itself and everything below it.
+    /// Path that begins with `/`; matches itself and everything below it.
     pub path: String,
-    /// Where it leads. This or `backends`.
+    /// Service that receives the requests. Either this or `backends`.
     pub service: Option<ServiceReference>,
-    /// Services and functions that share its requests by weight and header; at most 16.
+    /// Services and functions that share the requests by weight and header; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<DnsBackend>,
-    /// Keeps clients at one of the `backends`; by default each request goes its own way.
+    /// Keeps each client on one of the `backends`; by default requests are distributed independently.
     pub sticky: Option<Sticky>,
-    /// What takes the place of `path` in the request; nothing is changed when absent.
+    /// Replacement for `path` in the request; nothing is replaced if absent.
     pub rewrite: Option<String>,
 }
 
@@ -49,11 +49,11 @@ pub struct DnsPath {
 pub struct ServiceReference {
     /// Name of the service.
     pub name: String,
-    /// Its port, by number or name.
+    /// Port of the service, by number or name.
     pub port: PortReference,
 }
 
-/// `/a/` matches what `/a` matches.
+/// Removes final slashes, because `/a/` matches the same as `/a`.
 fn without_final_slash(path: &str) -> &str {
     match path.trim_end_matches('/') {
         "" => "/",

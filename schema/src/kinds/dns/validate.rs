@@ -1,5 +1,4 @@
-//! What the schema can't say about hosts and paths, in Kubernetes' words (of its Ingress) where people
-//! search for them.
+//! Checks of hosts and paths beyond the schema, in Kubernetes' wording (of its Ingress) where people search for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +9,7 @@ use super::backend::{BACKENDS_MAX, WEIGHT_MAX};
 use super::{DnsBackend, DnsPath, DnsSpec, Sticky, without_final_slash};
 use crate::violation::{Findings, Path, rules};
 
-/// Checks a spec as it is written, before the defaults, at the path `at`.
+/// Checks a spec as written, before defaults, at the path `at`.
 pub(super) fn validate(spec: &DnsSpec, at: &Path<'_>, findings: &mut Findings) {
     if let Err((why, help)) = host(&spec.host) {
         let message = format!("Invalid value: `{}`: {why}", spec.host);
@@ -34,7 +33,7 @@ pub(super) fn validate(spec: &DnsSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// One service, or backends.
+/// Checks that a path leads to one service, or to backends.
 fn leads(path: &DnsPath, at: &Path<'_>, findings: &mut Findings) {
     match (&path.service, &path.backends[..]) {
         (Some(service), []) => {
@@ -144,14 +143,14 @@ fn backend(backend: &DnsBackend, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// What a Service or Function may be called, so that the reference can lead somewhere.
+/// Checks that a Service or Function can have this name, so that the reference can resolve.
 fn name(name: &str, at: &Path<'_>, findings: &mut Findings) {
     if !is_dns_label(name) {
         findings.add(&rules::INVALID_NAME, at, format!("Invalid value: `{name}`: {DNS_LABEL}"));
     }
 }
 
-/// A token of RFC 9110, which names of headers and cookies are.
+/// Checks for a token of RFC 9110, which names of headers and cookies are.
 fn header_name(name: &str, at: &Path<'_>, findings: &mut Findings) {
     let fits = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || name.len() > 256 || !name.chars().all(fits) {
@@ -162,8 +161,8 @@ fn header_name(name: &str, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// A host there could take the name of a service. Of another zone than the default this is not known here;
-/// there, services come first.
+/// True for a host of the default zone, which could take the name of a service. Another zone is not known here; in
+/// such a zone services take precedence.
 fn is_in_cluster(host: &str) -> bool {
     host.strip_suffix(DEFAULT_ZONE).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
@@ -195,7 +194,7 @@ and must start and end with an alphanumeric character";
     }
 }
 
-/// Whether a path can be one of a request.
+/// Checks that a request can have this path. Returns false, with a finding, if not.
 fn path(path: &str, at: &Path<'_>, findings: &mut Findings) -> bool {
     let lower = path.to_ascii_lowercase();
     let segments = || path.split('/');

@@ -1,24 +1,24 @@
-//! Who may call a function from outside of the cluster.
+//! Authentication of callers from outside of the cluster.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kinds::pod::SecretKeyRef;
 
-/// Callers from outside show a token.
+/// Token authentication for callers from outside of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct FunctionAuth {
-    /// Where the token is.
+    /// Source of the token.
     pub token_from: TokenSource,
 }
 
-/// Where a token is.
+/// Source of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct TokenSource {
-    /// A key of a secret, encrypted for every node that is to be called.
+    /// Key of a secret that is encrypted for every node that accepts calls.
     pub secret_key_ref: SecretKeyRef,
 }

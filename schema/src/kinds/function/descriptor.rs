@@ -1,4 +1,4 @@
-//! What a Function is among the kinds.
+//! The `Function` kind: names, links, defaults.
 
 use super::super::pod::content_uses::{env_uses, login_key, used};
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
@@ -53,7 +53,7 @@ impl FunctionSpec {
         let folder = self.source.iter().map(|path| ContentRef::Path(normal_path(path)));
         let source = folder.map(|folder| used(field_path(&["spec", "source"]), folder));
         let env = env_uses(&self.env, |number| indexed(&["spec", "env"], number, &[]));
-        // Replicas run on when it changes: gateways alone read it.
+        // Replicas keep running when the token changes: only gateways read it.
         let token = self.auth.iter().map(|auth| {
             login_key(&["spec", "auth", "tokenFrom", "secretKeyRef"], &auth.token_from.secret_key_ref)
         });

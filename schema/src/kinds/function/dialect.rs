@@ -1,4 +1,5 @@
-//! Function: `userUploadFilePath` named the folder that a client uploaded; today the folder lies in the repository.
+//! Older Function manifests: `userUploadFilePath` named a folder that a client uploaded; the folder is now in the
+//! repository.
 
 use crate::manifest::dialects::tree::{below, rename};
 use crate::manifest::dialects::{Node, Notes};

@@ -1,26 +1,26 @@
-//! What the image of a function is called: by its content, so that equal sources are built once.
+//! Names of function images, derived from their content, so that equal sources are built once.
 
 use super::FunctionSpec;
 use crate::codec::content_hash;
 use crate::files::{BlobRef, Files, of_path};
 use crate::kinds::cluster::FunctionDefaults;
 
-/// Before the hash in the names of images that nodes build. Not a registry: `.local` is never asked.
+/// Prefix of the names of function images that nodes build. Not a registry: `.local` is never contacted.
 pub const IMAGE_PREFIX: &str = "minik8s.local/function:";
 
-/// Counts the changes of what is put into each image beside the source: another number builds all images anew. A test of
-/// the agent asks for it.
+/// Version of the content that is added to each image besides the source: a new number rebuilds every image. A test
+/// of the agent enforces the change.
 pub const RUNTIME_VERSION: u32 = 4;
 
-/// Before the names of all images that nodes make.
+/// Prefix of the names of all images that nodes build.
 const LOCAL: &str = "minik8s.local/";
-/// The repository in a registry, below its address.
+/// Repository in a registry, below its address.
 const REGISTRY_REPOSITORY: &str = "function";
 
-/// Hex digits of the hash.
+/// Number of hex digits of the hash.
 const HASH_DIGITS: usize = 32;
 
-/// What an image is called that is built of this source; and the source.
+/// Returns the name of the image that is built from the function's source, and the source.
 pub fn built_image<'f>(
     function: &FunctionSpec,
     files: &'f Files,
@@ -33,7 +33,7 @@ pub fn built_image<'f>(
     Some((format!("{IMAGE_PREFIX}{hash}"), source))
 }
 
-/// The hash in the name of an image that a node built.
+/// Returns the hash in the name of an image that a node built.
 pub fn image_hash(reference: &str) -> Option<&str> {
     reference.strip_prefix(IMAGE_PREFIX).filter(|hash| is_hash(hash))
 }
@@ -42,12 +42,12 @@ fn is_hash(text: &str) -> bool {
     text.len() == HASH_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
-/// What an image that a node built is called in a registry at this address.
+/// Returns the name that an image built by a node has in the registry at `address`.
 pub fn registry_image(address: &str, hash: &str) -> String {
     format!("{}/{REGISTRY_REPOSITORY}:{hash}", address.trim_end_matches('/'))
 }
 
-/// The repository and the hash of such a name, in whichever registry.
+/// Splits such a name, in any registry, into its repository and hash.
 pub fn of_registry(reference: &str) -> Option<(&str, &str)> {
     let (repository, hash) = reference.rsplit_once(':')?;
     let (address, name) = repository.rsplit_once('/')?;

@@ -1,8 +1,7 @@
 //! Function: a folder of the repository that answers calls.
 //!
-//! The contract of a Python function is Apache OpenWhisk's (`main(params) -> dict`), the scaling is
-//! Knative's (KPA). Fields without a value of their own take the Cluster object's; see
-//! [`FunctionSpec::with_defaults`].
+//! The contract of Python functions is that of Apache OpenWhisk (`main(params) -> dict`), and scaling is that of
+//! Knative (KPA). Missing fields are taken from the Cluster object; see [`FunctionSpec::with_defaults`].
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,88 +27,88 @@ use super::pod::{EnvVar, ResourceRequirements};
 use super::trigger::Trigger;
 use crate::quantity::Memory;
 
-/// Calls that one replica runs at once: OpenWhisk's runs do not overlap either.
+/// Default concurrent calls of one replica: calls of OpenWhisk do not overlap either.
 pub const DEFAULT_CONCURRENCY: u32 = 1;
-/// Share of `concurrency` at which replicas are added, in percent: Knative's default.
+/// Default percentage of `concurrency` at which replicas are added, as in Knative.
 pub const DEFAULT_TARGET_UTILIZATION_PERCENTAGE: u32 = 70;
-/// Calls that may wait for a replica. Knative queues 10,000; with bodies of 1 MiB that is more memory
-/// than small nodes have.
+/// Default number of calls that may wait for a replica. Knative queues 10,000; with bodies of 1 MiB that exceeds
+/// the memory of small nodes.
 pub const DEFAULT_QUEUE_LENGTH: u32 = 1_000;
-/// Seconds that a call may wait for its first replica.
+/// Default number of seconds that a call may wait for its first replica.
 pub const DEFAULT_COLD_START_TIMEOUT_SECONDS: u32 = 60;
-/// Largest body of a call and of an answer: OpenWhisk's 1 MB.
+/// Default maximum body of calls and answers: OpenWhisk's 1 MB.
 pub const DEFAULT_BODY_LIMIT: Memory = Memory { bytes: 1 << 20 };
-/// Name of the entry point when the manifest names none.
+/// Default name of the entry point.
 pub const DEFAULT_HANDLER: &str = "main";
 
-/// What a function should be.
+/// Desired state of a function.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct FunctionSpec {
-    /// Folder of the repository, from its root, with `main.py` or `func.py` (and maybe
-    /// `requirements.txt`), or with a `Dockerfile`. Its content decides when the image is built anew. This or `image`.
+    /// Folder of the repository, from its root, with `main.py` or `func.py` (and optionally `requirements.txt`), or
+    /// with a `Dockerfile`. A change of its content rebuilds the image. Either this or `image`.
     pub source: Option<String>,
-    /// An image that serves the HTTP contract of functions on port 8080, in place of `source`.
+    /// Image that serves the HTTP contract of functions on port 8080, instead of `source`.
     pub image: Option<String>,
-    /// How the folder becomes an image. By default what it holds decides: a `Dockerfile` before
-    /// `main.py` before `func.py`.
+    /// Method of building an image from the folder. By default a `Dockerfile` in the folder takes precedence over
+    /// `main.py`, and `main.py` over `func.py`.
     pub runtime: Option<Runtime>,
-    /// The Python function that answers, `name` or `module.name`; by default `main` of `main.py` or
-    /// `func.py`. Not with the runtime `dockerfile`.
+    /// Python function that handles calls, `name` or `module.name`; defaults to `main` of `main.py` or `func.py`.
+    /// Not with the runtime `dockerfile`.
     pub handler: Option<String>,
-    /// Environment variables; a later one of the same name wins.
+    /// Environment variables; later ones of the same name override earlier ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
-    /// What one replica needs and may use. What it leaves out is the Cluster's
-    /// `functions.resources`: limits of 500m CPU and 256Mi memory, and 50m and 64Mi set aside.
+    /// Requested resources and limits of one replica. Missing amounts are taken from the Cluster's
+    /// `functions.resources`: limits of 500m CPU and 256Mi memory, and requests of 50m and 64Mi.
     #[serde(skip_serializing_if = "ResourceRequirements::is_empty")]
     pub resources: ResourceRequirements,
-    /// Seconds that a call may run before it is ended and answered with 504, at most 600; by default
-    /// the Cluster's `functions.timeoutSeconds`: 60.
+    /// Seconds after which a call is ended and answered with 504, at most 600. Defaults to the Cluster's
+    /// `functions.timeoutSeconds`: 60.
     #[schemars(range(min = 1, max = 600))]
     pub timeout_seconds: Option<u32>,
     /// Seconds that a call may wait for a replica to start before it is answered with 503.
     #[schemars(range(min = 1, max = 600))]
     pub cold_start_timeout_seconds: u32,
-    /// Calls that one replica runs at once, at most 1000 (Knative's `containerConcurrency`).
+    /// Concurrent calls of one replica, at most 1000 (Knative's `containerConcurrency`).
     #[schemars(range(min = 1, max = 1000))]
     pub concurrency: u32,
-    /// Share of `concurrency` in use, in percent, from which replicas are added.
+    /// Percentage of `concurrency` in use from which replicas are added.
     #[schemars(range(min = 1, max = 100))]
     pub target_utilization_percentage: u32,
-    /// Calls that may wait for a replica, at most 10000; more are answered with 503.
+    /// Maximum number of calls that wait for a replica, at most 10000; further calls are answered with 503.
     #[schemars(range(max = 10000))]
     pub queue_length: u32,
-    /// Replicas that run also without calls.
+    /// Minimum number of replicas, even without calls.
     #[schemars(range(max = 1000))]
     pub min_scale: u32,
-    /// Most replicas, at most 1000; by default the Cluster's `functions.maxScale`: 10.
+    /// Maximum number of replicas, at most 1000. Defaults to the Cluster's `functions.maxScale`: 10.
     #[schemars(range(min = 1, max = 1000))]
     pub max_scale: Option<u32>,
-    /// Seconds without a call after which the last replica ends, if `minScale` is 0; at most 86400. By
-    /// default the Cluster's `functions.scaleToZeroAfterSeconds`: 30.
+    /// Seconds without a call after which the last replica stops, if `minScale` is 0; at most 86400. Defaults to
+    /// the Cluster's `functions.scaleToZeroAfterSeconds`: 30.
     #[schemars(range(min = 1, max = 86400))]
     pub scale_to_zero_after_seconds: Option<u32>,
-    /// Largest body of a call, at most 64Mi; a larger one is answered with 413.
+    /// Maximum body of a call, at most 64Mi; a larger one is answered with 413.
     pub request_body_limit: Memory,
-    /// Largest answer, at most 64Mi; a larger one is replaced by 502.
+    /// Maximum answer, at most 64Mi; a larger one is replaced by 502.
     pub response_body_limit: Memory,
-    /// Anyone who reaches a node may call it; else only the pods and nodes of the cluster.
+    /// Allows calls from anyone who reaches a node. Otherwise only pods and nodes of the cluster may call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
-    /// Callers that are neither pods nor nodes of the cluster may call it with `Authorization: Bearer TOKEN`. Not
+    /// Allows calls from outside of the cluster's pods and nodes with `Authorization: Bearer TOKEN`. Not together
     /// with `public`.
     pub auth: Option<FunctionAuth>,
-    /// What a replica may do to its node; strict by default.
+    /// Confinement of replicas on their nodes; strict by default.
     pub sandbox: Sandbox,
-    /// What calls it by itself. Each call is a run of `function:NAME`, which `minik8s get runs` shows.
+    /// Triggers that call the function. Each call is a run of `function:NAME`, which `minik8s get runs` shows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub triggers: Vec<Trigger>,
 }
 
-/// How a folder becomes an image.
+/// Method of building an image from a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
@@ -147,8 +146,8 @@ impl Default for FunctionSpec {
 }
 
 impl FunctionSpec {
-    /// The spec with what it leaves open taken from the Cluster object: no field that has a default is
-    /// none after it. Not part of the stored object, so that a change of the Cluster reaches all functions.
+    /// Returns the spec with missing fields taken from the Cluster object: every field that has a default is set.
+    /// Not part of the stored object, so that a change of the Cluster reaches all functions.
     pub fn with_defaults(&self, cluster: &FunctionDefaults) -> Self {
         let mut effective = self.clone();
         effective.resources = self.resources.or(&cluster.resources);
@@ -160,7 +159,7 @@ impl FunctionSpec {
 }
 
 impl FunctionSpec {
-    /// Its image is made anew for `after`.
+    /// True if the image must be rebuilt for `after`.
     pub fn is_rebuilt_by(&self, after: &Self) -> bool {
         (&self.source, &self.runtime) != (&after.source, &after.runtime)
     }

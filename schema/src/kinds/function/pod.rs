@@ -1,4 +1,4 @@
-//! The pod that a replica of a function is.
+//! Pod of a function's replica.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use crate::kinds::pod::{
     PullPolicy, SecurityContext, StorageMedium, TcpSocketAction, Volume, VolumeMount,
 };
 
-/// The label of a function's pods that has its name.
+/// Label of a function's pods with the function's name.
 pub const FUNCTION_LABEL: &str = "minik8s.io/function";
-/// The port at which a replica takes calls.
+/// Port at which a replica accepts calls.
 pub const PORT: u16 = 8080;
-/// The name of its container and of the volume at `/tmp`.
+/// Names of the replica's container and of its volume at `/tmp`.
 const CONTAINER: &str = "function";
 const TMP: &str = "tmp";
-/// Seconds that a replica has beyond its longest call to end.
+/// Seconds that a replica has to stop, in addition to its longest call.
 const GRACE_SECONDS: u32 = 5;
 
 impl FunctionSpec {
-    /// The pod of a replica that runs `image`, of the function `name` (`namespace/name`). Of a spec after
-    /// [`Self::with_defaults`].
+    /// Returns the pod of a replica that runs `image`, for the function `name` (`namespace/name`). Expects a spec
+    /// after [`Self::with_defaults`].
     pub fn pod(&self, image: &str, name: &str) -> PodSpec {
         let timeout = self.timeout_seconds.unwrap_or_default();
         let own = [
@@ -74,7 +74,7 @@ impl FunctionSpec {
     }
 }
 
-/// A replica listens once the function's code is loaded.
+/// Readiness probe: a replica listens once the function's code is loaded.
 fn ready_when_it_listens() -> Probe {
     Probe {
         exec: None,

@@ -1,24 +1,24 @@
-//! How far a function's image is.
+//! Build state of a function's image.
 
 use serde::{Deserialize, Serialize};
 
-/// How far the image of the wanted source is.
+/// Build state of the image for the desired source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub enum ImageState {
-    /// No node has begun.
+    /// No node has started a build.
     #[default]
     Waiting,
-    /// A node builds it.
+    /// A node builds the image.
     Building {
-        /// Which.
+        /// Name of the node.
         node: String,
     },
-    /// It is there.
+    /// The image exists.
     Ready,
-    /// It can't be built; the source before goes on answering.
+    /// The build failed; the previous source keeps answering calls.
     Failed {
-        /// The end of what the build said.
+        /// End of the build output.
         why: String,
     },
 }

@@ -1,16 +1,16 @@
-//! What the schema can't say about a function.
+//! Checks of a function beyond the schema.
 
 use super::{FunctionSpec, Runtime};
 use crate::kinds::{pod, repo_path, trigger};
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, rules};
 
-/// Largest body of a call or answer: the gateway holds it in memory.
+/// Maximum body of a call or answer, which the gateway holds in memory.
 const BODY_LIMIT_MAX: Memory = Memory { bytes: 64 << 20 };
-/// Largest `/tmp`: it lies in memory.
+/// Maximum size of `/tmp`, which is in memory.
 const TMP_SIZE_MAX: Memory = Memory { bytes: 16 << 30 };
 
-/// Checks a spec as it is written.
+/// Checks a spec as written.
 pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Findings) {
     match (&function.source, &function.image) {
         (Some(source), None) => repo_path::check(source, &at.field("source"), findings),
@@ -77,7 +77,7 @@ fn size_between(size: Memory, most: Memory, at: &Path<'_>, findings: &mut Findin
     }
 }
 
-/// `name` or `module.name`, in Python's spelling.
+/// Checks for `name` or `module.name`, in Python's spelling.
 fn handler(function: &FunctionSpec, at: &Path<'_>, findings: &mut Findings) {
     let Some(handler) = &function.handler else { return };
     if function.runtime == Some(Runtime::Dockerfile) || function.image.is_some() {

@@ -1,45 +1,46 @@
-//! How fast an autoscaler goes up and down.
+//! Scaling speed of an autoscaler.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-/// How fast an autoscaler goes up and down.
+/// Scaling speed of an autoscaler.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Behavior {
-    /// Up.
+    /// Rules for scaling up.
     pub scale_up: Option<ScalingRules>,
-    /// Down.
+    /// Rules for scaling down.
     pub scale_down: Option<ScalingRules>,
 }
 
-/// How fast an autoscaler goes in one direction.
+/// Rules for scaling in one direction.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ScalingRules {
-    /// Seconds over which the most cautious recommendation counts; 0 up and 300 down when absent.
+    /// Seconds over which the most conservative recommendation applies; defaults to 0 for scaling up and 300 for
+    /// scaling down.
     pub stabilization_window_seconds: Option<u32>,
-    /// Which of the policies counts; `Max` when absent.
+    /// Choice among several policies; defaults to `Max`.
     pub select_policy: Option<SelectPolicy>,
     /// Limits on each step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<ScalingPolicy>,
 }
 
-/// Which of several policies counts.
+/// Choice among several policies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SelectPolicy {
-    /// The one that changes most.
+    /// The policy that changes most.
     #[default]
     Max,
-    /// The one that changes least.
+    /// The policy that changes least.
     Min,
-    /// No change in this direction.
+    /// No scaling in this direction.
     Disabled,
 }
 
@@ -48,21 +49,21 @@ pub enum SelectPolicy {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ScalingPolicy {
-    /// In what `value` is counted.
+    /// Unit of `value`.
     #[serde(rename = "type")]
     pub kind: PolicyType,
-    /// How much.
+    /// Maximum change within the period.
     pub value: u32,
-    /// In how many seconds, 1 to 1800.
+    /// Length of the period in seconds, 1 to 1800.
     pub period_seconds: u32,
 }
 
-/// In what a step is counted.
+/// Unit of a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PolicyType {
-    /// In pods.
+    /// Number of pods.
     #[default]
     Pods,
-    /// In per cent of the present number.
+    /// Percentage of the current number of pods.
     Percent,
 }

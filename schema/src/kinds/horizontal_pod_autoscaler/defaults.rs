@@ -1,20 +1,19 @@
-//! The effective spec: Kubernetes' defaults (`pkg/apis/autoscaling/v2/defaults.go`), and one spelling for
-//! equal meanings.
+//! Effective spec: Kubernetes' defaults (`pkg/apis/autoscaling/v2/defaults.go`), and one spelling for equal meanings.
 //!
-//! As there, a `behavior` that is absent stays absent: without it the limits of a step are others.
+//! An absent `behavior` stays absent, as in Kubernetes: without it other limits apply to each step.
 
 use super::{
     Behavior, DEFAULT_CPU_UTILIZATION, HorizontalPodAutoscalerSpec, Metric, MetricTarget, MetricType,
     PolicyType, ResourceMetric, ResourceName, ScalingPolicy, ScalingRules, SelectPolicy, TargetType,
 };
 
-/// Seconds over which a recommendation to go down must hold, as Kubernetes' controller has it.
+/// Seconds for which a recommendation to scale down must hold, as in Kubernetes' controller.
 const STABILIZATION_DOWN_SECONDS: u32 = 300;
 
-/// Seconds of each default policy.
+/// Period of each default policy in seconds.
 const POLICY_SECONDS: u32 = 15;
 
-/// Fills in what follows from other fields. Doing it twice changes nothing.
+/// Fills in fields that follow from other fields. Idempotent.
 pub(super) fn fill(spec: &mut HorizontalPodAutoscalerSpec) {
     let target = &mut spec.scale_target_ref;
     target.api_version = Some(target.kind.kind().api_version().to_owned());

@@ -1,4 +1,4 @@
-//! What a HorizontalPodAutoscaler is among the kinds.
+//! The `HorizontalPodAutoscaler` kind: names, links, defaults.
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
@@ -7,7 +7,7 @@ use super::{HorizontalPodAutoscalerSpec, defaults, dialect, validate};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, Path, field_path};
 
-/// The field that names what is scaled.
+/// Field that names the scale target.
 const TARGET_AT: &[&str] = &["spec", "scaleTargetRef", "name"];
 
 impl KindSpec for HorizontalPodAutoscalerSpec {

@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler: `workload`, metrics as a mapping, one replica per interval.
+//! Older HorizontalPodAutoscaler manifests: `workload`, metrics as a mapping, one replica per interval.
 
 use crate::kinds::Kind;
 use crate::manifest::dialects::tree::{
@@ -19,7 +19,7 @@ pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     interval(spec, notes);
 }
 
-/// `workload: {kind, metadata: {name}}` is `scaleTargetRef: {kind, name}`. Gives the target's namespace.
+/// Rewrites `workload: {kind, metadata: {name}}` as `scaleTargetRef: {kind, name}`. Returns the target's namespace.
 fn target(spec: &mut Node, notes: &mut Notes<'_>) -> Option<Entry> {
     if let Some(mark) = rename(spec, "workload", "scaleTargetRef") {
         notes.older(mark, "workload", "scaleTargetRef");
@@ -34,7 +34,7 @@ fn target(spec: &mut Node, notes: &mut Notes<'_>) -> Option<Entry> {
         put(target, name);
     }
     let namespace = take(&mut metadata, "namespace");
-    // What else the metadata says is unknown here, and reported as that.
+    // Other fields of the metadata are unknown here, and reported as such.
     for rest in entries_mut(&mut metadata).map(std::mem::take).unwrap_or_default() {
         put(target, rest);
     }
@@ -47,7 +47,7 @@ fn drop_selector(node: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
-/// An autoscaler is in the namespace of its target. One that names none goes there.
+/// Moves an autoscaler without a namespace to that of its target: both must be in the same one.
 fn same_namespace(document: &mut Node, target: Entry, notes: &mut Notes<'_>) {
     let (mark, Some(namespace)) = (target.value.mark, target.value.text().map(str::to_owned)) else { return };
     let Some(metadata) = below(document, &["metadata"]) else { return };
@@ -66,7 +66,7 @@ fn same_namespace(document: &mut Node, target: Entry, notes: &mut Notes<'_>) {
     }
 }
 
-/// Older words and versions of the target's kind.
+/// Rewrites older names and versions of the target's kind.
 fn target_kind(target: &mut Node, notes: &mut Notes<'_>) {
     let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(target, &["kind"]) else { return };
     if let Some(kind) = Kind::of_word(text) {
@@ -88,7 +88,7 @@ fn target_kind(target: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
-/// A key that sets one metric: of which resource, and how its number becomes per cent.
+/// Keys that set a metric: the resource, and the factor that turns the number into percent.
 const METRICS: &[(&str, &str, f64)] = &[
     ("cpuPercent", "cpu", 100.0),
     ("memPercent", "memory", 100.0),
@@ -99,10 +99,10 @@ const METRICS: &[(&str, &str, f64)] = &[
     ("targetMemoryUtilizationPercentage", "memory", 1.0),
 ];
 
-/// A share above this is no share: 10 means ten times what the pods request.
+/// Maximum of a share: 10 means ten times the pods' requests.
 const SHARE_MAX: f64 = 10.0;
 
-/// Metrics as a mapping, or in the spec itself, become a list.
+/// Converts metrics in a mapping, or in the spec itself, into a list.
 fn metrics(spec: &mut Node, notes: &mut Notes<'_>) {
     let is_known = |entry: &Entry| METRICS.iter().any(|(key, ..)| *key == entry.key);
     match below(spec, &["metrics"]) {
@@ -139,7 +139,7 @@ fn metrics(spec: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
-/// One metric of a list, from `cpuPercent: 0.35`.
+/// Converts an entry such as `cpuPercent: 0.35` into an item of the list.
 fn utilization(written: Entry, (key, resource, factor): &(&str, &str, f64), notes: &mut Notes<'_>) -> Node {
     let Entry { mark, value, .. } = written;
     let at = value.mark;
@@ -155,7 +155,7 @@ fn utilization(written: Entry, (key, resource, factor): &(&str, &str, f64), note
             plain(at, 1)
         }
         Some(number) => {
-            // Whole per cent, and at least one: older systems compared fractions of a per cent.
+            // Whole percent, and at least one: older systems compared fractions of a percent.
             let percent = (number * factor).round();
             let percent = if number > 0.0 { percent.max(1.0) } else { percent };
             notes.older(
@@ -165,7 +165,7 @@ fn utilization(written: Entry, (key, resource, factor): &(&str, &str, f64), note
             );
             plain(at, percent)
         }
-        // No number: the walk says so.
+        // Not a number: the schema walk reports it.
         None => value,
     };
     let target = mapping(at, [("type", text(at, "Utilization")), ("averageUtilization", target)]);
@@ -173,7 +173,7 @@ fn utilization(written: Entry, (key, resource, factor): &(&str, &str, f64), note
     mapping(mark, [("type", text(mark, "Resource")), ("resource", resource)])
 }
 
-/// `adjustInterval: 15s`, `scaleInterval: 10`: one replica per interval, up and down, at once.
+/// Rewrites `adjustInterval: 15s` and `scaleInterval: 10`: one replica per interval, up and down, immediately.
 fn interval(spec: &mut Node, notes: &mut Notes<'_>) {
     if spec.entry("behavior").is_some() {
         return;
@@ -207,15 +207,15 @@ fn interval(spec: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
-/// Looks are at least so far apart: by the next one, a change is older than a policy of this period.
+/// Minimum seconds between two evaluations: by the next one, a change is older than a policy of this period.
 const LOOK_SECONDS: i64 = 15;
 
-/// Longest window that there may be.
+/// Maximum stabilization window in seconds.
 const WINDOW_MAX_SECONDS: i64 = 3600;
 
 fn one_per(mark: Mark, seconds: i64) -> Node {
-    // Policies count from the period's start: a turn within a longer one would take back the step before and go
-    // one further, two at once.
+    // Policies count from the start of the period: a reversal within a longer one would undo the previous step and
+    // go one further, two pods together.
     let window = if seconds > LOOK_SECONDS { seconds.min(WINDOW_MAX_SECONDS) } else { 0 };
     let policy = mapping(
         mark,
@@ -225,8 +225,8 @@ fn one_per(mark: Mark, seconds: i64) -> Node {
     mapping(mark, [("stabilizationWindowSeconds", plain(mark, window)), ("policies", policies)])
 }
 
-/// Seconds of a duration: `15s`, `1m30s`, or a number of seconds. Go's own number of nanoseconds is reported
-/// from seconds by its size: 1,000,000 s are eleven days.
+/// Parses the seconds of a duration: `15s`, `1m30s`, or a number of seconds. Nanoseconds, as Go writes durations,
+/// are distinguished from seconds by their size: 1,000,000 s are eleven days.
 fn seconds(node: &Node) -> Option<i64> {
     const NANOS_MIN: f64 = 1_000_000.0;
     if let Some(number) = number(node) {

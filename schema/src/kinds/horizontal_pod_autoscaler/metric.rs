@@ -1,4 +1,4 @@
-//! What an autoscaler goes by.
+//! Metrics that an autoscaler scales by.
 
 use std::borrow::Cow;
 
@@ -8,20 +8,20 @@ use serde_with::skip_serializing_none;
 
 use crate::quantity::{Cpu, Memory, QuantityError};
 
-/// One thing that an autoscaler goes by.
+/// A metric that an autoscaler scales by.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Metric {
-    /// Always `Resource`.
+    /// Source of the metric; always `Resource`.
     #[serde(rename = "type")]
     pub kind: MetricType,
-    /// Which resource.
+    /// Resource and target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<ResourceMetric>,
 }
 
-/// Where a metric comes from.
+/// Source of a metric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MetricType {
     /// CPU or memory of the pods.
@@ -29,14 +29,14 @@ pub enum MetricType {
     Resource,
 }
 
-/// CPU or memory, and how much of it there should be per pod.
+/// CPU or memory, and its target per pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ResourceMetric {
-    /// Which.
+    /// Name of the resource.
     pub name: ResourceName,
-    /// How much.
+    /// Target of its usage.
     pub target: MetricTarget,
 }
 
@@ -51,41 +51,41 @@ pub enum ResourceName {
     Memory,
 }
 
-/// How much of a resource there should be per pod.
+/// Target for the usage of a resource per pod.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct MetricTarget {
-    /// How it is said.
+    /// Unit of the target.
     #[serde(rename = "type")]
     pub kind: TargetType,
-    /// For `Utilization`: per cent of what the pods request.
+    /// Percentage of the pods' requests, for `Utilization`.
     pub average_utilization: Option<u32>,
-    /// For `AverageValue`: a quantity.
+    /// Quantity per pod, for `AverageValue`.
     pub average_value: Option<AverageValue>,
 }
 
-/// How a target is said.
+/// Unit of a target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TargetType {
-    /// In per cent of the requests.
+    /// Percentage of the requests.
     #[default]
     Utilization,
-    /// As a quantity per pod.
+    /// Quantity per pod.
     AverageValue,
 }
 
-/// An amount of CPU or memory, as the metric's resource has it: `500m`, `128Mi`, `2`.
+/// An amount of CPU or memory, in the format of the metric's resource: `500m`, `128Mi`, `2`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct AverageValue(pub String);
 
 impl AverageValue {
-    /// The amount in thousandths of a core, or in bytes.
+    /// Returns the amount in thousandths of a core, or in bytes.
     ///
     /// # Errors
-    /// The text is no quantity.
+    /// Fails if the text is not a quantity.
     pub fn amount(&self, resource: ResourceName) -> Result<u64, QuantityError> {
         match resource {
             ResourceName::Cpu => self.0.parse::<Cpu>().map(|cpu| cpu.millis),
@@ -93,7 +93,7 @@ impl AverageValue {
         }
     }
 
-    /// One spelling for equal amounts.
+    /// Normalizes equal amounts to one spelling.
     pub(super) fn normalize(&mut self, resource: ResourceName) {
         let canonical = match resource {
             ResourceName::Cpu => self.0.parse::<Cpu>().map(|cpu| cpu.to_string()),

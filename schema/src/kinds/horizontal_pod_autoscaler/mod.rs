@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler: scales a workload by its use. Fields and defaults are Kubernetes'
+//! HorizontalPodAutoscaler: scales a workload by its resource usage. Fields and defaults are those of Kubernetes
 //! (autoscaling/v2).
 
 use schemars::JsonSchema;
@@ -19,42 +19,42 @@ pub use behavior::{Behavior, PolicyType, ScalingPolicy, ScalingRules, SelectPoli
 pub use metric::{AverageValue, Metric, MetricTarget, MetricType, ResourceMetric, ResourceName, TargetType};
 pub use status::{HorizontalPodAutoscalerStatus, MetricStatus, SCALING_DISABLED};
 
-/// Per cent of the requested CPU that an autoscaler without metrics goes by, as in Kubernetes.
+/// CPU target of an autoscaler without metrics, in percent of the requests, as in Kubernetes.
 pub const DEFAULT_CPU_UTILIZATION: u32 = 80;
 
-/// What an autoscaler should do.
+/// Desired behavior of an autoscaler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct HorizontalPodAutoscalerSpec {
-    /// What it scales.
+    /// Workload to scale.
     pub scale_target_ref: ScaleTarget,
-    /// Fewest pods.
+    /// Minimum number of pods.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 10000))]
     pub min_replicas: u32,
-    /// Most pods.
+    /// Maximum number of pods.
     #[schemars(range(min = 1, max = 10000))]
     pub max_replicas: u32,
-    /// What it goes by; 80 % of the requested CPU when empty.
+    /// Metrics to scale by; defaults to 80% of the requested CPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
-    /// How fast it goes up and down.
+    /// Scaling speed in both directions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
 }
 
-/// What an autoscaler scales.
+/// Workload that an autoscaler scales.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ScaleTarget {
-    /// `apiVersion` of the target; may be absent.
+    /// `apiVersion` of the target; optional.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
-    /// `ReplicaSet`, or `Pod`: the pod counts as one, and copies of it come beside it.
+    /// Kind of the target: `ReplicaSet`, or `Pod`, which counts as one pod and gets copies.
     pub kind: ScaleTargetKind,
-    /// Name in the same namespace.
+    /// Name of the target in the same namespace.
     pub name: String,
 }
 
@@ -64,19 +64,19 @@ pub enum ScaleTargetKind {
     /// A replica set.
     #[default]
     ReplicaSet,
-    /// A pod: it counts as one, and copies of it come beside it.
+    /// A pod, which counts as one pod and gets copies.
     Pod,
 }
 
 impl HorizontalPodAutoscalerSpec {
-    /// What it scales.
+    /// Returns the workload to scale.
     pub fn target(&self, metadata: &ObjectMeta) -> ObjectRef {
         metadata.reference(self.scale_target_ref.kind.kind(), &self.scale_target_ref.name)
     }
 }
 
 impl ScaleTargetKind {
-    /// The kind.
+    /// Returns the kind of such objects.
     pub fn kind(self) -> Kind {
         match self {
             Self::ReplicaSet => Kind::ReplicaSet,

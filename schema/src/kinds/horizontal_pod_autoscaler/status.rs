@@ -1,4 +1,4 @@
-//! What an autoscaler found and decided.
+//! Status of an autoscaler: observations and decisions.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,26 +7,26 @@ use super::{HorizontalPodAutoscalerSpec, ResourceName};
 use crate::condition::{Condition, ConditionStatus};
 use crate::kinds::Health;
 
-/// The reason of `ScalingActive` while the target has no pods on purpose.
+/// Reason of `ScalingActive` while the target has no pods on purpose.
 pub const SCALING_DISABLED: &str = "ScalingDisabled";
 
-/// What an autoscaler found and decided.
+/// Observations and decisions of an autoscaler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HorizontalPodAutoscalerStatus {
-    /// Pods of the target at the last look.
+    /// Pods of the target at the last evaluation.
     #[serde(default)]
     pub current_replicas: u32,
-    /// Pods that it decided on.
+    /// Number of pods that the autoscaler decided on.
     #[serde(default)]
     pub desired_replicas: u32,
-    /// When it last changed the number.
+    /// Time of the last change of the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale_time: Option<Timestamp>,
-    /// Why, and from which number to which.
+    /// Reason for that change, with the old and the new number.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_scale_reason: String,
-    /// Use at the last look, one for each metric that could be read.
+    /// Usage at the last evaluation, for each metric that could be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub current_metrics: Vec<MetricStatus>,
     /// `AbleToScale`, `ScalingActive`, `ScalingLimited`.
@@ -34,25 +34,25 @@ pub struct HorizontalPodAutoscalerStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// The use of one resource.
+/// Usage of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricStatus {
-    /// Which.
+    /// Name of the resource.
     pub name: ResourceName,
-    /// Per cent of the requests.
+    /// Percentage of the requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub average_utilization: Option<u32>,
-    /// A quantity per pod.
+    /// Quantity per pod.
     pub average_value: String,
 }
 
 impl HorizontalPodAutoscalerSpec {
-    /// How well an autoscaler is: whether it can read and scale. Being at its limit is well.
+    /// Returns the health of an autoscaler: healthy if it can read its metrics and scale, even at its limit.
     pub fn health(&self, status: &HorizontalPodAutoscalerStatus) -> Health {
         let condition = |kind: &str| status.conditions.iter().find(|condition| condition.kind == kind);
         let (able, active) = (condition("AbleToScale"), condition("ScalingActive"));
-        // Git's `replicas: 0` turns it off, which is no failure.
+        // `replicas: 0` in Git turns the autoscaler off, which is no failure.
         let is_failed = |condition: &&Condition| {
             condition.status == ConditionStatus::False && condition.reason != SCALING_DISABLED
         };

@@ -1,15 +1,15 @@
-//! What the schema can't say about an autoscaler, in Kubernetes' words where people search for them.
+//! Checks of an autoscaler beyond the schema, in Kubernetes' wording where people search for it.
 
 use super::{HorizontalPodAutoscalerSpec, Metric, ResourceMetric, ScaleTarget, ScalingRules, TargetType};
 use crate::kinds::metadata;
 use crate::kinds::names::{DNS_LABEL, is_name, is_subdomain_name};
 use crate::violation::{Findings, Path, rules};
 
-/// Kubernetes' own bounds.
+/// Limits of Kubernetes.
 const PERIOD_MAX_SECONDS: u32 = 1800;
 const STABILIZATION_MAX_SECONDS: u32 = 3600;
 
-/// Checks a spec as it is written, before the defaults, at the path `at`.
+/// Checks a spec as written, before defaults, at the path `at`.
 pub(super) fn validate(spec: &HorizontalPodAutoscalerSpec, at: &Path<'_>, findings: &mut Findings) {
     target(&spec.scale_target_ref, &at.field("scaleTargetRef"), findings);
     if spec.max_replicas < spec.min_replicas {
@@ -56,7 +56,7 @@ fn metric(metric: &Metric, at: &Path<'_>, findings: &mut Findings) {
             let here = at.field("resource");
             metric_target(resource, &here.field("target"), findings);
         }
-        // Reported at the metric, not of `resource`: its type may be what is wrong.
+        // Reported at the metric, not at `resource`, because the type may be the mistake.
         None => {
             let message = "Required value: must populate information for the given metric source";
             findings.add(&rules::REQUIRED, at, message).help("set resource");

@@ -1,4 +1,4 @@
-//! What a Job is among the kinds.
+//! The `Job` kind: names, links, defaults.
 
 use super::super::pod::content_uses::{login_key, used};
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
@@ -63,7 +63,8 @@ impl JobSpec {
 }
 
 impl SlurmLogin {
-    /// The secrets that it names: what a submitted job does without, so a new key makes no new job.
+    /// Returns the secrets that the login names. A submitted job does not need them, so a new key does not resubmit
+    /// it.
     pub(in crate::kinds) fn content_uses(&self, at: &[&'static str]) -> Vec<ContentUse> {
         self.secrets().map(|(field, secret)| login_key(&[at, &[field]].concat(), secret)).collect()
     }

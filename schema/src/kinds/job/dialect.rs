@@ -1,17 +1,17 @@
-//! Job: older names of options, and the login's fields directly under `spec`. Passwords and keys in clear
-//! are errors, also where today's spelling is used; their text is taken out of the tree, so that no
-//! later message repeats it. A Job of Kubernetes gets a message that says what it is.
+//! Older Job manifests: other names of options, and the login's fields directly under `spec`. Passwords and keys in
+//! clear text are errors, in the current spelling too; their text is removed from the tree, so that no later
+//! message repeats it. A Kubernetes Job gets an explanation.
 
 use crate::kinds::Kind;
 use crate::manifest::dialects::tree::{below, entry, list, mapping, put, rename, take, text};
 use crate::manifest::dialects::{Mark, Node, Notes, Value};
 use crate::violation::rules;
 
-/// Fields of `spec` that have another name today.
+/// Renamed fields of `spec`, each with its current name.
 const RENAMED: [(&str, &str); 2] = [("gpuNums", "gpusPerNode"), ("submitDirectory", "files")];
-/// Fields of `spec` that are fields of `spec.login` today.
+/// Fields of `spec` that have moved to `spec.login`, each with its current name.
 const OF_LOGIN: [(&str, &str); 2] = [("submitHost", "host"), ("username", "username")];
-/// Names under which people write secrets, and what holds a reference to one.
+/// Names under which people write secrets, and the fields for references to secrets.
 const SECRETS: [(&str, &str); 6] = [
     ("password", "password"),
     ("passwd", "password"),
@@ -36,7 +36,7 @@ pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
         let Some(written) = spec.entry(old) else { continue };
         let mark = written.mark;
         let of_login = spec.entry("login").map(|login| &login.value);
-        // A login that says it already, or is no mapping, leaves the older field to be reported as unknown.
+        // If the login has the field already, or is not a mapping, the older field stays and is reported as unknown.
         if of_login.is_some_and(|login| login.entries().is_none() || login.entry(new).is_some()) {
             continue;
         }
@@ -52,14 +52,14 @@ pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
-/// The same for the login that the Cluster object gives to all jobs.
+/// Removes and reports secrets in clear text in the login that the Cluster object gives to all jobs.
 pub(in crate::kinds) fn rewrite_cluster(node: &mut Node, notes: &mut Notes<'_>) {
     if let Some(login) = below(node, &["spec", "slurm", "login"]) {
         secrets_in_clear(login, "spec.slurm.login", notes);
     }
 }
 
-/// Takes secrets in clear out of the mapping at `path`.
+/// Removes and reports secrets in clear text in the mapping at `path`.
 fn secrets_in_clear(node: &mut Node, path: &str, notes: &mut Notes<'_>) {
     let login = if path.ends_with("login") { path.to_owned() } else { format!("{path}.login") };
     for (field, reference) in SECRETS {
@@ -86,7 +86,7 @@ fn secrets_in_clear(node: &mut Node, path: &str, notes: &mut Notes<'_>) {
     }
 }
 
-/// A Job that runs pods.
+/// True for a Kubernetes Job, which runs pods.
 fn is_of_kubernetes(node: &Node) -> bool {
     let is_batch = node
         .entry("apiVersion")
@@ -96,7 +96,7 @@ fn is_of_kubernetes(node: &Node) -> bool {
     is_batch && has_template
 }
 
-/// One error in place of one for each field; what stands in for the rest is right and never stored.
+/// Reports a single error instead of one for each field. The replacement spec is valid and never stored.
 fn not_a_batch_job(node: &mut Node, notes: &mut Notes<'_>) {
     let mark = |key: &str| node.entry(key).map_or(node.first_mark(), |entry| entry.value.mark);
     let (version, spec): (Mark, Mark) = (mark("apiVersion"), mark("spec"));

@@ -1,4 +1,4 @@
-//! Where jobs are submitted, and as whom: of one job, or of the Cluster for all.
+//! Login for submitting jobs, of a single job or of the Cluster object for all jobs.
 
 use std::net::IpAddr;
 
@@ -10,37 +10,37 @@ use crate::kinds::names::is_name;
 use crate::kinds::pod::SecretKeyRef;
 use crate::violation::{Findings, Path, rules};
 
-/// sshd's port when neither the job nor the Cluster names one.
+/// Default port of sshd, if neither the job nor the Cluster object sets one.
 pub const DEFAULT_SSH_PORT: u16 = 22;
 
-/// A login host of a Slurm cluster. Keys and passwords are named, never written: they lie age-encrypted
-/// in the repository.
+/// A login host of a Slurm cluster. Keys and passwords are named, never written: they are stored age-encrypted in
+/// the repository.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct SlurmLogin {
-    /// Name or IP address.
+    /// Host name or IP address.
     pub host: Option<String>,
-    /// Port of its SSH server; 22 when none.
+    /// Port of the SSH server; defaults to 22.
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
-    /// User who submits.
+    /// User who submits jobs.
     pub username: Option<String>,
     /// Secret with the private key.
     pub ssh_key: Option<SecretKeyRef>,
-    /// Secret with the password, for hosts that take no key.
+    /// Secret with the password, for hosts that accept no key.
     pub password: Option<SecretKeyRef>,
-    /// The host's public keys as `ssh-keyscan` prints them, without the host: `ssh-ed25519 AAAA…`. No
-    /// other host is talked to. Those of the agent's `known_hosts` when none.
+    /// Public keys of the host, as `ssh-keyscan` prints them, without the host: `ssh-ed25519 AAAA…`. No other host
+    /// is contacted. Defaults to those of the agent's `known_hosts`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_keys: Vec<String>,
-    /// Further login hosts of the same Slurm cluster, which share the home folder: the next one is used while the
-    /// one before can't be reached. User, port, credential and jump host are the same; `hostKeys` has the keys of
-    /// all of them.
+    /// Further login hosts of the same Slurm cluster, which share the home folder: each is used while the hosts
+    /// before it can't be reached. User, port, credential and jump host are the same; `hostKeys` has the keys of
+    /// all hosts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub login_pool: Vec<String>,
-    /// A host through which it is reached, with the same key or password.
+    /// Host through which the login host is reached, with the same key or password.
     pub jump_host: Option<JumpHost>,
 }
 
@@ -50,32 +50,32 @@ pub struct SlurmLogin {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct JumpHost {
-    /// Name or IP address.
+    /// Host name or IP address.
     pub host: String,
-    /// Port of its SSH server; 22 when none.
+    /// Port of the SSH server; defaults to 22.
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
-    /// User there; the login's when none.
+    /// User on the jump host; defaults to that of the login.
     pub username: Option<String>,
-    /// Its public keys, as those of the login host.
+    /// Public keys of the jump host, in the format of those of the login host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_keys: Vec<String>,
 }
 
 impl SlurmLogin {
-    /// Whether both are the same user of the same cluster's login host.
+    /// True if both logins are the same user at the same login host.
     pub fn is_same_account(&self, other: &Self) -> bool {
         self.host == other.host && self.username == other.username
     }
 
-    /// The login hosts, the first one first.
+    /// Returns the login hosts in order of preference.
     pub fn hosts(&self) -> impl Iterator<Item = &String> {
         self.host.iter().chain(&self.login_pool)
     }
 
-    /// This login, with what it leaves out taken from `cluster`. Host keys belong to their host: they are only taken
-    /// over where the job names no host. The Cluster's credential goes to the Cluster's host, as the Cluster's user,
-    /// and nowhere else: a job that says any of this itself names its own credential.
+    /// Returns this login, with missing fields taken from `cluster`. Host keys belong to their host, so they are
+    /// taken over only if the job names no host. The Cluster's credential is used only with the Cluster's host and
+    /// user: a job that sets any part of the login must name its own credential.
     pub fn or(&self, cluster: &Self) -> Self {
         let own_host = self.host.is_some();
         let own_credentials = self.ssh_key.is_some()
@@ -108,13 +108,13 @@ impl SlurmLogin {
         }
     }
 
-    /// The secrets that it names, each with its field.
+    /// Returns the secrets that the login names, each with its field.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = (&'static str, &SecretKeyRef)> {
         let key = self.ssh_key.iter().map(|secret| ("sshKey", secret));
         key.chain(self.password.iter().map(|secret| ("password", secret)))
     }
 
-    /// Checks what is written.
+    /// Checks the login as written.
     pub(crate) fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         if let Some(host) = self.host.as_deref().filter(|host| !is_host(host)) {
             let message =
@@ -180,7 +180,8 @@ fn check_keys(host_keys: &[String], keys: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// Labels of letters, digits and inner dashes, in any case, or an IP address. Never an option of ssh.
+/// True for an IP address, or for labels of letters, digits, `_` and inner dashes, in any case. Never an option of
+/// ssh.
 fn is_host(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -191,7 +192,7 @@ fn is_host(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || (text.len() <= 253 && text.split('.').all(is_label))
 }
 
-/// A login name as Linux and directories have them; never an option of ssh.
+/// True for a login name as Linux and directories allow it; never an option of ssh.
 fn is_user(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text
@@ -200,7 +201,7 @@ fn is_user(text: &str) -> bool {
         && text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// `type base64 [comment]`, of the types that OpenSSH has for hosts.
+/// True for `type base64 [comment]`, with a type that OpenSSH has for hosts.
 fn is_public_key(text: &str) -> bool {
     const TYPES: [&str; 7] = [
         "ssh-ed25519",

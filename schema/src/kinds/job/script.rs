@@ -1,31 +1,33 @@
-//! The batch script of a job. Pure: the agent submits what `describe` shows.
+//! Batch script of a job. Pure: the agent submits the script that `describe` shows.
 //!
-//! Values of the manifest stand in `#SBATCH` lines, which `validate.rs` keeps to words without blanks and
-//! quotes; the commands stand as they are written, since they are a script of the user's own. Each is read as a script of its
-//! own, so that a quote or a here-document that it leaves open swallows no other, and its exit code is checked.
+//! Values of the manifest are in `#SBATCH` lines, and `validate.rs` restricts them to words without blanks and
+//! quotes. The commands are included as written, since they are the user's own script. Each is evaluated as a
+//! separate script, so that a quote or a here-document that it leaves open does not swallow the next one, and its
+//! exit code is checked.
 
 use super::JobSpec;
 
-/// What the script says besides the manifest.
+/// Parts of the script that are not in the manifest.
 #[derive(Debug, Clone, Copy)]
 pub struct Submission<'a> {
-    /// The job's name in Slurm, which names this attempt alone.
+    /// Slurm's name for the job, unique to this attempt.
     pub name: &'a str,
     /// Namespace and name of the object.
     pub job: &'a str,
-    /// Slurm's number of the job that it waits for.
+    /// Slurm's number of the job to wait for.
     pub after: Option<u64>,
 }
 
-/// Ends the script with the exit code of the command before, if that failed.
+/// Exits with the exit code of the preceding command if that failed.
 const CHECK: &str = "(exit $?) || exit $?";
 
-/// A command as one word of the shell. No program reads it: one that is missing, or a full disk, would skip the command.
+/// Quotes a command as one word of the shell. No other program receives it: if that were missing, or a disk full,
+/// the command would be skipped.
 fn quoted(command: &str) -> String {
     format!("'{}'", command.trim_end_matches('\n').replace('\'', r"'\''"))
 }
 
-/// The script of a job, after its defaults.
+/// Returns the script of a job, whose spec has its defaults.
 pub fn script(spec: &JobSpec, submission: Submission<'_>) -> String {
     let mut text = String::from("#!/bin/bash\n");
     for (option, value) in options(spec, submission) {
@@ -70,15 +72,15 @@ fn options(spec: &JobSpec, submission: Submission<'_>) -> Vec<(&'static str, Opt
     with("array", spec.array.clone());
     if let (Some(dependency), Some(after)) = (&spec.dependency, submission.after) {
         with("dependency", Some(format!("{}:{after}", dependency.kind.as_str())));
-        // Else it would be pending for ever.
+        // Otherwise the job would be pending forever.
         with("kill-on-invalid-dep", Some("yes".to_owned()));
     }
-    // A job that runs twice by itself is one that nobody submitted: the agent does it, and counts.
+    // The agent requeues jobs itself and counts the attempts, so Slurm must not.
     options.push(("no-requeue", None));
     options
 }
 
-/// The shell pattern of the files that a file pattern of sbatch becomes for the job with this number.
+/// Returns the shell pattern of the files that sbatch's file pattern produces for the job with this number.
 pub fn output_pattern(file: &str, slurm_id: u64, name: &str) -> String {
     let mut pattern = String::new();
     let mut rest = file;
@@ -179,7 +181,7 @@ eval -- 'exit 3'
         assert!(text.starts_with(expected) && text.contains("\neval -- 'true'\n"), "{text}");
     }
 
-    /// What bash prints of a job with these commands, and its exit code.
+    /// Runs a job with these commands in bash. Returns the output and the exit code.
     fn run(commands: &[&str]) -> (String, Option<i32>) {
         let run_commands = commands.iter().map(|&command| command.to_owned()).collect();
         let text = script(&JobSpec { run_commands, ..JobSpec::default() }, submission());
@@ -187,7 +189,8 @@ eval -- 'exit 3'
         (String::from_utf8(output.stdout).unwrap(), output.status.code())
     }
 
-    // Seen red with `set -e` alone: what `false && true` left, and the last line of a here-document, were not checked.
+    // Seen red with `set -e` alone: the result of `false && true`, and the last line of a here-document, were not
+    // checked.
     #[test]
     fn the_first_command_that_fails_ends_the_job_with_its_exit_code() {
         let swallowed = "cat <<EOF\na\nb";
@@ -202,7 +205,7 @@ eval -- 'exit 3'
             (vec!["echo 'open", "echo next"], "", 2),
             (vec!["exit 3", "echo next"], "", 3),
             (vec!["kill -9 $$", "echo next"], "", -1),
-            // What succeeds goes on, in one shell.
+            // Successful commands continue, in one shell.
             (vec!["cd / && v=1", "echo $PWD $v \\", "[ $v = 1 ] || false"], "/ 1 \\\n", 0),
             (
                 vec!["false || true", "! false", "echo $(( 1 + 1 )) '$(no)' `echo x` \\$v"],
@@ -210,9 +213,9 @@ eval -- 'exit 3'
                 0,
             ),
             (vec![swallowed, "echo next"], "a\nb\nnext\n", 0),
-            // No command is an option of eval.
+            // A command is never an option of eval.
             (vec!["-x", "echo next"], "", 127),
-            // Nothing that a command changes keeps the next from being read.
+            // A command can't keep the next one from being read.
             (vec!["export PATH=/nonexistent", "echo next; exit 9"], "next\n", 9),
             (vec!["cat() { return 1; }", "ulimit -f 0", "echo next; exit 9"], "next\n", 9),
         ] {

@@ -1,12 +1,12 @@
-//! Slurm's spellings of times and array indices, as sbatch(1) has them.
+//! Slurm's formats of times and array indices, as in sbatch(1).
 
-/// Largest index of an array that any Slurm can be configured for (slurm.conf(5), MaxArraySize).
+/// Largest index of an array that Slurm can be configured for (slurm.conf(5), MaxArraySize).
 pub const ARRAY_INDEX_MAX: u32 = 4_000_000;
-/// Tasks of an array that Slurm takes unless it is configured for more (MaxArraySize 1001).
+/// Number of array tasks that Slurm accepts unless it is configured for more (MaxArraySize 1001).
 pub const ARRAY_TASKS_DEFAULT_MAX: u32 = 1_000;
 
-/// Seconds of a time limit: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`. None if it is
-/// none of them, is zero, or is longer than a year.
+/// Parses the seconds of a time limit: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`. `None` if it is
+/// malformed, zero, or longer than a year.
 pub fn time_limit_seconds(text: &str) -> Option<u64> {
     /// A job longer than this is a typing mistake.
     const YEAR: u64 = 366 * 24 * 3600;
@@ -35,9 +35,9 @@ pub fn time_limit_seconds(text: &str) -> Option<u64> {
     (1..=YEAR).contains(&seconds).then_some(seconds)
 }
 
-/// How many tasks an array has: indices and ranges with a step joined by commas, at the end maybe `%`
-/// and how many may run at once. None if it is malformed or an index is too large. Overlapping ranges
-/// count twice.
+/// Counts the tasks of an array: indices and ranges with a step joined by commas, optionally followed by `%` and
+/// the number that may run at a time. `None` if it is malformed or an index is too large. Overlapping ranges count
+/// twice.
 pub fn array_tasks(text: &str) -> Option<u32> {
     let number = |text: &str| -> Option<u32> {
         let is_number = (1..=7).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! How a job is.
+//! Status of a Slurm job.
 
 use std::collections::BTreeMap;
 
@@ -8,99 +8,99 @@ use serde_with::skip_serializing_none;
 use super::JobSpec;
 use crate::kinds::Health;
 
-/// How a job is. The agent that took it writes it; `attempt` before each submission.
+/// Status of a Slurm job. Written by the agent that took the job; `attempt` before each submission.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobStatus {
-    /// Where it is.
+    /// Current phase.
     pub phase: JobPhase,
-    /// Submissions so far.
+    /// Number of submissions so far.
     pub attempt: u32,
-    /// Slurm's number of the job; numbers are used again, so only together with `submitted`.
+    /// Slurm's number of the job. Slurm reuses numbers, so it is unique only together with `submitted`.
     pub slurm_id: Option<u64>,
-    /// When Slurm took it, as Slurm writes it.
+    /// Time of submission, as Slurm writes it.
     pub submitted: Option<String>,
-    /// Slurm's own word for the state.
+    /// State in Slurm's terms.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub state: String,
-    /// What it waits for, or why it failed: Slurm's reason, or what the agent met.
+    /// Reason for waiting or failure: Slurm's reason, or the agent's error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// How it failed.
+    /// Class of the failure.
     pub class: Option<FailureClass>,
     /// `code:signal` of the script.
     pub exit_code: Option<String>,
-    /// The highest exit code of a step, which the script may have swallowed.
+    /// Highest exit code of a step, which the script may have ignored.
     pub derived_exit_code: Option<String>,
-    /// The nodes of Slurm that run it, as Slurm writes them.
+    /// Slurm nodes that run the job, as Slurm writes them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nodes: String,
-    /// Tasks of an array by Slurm's word for their state; empty where there is one task.
+    /// Number of array tasks by their state in Slurm's terms; empty if there is a single task.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tasks: BTreeMap<String, u32>,
 }
 
-/// How a job failed.
+/// Class of a job failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureClass {
-    /// The script ended with another code than 0.
+    /// The script ended with a nonzero exit code.
     ExitCode,
-    /// A signal ended it.
+    /// A signal ended the script.
     Signal,
-    /// Its time limit.
+    /// The time limit was exceeded.
     Timeout,
-    /// Its deadline.
+    /// The deadline was missed.
     Deadline,
-    /// It used more memory than it may.
+    /// The memory limit was exceeded.
     OutOfMemory,
-    /// A node of Slurm failed, or the job was preempted.
+    /// A Slurm node failed, or the job was preempted.
     NodeFailure,
-    /// Slurm did not take it.
+    /// Slurm rejected the job.
     Submission,
-    /// The job that it waits for did not end as it should.
+    /// The job that it depends on did not end as required.
     Dependency,
 }
 
 impl JobPhase {
-    /// Nothing more becomes of it.
+    /// True if the phase never changes again.
     pub fn is_final(self) -> bool {
         matches!(self, JobPhase::Succeeded | JobPhase::Failed | JobPhase::Cancelled)
     }
 }
 
-/// Where a job is.
+/// Phase of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JobPhase {
-    /// No agent has taken it.
+    /// No agent has taken the job.
     #[default]
     Pending,
-    /// Its files go to the login host.
+    /// Files are being uploaded to the login host.
     Uploading,
-    /// It is being given to Slurm.
+    /// The job is being submitted to Slurm.
     Submitting,
-    /// Slurm holds it back.
+    /// Slurm holds the job back.
     Queued,
-    /// It runs.
+    /// The job is running.
     Running,
-    /// Slurm stopped it for a while.
+    /// Slurm has suspended the job.
     Suspended,
-    /// Its outputs are fetched.
+    /// Outputs are being fetched.
     Fetching,
-    /// It ended well and its outputs are here.
+    /// The job succeeded, and its outputs have been fetched.
     Succeeded,
-    /// It ended otherwise.
+    /// The job ended otherwise.
     Failed,
-    /// Somebody cancelled it.
+    /// Somebody cancelled the job.
     Cancelled,
-    /// Unknown: Slurm's word for it is new to us, or Slurm does not answer.
+    /// Slurm does not answer, or reports a state that is unknown here.
     Unknown,
-    /// Its manifest is gone; it is being cancelled and cleaned up.
+    /// The manifest is gone; the job is being cancelled and cleaned up.
     Deleting,
 }
 
 impl JobSpec {
-    /// How well the job is. What waits in Slurm's queue is well.
+    /// Returns the health of the job. Waiting in Slurm's queue is healthy.
     pub fn health(&self, status: &JobStatus) -> Health {
         let why = || {
             let class = status.class.map(|class| format!(" ({class:?})")).unwrap_or_default();
@@ -110,7 +110,7 @@ impl JobSpec {
             }
         };
         match status.phase {
-            // What Slurm took is no longer this cluster's to bring on: its queue may be days long.
+            // A job that Slurm accepted no longer depends on this cluster: Slurm's queue may be days long.
             JobPhase::Queued
             | JobPhase::Running
             | JobPhase::Suspended

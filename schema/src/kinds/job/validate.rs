@@ -1,17 +1,17 @@
-//! What the schema can't say about a job: above all, that no value can leave its place in the script or
-//! on a command line.
+//! Checks of a job beyond the schema: above all, that no value can leave its place in the script or on a command
+//! line.
 
 use super::{JobSpec, slurm};
 use crate::kinds::repo_path;
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, rules};
 
-/// Longest value of an option.
+/// Maximum length of an option's value.
 const OPTION_MAX_BYTES: usize = 255;
-/// Least memory on a node: below a mebibyte somebody wrote a number without its unit.
+/// Minimum memory per node: a value below a mebibyte is a number without its unit.
 const MEMORY_MIN: Memory = Memory { bytes: 1 << 20 };
 
-/// Checks a spec as it is written.
+/// Checks a spec as written.
 pub(super) fn validate(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     job.login.validate(&at.field("login"), findings);
     if let Some(files) = &job.files {
@@ -64,7 +64,7 @@ pub(super) fn validate(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// Options of sbatch that change neither what is run, nor where it writes, nor how the job is found again.
+/// Options of sbatch that change neither the commands, nor their output, nor how the job is tracked.
 const EXTRA_OPTIONS: &[&str] = &[
     "bb",
     "begin",
@@ -130,7 +130,7 @@ fn extra_option(option: &str, at: &Path<'_>, findings: &mut Findings) {
         None => (option, None),
     };
     let known = name.strip_prefix("--").is_some_and(|name| EXTRA_OPTIONS.contains(&name));
-    // No blank, quote, backslash or `#`: sbatch splits its lines at these.
+    // No blank, quote, backslash or `#`, because sbatch splits its lines at these.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.,:@+/%*[]&|()=".contains(c);
     let fits = option.len() <= OPTION_MAX_BYTES
         && value.is_none_or(|value| !value.is_empty() && value.chars().all(is_plain));
@@ -185,7 +185,7 @@ fn limits(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// Numbers that Slurm refuses, or changes with no more than a line in its log.
+/// Reports numbers that Slurm rejects, or changes with only a line in its log.
 fn layout(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     if let (Some(nodes), Some(tasks)) = (job.nodes, job.n_tasks)
         && nodes > tasks
@@ -234,7 +234,7 @@ fn commands(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// A file for output, with the patterns of sbatch: `%` and one of its letters, maybe with a width.
+/// Checks an output file with sbatch's patterns: `%` and one of its letters, optionally with a width.
 fn log_file(file: &str, at: &Path<'_>, findings: &mut Findings) {
     let is_pattern = |rest: &str| {
         let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -250,7 +250,7 @@ fn log_file(file: &str, at: &Path<'_>, findings: &mut Findings) {
     below_folder(file, "%", at, findings);
 }
 
-/// A path below the job's folder, of characters that mean nothing to a shell or to SFTP, and `also`.
+/// Checks a path below the job's folder, of characters without meaning to a shell or SFTP, and those in `also`.
 fn below_folder(path: &str, also: &str, at: &Path<'_>, findings: &mut Findings) {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./+=@,:".contains(c) || also.contains(c);
     let why = if path.is_empty() || path.len() > OPTION_MAX_BYTES {
@@ -267,7 +267,7 @@ fn below_folder(path: &str, also: &str, at: &Path<'_>, findings: &mut Findings) 
     findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{}`: {why}", path.escape_debug()));
 }
 
-/// A name as Slurm's administrators give them; never an option, never more than one word.
+/// True for a name as Slurm's administrators assign it; never an option, never more than one word.
 fn is_word(text: &str) -> bool {
     (1..=OPTION_MAX_BYTES).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+'))

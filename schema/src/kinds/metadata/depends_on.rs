@@ -1,4 +1,4 @@
-//! `metadata.dependsOn`: references written as text. Whether the objects exist is checked across objects.
+//! `metadata.dependsOn`: references as text. Cross-object checks verify that the objects exist.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use super::super::names::{is_dns_label, is_name, is_subdomain_name};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef};
 use crate::violation::{Findings, Path, rules};
 
-/// Most dependencies of one object: enough for a whole application, few enough to print.
+/// Maximum number of dependencies per object: enough for a whole application, few enough to print.
 const DEPENDENCIES_MAX: usize = 64;
 
-/// The text names no object.
+/// Error for text that is not a reference to an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// Neither two nor three parts.
+    /// The text has neither two nor three parts.
     #[error("must be `Kind/name` or `Kind/namespace/name`")]
     Form,
     /// No kind has this name.
@@ -27,7 +27,7 @@ pub enum ReferenceError {
     Name(String),
 }
 
-/// Reads `Kind/name` (in `namespace`, that of the object which names it) or `Kind/namespace/name`.
+/// Parses `Kind/namespace/name`, or `Kind/name` in `namespace`, that of the object that holds the reference.
 pub fn parse_reference(text: &str, namespace: &str) -> Result<ObjectRef, ReferenceError> {
     let (kind, namespace, name) = match text.split('/').collect::<Vec<_>>()[..] {
         [kind, name] => (kind, namespace, name),
@@ -45,7 +45,7 @@ pub fn parse_reference(text: &str, namespace: &str) -> Result<ObjectRef, Referen
     Ok(ObjectRef { kind, namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-/// Checks the list of one object.
+/// Checks the `dependsOn` list of one object.
 pub(super) fn validate(kind: Kind, metadata: &ObjectMeta, at: &Path<'_>, findings: &mut Findings) {
     let own = ObjectRef { kind, namespace: metadata.namespace.clone(), name: metadata.name.clone() };
     let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Names, labels, annotations and `dependsOn`: what every kind checks alike.
+//! Checks of metadata shared by all kinds: names, labels, annotations and `dependsOn`.
 
 mod depends_on;
 
@@ -12,8 +12,8 @@ use super::{Kind, NameForm};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, StringMap};
 use crate::violation::{Findings, Path, rules};
 
-/// Most bytes of annotations on one object. Kubernetes takes 256 KiB, but here the whole object lies
-/// under one key of etcd: see [`crate::manifest::limits::OBJECT_MAX_BYTES`].
+/// Maximum total size of an object's annotations in bytes. Kubernetes accepts 256 KiB, but here the whole object is
+/// a single value in etcd: see [`crate::manifest::limits::OBJECT_MAX_BYTES`].
 const ANNOTATIONS_MAX_BYTES: usize = 32 * 1024;
 
 /// Checks an object's metadata at `at`.
@@ -25,7 +25,7 @@ pub fn validate(kind: Kind, metadata: &ObjectMeta, at: &Path<'_>, findings: &mut
     depends_on::validate(kind, metadata, &at.field("dependsOn"), findings);
 }
 
-/// A DNS label; `default`, which is also what it is when none is written, for objects of the whole cluster.
+/// Checks for a DNS label; for cluster-scoped objects only `default`, which is also the value if none is written.
 fn namespace(kind: Kind, namespace: &str, at: &Path<'_>, findings: &mut Findings) {
     if !is_dns_label(namespace) {
         let message = format!("Invalid value: `{namespace}`: {DNS_LABEL}");
@@ -38,8 +38,8 @@ fn namespace(kind: Kind, namespace: &str, at: &Path<'_>, findings: &mut Findings
     }
 }
 
-/// An object's name: a DNS label where it becomes a DNS name. Else what Kubernetes takes, for the kinds that
-/// it names so long, and up to the length of a label also upper case and `_`.
+/// Checks an object's name: a DNS label if it becomes a DNS name. Otherwise a name that Kubernetes accepts, up to
+/// the length that the kind allows, or with a warning one with upper case and `_`, up to the length of a label.
 fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
     let form = kind.descriptor().names;
     let longest = match form {
@@ -76,14 +76,14 @@ fn too_long(longest: usize, makes_pods: bool, at: &Path<'_>, findings: &mut Find
     }
 }
 
-/// The name of a workload or of a pod that gets further pods.
+/// Checks the name of a workload, or of a pod that gets further pods.
 pub(super) fn name_of_pods(name: &str, at: &Path<'_>, findings: &mut Findings) {
     if name.chars().count() > WORKLOAD_NAME_MAX_CHARS {
         too_long(WORKLOAD_NAME_MAX_CHARS, true, at, findings);
     }
 }
 
-/// Keys and values of labels, also of selectors.
+/// Checks keys and values of labels, also in selectors.
 pub fn labels(labels: &StringMap, at: &Path<'_>, findings: &mut Findings) {
     for (key, value) in labels {
         let here = at.field(key);
@@ -98,21 +98,21 @@ and must start and end with an alphanumeric character, at most 63 characters";
     }
 }
 
-/// Labels and annotations of the pods of a workload, at the template's metadata.
+/// Checks labels and annotations of a workload's pods, at the template's metadata.
 pub fn template(labels: &StringMap, annotations: &StringMap, at: &Path<'_>, findings: &mut Findings) {
     self::labels(labels, &at.field("labels"), findings);
     self::annotations(None, annotations, &at.field("annotations"), findings);
 }
 
-/// `"false"` keeps an object whatever Git says, `"true"` is as without it.
+/// Annotation that protects an object from pruning if `"false"`; `"true"` has no effect.
 pub const PRUNE_ANNOTATION: &str = "minik8s.io/prune";
-/// Of a Node: `"true"` says that its machine will not come back, `"false"` is as without it.
+/// Annotation of a Node whose machine will not come back if `"true"`; `"false"` has no effect.
 pub const GONE_ANNOTATION: &str = "minik8s.io/gone";
-/// Annotations that begin so are ours: one that no code reads is misspelt.
+/// Prefix of Minik8s' own annotations: an unknown one is a misspelling.
 const OWN_PREFIX: &str = "minik8s.io/";
 
-/// A word that is nearly right would protect nothing, and its author would not know before the object is gone. `kind`: of the
-/// object; none for the pods of a workload.
+/// Checks an annotation of Minik8s. A misspelled one would protect nothing, and its author would not notice until
+/// the object is gone. `kind`: kind of the object; `None` for the pods of a workload.
 fn own_annotation(kind: Option<Kind>, key: &str, value: &str, at: &Path<'_>, findings: &mut Findings) {
     let help = match key {
         PRUNE_ANNOTATION => "write \"false\" to keep the object whatever Git says, else leave it out",
@@ -141,7 +141,7 @@ fn annotations(kind: Option<Kind>, annotations: &StringMap, at: &Path<'_>, findi
         own_annotation(kind, key, value, at, findings);
     }
     for key in annotations.keys() {
-        // As Kubernetes: keys of annotations may be written in any case.
+        // Kubernetes accepts keys of annotations in any case.
         if let Err(why) = check_qualified_name(&key.to_lowercase()) {
             let message = format!("Invalid value: `{key}`: {why}");
             findings.add(&rules::INVALID_LABEL, &at.field(key), message).on_key();

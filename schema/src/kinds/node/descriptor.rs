@@ -1,4 +1,4 @@
-//! What a Node is among the kinds.
+//! The `Node` kind: names, validation, defaults.
 
 use super::super::names::{check_qualified_name, is_label_value};
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
@@ -37,7 +37,7 @@ impl KindSpec for NodeSpec {
                     .add(&rules::TAINT, &here.field("value"), message)
                     .help("letters, digits, '-', '_' and '.', at most 63 characters");
             }
-            // As Kubernetes: a key may come twice only with another effect.
+            // A key may occur twice only with different effects, as in Kubernetes.
             let is_same = |other: &Taint| other.key == taint.key && other.effect == taint.effect;
             if self.taints[..index].iter().any(is_same) {
                 let message = format!("Duplicate value: `{}` with the same effect", taint.key);
@@ -48,7 +48,7 @@ impl KindSpec for NodeSpec {
 
     fn fill_defaults(&mut self) {
         for taint in &mut self.taints {
-            // An empty value means the same as none.
+            // An empty value means the same as a missing one.
             taint.value = taint.value.take().filter(|value| !value.is_empty());
         }
     }

@@ -1,7 +1,7 @@
 //! Node: labels, taints, cordon and drain for a node that an agent registered.
 //!
-//! Labels and annotations are those of the metadata; they come on top of what the agent reports. The
-//! object's name is the node's. Field names and meaning are Kubernetes' (core/v1).
+//! Labels and annotations are those of the metadata; they are added to those that the agent reports. The object's
+//! name is that of the node. Field names and semantics are those of Kubernetes (core/v1).
 
 use std::fmt;
 
@@ -16,15 +16,15 @@ use super::pod::{PodSpec, TaintEffect, Toleration, TolerationOperator};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
-/// What is wanted of a node.
+/// Desired state of a node.
 pub struct NodeSpec {
-    /// What keeps pods away.
+    /// Taints that keep pods away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// Takes no new pods; those that run stay.
+    /// Cordons the node: it accepts no new pods; running pods stay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
-    /// Takes no new pods, and those that run move to other nodes. Pods that name the node stay.
+    /// Drains the node: it accepts no new pods, and running pods move to other nodes. Pods that set `nodeName` stay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drain: bool,
 }
@@ -32,28 +32,28 @@ pub struct NodeSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
-/// Keeps pods away that do not tolerate it.
+/// Repels pods that do not tolerate it.
 pub struct Taint {
-    /// Its key, spelled like that of a label.
+    /// Taint key, in the format of a label key.
     pub key: String,
-    /// Its value, spelled like that of a label.
+    /// Taint value, in the format of a label value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// What it does.
+    /// Effect on pods that do not tolerate the taint.
     pub effect: TaintEffect,
 }
 
 impl Taint {
-    /// Whether the first of the tolerations that is of this taint still holds after `elapsed_seconds` of it, by the
-    /// rules of Kubernetes.
+    /// True if the first toleration that matches this taint still applies `elapsed_seconds` after the taint
+    /// appeared, by the rules of Kubernetes.
     pub fn is_tolerated_by(&self, tolerations: &[Toleration], elapsed_seconds: i64) -> bool {
         let Some(toleration) = self.toleration(tolerations) else { return false };
-        // Of the other effects no time is over.
+        // Tolerations of other effects do not expire.
         self.effect != TaintEffect::NoExecute
             || toleration.toleration_seconds.is_none_or(|seconds| seconds > elapsed_seconds)
     }
 
-    /// The first of the tolerations that is of this taint: what a toleration leaves out matches anything.
+    /// Returns the first toleration that matches this taint; fields that a toleration leaves out match anything.
     pub fn toleration<'a>(&self, tolerations: &'a [Toleration]) -> Option<&'a Toleration> {
         tolerations.iter().find(|toleration| {
             let value = toleration.value.as_deref().unwrap_or_default();
@@ -68,7 +68,7 @@ impl Taint {
 }
 
 impl fmt::Display for Taint {
-    /// As kubectl writes it: `dedicated=gpu:NoSchedule`.
+    /// Formats the taint like kubectl: `dedicated=gpu:NoSchedule`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.value.as_deref().map(|value| format!("={value}")).unwrap_or_default();
         write!(f, "{}{value}:{:?}", self.key, self.effect)
@@ -76,8 +76,9 @@ impl fmt::Display for Taint {
 }
 
 impl NodeSpec {
-    /// A running pod must leave the node: a `NoExecute` taint that it does not tolerate, or not any longer, or a drain,
-    /// which leaves pods alone that name the node. `elapsed_seconds`: see [`Taint::is_tolerated_by`].
+    /// True if a running pod must leave the node: because of a `NoExecute` taint that it does not or no longer
+    /// tolerates, or because of a drain, unless the pod names the node. `elapsed_seconds`: see
+    /// [`Taint::is_tolerated_by`].
     pub fn drives_out(&self, pod: &PodSpec, elapsed_seconds: impl Fn(&Taint) -> i64) -> bool {
         let mut taints = self.taints.iter().filter(|taint| taint.effect == TaintEffect::NoExecute);
         self.drain && pod.node_name.is_none()

@@ -9,7 +9,7 @@ use super::volume::VolumeMount;
 use crate::codec::{one, three};
 use crate::quantity::{Cpu, Memory};
 
-/// One container.
+/// A container of a pod.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -17,7 +17,7 @@ use crate::quantity::{Cpu, Memory};
 pub struct Container {
     /// Name, unique in the pod.
     pub name: String,
-    /// Image, as `docker pull` takes it.
+    /// Image reference, as `docker pull` accepts it.
     pub image: String,
     /// Replaces the image's ENTRYPOINT.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
@@ -25,46 +25,47 @@ pub struct Container {
     /// Replaces the image's CMD.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub args: Vec<String>,
-    /// ConfigMaps whose texts become environment variables, each called by its key. Keys that can't be names are left
-    /// out, with a warning. A later one wins, and `env` wins over all.
+    /// ConfigMaps and secrets whose text values become environment variables, named after their keys. Keys that are
+    /// not valid names are skipped, with a warning. Later entries override earlier ones, and `env` overrides all of
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub env_from: Vec<EnvFromSource>,
-    /// Environment variables; a later one of the same name wins.
+    /// Environment variables; later ones of the same name override earlier ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub env: Vec<EnvVar>,
-    /// Working directory; the image's when none.
+    /// Working directory; defaults to that of the image.
     pub working_dir: Option<String>,
     /// Ports that the container serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub ports: Vec<ContainerPort>,
-    /// What it needs and what it may use.
+    /// Requested resources and limits.
     #[serde(default, skip_serializing_if = "ResourceRequirements::is_empty")]
     pub resources: ResourceRequirements,
-    /// Where volumes appear.
+    /// Volumes to mount into the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub volume_mounts: Vec<VolumeMount>,
-    /// When the image is pulled; by default `Always` for the tag `latest` or none, else `IfNotPresent`.
+    /// Image pull policy; defaults to `Always` for the tag `latest` or no tag, otherwise to `IfNotPresent`.
     pub image_pull_policy: Option<PullPolicy>,
-    /// Restarts the container when it fails.
+    /// Liveness probe: restarts the container on failure.
     pub liveness_probe: Option<Box<Probe>>,
-    /// Takes the pod out of its services when it fails.
+    /// Readiness probe: removes the pod from its services on failure.
     pub readiness_probe: Option<Box<Probe>>,
-    /// Holds the other probes back until it succeeds.
+    /// Startup probe: holds back the other probes until it succeeds.
     pub startup_probe: Option<Box<Probe>>,
-    /// What to do before the container is stopped.
+    /// Actions to run before the container is stopped.
     pub lifecycle: Option<Box<Lifecycle>>,
-    /// User, capabilities and the like.
+    /// Security settings of the container; they override those of the pod.
     pub security_context: Option<Box<SecurityContext>>,
     /// Keeps standard input open.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin: bool,
-    /// Gives the container a terminal.
+    /// Allocates a terminal for the container.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tty: bool,
 }
 
 impl Container {
-    /// The pull policy with Kubernetes' default filled in.
+    /// Returns the pull policy, with Kubernetes' default filled in.
     pub fn effective_pull_policy(&self) -> PullPolicy {
         self.image_pull_policy.unwrap_or_else(|| {
             let last = self.image.rsplit('/').next().unwrap_or(&self.image);
@@ -79,32 +80,32 @@ impl Container {
     }
 }
 
-/// When an image is pulled.
+/// Policy for pulling an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PullPolicy {
-    /// Before every start.
+    /// Pull before every start.
     Always,
-    /// When the node does not have it.
+    /// Pull if the node does not have the image.
     IfNotPresent,
-    /// Not at all.
+    /// Never pull.
     Never,
 }
 
-/// One environment variable: a value, or where it comes from.
+/// An environment variable: a value, or the source of one.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct EnvVar {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
-    /// Its value; `$(NAME)` of an earlier variable is replaced, `$$` is a `$`.
+    /// Value of the variable; `$(NAME)` of an earlier variable is expanded, and `$$` becomes `$`.
     pub value: Option<String>,
-    /// Where the value comes from; not together with `value`.
+    /// Source of the value; not together with `value`.
     pub value_from: Option<EnvVarSource>,
 }
 
-/// Where a value comes from; exactly one.
+/// Source of a value; exactly one field must be set.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -123,38 +124,38 @@ pub struct EnvVarSource {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ConfigMapKeyRef {
-    /// The ConfigMap's name.
+    /// Name of the ConfigMap.
     pub name: String,
-    /// The key in it.
+    /// Key in the ConfigMap.
     pub key: String,
-    /// The variable is left out where the ConfigMap or the key is not there.
+    /// Leaves the variable out if the ConfigMap or the key is missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
 
-/// A ConfigMap or a secret whose texts become environment variables; exactly one of the two.
+/// A ConfigMap or secret whose text values become environment variables; exactly one must be set.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct EnvFromSource {
-    /// What stands before each key.
+    /// Prefix for each key.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
-    /// The ConfigMap.
+    /// ConfigMap to read.
     pub config_map_ref: Option<ConfigMapRef>,
-    /// The secret.
+    /// Secret to read.
     pub secret_ref: Option<SecretEnvRef>,
 }
 
-/// A secret of the same namespace, or one for all.
+/// A secret of the same namespace, or one for all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct SecretEnvRef {
-    /// Its name.
+    /// Name of the secret.
     pub name: String,
-    /// Its file need not be in the repository.
+    /// Allows the file of the secret to be missing from the repository.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
@@ -164,9 +165,9 @@ pub struct SecretEnvRef {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ConfigMapRef {
-    /// Its name.
+    /// Name of the ConfigMap.
     pub name: String,
-    /// It need not be there.
+    /// Allows the ConfigMap to be missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
@@ -186,9 +187,9 @@ pub struct FieldRef {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct SecretKeyRef {
-    /// The secret's name.
+    /// Name of the secret.
     pub name: String,
-    /// The key in it.
+    /// Key in the secret.
     pub key: String,
 }
 
@@ -198,12 +199,12 @@ pub struct SecretKeyRef {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ContainerPort {
-    /// A name that services can use.
+    /// Name that services can use.
     pub name: Option<String>,
-    /// The port in the pod, 1 to 65535.
+    /// Port in the pod, 1 to 65535.
     #[schemars(range(min = 1))]
     pub container_port: u16,
-    /// The port on the node that leads here; 0 is any free one, shown in status.
+    /// Port of the node that leads to the container; 0 picks any free port, which the status shows.
     pub host_port: Option<u16>,
     /// TCP or UDP.
     #[serde(default)]
@@ -223,26 +224,26 @@ pub enum Protocol {
     Udp,
 }
 
-/// What a container needs (`requests`) and what it may use (`limits`).
+/// Resources that a container requests (`requests`) and the most that it may use (`limits`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct ResourceRequirements {
-    /// What the scheduler sets aside; a missing value is taken from `limits`.
+    /// Amounts that the scheduler reserves; missing ones default to `limits`.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub requests: ResourceList,
-    /// What the kernel enforces.
+    /// Amounts that the kernel enforces.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub limits: ResourceList,
 }
 
 impl ResourceRequirements {
-    /// Neither requests nor limits.
+    /// True if there are neither requests nor limits.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.limits.is_empty()
     }
 
-    /// These amounts, and those of `defaults` for what is absent. What is written wins: a default limit
-    /// rises to a written request, a default request sinks to a written limit.
+    /// Returns these amounts, with missing ones taken from `defaults`. Explicit amounts win: a default limit rises
+    /// to an explicit request, and a default request falls to an explicit limit.
     pub fn or(&self, defaults: &Self) -> Self {
         fn amounts<T: Ord + Copy>(
             own: (Option<T>, Option<T>),
@@ -263,30 +264,30 @@ impl ResourceRequirements {
         }
     }
 
-    /// CPU set aside by the scheduler.
+    /// Returns the CPU that the scheduler reserves.
     pub fn requested_cpu(&self) -> Cpu {
         self.requests.cpu.or(self.limits.cpu).unwrap_or_default()
     }
 
-    /// Memory set aside by the scheduler.
+    /// Returns the memory that the scheduler reserves.
     pub fn requested_memory(&self) -> Memory {
         self.requests.memory.or(self.limits.memory).unwrap_or_default()
     }
 }
 
-/// Amounts of the resources that Minik8s knows.
+/// Amounts of the resources that Minik8s manages.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct ResourceList {
-    /// Cores, for example `500m` or `2`.
+    /// CPU cores, for example `500m` or `2`.
     pub cpu: Option<Cpu>,
-    /// Bytes, for example `128Mi`.
+    /// Bytes of memory, for example `128Mi`.
     pub memory: Option<Memory>,
 }
 
 impl ResourceList {
-    /// No amount at all.
+    /// True if no amount is set.
     pub fn is_empty(&self) -> bool {
         self.cpu.is_none() && self.memory.is_none()
     }
@@ -298,29 +299,29 @@ impl ResourceList {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Probe {
-    /// Runs a command in the container; success is exit code 0.
+    /// Runs a command in the container; exit code 0 is success.
     pub exec: Option<ExecAction>,
-    /// Sends a request; success is a status from 200 to 399.
+    /// Sends a request; a status from 200 to 399 is success.
     pub http_get: Option<HttpGetAction>,
-    /// Opens a connection; success is that it opens.
+    /// Opens a connection; succeeds if the connection opens.
     pub tcp_socket: Option<TcpSocketAction>,
-    /// Seconds after the start before the first check.
+    /// Seconds between the start of the container and the first check.
     #[serde(default)]
     pub initial_delay_seconds: u32,
-    /// Seconds between checks; 0 is the default, here and below.
+    /// Seconds between checks. 0 means the default, here and in the fields below.
     #[serde(default = "ten")]
     pub period_seconds: u32,
-    /// Seconds after which a check has failed.
+    /// Seconds after which a check counts as failed.
     #[serde(default = "one")]
     pub timeout_seconds: u32,
-    /// Successes in a row that count as success.
+    /// Consecutive successes after which the probe succeeds.
     #[serde(default = "one")]
     pub success_threshold: u32,
-    /// Failures in a row that count as failure.
+    /// Consecutive failures after which the probe fails.
     #[serde(default = "three")]
     pub failure_threshold: u32,
-    /// Seconds between SIGTERM and SIGKILL when this probe ends the container, instead of the pod's; not for
-    /// a readiness probe, which ends nothing.
+    /// Seconds between SIGTERM and SIGKILL when this probe ends the container; overrides that of the pod. Not
+    /// allowed for readiness probes, which end nothing.
     pub termination_grace_period_seconds: Option<u32>,
 }
 
@@ -328,7 +329,7 @@ pub(super) fn ten() -> u32 {
     10
 }
 
-/// A command in the container, not in a shell.
+/// A command to run in the container, without a shell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct ExecAction {
@@ -342,14 +343,14 @@ pub struct ExecAction {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct HttpGetAction {
-    /// Path; `/` when none.
+    /// Path; defaults to `/`.
     #[serde(default = "root_path")]
     pub path: String,
     /// Number or name of a container port.
     pub port: PortReference,
-    /// Host to ask; the pod's address when none.
+    /// Host to connect to; defaults to the pod's address.
     pub host: Option<String>,
-    /// `HTTP` or `HTTPS`.
+    /// `HTTP` or `HTTPS`; defaults to `HTTP`.
     pub scheme: Option<HttpScheme>,
     /// Extra request headers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -364,19 +365,19 @@ fn root_path() -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum HttpScheme {
-    /// Plain.
+    /// Plain HTTP.
     Http,
-    /// TLS, certificate not checked, as in Kubernetes.
+    /// TLS without a check of the certificate, as in Kubernetes.
     Https,
 }
 
-/// One request header.
+/// A request header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct HttpHeader {
-    /// Its name.
+    /// Name of the header.
     pub name: String,
-    /// Its value.
+    /// Value of the header.
     pub value: String,
 }
 
@@ -386,7 +387,7 @@ pub struct HttpHeader {
 pub struct TcpSocketAction {
     /// Number or name of a container port.
     pub port: PortReference,
-    /// Host to connect to; the pod's address when none.
+    /// Host to connect to; defaults to the pod's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
@@ -401,7 +402,7 @@ pub enum PortReference {
     Name(String),
 }
 
-/// What to do at the end of a container's life.
+/// Actions at the end of a container's life.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -411,7 +412,7 @@ pub struct Lifecycle {
     pub pre_stop: Option<LifecycleHandler>,
 }
 
-/// A command or a request; exactly one.
+/// A command or a request; exactly one must be set.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -1,15 +1,15 @@
-//! Which fields of a pod name a file of the repository, a secret or an object's content. Pure.
+//! Fields of a pod that name a repository file, a secret or the content of an object. Pure.
 
 use super::keyed::{AllOf, VolumeOf};
 use super::{EnvVar, EnvVarSource, PodSpec, SecretKeyRef};
 use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
 use crate::violation::{OwnedStep, field_path, indexed};
 
-/// Every such field. The pod's spec stands below `above`.
+/// Returns every such field of the pod whose spec is below `above`.
 pub fn content_uses(pod: &PodSpec, above: &[&str]) -> Vec<ContentUse> {
     let mut found = Vec::new();
     for (index, volume) in pod.volumes.iter().enumerate() {
-        // Made only where something is found: most fields of most pods name nothing.
+        // Built only on a match: most fields of most pods name nothing.
         let at = || indexed(&[above, &["volumes"]].concat(), index, &[]);
         if let Some(repo) = &volume.repo {
             found.push(used(below(&at(), &["repo", "path"]), ContentRef::Path(normal_path(&repo.path))));
@@ -41,7 +41,7 @@ pub fn content_uses(pod: &PodSpec, above: &[&str]) -> Vec<ContentUse> {
     found
 }
 
-/// The fields of a list of variables that name a value; variable `number` stands at `at(number)`.
+/// Returns the fields of a list of variables that name a value; variable `number` is at `at(number)`.
 pub(in crate::kinds) fn env_uses(
     env: &[EnvVar],
     at: impl Fn(usize) -> Vec<OwnedStep>,
@@ -55,14 +55,14 @@ pub(in crate::kinds) fn env_uses(
     })
 }
 
-/// The key of a secret at the field `at`, for a login: what already runs does not need it.
+/// Returns the use of a secret's key as a login by the field `at`. Objects that already run do not need it.
 pub(in crate::kinds) fn login_key(at: &[&str], secret: &SecretKeyRef) -> ContentUse {
     let keys = vec![(field_path(&[at, &["key"]].concat()), KeyUse::Text(secret.key.clone()))];
     let used = used(field_path(&[at, &["name"]].concat()), ContentRef::Secret(secret.name.clone()));
     ContentUse { is_login: true, keys, ..used }
 }
 
-/// The field `at` names this, which must be there.
+/// Returns the use of `what`, which must exist, by the field `at`.
 pub(in crate::kinds) fn used(at: Vec<OwnedStep>, what: ContentRef) -> ContentUse {
     ContentUse { at, what, is_login: false, is_optional: false, keys: Vec::new() }
 }

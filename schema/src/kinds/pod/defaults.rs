@@ -1,5 +1,5 @@
-//! The effective spec: what Kubernetes' API server fills in, and one spelling for equal meanings, so
-//! that the hash changes only when the meaning does.
+//! Effective spec: the defaults of Kubernetes' API server, and one spelling for equal meanings, so that the hash
+//! changes only when the meaning does.
 
 use super::container::ten;
 use super::{Container, HttpGetAction, HttpScheme, PodSpec, Probe};
@@ -7,13 +7,13 @@ use super::{EmptyDirVolume, HostPathType, StorageMedium};
 use crate::codec::{one, three};
 
 impl PodSpec {
-    /// Fills in the defaults that follow from other fields. Doing it twice changes nothing.
+    /// Fills in the defaults that follow from other fields. Idempotent.
     pub fn fill_defaults(&mut self) {
         let host_network = self.host_network;
         for container in self.init_containers.iter_mut().chain(&mut self.containers) {
             container.fill_defaults();
             if host_network {
-                // On the node's own network a port is the node's port.
+                // On the host network every port is a port of the node.
                 for port in &mut container.ports {
                     port.host_port = Some(port.container_port);
                 }
@@ -49,7 +49,7 @@ impl Container {
         resources.requests.memory = resources.requests.memory.or(resources.limits.memory);
         for variable in &mut self.env {
             match variable.value_from {
-                // No value is the empty value.
+                // A missing value means the empty value.
                 None => _ = variable.value.get_or_insert_default(),
                 Some(_) => variable.value = None,
             }
@@ -75,7 +75,7 @@ impl Container {
 
 impl Probe {
     fn fill_defaults(&mut self) {
-        // Kubernetes takes 0 for a field that is not there.
+        // Kubernetes treats 0 like a missing field.
         let default_of_zero = [
             (&mut self.period_seconds, ten()),
             (&mut self.timeout_seconds, one()),
@@ -102,7 +102,7 @@ impl HttpGetAction {
     }
 }
 
-/// An empty value means the same as none.
+/// Removes an empty value, which means the same as a missing one.
 fn drop_if_default<T: Default + PartialEq>(value: &mut Option<T>) {
     if value.as_ref().is_some_and(|value| *value == T::default()) {
         *value = None;

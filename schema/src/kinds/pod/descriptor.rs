@@ -1,4 +1,4 @@
-//! What a Pod is among the kinds.
+//! The `Pod` kind: names, links, defaults.
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
 use super::PodSpec;

@@ -1,65 +1,65 @@
-//! What a pod takes by key: from a secret, or from an object with content. Whatever looks at these fields does so
-//! through here, so that a further origin is added in this file alone. Pure.
+//! Values that a pod takes by key from a secret or from an object with content. Every reader of these fields uses
+//! this module, so that a further source is added in this file alone. Pure.
 
 use super::container::EnvFromSource;
 use super::{Container, EnvVar, EnvVarSource, KeyToPath, Volume};
 use crate::files::ContentRef;
 use crate::kinds::Kind;
 
-/// One value as a variable.
+/// A value used as a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueOf<'a> {
-    /// What has it.
+    /// Secret or object that holds the value.
     pub of: ContentRef,
-    /// Its key.
+    /// Key of the value.
     pub key: &'a str,
-    /// It may be absent.
+    /// True if the value may be absent.
     pub is_optional: bool,
-    /// The field of the variable below which `name` and `key` stand.
+    /// Path, within the variable, of the field that has `name` and `key`.
     pub at: [&'static str; 2],
 }
 
-/// All texts of something as variables.
+/// Every text of a secret or object, used as variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllOf<'a> {
-    /// What has them.
+    /// Secret or object that holds the texts.
     pub of: ContentRef,
-    /// Before each key.
+    /// Prefix for each key.
     pub prefix: &'a str,
-    /// It may be absent.
+    /// True if the secret or object may be absent.
     pub is_optional: bool,
-    /// The field below which `name` stands.
+    /// Field that has the `name`.
     pub at: &'static str,
 }
 
-/// Values as the files of a volume.
+/// Values used as the files of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeOf<'a> {
-    /// What has them.
+    /// Secret or object that holds the values.
     pub of: ContentRef,
-    /// Which values, and where in the volume; all under their keys when empty.
+    /// Selected values, with their paths in the volume; if empty, every value under its key.
     pub items: &'a [KeyToPath],
     /// Mode of files whose item has none.
     pub mode: u32,
-    /// What has them, or a key of `items`, may be absent.
+    /// True if the secret or object, or a key of `items`, may be absent.
     pub is_optional: bool,
-    /// Nothing of it goes to a disk.
+    /// True if the values must never be written to a disk.
     pub is_secret: bool,
-    /// The field of the volume with the name, and that with the items.
+    /// Field of the volume, and the field within it that has the name.
     pub at: [&'static str; 2],
 }
 
 /// An item of `env` or `envFrom`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Variable<'a> {
-    /// One variable.
+    /// A single variable.
     One(&'a EnvVar),
-    /// Several.
+    /// Several variables.
     All(AllOf<'a>),
 }
 
 impl Container {
-    /// Its variables. A later one of the same name wins.
+    /// Returns the variables of the container. Later ones of the same name override earlier ones.
     pub fn variables(&self) -> impl Iterator<Item = Variable<'_>> {
         let from = self.env_from.iter().filter_map(|from| from.all().map(Variable::All));
         from.chain(self.env.iter().map(Variable::One))
@@ -67,15 +67,15 @@ impl Container {
 }
 
 impl EnvFromSource {
-    /// Its fields, of which one is set.
+    /// Fields of which exactly one must be set.
     pub(super) const FIELDS: &[&str] = &["configMapRef", "secretRef"];
 
-    /// What it names.
+    /// Returns the secret or ConfigMap of the entry.
     pub(super) fn all(&self) -> Option<AllOf<'_>> {
         self.all_named().next()
     }
 
-    /// All that are written, of which one may be.
+    /// Returns every secret or ConfigMap that is written, of which only one may be.
     pub(super) fn all_named(&self) -> impl Iterator<Item = AllOf<'_>> {
         let map = self.config_map_ref.iter().map(|map| AllOf {
             of: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
@@ -93,15 +93,15 @@ impl EnvFromSource {
 }
 
 impl EnvVarSource {
-    /// Its fields, of which one is set.
+    /// Fields of which exactly one must be set.
     pub(super) const FIELDS: &[&str] = &["fieldRef", "secretKeyRef", "configMapKeyRef"];
 
-    /// The value that it names by a key.
+    /// Returns the value that is named by a key, if any.
     pub fn keyed(&self) -> Option<ValueOf<'_>> {
         self.all_keyed().next()
     }
 
-    /// All that are written, of which one may be.
+    /// Returns every such value that is written, of which only one may be.
     pub(super) fn all_keyed(&self) -> impl Iterator<Item = ValueOf<'_>> {
         let secret = self.secret_key_ref.iter().map(|secret| ValueOf {
             of: ContentRef::Secret(secret.name.clone()),
@@ -119,15 +119,15 @@ impl EnvVarSource {
 }
 
 impl Volume {
-    /// The fields that say where its files come from, of which at most one is set.
+    /// Fields for the source of the files, of which at most one may be set.
     pub(super) const SOURCES: &[&str] = &["emptyDir", "hostPath", "repo", "secret", "configMap"];
 
-    /// The values that are its files.
+    /// Returns the values that become the files of the volume, if any.
     pub fn keyed(&self) -> Option<VolumeOf<'_>> {
         self.all_keyed().next()
     }
 
-    /// All that are written, of which one may be.
+    /// Returns every such source that is written, of which only one may be.
     pub(super) fn all_keyed(&self) -> impl Iterator<Item = VolumeOf<'_>> {
         let secret = self.secret.iter().map(|secret| VolumeOf {
             of: ContentRef::Secret(secret.secret_name.clone()),

@@ -1,6 +1,6 @@
 //! Pod: one or more containers that share a network, volumes and a node.
 //!
-//! Field names, defaults and meaning are Kubernetes' (core/v1); `repo` volumes are our own.
+//! Field names, defaults and semantics are those of Kubernetes (core/v1); `repo` volumes are our own.
 
 use std::collections::BTreeMap;
 
@@ -37,13 +37,13 @@ pub use volume::{
     VolumeMount,
 };
 
-/// Seconds between SIGTERM and SIGKILL when the manifest names none, as in Kubernetes.
+/// Default number of seconds between SIGTERM and SIGKILL, as in Kubernetes.
 pub const DEFAULT_GRACE_SECONDS: u32 = 30;
 
-/// Most seconds for each time of a probe: a day.
+/// Maximum of each duration of a probe in seconds: a day.
 pub const PROBE_SECONDS_MAX: u32 = 24 * 60 * 60;
 
-/// What a pod should be.
+/// Desired state of a pod.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -52,63 +52,63 @@ pub struct PodSpec {
     /// Containers that run side by side; at least one.
     #[serde(deserialize_with = "crate::codec::exact")]
     pub containers: Vec<Container>,
-    /// Containers that run one after the other, each to success, before `containers` start.
+    /// Containers that run one after another, each until it succeeds, before `containers` start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
     /// Volumes that containers may mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub volumes: Vec<Volume>,
-    /// When an ended container is started again.
+    /// Restart policy for containers that have ended.
     #[serde(default)]
     pub restart_policy: RestartPolicy,
     /// Seconds between SIGTERM and SIGKILL.
     #[serde(default = "default_grace")]
     pub termination_grace_period_seconds: u32,
-    /// Runs the pod on this node and no other.
+    /// Runs the pod on this node only.
     pub node_name: Option<String>,
     /// Labels that the node must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints that the pod puts up with.
+    /// Tolerations of taints on nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
-    /// Host name inside the pod; the pod's name when none.
+    /// Host name inside the pod; defaults to the pod's name.
     pub hostname: Option<String>,
-    /// Domain of the pod in its namespace: its full name is `HOSTNAME.SUBDOMAIN.NAMESPACE.svc.ZONE`, which is
-    /// answered if a headless service of this name leads to the pod and `hostname` is given.
+    /// Subdomain of the pod in its namespace. Its full name `HOSTNAME.SUBDOMAIN.NAMESPACE.svc.ZONE` resolves if
+    /// `hostname` is set and a headless service of this name selects the pod.
     pub subdomain: Option<String>,
-    /// Uses the node's own network instead of an address of its own.
+    /// Uses the node's network instead of a separate pod address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
-    /// Where the pod's resolver looks names up.
+    /// Source of the pod's resolver configuration.
     #[serde(default)]
     pub dns_policy: DnsPolicy,
-    /// Changes to the resolver configuration that `dnsPolicy` gives.
+    /// Changes to the resolver configuration of `dnsPolicy`.
     pub dns_config: Option<Box<DnsConfig>>,
-    /// All containers see each other's processes.
+    /// Lets the containers see each other's processes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share_process_namespace: bool,
-    /// Security settings for all containers; a container's own settings win.
+    /// Security settings for all containers; a container's own settings override them.
     pub security_context: Option<Box<PodSecurityContext>>,
-    /// Secrets with registry logins.
+    /// Secrets with registry logins for pulling images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<LocalReference>,
 }
 
-/// A port of the node that a container of a pod takes.
+/// A port of the node that a container takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenPort {
-    /// The port; never 0, which takes a free one.
+    /// Port number; never 0, which stands for any free port.
     pub port: u16,
-    /// Its protocol.
+    /// Transport protocol.
     pub protocol: Protocol,
-    /// The field that says so, from the document's root.
+    /// Path of the field that requests the port, from the document's root.
     pub path: Vec<OwnedStep>,
 }
 
 impl PodSpec {
-    /// Ports of the node that the pod takes wherever it runs, of the spec at `at`. As the spec is after its
-    /// defaults: on the host's network each port of a container is a host port.
+    /// Returns the ports of the node that the pod takes wherever it runs; `at` is the path of the spec. Expects a
+    /// spec after its defaults: on the host network each port of a container is a host port.
     pub fn host_ports(&self, at: &[&str]) -> Vec<TakenPort> {
         let mut found = Vec::new();
         for (container_index, container) in self.containers.iter().enumerate() {
@@ -131,19 +131,19 @@ fn default_grace() -> u32 {
     DEFAULT_GRACE_SECONDS
 }
 
-/// When an ended container is started again.
+/// Restart policy for containers that have ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RestartPolicy {
-    /// Whatever its exit code.
+    /// Restart regardless of the exit code.
     #[default]
     Always,
-    /// If its exit code is not 0.
+    /// Restart if the exit code is not 0.
     OnFailure,
-    /// Not at all.
+    /// Never restart.
     Never,
 }
 
-/// Where the pod's resolver looks names up.
+/// Source of a pod's resolver configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DnsPolicy {
     /// The cluster's DNS first; the node's resolver for a pod on the host network.
@@ -153,7 +153,7 @@ pub enum DnsPolicy {
     ClusterFirstWithHostNet,
     /// The node's resolver.
     Default,
-    /// Only what `dnsConfig` says.
+    /// Only `dnsConfig`.
     None,
 }
 
@@ -173,62 +173,62 @@ pub struct DnsConfig {
     pub options: Vec<DnsOption>,
 }
 
-/// One resolver option.
+/// A resolver option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct DnsOption {
-    /// Its name, for example `ndots`.
+    /// Name of the option, for example `ndots`.
     pub name: String,
-    /// Its value.
+    /// Value of the option.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
-/// A taint that the pod puts up with.
+/// Tolerates the taints that it matches.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Toleration {
-    /// The taint's key; none with `operator: Exists` means every taint.
+    /// Key of the taint; if absent with `operator: Exists`, every taint matches.
     pub key: Option<String>,
-    /// How `value` is compared.
+    /// Comparison with the taint's value.
     #[serde(default)]
     pub operator: TolerationOperator,
-    /// The taint's value.
+    /// Value of the taint.
     pub value: Option<String>,
-    /// The taint's effect; none means every effect.
+    /// Effect of the taint; every effect matches if absent.
     pub effect: Option<TaintEffect>,
-    /// With `NoExecute`: seconds that the pod stays after the taint appears on the Node object; 0 and less mean that it
-    /// leaves at once. None means for ever. For how long pods of a silent node stay, the Cluster object says.
+    /// With `NoExecute`: seconds that the pod stays after the taint appears on the Node object; 0 and less evict it
+    /// immediately. Forever if absent. The Cluster object sets how long pods of a silent node stay.
     pub toleration_seconds: Option<i64>,
 }
 
-/// How a toleration's value is compared.
+/// Comparison of a toleration with a taint's value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum TolerationOperator {
-    /// The values are equal.
+    /// The values must be equal.
     #[default]
     Equal,
-    /// Any value.
+    /// Any value matches.
     Exists,
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint on pods that do not tolerate it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
-    /// No new pods.
+    /// No new pods are placed on the node.
     NoSchedule,
-    /// No new pods if another node fits.
+    /// New pods are placed on the node only if no other one fits.
     PreferNoSchedule,
-    /// No new pods, and running ones leave.
+    /// No new pods are placed on the node, and running ones are evicted.
     NoExecute,
 }
 
-/// A name in the same namespace.
+/// A reference by name in the same namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct LocalReference {
-    /// The name.
+    /// Name of the referenced object.
     pub name: String,
 }

@@ -1,8 +1,8 @@
-//! Equal pod specs share one allocation.
+//! Shared allocations for equal pod specs.
 //!
-//! A bare pod's spec is in its document, its object, its pod record and its binding; a replica set's
-//! in all its pods. 10,000 of each by itself are more memory than all the rest. What is shared is
-//! never changed, so no reader sees a difference.
+//! A bare pod's spec is in its document, its object, its pod record and its binding; a replica set's spec is in all
+//! of its pods. 10,000 separate copies of each take more memory than everything else. A shared spec is never
+//! changed, so readers notice no difference.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,18 +12,18 @@ use super::PodSpec;
 use crate::kinds::Resource;
 use crate::mutex::lock;
 
-/// Nothing is swept below this number.
+/// Number of entries below which nothing is swept.
 const SWEEP_MIN: usize = 1024;
 
 static PODS: Mutex<Option<Pool<PodSpec>>> = Mutex::new(None);
 
-/// The spec that is known under `hash`, if it is equal; else `spec`, which is known from now on.
+/// Returns the spec known under `hash` if it is equal; otherwise registers `spec` and returns it.
 pub fn share_pod(hash: &str, spec: Arc<PodSpec>) -> Arc<PodSpec> {
     let mut pods = lock(&PODS);
     pods.get_or_insert_default().share(hash, spec)
 }
 
-/// [`share_pod`] for a resource of any kind: others are few.
+/// Same as [`share_pod`] for a resource of any kind. Other kinds are few and not shared.
 pub fn share(hash: &str, resource: Resource) -> Resource {
     match resource {
         Resource::Pod(spec) => Resource::Pod(share_pod(hash, spec)),
@@ -31,7 +31,7 @@ pub fn share(hash: &str, resource: Resource) -> Resource {
     }
 }
 
-/// Values by the hash of their hash; equality decides, so a wrong hash costs memory only.
+/// Values by the hash of their hash. Equality decides, so a wrong hash only costs memory.
 #[derive(Debug)]
 struct Pool<T> {
     known: HashMap<u64, Weak<T>>,

@@ -1,4 +1,4 @@
-//! What a pod is, as its node reports it.
+//! Status of a pod, as its node reports it.
 
 use std::fmt;
 
@@ -10,32 +10,32 @@ use super::PodSpec;
 use super::container::{Container, Protocol};
 use crate::condition::Condition;
 
-/// Where a pod is in its life.
+/// Lifecycle phase of a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodPhase {
-    /// Accepted, not all containers started yet.
+    /// Accepted, but some containers have not started yet.
     #[default]
     Pending,
-    /// All containers were started, at least one runs or restarts.
+    /// Every container has started, and at least one runs or restarts.
     Running,
-    /// All containers ended with code 0 and stay ended.
+    /// Every container ended with code 0 and is not restarted.
     Succeeded,
-    /// All containers ended, at least one with another code.
+    /// Every container ended, at least one with another code.
     Failed,
-    /// The node has not been heard of.
+    /// The node does not report.
     Unknown,
 }
 
-/// What a pod is: the value of `status/<node>/pods/<ns>/<name>`, written only by that node's agent.
+/// Status of a pod: the value of `status/<node>/pods/<ns>/<name>`, written only by that node's agent.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
-    /// Which incarnation of the pod this speaks of.
+    /// UID of the pod incarnation that the status describes.
     pub uid: String,
-    /// Template hash of the containers that run.
+    /// Template hash of the running containers.
     pub hash: String,
-    /// Where the pod is in its life.
+    /// Lifecycle phase.
     pub phase: PodPhase,
     /// `PodScheduled`, `Initialized`, `ContainersReady`, `Ready`.
     #[serde(default)]
@@ -46,18 +46,18 @@ pub struct PodStatus {
     /// Address of the node.
     #[serde(rename = "hostIP")]
     pub host_ip: Option<String>,
-    /// When its first pause container started.
+    /// Start time of the first pause container.
     pub start_time: Option<Timestamp>,
-    /// One CamelCase word, when the pod as a whole has a problem.
+    /// CamelCase reason if the pod as a whole has a problem.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// A sentence for a person, with what to do.
+    /// Message for people, with advice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Init containers in order.
+    /// Init containers, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init_container_statuses: Vec<ContainerStatus>,
-    /// Containers in the order of the spec.
+    /// Containers, in the order of the spec.
     #[serde(default)]
     pub container_statuses: Vec<ContainerStatus>,
     /// Ports of the node that lead to the pod.
@@ -66,42 +66,42 @@ pub struct PodStatus {
 }
 
 impl PodStatus {
-    /// The condition `Ready` holds.
+    /// True if the condition `Ready` holds.
     pub fn is_ready(&self) -> bool {
         use crate::condition::ConditionStatus;
         self.conditions.iter().any(|c| c.kind == "Ready" && c.status == ConditionStatus::True)
     }
 
-    /// Its node takes it away. The phase then says how its containers were ended, not what became of it:
-    /// wanted again, it runs again.
+    /// True if the node is removing the pod. The phase then reflects how its containers were ended, not the outcome
+    /// of the pod: if it is wanted again, it runs again.
     pub fn is_terminating(&self) -> bool {
         self.reason == Self::TERMINATING
     }
 
-    /// It ended for good by itself, and is not started again.
+    /// True if the pod ended for good by itself and is not restarted.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed) && !self.is_terminating()
     }
 
-    /// The reason of a pod that its node takes away.
+    /// Reason of a pod that its node is removing.
     pub const TERMINATING: &str = "Terminating";
 }
 
-/// How long a container without a readiness probe must have run to count as healthy: what is broken
-/// from the start mostly ends within this.
+/// Time that a container without a readiness probe must have run to count as healthy: a container that is broken
+/// from the start mostly ends sooner.
 const STEADY_AFTER_START: SignedDuration = SignedDuration::from_secs(1);
 
-/// The same after a restart: as long as the shortest wait of a crash loop.
+/// The same after a restart: as long as the shortest delay of a crash loop.
 const STEADY_AFTER_RESTART: SignedDuration = SignedDuration::from_secs(10);
 
-/// A container that runs for too short a time to count as healthy.
+/// A container that has not run long enough to count as healthy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsteady<'a> {
-    /// Its name.
+    /// Name of the container.
     pub container: &'a str,
-    /// How long it must have run.
+    /// Required running time.
     pub needs: SignedDuration,
-    /// When it will have.
+    /// Time from which the container counts as healthy.
     pub steady_at: Timestamp,
 }
 
@@ -117,8 +117,8 @@ impl fmt::Display for Unsteady<'_> {
 }
 
 impl PodStatus {
-    /// The first container that is called ready and may end a moment later: one without a readiness
-    /// probe is ready as soon as it runs, so it counts when it has run for a while.
+    /// Returns the first container that reports ready but may end a moment later. A container without a readiness
+    /// probe is ready as soon as it runs, so it counts only after some time.
     pub fn unsteady(&self, spec: &PodSpec, now: Timestamp) -> Option<Unsteady<'_>> {
         self.container_statuses.iter().find_map(|container| {
             let is_probed = |c: &Container| c.name == container.name && c.readiness_probe.is_some();
@@ -128,7 +128,7 @@ impl PodStatus {
             }
             let needs = if container.restart_count == 0 { STEADY_AFTER_START } else { STEADY_AFTER_RESTART };
             let ran = now.duration_since(running.started_at);
-            // A start in the future is another machine's clock: it says nothing.
+            // A start in the future comes from another machine's clock and means nothing.
             let is_unsteady = !ran.is_negative() && ran < needs;
             let steady_at = running.started_at.checked_add(needs).ok().filter(|_| is_unsteady)?;
             Some(Unsteady { container: &container.name, needs, steady_at })
@@ -136,79 +136,79 @@ impl PodStatus {
     }
 }
 
-/// What one container is.
+/// Status of a container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
-    /// Its name in the pod.
+    /// Name of the container in the pod.
     pub name: String,
-    /// The image as the manifest names it.
+    /// Image, as the manifest names it.
     pub image: String,
-    /// The image's content id.
+    /// Content id of the image.
     #[serde(default, rename = "imageID", skip_serializing_if = "String::is_empty")]
     pub image_id: String,
     /// Docker's container id.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Runs, and its startup probe, if any, has succeeded.
+    /// True if the container runs and its startup probe, if any, has succeeded.
     #[serde(default)]
     pub started: bool,
-    /// Started, and its readiness probe, if any, succeeds.
+    /// True if the container has started and its readiness probe, if any, succeeds.
     pub ready: bool,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restart_count: u32,
-    /// What it does now.
+    /// Current state.
     pub state: ContainerState,
-    /// How it ended the last time.
+    /// Previous end of the container, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_state: Option<TerminatedState>,
 }
 
-/// What a container does now.
+/// Current state of a container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ContainerState {
-    /// Not started, and why.
+    /// Not started yet.
     Waiting(WaitingState),
-    /// Runs.
+    /// Running.
     Running(RunningState),
     /// Ended.
     Terminated(TerminatedState),
 }
 
-/// Why a container is not started.
+/// Details of a container that has not started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingState {
     /// ContainerCreating, PodInitializing, ErrImagePull, ImagePullBackOff, CrashLoopBackOff, …
     pub reason: String,
-    /// A sentence for a person, with what to do.
+    /// Message for people, with advice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// Since when a container runs.
+/// Details of a running container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningState {
-    /// When it started.
+    /// Start time.
     pub started_at: Timestamp,
 }
 
-/// How a container ended.
+/// Details of a container that has ended.
 #[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminatedState {
-    /// Its exit code.
+    /// Exit code.
     pub exit_code: i64,
     /// Completed, Error or OOMKilled.
     pub reason: String,
-    /// What Docker said of it, if anything.
+    /// Docker's error message, if any.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// When it started.
+    /// Start time.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// End time.
     pub finished_at: Option<Timestamp>,
 }
 
@@ -216,9 +216,9 @@ pub struct TerminatedState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPortStatus {
-    /// The node's port.
+    /// Port of the node.
     pub host_port: u16,
-    /// The container's port.
+    /// Port of the container.
     pub container_port: u16,
     /// TCP or UDP.
     pub protocol: Protocol,

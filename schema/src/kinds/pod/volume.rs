@@ -1,4 +1,4 @@
-//! Volumes of a pod and where containers see them.
+//! Volumes of a pod, and their mounts in containers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde_with::skip_serializing_none;
 
 use crate::quantity::Memory;
 
-/// A volume: a name and one source; an empty `emptyDir` when none.
+/// A volume: a name and one source; an empty `emptyDir` without a source.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -20,15 +20,15 @@ pub struct Volume {
     pub host_path: Option<HostPathVolume>,
     /// A file or folder of the manifest repository at the synced commit, read-only.
     pub repo: Option<RepoVolume>,
-    /// A secret's keys as files.
+    /// Keys of a secret as files.
     pub secret: Option<SecretVolume>,
-    /// A ConfigMap's keys as files, read-only. They never change below a running container: a changed ConfigMap is
-    /// another pod.
+    /// Keys of a ConfigMap as files, read-only. Files of a running container never change: a changed ConfigMap
+    /// replaces the pod.
     pub config_map: Option<ConfigMapVolume>,
 }
 
 impl Volume {
-    /// Whether it names where its files come from.
+    /// True if the volume names a source of its files.
     pub(super) fn has_source(&self) -> bool {
         let Self { name: _, empty_dir, host_path, repo, secret, config_map } = self;
         let keyed = secret.is_some() || config_map.is_some();
@@ -42,13 +42,13 @@ impl Volume {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct EmptyDirVolume {
-    /// On disk, or in memory.
+    /// Storage medium: disk or memory.
     pub medium: Option<StorageMedium>,
-    /// The most it may hold; enforced for `Memory`, shown for disk.
+    /// Maximum size; enforced for `Memory`, informational for disk.
     pub size_limit: Option<Memory>,
 }
 
-/// What an emptyDir lies on.
+/// Storage medium of an emptyDir.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StorageMedium {
     /// The node's disk; written `""` in Kubernetes.
@@ -65,22 +65,22 @@ pub enum StorageMedium {
 pub struct HostPathVolume {
     /// Absolute path on the node.
     pub path: String,
-    /// What must be there, or is made; unchecked when none.
+    /// Type that must exist at the path or is created; not checked if absent.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<HostPathType>,
 }
 
-/// What must be at a hostPath.
+/// Type of a hostPath.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HostPathType {
     /// Anything; not checked.
     #[serde(rename = "")]
     Unset,
-    /// A directory, made if nothing is there.
+    /// A directory, created if missing.
     DirectoryOrCreate,
     /// A directory.
     Directory,
-    /// A file, made if nothing is there.
+    /// A file, created if missing.
     FileOrCreate,
     /// A file.
     File,
@@ -100,30 +100,30 @@ pub struct RepoVolume {
     pub path: String,
 }
 
-/// A secret's keys as files.
+/// Keys of a secret as files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct SecretVolume {
-    /// The secret's name.
+    /// Name of the secret.
     pub secret_name: String,
 }
 
-/// A ConfigMap's keys as files.
+/// Keys of a ConfigMap as files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ConfigMapVolume {
-    /// The ConfigMap's name.
+    /// Name of the ConfigMap.
     pub name: String,
-    /// Which keys, and where in the volume; all under their own names when empty.
+    /// Keys to include, with their paths in the volume; if empty, every key under its own name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<KeyToPath>,
     /// Mode of the files, octal (`0640`) or decimal (`416`).
     #[serde(default = "readable")]
     #[schemars(extend("format" = "file-mode"))]
     pub default_mode: u32,
-    /// The ConfigMap, and the keys of `items`, need not be there.
+    /// Allows the ConfigMap and the keys of `items` to be missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
@@ -132,22 +132,22 @@ fn readable() -> u32 {
     0o644
 }
 
-/// A value as a file of a volume.
+/// A key and the file of a volume that holds its value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct KeyToPath {
-    /// The value's key.
+    /// Key of the value.
     pub key: String,
-    /// Path of its file in the volume.
+    /// Path of the file in the volume.
     pub path: String,
-    /// Mode of the file; the volume's `defaultMode` when none.
+    /// Mode of the file; defaults to the volume's `defaultMode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "file-mode"))]
     pub mode: Option<u32>,
 }
 
-/// Where a container sees a volume.
+/// Mount of a volume in a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -156,10 +156,10 @@ pub struct VolumeMount {
     pub name: String,
     /// Absolute path in the container.
     pub mount_path: String,
-    /// Path within the volume; its root when none.
+    /// Path within the volume; defaults to its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sub_path: Option<String>,
-    /// The container can't write there.
+    /// Mounts the volume read-only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
 }

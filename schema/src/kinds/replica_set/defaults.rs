@@ -1,8 +1,8 @@
-//! The effective spec: Kubernetes' defaults, and one spelling for equal meanings.
+//! Effective spec: Kubernetes' defaults, and one spelling for equal meanings.
 
 use super::{IntOrPercent, LabelSelector, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType};
 
-/// Fills in what follows from other fields. Doing it twice changes nothing.
+/// Fills in fields that follow from other fields. Idempotent.
 pub(super) fn fill(spec: &mut ReplicaSetSpec) {
     fill_workload(&mut spec.selector, &mut spec.template);
     spec.strategy.rolling_update = match spec.strategy.kind {
@@ -18,13 +18,13 @@ pub(super) fn fill(spec: &mut ReplicaSetSpec) {
     };
 }
 
-/// What every kind of workload has.
+/// Fills in the fields that every kind of workload has.
 pub(in crate::kinds) fn fill_workload(selector: &mut LabelSelector, template: &mut PodTemplate) {
     selector.normalize();
     template.spec.fill_defaults();
 }
 
-/// One spelling for equal amounts: `025%` is `25%`.
+/// Normalizes equal amounts: `025%` becomes `25%`.
 pub(in crate::kinds) fn plain(written: IntOrPercent) -> IntOrPercent {
     written.percent().map_or(written, |percent| IntOrPercent::Percent(format!("{percent}%")))
 }

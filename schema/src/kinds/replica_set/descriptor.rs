@@ -1,4 +1,4 @@
-//! What a ReplicaSet is among the kinds.
+//! The `ReplicaSet` kind: names, links, defaults.
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, exclusive};
 use super::{ReplicaSetSpec, defaults, dialect, validate};

@@ -1,4 +1,4 @@
-//! ReplicaSet: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
+//! Older ReplicaSet manifests: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
 
 use super::DEPLOYMENT_DEADLINE_SECONDS;
 use crate::kinds::Kind;
@@ -10,7 +10,7 @@ pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     workload(Kind::ReplicaSet, document, notes);
 }
 
-/// What workloads of every kind have.
+/// Rewrites the older spellings that workloads of every kind share.
 pub(in crate::kinds) fn workload(kind: Kind, document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
     flat_selector(spec, notes);
@@ -25,7 +25,7 @@ pub(in crate::kinds) fn workload(kind: Kind, document: &mut Node, notes: &mut No
     }
 }
 
-/// Kubernetes' Deployment is a replica set that has more time: Minik8s rolls templates itself.
+/// Rewrites a Kubernetes Deployment as a replica set with a longer deadline: Minik8s rolls out templates itself.
 pub(crate) fn deployment(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(kind) = below(document, &["kind"]) else { return };
     let Value::Scalar { text, .. } = &mut kind.value else { return };
@@ -39,7 +39,7 @@ pub(crate) fn deployment(document: &mut Node, notes: &mut Notes<'_>) {
     without_history(spec, notes);
 }
 
-/// Git has the former templates.
+/// Drops `revisionHistoryLimit`, because Git has the former templates.
 pub(in crate::kinds) fn without_history(spec: &mut Node, notes: &mut Notes<'_>) {
     if let Some(limit) = take(spec, "revisionHistoryLimit") {
         let why = "the last good template is kept, and Git has all others";
@@ -47,7 +47,7 @@ pub(in crate::kinds) fn without_history(spec: &mut Node, notes: &mut Notes<'_>) 
     }
 }
 
-/// `selector: {app: web}` is `selector: {matchLabels: {app: web}}`.
+/// Rewrites `selector: {app: web}` as `selector: {matchLabels: {app: web}}`.
 fn flat_selector(spec: &mut Node, notes: &mut Notes<'_>) {
     let Some(selector) = below(spec, &["selector"]) else { return };
     let Some(entries) = selector.entries().filter(|entries| !entries.is_empty()) else { return };
@@ -62,7 +62,7 @@ fn flat_selector(spec: &mut Node, notes: &mut Notes<'_>) {
     notes.older(mark, "selector with labels", "selector.matchLabels");
 }
 
-/// A template's own name says nothing, in Kubernetes neither.
+/// Drops name and namespace of a template, which have no effect in Kubernetes either.
 fn template_name(kind: Kind, spec: &mut Node, notes: &mut Notes<'_>) {
     let Some(metadata) = below(spec, &["template", "metadata"]) else { return };
     for field in ["name", "namespace"] {

@@ -1,5 +1,5 @@
-//! ReplicaSet: a number of equal pods. Fields and defaults are Kubernetes' (apps/v1), those of its
-//! Deployment for rolling out, because a push must deploy. A manifest of `kind: Deployment` is read as one.
+//! ReplicaSet: a number of identical pods. Fields and defaults are those of Kubernetes (apps/v1), with those of its
+//! Deployment for rollouts, because a push must deploy. A manifest of `kind: Deployment` is read as a ReplicaSet.
 
 use std::collections::BTreeMap;
 
@@ -20,38 +20,38 @@ pub use rollout::{IntOrPercent, RollingUpdate, Strategy, StrategyType};
 pub use selector::{LabelRequirement, LabelSelector, SelectorOperator};
 pub use status::{DEPLOYMENT_PAUSED, ReplicaSetStatus};
 
-/// What a replica set should be.
+/// Desired state of a replica set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct ReplicaSetSpec {
-    /// How many pods; only the seed when an autoscaler scales it.
+    /// Number of pods; only the initial number if an autoscaler scales it.
     #[serde(default = "one")]
     #[schemars(range(max = 10000))]
     pub replicas: u32,
-    /// Which pods are its own; must match the labels of `template`.
+    /// Selector for the replica set's own pods; must match the labels of `template`.
     pub selector: LabelSelector,
-    /// What each pod is.
+    /// Template of the pods.
     pub template: PodTemplate,
     /// Seconds for which a new pod must be ready to count as available.
     #[serde(default)]
     pub min_ready_seconds: u32,
-    /// Seconds after which a rollout that gets nowhere has failed; the Cluster object's default, on top of a
-    /// `minReadySeconds` that is not less.
+    /// Seconds without progress after which a rollout has failed. Defaults to the Cluster object's value; a
+    /// `minReadySeconds` that is not less is added to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<u32>,
-    /// How a changed template is rolled out.
+    /// Strategy for rolling out a changed template.
     #[serde(default)]
     pub strategy: Strategy,
-    /// A changed template waits until this is taken away.
+    /// Holds back a changed template while set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
 }
 
-/// The default deadline of a `kind: Deployment`, in seconds, as in Kubernetes.
+/// Default deadline of a `kind: Deployment` in seconds, as in Kubernetes.
 pub(crate) const DEPLOYMENT_DEADLINE_SECONDS: u32 = 600;
 
-/// What each pod of a workload is.
+/// Template of a workload's pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -68,10 +68,10 @@ pub struct PodTemplate {
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct TemplateMeta {
-    /// Identifying pairs.
+    /// Identifying key-value pairs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Non-identifying pairs.
+    /// Non-identifying key-value pairs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }

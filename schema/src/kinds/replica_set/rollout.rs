@@ -1,61 +1,61 @@
-//! How a changed template is rolled out: Kubernetes' Deployment strategy.
+//! Rollout of a changed template: Kubernetes' Deployment strategy.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-/// How a changed template is rolled out.
+/// Strategy for rolling out a changed template.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Strategy {
-    /// Step by step, or all at once.
+    /// Type of the strategy: step by step, or all pods together.
     #[serde(default, rename = "type")]
     pub kind: StrategyType,
-    /// For `RollingUpdate`.
+    /// Parameters of `RollingUpdate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
 }
 
-/// Step by step, or all at once.
+/// Type of a rollout: step by step, or all pods together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StrategyType {
-    /// New pods come up before old ones go.
+    /// New pods start before old ones stop.
     #[default]
     RollingUpdate,
-    /// All old pods go before new ones come.
+    /// Every old pod stops before new ones start.
     Recreate,
 }
 
-/// How far a rollout may stray from the wanted number.
+/// Allowed deviation of a rollout from the desired number of pods.
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct RollingUpdate {
-    /// Pods above it, a number or per cent; 25 % when absent.
+    /// Pods above the desired number, as a number or percentage; defaults to 25%.
     pub max_surge: Option<IntOrPercent>,
-    /// Pods below it, a number or per cent; 25 % when absent.
+    /// Pods below the desired number, as a number or percentage; defaults to 25%.
     pub max_unavailable: Option<IntOrPercent>,
 }
 
-/// A number, or a share of the wanted pods such as `25%`.
+/// A number, or a percentage of the desired pods such as `25%`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum IntOrPercent {
     /// A number of pods.
     Number(u32),
-    /// Per cent of the wanted pods, with the sign: `25%`.
+    /// A percentage of the desired pods, with the sign: `25%`.
     Percent(String),
 }
 
 impl IntOrPercent {
-    /// `25%`, Kubernetes' default for both.
+    /// Returns `25%`, Kubernetes' default for both fields.
     pub fn quarter() -> Self {
         Self::Percent("25%".to_owned())
     }
 
-    /// The per cent, if it is a share and well-formed.
+    /// Returns the percentage, if it is a well-formed one.
     pub fn percent(&self) -> Option<u32> {
         let Self::Percent(text) = self else { return None };
         let digits = text.strip_suffix('%')?;
@@ -63,8 +63,8 @@ impl IntOrPercent {
         digits.parse().ok().filter(|_| is_number)
     }
 
-    /// How many of `wanted` pods it is, if it is well-formed. Kubernetes rounds up for `maxSurge` and
-    /// down for `maxUnavailable`.
+    /// Returns the number of pods out of `wanted`, if well-formed. Kubernetes rounds up for `maxSurge` and down for
+    /// `maxUnavailable`.
     pub fn of(&self, wanted: u32, round_up: bool) -> Option<u32> {
         if let Self::Number(number) = self {
             return Some(*number);

@@ -1,4 +1,4 @@
-//! Label selectors with expressions, as Kubernetes' apps/v1 has them.
+//! Label selectors with expressions, as in Kubernetes' apps/v1.
 
 use std::collections::BTreeMap;
 
@@ -10,60 +10,60 @@ use crate::kinds::names::{check_qualified_name, is_label_value};
 use crate::meta::StringMap;
 use crate::violation::{Findings, Path, rules};
 
-/// Which labels an object must have: all of both lists. Empty matches nothing.
+/// Labels that an object must have; both lists must match. An empty selector matches nothing.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct LabelSelector {
-    /// Labels with these values.
+    /// Labels with their exact values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// Labels that fulfil these.
+    /// Requirements that the labels must meet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelRequirement>,
 }
 
-/// One requirement on a label.
+/// A requirement on a label.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct LabelRequirement {
-    /// The label.
+    /// Key of the label.
     pub key: String,
-    /// How its value is compared.
+    /// Comparison with the label's value.
     pub operator: SelectorOperator,
-    /// With `In` and `NotIn`: the values.
+    /// Values for `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
-/// How a label's value is compared.
+/// Comparison with a label's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SelectorOperator {
-    /// It is one of the values.
+    /// The value is among the values of the requirement.
     In,
-    /// It is none of the values.
+    /// The value is not among the values of the requirement, or the label is missing.
     NotIn,
-    /// The label is there.
+    /// The label exists.
     Exists,
-    /// The label is not there.
+    /// The label does not exist.
     DoesNotExist,
 }
 
 impl LabelSelector {
-    /// Nothing is asked for.
+    /// True if there are no requirements.
     pub fn is_empty(&self) -> bool {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
     }
 
-    /// All that is asked for is among `labels`. An empty selector matches nothing.
+    /// True if `labels` meet every requirement. An empty selector matches nothing.
     pub fn matches(&self, labels: &StringMap) -> bool {
         !self.is_empty()
             && self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|requirement| requirement.is_met(labels))
     }
 
-    /// One spelling for selectors that ask for the same: the order says nothing.
+    /// Normalizes equivalent selectors, because the order of requirements and values has no meaning.
     pub(in crate::kinds) fn normalize(&mut self) {
         for requirement in &mut self.match_expressions {
             requirement.values.sort_unstable();
@@ -89,7 +89,7 @@ impl LabelRequirement {
         let value = labels.get(&self.key);
         match self.operator {
             SelectorOperator::In => value.is_some_and(|value| self.values.contains(value)),
-            // A label that is not there has none of the values.
+            // A missing label has none of the values.
             SelectorOperator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
             SelectorOperator::Exists => value.is_some(),
             SelectorOperator::DoesNotExist => value.is_none(),

@@ -1,4 +1,4 @@
-//! What a replica set is, as the workloads controller finds it.
+//! Status of a replica set, as the workloads controller reports it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,26 +8,26 @@ use crate::kinds::Health;
 /// Reason of `Progressing` while a changed template waits for the end of a pause, as in Kubernetes.
 pub const DEPLOYMENT_PAUSED: &str = "DeploymentPaused";
 
-/// What a replica set is.
+/// Status of a replica set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaSetStatus {
-    /// Generation of the object that this speaks of.
+    /// Generation of the object that the status describes.
     #[serde(default)]
     pub observed_generation: u64,
-    /// Pods that there should be: by the spec, or by the autoscaler.
+    /// Desired number of pods, from the spec or the autoscaler.
     #[serde(default)]
     pub desired_replicas: u32,
-    /// Pods that there are.
+    /// Number of existing pods.
     #[serde(default)]
     pub replicas: u32,
-    /// Those of today's template.
+    /// Number of pods with the current template.
     #[serde(default)]
     pub updated_replicas: u32,
-    /// Those that are ready.
+    /// Number of ready pods.
     #[serde(default)]
     pub ready_replicas: u32,
-    /// Those that have been ready for `minReadySeconds`.
+    /// Number of pods that have been ready for `minReadySeconds`.
     #[serde(default)]
     pub available_replicas: u32,
     /// `Progressing`, `Available`, `ReplicaFailure`.
@@ -36,7 +36,7 @@ pub struct ReplicaSetStatus {
 }
 
 impl ReplicaSetStatus {
-    /// How well the workload of generation `generation` is, as `kubectl rollout status` decides it. `paused`: no
+    /// Returns the health of the workload at `generation`, by the rules of `kubectl rollout status`. `paused`: no
     /// template is rolled out for the time being.
     pub fn health(&self, generation: u64, paused: bool) -> Health {
         let status = self;

@@ -1,11 +1,11 @@
-//! What the schema can't say about a replica set, in Kubernetes' words where people search for them.
+//! Checks of a replica set beyond the schema, in Kubernetes' wording where people search for it.
 
 use super::{IntOrPercent, LabelSelector, PodTemplate, ReplicaSetSpec, StrategyType};
 use crate::kinds::pod::RestartPolicy;
 use crate::kinds::{Kind, metadata};
 use crate::violation::{Findings, Path, rules};
 
-/// Checks a spec as it is written, before the defaults, at the path `at`.
+/// Checks a spec as written, before defaults, at the path `at`.
 pub(super) fn validate(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
     let shared = Shared {
         kind: Kind::ReplicaSet,
@@ -20,7 +20,7 @@ pub(super) fn validate(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Find
     shared.validate_times(at, findings);
 }
 
-/// What every kind of workload has.
+/// Fields that every kind of workload has.
 pub(in crate::kinds) struct Shared<'a> {
     pub(in crate::kinds) kind: Kind,
     pub(in crate::kinds) selector: &'a LabelSelector,
@@ -70,9 +70,9 @@ impl Shared<'_> {
         }
     }
 
-    /// Checks that a rollout has time to get anywhere.
+    /// Checks that the deadline leaves a rollout time to progress.
     pub(in crate::kinds) fn validate_times(&self, at: &Path<'_>, findings: &mut Findings) {
-        // The default leaves the pods time to become ready.
+        // The default deadline leaves the pods time to become ready.
         let (ready, Some(deadline)) = (self.min_ready_seconds, self.progress_deadline_seconds) else {
             return;
         };
@@ -87,12 +87,12 @@ impl Shared<'_> {
     }
 }
 
-/// Only one pod of a node has a host port.
+/// Rejects several replicas with a host port on a single node, where only one of them can have it.
 fn one_per_node(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
     let pod = &spec.template.spec;
     let Some(node) = pod.node_name.as_ref().filter(|_| spec.replicas > 1) else { return };
     let mut ports = pod.containers.iter().flat_map(|container| &container.ports);
-    // The defaults are not filled in yet: on the host's network each port is one of the node.
+    // Defaults are not filled in yet: on the host network each port is one of the node.
     let taken = ports.find_map(|port| match port.host_port {
         Some(host_port @ 1..) => Some(host_port),
         _ => pod.host_network.then_some(port.container_port),
@@ -131,7 +131,7 @@ fn strategy(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// The per cent, if it is a share; a share that can't be read is reported.
+/// Returns the percentage, if it is one; reports a malformed one.
 pub(in crate::kinds) fn percent(
     amount: Option<&IntOrPercent>,
     at: &Path<'_>,

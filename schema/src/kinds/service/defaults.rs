@@ -1,4 +1,4 @@
-//! The effective spec: what Kubernetes' API server fills in, and one spelling for equal meanings.
+//! Effective spec: the defaults of Kubernetes' API server, and one spelling for equal meanings.
 
 use super::super::pod::PortReference;
 use super::{
@@ -6,7 +6,7 @@ use super::{
     SessionAffinityConfig,
 };
 
-/// Fills in what follows from other fields. Doing it twice changes nothing.
+/// Fills in fields that follow from other fields. Idempotent.
 pub(super) fn fill(spec: &mut ServiceSpec) {
     spec.cluster_ip = spec.cluster_ip.take().filter(|address| !address.is_empty());
     for port in &mut spec.ports {
@@ -23,7 +23,7 @@ pub(super) fn fill(spec: &mut ServiceSpec) {
     };
 }
 
-/// 0 and the empty name mean the same as none, as in Kubernetes.
+/// Normalizes a port: 0 and the empty name mean the same as a missing field, as in Kubernetes.
 fn fill_port(port: &mut ServicePort) {
     port.name = port.name.take().filter(|name| !name.is_empty());
     port.node_port = port.node_port.filter(|node_port| *node_port != 0);

@@ -1,4 +1,4 @@
-//! What a Service is among the kinds.
+//! The `Service` kind: names, exclusive resources, defaults.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{ServiceSpec, ServiceType, defaults, dialect, validate};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path, field_path, indexed};
 
-/// Most ports of external addresses that are looked at: far more than a service has, and few enough where
+/// Maximum number of ports of external addresses that are checked: far more than a service has, and few enough if
 /// it has thousands of both.
 const EXTERNAL_MAX: usize = 1000;
 

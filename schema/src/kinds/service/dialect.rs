@@ -1,4 +1,4 @@
-//! Service: words in another case, as `protocol: tcp`.
+//! Older Service manifests with words in another case, such as `protocol: tcp`.
 
 use crate::manifest::dialects::tree::{below, items_mut};
 use crate::manifest::dialects::{Node, Notes, Value};
@@ -12,7 +12,7 @@ pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
-/// Reads the value of `key` in any case.
+/// Accepts the value of `key` in any case.
 fn word(node: &mut Node, key: &str, words: &[&str], notes: &mut Notes<'_>) {
     let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(node, &[key]) else { return };
     let today = words.iter().find(|word| word.eq_ignore_ascii_case(text) && *word != text);

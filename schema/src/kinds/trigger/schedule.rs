@@ -1,5 +1,5 @@
-//! When a schedule has its ticks. Pure but for the rules of time zones, which the machine's own database has, or the
-//! program if the machine has none.
+//! Ticks of a schedule. Pure except for the rules of time zones, which come from the machine's database, or from
+//! the program if the machine has none.
 
 use cronexpr::{Crontab, MakeTimestamp, parse_crontab};
 use jiff::Timestamp;
@@ -9,19 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::is_default;
 
-/// Times of the calendar.
+/// Recurring times of the calendar.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Schedule {
-    /// A cron expression of five fields: minute, hour, day of the month, month, day of the week. Or one of `@hourly`,
+    /// Cron expression of five fields: minute, hour, day of the month, month, day of the week. Or one of `@hourly`,
     /// `@daily`, `@weekly`, `@monthly`, `@yearly`.
     pub cron: String,
-    /// The time zone that the expression is of, for example `Europe/Berlin`; `UTC` when absent.
+    /// Time zone of the expression, for example `Europe/Berlin`; defaults to `UTC`.
     #[serde(default = "utc", skip_serializing_if = "is_utc")]
     pub time_zone: String,
-    /// What becomes of times that passed while no reconciler ran; `run` when absent: one run stands for
-    /// all of them.
+    /// Handling of times that passed while no reconciler ran; defaults to `run`, a single run for all of them.
     #[serde(default, skip_serializing_if = "is_default")]
     pub missed: Missed,
 }
@@ -34,50 +33,50 @@ fn is_utc(zone: &str) -> bool {
     zone == "UTC"
 }
 
-/// What becomes of times that passed while no reconciler ran.
+/// Handling of times that passed while no reconciler ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Missed {
-    /// One run stands for all of them.
+    /// A single run for all of them.
     #[default]
     Run,
-    /// They have none.
+    /// No run.
     Skip,
 }
 
-/// Why a schedule has no ticks.
+/// Reason why a schedule has no ticks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// There are not five fields.
+    /// The expression does not have five fields.
     #[error("has {0} field{s}, not 5", s = if *.0 == 1 { "" } else { "s" })]
     Fields(usize),
-    /// It begins with `@`, and no schedule has that name.
+    /// The expression begins with `@`, but is not the name of a schedule.
     #[error("there is no such name of a schedule")]
     Name,
-    /// The expression can't be read.
+    /// The expression can't be parsed.
     #[error("{0}")]
     Expression(String),
-    /// There is no such zone.
+    /// The time zone does not exist.
     #[error("there is no such time zone")]
     TimeZone,
-    /// Such a day never comes.
+    /// The time never comes.
     #[error("such a time never comes")]
     Never,
 }
 
-/// A schedule that was read.
+/// A parsed schedule.
 ///
-/// An hour that the clock leaves out or has twice: with fixed hours each day has its ticks once, as Vixie's cron does
-/// it, those of the hour that is left out an hour later. With `*` as hours (also `*/2`) ticks follow the time that passes.
+/// Clock changes skip or repeat an hour. With fixed hours each day has its ticks once, as in Vixie's cron, and
+/// those of a skipped hour come an hour later. With `*` as hours (also `*/2`) ticks follow the elapsed time.
 #[derive(Debug, Clone)]
 pub struct Ticks {
     zone: TimeZone,
-    /// Of the zone with `*` as hours, else of the clock on the wall, as if it were UTC's.
+    /// In the zone with `*` as hours, otherwise in wall clock time as if it were UTC.
     crontab: Crontab,
     is_hourly: bool,
 }
 
-/// Names of schedules, as Vixie's cron has them, and their fields.
+/// Names of schedules, as in Vixie's cron, and their fields.
 pub(super) const NAMES: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
     ("@daily", "0 0 * * *"),
@@ -89,7 +88,7 @@ pub(super) const NAMES: [(&str, &str); 7] = [
 ];
 
 impl Schedule {
-    /// The five fields that its name stands for, or as they are written.
+    /// Returns the five fields of a named schedule, or the expression as written.
     fn expression(&self) -> Result<&str, ScheduleError> {
         let written = self.cron.trim();
         match NAMES.iter().find(|(name, _)| *name == written) {
@@ -99,10 +98,10 @@ impl Schedule {
         }
     }
 
-    /// Reads it.
+    /// Parses the schedule.
     ///
     /// # Errors
-    /// It has no ticks, and why.
+    /// Fails if the schedule has no ticks, with the reason.
     pub fn ticks(&self) -> Result<Ticks, ScheduleError> {
         let zone = TimeZone::get(&self.time_zone).map_err(|_| ScheduleError::TimeZone)?;
         let fields: Vec<&str> = self.expression()?.split_ascii_whitespace().collect();
@@ -115,18 +114,18 @@ impl Schedule {
         let crontab = parse_crontab(&format!("{} {of_zone}", fields.join(" ")));
         let crontab = crontab.map_err(|error| ScheduleError::Expression(reason(&error.to_string())))?;
         let ticks = Ticks { zone, crontab, is_hourly };
-        // The four years that are looked at from here have a 29th of February.
+        // The four years that are searched from here have a 29th of February.
         if ticks.after(Timestamp::UNIX_EPOCH).is_some() { Ok(ticks) } else { Err(ScheduleError::Never) }
     }
 }
 
-/// The last line of an error, below the expression and with a mark at the place.
+/// Returns the last line of an error, which follows the expression, without the mark of the position.
 fn reason(error: &str) -> String {
     error.lines().last().unwrap_or_default().trim_start_matches([' ', '^']).to_owned()
 }
 
 impl Ticks {
-    /// The first tick after this time.
+    /// Returns the first tick after `time`.
     pub fn after(&self, time: Timestamp) -> Option<Timestamp> {
         if self.is_hourly {
             return self.found_after(time);
@@ -156,7 +155,7 @@ mod tests {
         Schedule { cron: cron.to_owned(), time_zone: zone.to_owned(), missed: Missed::Run }
     }
 
-    /// The ticks after `from`, with the offset of the zone.
+    /// Returns the ticks after `from`, with the offset of the zone.
     fn ticks(cron: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
         let ticks = schedule(cron, zone).ticks().unwrap();
         let mut at: Timestamp = from.parse().unwrap();

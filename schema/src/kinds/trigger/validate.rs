@@ -1,4 +1,4 @@
-//! What triggers must say beyond their types.
+//! Checks of triggers beyond the schema.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use crate::kinds::names;
 use crate::manifest::nearest::suggestion;
 use crate::violation::{Findings, Path, rules};
 
-/// Longest name: the ids of runs have a time or a commit behind it.
+/// Maximum length of a name, to which ids of runs append a time or a commit.
 const NAME_MAX_CHARS: usize = 40;
-/// Most triggers of an object.
+/// Maximum number of triggers of an object.
 const COUNT_MAX: usize = 20;
-/// Most patterns of a trigger.
+/// Maximum number of patterns of a trigger.
 const PATTERNS_MAX: usize = 100;
-/// Digits of a SHA-256.
+/// Number of hex digits of a SHA-256.
 const SHA256_DIGITS: usize = 64;
-/// The SHA-256 of no token at all: what `printf %s "$TOKEN" | sha256sum` prints where `TOKEN` is not set.
+/// SHA-256 of an empty token: the output of `printf %s "$TOKEN" | sha256sum` if `TOKEN` is not set.
 const SHA256_OF_NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// Checks the field `triggers` of the spec at `at`.
@@ -114,7 +114,7 @@ fn commits(commits: &OnCommit, at: &Path<'_>, findings: &mut Findings) {
 fn token(call: &OnCall, at: &Path<'_>, findings: &mut Findings) {
     let digits = &call.token_sha256;
     if digits.len() != SHA256_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        // It may be the token itself.
+        // The message does not show the value, which may be the token itself.
         let message = "Invalid value: must be a SHA-256, which is 64 hex digits";
         let help = "write what `printf %s \"$TOKEN\" | sha256sum` prints";
         findings.add(&rules::WRONG_TYPE, &at.field("tokenSha256"), message).help(help);

@@ -1,11 +1,11 @@
-//! One spelling for each meaning, so that equal machines hash equal: comments have none, and a path of
-//! `$` is the default.
+//! Normalization to one spelling for each meaning, so that equal machines have equal hashes: comments are removed,
+//! and a path of `$` becomes the default.
 
 use std::collections::BTreeMap;
 
 use super::{Catcher, Machine, NullablePath, Retrier, Rule, State};
 
-/// Fills in the states of one machine and of those inside.
+/// Normalizes the states of a machine and of the machines inside.
 pub(super) fn states(states: &mut BTreeMap<String, State>) {
     states.values_mut().for_each(state);
 }

@@ -1,4 +1,4 @@
-//! What a Workflow is among the kinds.
+//! The `Workflow` kind: names, links, defaults.
 
 use super::super::links::{FieldAt, Reference};
 use super::super::{Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, Older};

@@ -1,4 +1,4 @@
-//! What happens when a state fails: retriers first, then catchers, each in its order.
+//! Error handlers of a state: retriers first, then catchers, each in order.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,40 +11,41 @@ use crate::codec::{one, three};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
-/// When a state is tried again. Each retrier counts its own attempts, anew each time the state is entered.
+/// Retries a state after certain errors. Each retrier counts its own attempts, starting over each time the state is
+/// entered.
 pub struct Retrier {
-    /// For people; has no effect and is not stored.
+    /// Comment for people; has no effect and is not stored.
     pub comment: Option<String>,
-    /// Names of the errors; `States.ALL` is any.
+    /// Names of the errors; `States.ALL` matches any.
     pub error_equals: Vec<String>,
-    /// Seconds before the first new attempt.
+    /// Seconds before the first retry.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub interval_seconds: u32,
-    /// Most new attempts; none when 0.
+    /// Maximum number of retries; 0 means none.
     #[serde(default = "three")]
     #[schemars(range(max = 99_999_999))]
     pub max_attempts: u32,
-    /// By what each wait is longer than the last.
+    /// Factor by which each wait is longer than the previous one.
     #[serde(default = "two")]
     #[schemars(range(min = 1.0))]
     pub backoff_rate: f64,
-    /// Longest wait in seconds; no limit when absent.
+    /// Maximum wait in seconds; unlimited if absent.
     #[schemars(range(min = 1, max = 99_999_999))]
     pub max_delay_seconds: Option<u32>,
-    /// Whether waits are random, so that many runs do not try again at once.
+    /// Randomization of waits, so that many runs do not retry simultaneously.
     #[serde(default)]
     pub jitter_strategy: JitterStrategy,
 }
 
-/// How random the waits between attempts are.
+/// Randomization of the waits between attempts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum JitterStrategy {
-    /// Not at all.
+    /// No randomization.
     #[default]
     None,
-    /// Anything from none to the whole wait.
+    /// A random wait between zero and the full one.
     Full,
 }
 
@@ -52,16 +53,16 @@ pub enum JitterStrategy {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
-/// Where a run goes on after an error that was not retried any more.
+/// Continues a run after an error that is not retried any more.
 pub struct Catcher {
-    /// For people; has no effect and is not stored.
+    /// Comment for people; has no effect and is not stored.
     pub comment: Option<String>,
-    /// Names of the errors; `States.ALL` is any.
+    /// Names of the errors; `States.ALL` matches any.
     pub error_equals: Vec<String>,
-    /// The state to go to.
+    /// State to continue with.
     pub next: String,
-    /// Where in the state's input `{"Error": …, "Cause": …}` is put; in place of it when absent, nowhere
-    /// when null.
+    /// Path in the state's input at which `{"Error": …, "Cause": …}` is inserted; replaces the whole input if
+    /// absent, discarded if null.
     #[serde(default, deserialize_with = "written")]
     pub result_path: Option<NullablePath>,
 }

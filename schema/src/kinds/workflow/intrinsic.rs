@@ -1,7 +1,7 @@
 //! The intrinsic functions of payload templates: `States.Format('{} of {}', $.part, $.whole)`.
 //!
-//! A function's arguments are texts in single quotes, numbers, `true`, `false`, `null`, paths and other
-//! functions. What the functions do is the run engine's part.
+//! Arguments are texts in single quotes, numbers, `true`, `false`, `null`, paths and other functions. The run
+//! engine evaluates the functions.
 
 use std::fmt;
 
@@ -9,45 +9,45 @@ use serde_json::{Number, Value as Json};
 
 use super::path::{JsonPath, PathError, Reader};
 
-/// Longest expression, in bytes.
+/// Maximum length of an expression in bytes.
 const EXPRESSION_MAX_BYTES: usize = 10_000;
 
-/// How deep functions may lie in each other: the language's own bound.
+/// Maximum nesting of functions: the language's own limit.
 pub const INTRINSIC_NESTING_MAX: usize = 10;
 
-/// Where a field `x.$` takes its value from.
+/// Source of the value of a field `x.$`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expression {
-    /// From a path.
+    /// A path.
     Path(JsonPath),
-    /// From an intrinsic function.
+    /// An intrinsic function.
     Call(IntrinsicCall),
 }
 
-/// A function with its arguments, of which there are as many as it takes.
+/// A function with a valid number of arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IntrinsicCall {
-    /// The function.
+    /// Function to call.
     pub function: Intrinsic,
-    /// In their order.
+    /// Arguments in order.
     pub arguments: Vec<Argument>,
 }
 
-/// One argument of a function.
+/// An argument of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Argument {
     /// A text with its escapes, because a template of `States.Format` must distinguish `\{}` from `{}`;
-    /// [`unescaped`] is without.
+    /// [`unescaped`] removes them.
     Text(String),
     /// A number, a boolean or null.
     Literal(Json),
     /// A path.
     Path(JsonPath),
-    /// What another function gives.
+    /// The result of another function.
     Call(IntrinsicCall),
 }
 
-/// What a function takes at one place.
+/// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Any,
@@ -80,15 +80,15 @@ macro_rules! intrinsics {
         }
 
         impl Intrinsic {
-            /// All of them.
+            /// Every intrinsic function.
             pub const ALL: &[Intrinsic] = &[$(Intrinsic::$name),*];
 
-            /// Its name, with `States.`
+            /// Returns the name, with `States.`
             pub fn as_str(self) -> &'static str {
                 match self { $(Intrinsic::$name => $text,)* }
             }
 
-            /// What it takes, how many of the last may be left out, and whether more may follow.
+            /// Returns the parameters, the number of optional ones at the end, and true if more arguments may follow.
             fn parameters(self) -> (&'static [Wanted], usize, bool) {
                 match self { $(Intrinsic::$name => (&[$(Wanted::$wanted),*], $optional, $more),)* }
             }
@@ -117,48 +117,48 @@ intrinsics! {
     Uuid "States.UUID" [] 0 false
 }
 
-/// The text is neither a path nor a valid call of a function.
+/// Error for text that is neither a path nor a valid call of a function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
-    /// It is not a path, or a call with a mistake at the character that this says.
+    /// Not a path, or a call with a mistake at the given character.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// `$name`, which the language's `Assign` gives a value.
+    /// A variable `$name`, which the language's `Assign` sets.
     #[error("`{0}` is a variable")]
     Variable(String),
-    /// There is no such function.
+    /// The function does not exist.
     #[error("there is no intrinsic function `{0}`")]
     Unknown(String),
     /// Too few or too many arguments.
     #[error("{function} takes {wanted}, not {found}")]
     Count {
-        /// Its name.
+        /// Name of the function.
         function: &'static str,
-        /// How many it takes, in words.
+        /// Accepted number of arguments, in words.
         wanted: String,
-        /// How many there are.
+        /// Actual number of arguments.
         found: usize,
     },
-    /// An argument that can never be of the type that is wanted.
+    /// An argument that can never have the required type.
     #[error("argument {at} of {function} must be {wanted}")]
     Argument {
-        /// Its name.
+        /// Name of the function.
         function: &'static str,
-        /// Which, from 1.
+        /// Position of the argument, from 1.
         at: usize,
-        /// What it takes there.
+        /// Required type.
         wanted: &'static str,
     },
-    /// Functions in functions.
+    /// Functions are nested too deeply.
     #[error("functions are nested more than {INTRINSIC_NESTING_MAX} deep")]
     TooDeep,
-    /// Too long.
+    /// The expression is too long.
     #[error("the expression is longer than {EXPRESSION_MAX_BYTES} bytes")]
     TooLong,
 }
 
 impl Expression {
-    /// Reads what stands in a field `x.$`.
+    /// Parses the text of a field `x.$`.
     pub fn parse(text: &str) -> Result<Self, ExpressionError> {
         if !text.starts_with("States.") {
             return Ok(Self::Path(JsonPath::parse(text)?));
@@ -172,7 +172,7 @@ impl Expression {
     }
 }
 
-/// A text without its escapes: `\'` is a quote, `\\` a backslash, `\{` a brace.
+/// Removes the escapes of a text: `\'` is a quote, `\\` a backslash, `\{` a brace.
 pub fn unescaped(raw: &str) -> String {
     let mut plain = String::with_capacity(raw.len());
     let mut chars = raw.chars();
@@ -244,7 +244,7 @@ impl Reader<'_> {
         Err(self.wrong("the closing quote of this text").into())
     }
 
-    /// A path ends at a comma, a closing parenthesis or a space outside of its brackets.
+    /// Parses a path, which ends at a comma, a closing parenthesis or a space outside of its brackets.
     fn path(&mut self) -> Result<Argument, ExpressionError> {
         let (mut brackets, mut quote) = (0_u32, None);
         let ends = |(_, char): &(usize, char)| {
@@ -288,7 +288,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether the function takes arguments of this number and kind.
+/// Checks that the function accepts arguments of this number and type.
 fn fit(function: Intrinsic, arguments: &[Argument]) -> Result<(), ExpressionError> {
     let (wanted, optional, more) = function.parameters();
     let (least, found) = (wanted.len() - optional, arguments.len());

@@ -1,8 +1,8 @@
 //! Workflow: a state machine over functions.
 //!
-//! The meaning of every field is that of the Amazon States Language with JSONPath; names are ours, in
-//! lower camel case. What of the language is not here, and what to do instead, is a table of the
-//! manifest loader (`manifest/states_language.rs`); other spellings are read by `dialect/`.
+//! Fields have the semantics of the Amazon States Language with JSONPath; their names are ours, in lower camel
+//! case. A table of the manifest loader (`manifest/states_language.rs`) lists the parts of the language that are
+//! not supported, with alternatives; `dialect/` reads other spellings.
 
 use std::collections::BTreeMap;
 
@@ -42,59 +42,57 @@ pub use state::{
 };
 pub use status::{RunPhase, RunSummary};
 
-/// Most seconds, attempts and so on that a field takes: the language's own bound.
+/// Maximum of seconds, attempts and similar fields: the language's own limit.
 pub const COUNT_MAX: u32 = 99_999_999;
 
-/// Longest name of a state, in characters: the language's own bound.
+/// Maximum length of a state's name in characters: the language's own limit.
 pub const STATE_NAME_MAX_CHARS: usize = 80;
 
-/// The one state of a run that a function's trigger starts.
+/// Name of the only state of a run that a function's trigger starts.
 const CALL_STATE: &str = "call";
 
-/// How deep machines may lie in each other (in branches and maps), and rules in `and`, `or`, `not`.
-/// People write two; each level costs four levels of YAML, of which there are
-/// [`crate::manifest::limits::DEPTH_MAX`].
+/// Maximum nesting of machines (in branches and maps), and of rules in `and`, `or`, `not`. People write two levels;
+/// each costs four levels of YAML, of which there are [`crate::manifest::limits::DEPTH_MAX`].
 pub const NESTING_MAX: usize = 8;
 
 #[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
-/// The state machine, and what a push runs it with.
+/// A state machine and the input of its runs.
 pub struct WorkflowSpec {
-    /// For people; has no effect and is not stored.
+    /// Comment for people; has no effect and is not stored.
     pub comment: Option<String>,
-    /// Path of a file of the repository, from its root, that holds the state machine in the Amazon States Language, as
-    /// JSON or YAML; in place of `startAt` and `states`, which it fills in.
+    /// Path of a file of the repository, from its root, that holds the state machine in the Amazon States Language,
+    /// as JSON or YAML. Replaces `startAt` and `states`, which are filled in from it.
     pub definition_path: Option<String>,
-    /// Name of the state that a run begins with.
+    /// Name of the state in which a run starts.
     pub start_at: String,
-    /// The states by name.
+    /// States by name.
     pub states: BTreeMap<String, State>,
-    /// The input of the run that a push starts, once for each change of this spec. No run is started
-    /// when absent.
+    /// Input of the run that a push starts, once for each change of this spec. No run is started if absent.
     #[serde(default, deserialize_with = "path::written")]
     pub params: Option<Json>,
-    /// Seconds after which a run ends as `TimedOut`, with the error `States.Timeout`; 24 hours when absent.
+    /// Seconds after which a run ends as `TimedOut`, with the error `States.Timeout`; defaults to 24 hours.
     #[schemars(range(min = 1, max = 99_999_999))]
     pub timeout_seconds: Option<u32>,
-    /// Seconds for which a run is kept after its end; 7 days when absent. To change it starts no run.
+    /// Seconds for which a run is kept after its end; defaults to 7 days. A change starts no run.
     #[schemars(range(min = 0, max = 99_999_999))]
     pub ttl_seconds_after_finished: Option<u32>,
-    /// Most runs that are kept after their end, the newest of them; 1000 when absent. To change it starts no run.
+    /// Maximum number of finished runs to keep, the newest first; defaults to 1000. A change starts no run.
     #[schemars(range(min = 0, max = 10_000))]
     pub runs_history_limit: Option<u32>,
-    /// Ids of runs that are to end. It starts none.
+    /// Ids of runs to cancel. A change starts no run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cancel: Vec<String>,
-    /// What starts runs beside pushes and `minik8s run`. To change one starts none.
+    /// Triggers that start runs in addition to pushes and `minik8s run`. A change starts no run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub triggers: Vec<Trigger>,
 }
 
 impl WorkflowSpec {
-    /// The hash of all that a run is made of: another one means that a push starts a run. The definition counts, and
-    /// not the path of its file.
+    /// Returns the hash of everything that defines a run: if it changes, a push starts a run. Includes the
+    /// definition, but not the path of its file.
     pub fn run_hash(&self) -> String {
         content_hash(&Self {
             cancel: Vec::new(),
@@ -107,25 +105,25 @@ impl WorkflowSpec {
         })
     }
 
-    /// Its state machine is in another file, which was not read yet.
+    /// True if the state machine is in another file that has not been read yet.
     pub fn is_undefined(&self) -> bool {
         self.definition_path.is_some() && self.states.is_empty()
     }
 
-    /// What calls this function once, with the run's input.
+    /// Creates a workflow that calls `function` once, with the run's input.
     pub fn of_function(function: &str) -> Self {
         let call = TaskState { function: function.to_owned(), end: true, ..TaskState::default() };
         let states = BTreeMap::from([(CALL_STATE.to_owned(), State::Task(call))]);
         Self { start_at: CALL_STATE.to_owned(), states, ..Self::default() }
     }
 
-    /// The outermost states.
+    /// Returns the outermost machine.
     pub fn machine(&self) -> MachineRef<'_> {
         MachineRef { start_at: &self.start_at, states: &self.states }
     }
 
-    /// Every function that it calls, also in branches and maps, by the path of the field that names it.
-    /// `namespace/name` is of that namespace, any other of the workflow's own.
+    /// Returns every function that the workflow calls, including in branches and maps, with the path of the field
+    /// that names it. `namespace/name` is a function of that namespace, any other name one of the workflow's own.
     pub fn functions(&self) -> Vec<(Vec<OwnedStep>, &str)> {
         let mut found = Vec::new();
         functions_of(self.machine(), &Path::ROOT.field("spec"), &mut found);

@@ -1,11 +1,11 @@
-//! The comparisons that a rule of a Choice may make.
+//! Comparison operators of Choice rules.
 
 use std::fmt;
 
 use schemars::{Schema, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// What an operator is compared with.
+/// Type of an operator's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
     /// A text.
@@ -22,22 +22,22 @@ pub enum Operand {
 
 macro_rules! operators {
     ($($name:ident $text:literal $operand:ident $doc:literal)*) => {
-        /// One comparison. A value of another type than the operator's never fits.
+        /// A comparison. A value of another type than the operator's never matches.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Operator {
             $(#[doc = $doc] #[serde(rename = $text)] $name,)*
         }
 
         impl Operator {
-            /// All of them.
+            /// Every operator.
             pub const ALL: &[Operator] = &[$(Operator::$name),*];
 
-            /// The field of a rule.
+            /// Returns the name of the field in a rule.
             pub fn as_str(self) -> &'static str {
                 match self { $(Operator::$name => $text,)* }
             }
 
-            /// What its value is.
+            /// Returns the type of the value.
             pub fn operand(self) -> Operand {
                 match self { $(Operator::$name => Operand::$operand,)* }
             }
@@ -92,7 +92,7 @@ operators! {
 }
 
 impl Operator {
-    /// The JSON Schema of its value.
+    /// Returns the JSON Schema of the value.
     pub(super) fn schema(self) -> Schema {
         let mut schema = match self.operand() {
             Operand::Text | Operand::Path => json_schema!({"type": "string"}),

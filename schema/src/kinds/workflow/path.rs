@@ -1,75 +1,75 @@
-//! The JSONPaths of workflows: a bounded parser.
+//! Bounded parser for the JSONPaths of workflows.
 //!
-//! Not the crate `serde_json_path`: it reads RFC 9535, in which `$.input-foo` is no path, but state
-//! machines are full of such names. Filters, `..` and unions are not read: where a run would
-//! need them, a function does it better.
+//! Not the crate `serde_json_path`: it implements RFC 9535, in which `$.input-foo` is not a path, but state
+//! machines are full of such names. Filters, `..` and unions are not supported: a function does better where a run
+//! needs them.
 
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Longest path, in bytes, and most steps. Real ones have under ten steps.
+/// Maximum length of a path in bytes, which bounds its steps too. Real paths have under ten steps.
 const PATH_MAX_BYTES: usize = 1024;
 
-/// A path into a state's data, or into what the run knows about itself.
+/// A path into a state's data, or into the run's data about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonPath {
-    /// Where it begins.
+    /// Root of the path.
     pub root: PathRoot,
-    /// The steps from there.
+    /// Steps from the root.
     pub segments: Vec<Segment>,
 }
 
-/// Where a path begins.
+/// Root of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathRoot {
     /// `$`: the state's input.
     Data,
-    /// `$$`: the context object: `$$.Execution.Id`, `$$.State.Name`, `$$.Map.Item.Value` and so on.
+    /// `$$`: the context object, with `$$.Execution.Id`, `$$.State.Name`, `$$.Map.Item.Value` and so on.
     Context,
 }
 
-/// One step of a path.
+/// A step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Segment {
     /// `.name` or `['name']`.
     Name(String),
     /// `[3]`; from the end if negative.
     Index(i64),
-    /// `[1:3]`, `[1:]`, `[:3]`: a part of a list; gives a list.
+    /// `[1:3]`, `[1:]`, `[:3]`: a part of a list; yields a list.
     Slice(Option<i64>, Option<i64>),
-    /// `[*]` or `.*`: each item of a list, or each value of an object; gives a list.
+    /// `[*]` or `.*`: each item of a list, or each value of an object; yields a list.
     Wildcard,
 }
 
-/// The text is no path.
+/// Error for text that is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// It does not start as a path does.
+    /// The text does not begin like a path.
     #[error("a path begins with `$`")]
     NoRoot,
     /// An intrinsic function.
     #[error("an intrinsic function is not a path")]
     Intrinsic,
-    /// A part of JSONPath that is not read.
+    /// An unsupported part of JSONPath.
     #[error("{0} are not supported in paths")]
     Unsupported(&'static str),
-    /// Not a path, from this character on, counted from 1.
+    /// A syntax error at a character, counted from 1.
     #[error("expected {wanted} at character {at}")]
     Syntax {
-        /// What could come there.
+        /// Expected text.
         wanted: &'static str,
-        /// Where.
+        /// Position of the error.
         at: usize,
     },
-    /// Too long.
+    /// The path is too long.
     #[error("the path is longer than {PATH_MAX_BYTES} bytes")]
     TooLong,
 }
 
 impl JsonPath {
-    /// Reads a path.
+    /// Parses a path.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         if text.len() > PATH_MAX_BYTES {
             return Err(PathError::TooLong);
@@ -90,12 +90,12 @@ impl JsonPath {
         Ok(Self { root, segments })
     }
 
-    /// The path of a field of the data.
+    /// Returns the path of a field of the data.
     pub fn of_field(name: &str) -> Self {
         Self { root: PathRoot::Data, segments: vec![Segment::Name(name.to_owned())] }
     }
 
-    /// Whether it leads to at most one place of the state's data: only such a place can be written to.
+    /// True if the path leads to at most one place: only such a place of the state's data can be written to.
     pub fn is_reference(&self) -> bool {
         let is_single = |segment: &Segment| match segment {
             Segment::Name(_) => true,
@@ -106,7 +106,7 @@ impl JsonPath {
     }
 }
 
-/// A text, and what of it is not read yet.
+/// A text and its unread rest.
 pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
     pub(super) rest: &'a str,
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
         rest.is_some()
     }
 
-    /// The next `length` bytes.
+    /// Takes the next `length` bytes.
     pub(super) fn take(&mut self, length: usize) -> &'a str {
         let (word, rest) = self.rest.split_at(length);
         self.rest = rest;
@@ -233,16 +233,16 @@ impl fmt::Display for JsonPath {
     }
 }
 
-/// Whether a name can follow a dot.
+/// True if a name can follow a dot.
 fn is_bare(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '$' | '@'))
 }
 
-/// A path, or null, which is not the same as none.
+/// A path, or null, which differs from a missing field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NullablePath(
-    /// The path.
+    /// Path; `None` for null.
     pub Option<String>,
 );
 
@@ -260,7 +260,7 @@ impl JsonSchema for NullablePath {
     }
 }
 
-/// For fields in which null is a value of its own: it counts as written.
+/// Deserializes a field in which null is a value: it counts as written.
 pub(super) fn written<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<T>, D::Error> {

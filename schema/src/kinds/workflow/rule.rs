@@ -1,4 +1,4 @@
-//! One rule of a Choice: a comparison, or others joined by and, or, not.
+//! A rule of a Choice: a comparison, or rules joined by and, or, not.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,30 +16,30 @@ use super::Operator;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
-    /// For people; has no effect and is not stored.
+    /// Comment for people; has no effect and is not stored.
     pub comment: Option<String>,
-    /// The state to go to if the rule fits; only in the rules of a Choice, not in those inside.
+    /// State to go to if the rule matches; only in the rules of a Choice, not in those inside.
     pub next: Option<String>,
-    /// All of these fit.
+    /// Rules that must all match.
     pub and: Option<Vec<Rule>>,
-    /// One of these fits.
+    /// Rules of which at least one must match.
     pub or: Option<Vec<Rule>>,
-    /// This one does not fit.
+    /// Rule that must not match.
     pub not: Option<Box<Rule>>,
     /// Path of the value to compare.
     pub variable: Option<String>,
-    /// The operator with what it compares with. A checked rule with a variable has exactly one.
+    /// Operator with the value that it compares with. A valid rule with a variable has exactly one.
     #[serde(flatten)]
     pub comparisons: BTreeMap<Operator, Json>,
 }
 
-/// A point in time as the language takes it: RFC 3339 with `T` and `Z` in upper case.
+/// Parses a point in time as the language accepts it: RFC 3339 with `T` and `Z` in upper case.
 pub fn timestamp(text: &str) -> Option<Timestamp> {
     let is_written_so = text.as_bytes().get(10) == Some(&b'T') && !text.contains(['z', '[', ' ']);
     is_written_so.then(|| text.parse().ok()).flatten()
 }
 
-/// By hand, as schemars writes no strict schema for a flattened map: one field for each operator.
+/// Written by hand, because schemars generates no strict schema for a flattened map: one field for each operator.
 impl JsonSchema for Rule {
     fn schema_name() -> Cow<'static, str> {
         "Rule".into()

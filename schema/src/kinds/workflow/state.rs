@@ -1,4 +1,4 @@
-//! The states of a machine: one struct for each type, with the fields that the type may have.
+//! The states of a machine: one struct for each type, with the fields that the type supports.
 
 use std::collections::BTreeMap;
 
@@ -14,58 +14,58 @@ use crate::codec::is_default;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
-/// A state machine inside a state: a branch of a Parallel, or what a Map does with each item.
+/// A state machine inside a state: a branch of a Parallel, or the processor of a Map.
 pub struct Machine {
-    /// For people; has no effect and is not stored.
+    /// Comment for people; has no effect and is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// Name of the state that it begins with.
+    /// Name of the state in which the machine starts.
     pub start_at: String,
-    /// The states by name. They lead to each other only.
+    /// States by name. They lead only to each other.
     pub states: BTreeMap<String, State>,
 }
 
-/// The states of a workflow, a branch or a map, wherever they are written.
+/// Reference to the machine of a workflow, a branch or a map.
 #[derive(Debug, Clone, Copy)]
 pub struct MachineRef<'a> {
-    /// Where it begins.
+    /// Name of the state in which the machine starts.
     pub start_at: &'a str,
-    /// The states by name.
+    /// States by name.
     pub states: &'a BTreeMap<String, State>,
 }
 
 impl Machine {
-    /// Its states.
+    /// Returns a reference to the machine.
     pub fn as_ref(&self) -> MachineRef<'_> {
         MachineRef { start_at: &self.start_at, states: &self.states }
     }
 }
 
-/// A state. What it gets goes through `inputPath`, `parameters` (of a Map: `itemSelector`), the work
-/// itself, `resultSelector`, `resultPath`, `outputPath`, in this order.
+/// A state. Its input passes through `inputPath`, `parameters` (of a Map: `itemSelector`), the work itself,
+/// `resultSelector`, `resultPath` and `outputPath`, in this order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum State {
     /// Calls a function.
     Task(TaskState),
-    /// Goes on where the first rule that fits says.
+    /// Continues with the state of the first rule that matches.
     Choice(ChoiceState),
-    /// Hands on its input, or something made of it.
+    /// Passes on its input, or data made from it.
     Pass(PassState),
-    /// Waits: exactly one of the four ways.
+    /// Waits for a time. Exactly one of `seconds`, `secondsPath`, `timestamp` and `timestampPath` must be set.
     Wait(WaitState),
-    /// Ends the machine well.
+    /// Ends the machine successfully.
     Succeed(SucceedState),
     /// Ends the run with an error.
     Fail(FailState),
-    /// Runs several machines at the same time.
+    /// Runs several machines in parallel.
     Parallel(ParallelState),
     /// Runs a machine for each item of a list.
     Map(MapState),
 }
 
 impl State {
-    /// The word under `type`.
+    /// Returns the value of `type`.
     pub fn kind(&self) -> &'static str {
         match self {
             State::Task(_) => "Task",
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// `next` and `end`, of the types that have them.
+    /// Returns `next` and `end` for the types that have them.
     pub fn onward(&self) -> Option<(Option<&str>, bool)> {
         match self {
             State::Task(state) => Some((state.next.as_deref(), state.end)),
@@ -91,12 +91,12 @@ impl State {
         }
     }
 
-    /// Whether the machine may end here.
+    /// True if the machine may end in this state.
     pub fn is_terminal(&self) -> bool {
         matches!(self, State::Succeed(_) | State::Fail(_)) || self.onward().is_some_and(|(_, end)| end)
     }
 
-    /// What tries it again, and what goes on when it fails.
+    /// Returns the retriers and catchers of the state.
     pub fn handlers(&self) -> (&[Retrier], &[Catcher]) {
         match self {
             State::Task(state) => (&state.retry, &state.catch),
@@ -107,59 +107,61 @@ impl State {
     }
 }
 
-/// Writes the struct of a state: `Name [groups of fields that several types have] { fields of its own }`. Each rule
-/// but the last takes the first group, puts its fields below those that are there, and goes on with the others.
+/// Generates the struct of a state: `Name [groups of fields shared by several types] { own fields }`. Each rule but
+/// the last takes the first group, appends its fields to the existing ones, and continues with the other groups.
 macro_rules! state {
     ($(#[$doc:meta])* $name:ident [onward $($group:ident)*] { $($field:tt)* }) => {
         state! { $(#[$doc])* $name [$($group)*] { $($field)*
-            /// Name of the state that follows.
+            /// Name of the next state.
             pub next: Option<String>,
-            /// The machine ends with this state.
+            /// Ends the machine after this state.
             #[serde(default, skip_serializing_if = "std::ops::Not::not")]
             pub end: bool,
         } }
     };
     ($(#[$doc:meta])* $name:ident [input_path $($group:ident)*] { $($field:tt)* }) => {
         state! { $(#[$doc])* $name [$($group)*] { $($field)*
-            /// The part of the state's input that it sees; all when absent, `{}` when null.
+            /// Part of the state's input to use; the whole input if absent, `{}` if null.
             #[serde(default, deserialize_with = "written")]
             pub input_path: Option<NullablePath>,
         } }
     };
     ($(#[$doc:meta])* $name:ident [parameters $($group:ident)*] { $($field:tt)* }) => {
         state! { $(#[$doc])* $name [$($group)*] { $($field)*
-            /// What it is called with instead of its input. A field `x.$` takes its value from a path or an intrinsic function.
+            /// Data that replaces the input. A field `x.$` takes its value from a path or an intrinsic function.
             #[serde(default, deserialize_with = "written")]
             pub parameters: Option<Json>,
         } }
     };
     ($(#[$doc:meta])* $name:ident [result_selector $($group:ident)*] { $($field:tt)* }) => {
         state! { $(#[$doc])* $name [$($group)*] { $($field)*
-            /// What is made of the result before `resultPath`. A field `x.$` takes its value from a path of it.
+            /// Data that replaces the result before `resultPath`. A field `x.$` takes its value from a path into
+            /// the result.
             #[serde(default, deserialize_with = "written")]
             pub result_selector: Option<Json>,
         } }
     };
     ($(#[$doc:meta])* $name:ident [result_path $($group:ident)*] { $($field:tt)* }) => {
         state! { $(#[$doc])* $name [$($group)*] { $($field)*
-            /// Where in the input the result is put; in place of all of it when absent, nowhere when null.
+            /// Path in the input at which the result is inserted; replaces the whole input if absent, discarded if
+            /// null.
             #[serde(default, deserialize_with = "written")]
             pub result_path: Option<NullablePath>,
         } }
     };
     ($(#[$doc:meta])* $name:ident [output_path $($group:ident)*] { $($field:tt)* }) => {
         state! { $(#[$doc])* $name [$($group)*] { $($field)*
-            /// The part of its output that goes to the next state; all when absent, `{}` when null.
+            /// Part of the output to pass to the next state; the whole output if absent, `{}` if null.
             #[serde(default, deserialize_with = "written")]
             pub output_path: Option<NullablePath>,
         } }
     };
     ($(#[$doc:meta])* $name:ident [handlers $($group:ident)*] { $($field:tt)* }) => {
         state! { $(#[$doc])* $name [$($group)*] { $($field)*
-            /// When it is tried again; the first that names the error counts.
+            /// Retriers for errors; the first that names the error applies.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub retry: Vec<Retrier>,
-            /// Where a run goes on when it fails; the first that names the error counts.
+            /// Catchers for errors; the first that names the error applies.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub catch: Vec<Catcher>,
         } }
@@ -171,7 +173,7 @@ macro_rules! state {
         #[schemars(deny_unknown_fields)]
         $(#[$doc])*
         pub struct $name {
-            /// For people; has no effect and is not stored.
+            /// Comment for people; has no effect and is not stored.
             pub comment: Option<String>,
             $($field)*
         }
@@ -181,49 +183,49 @@ macro_rules! state {
 state! {
     /// Calls a function.
     TaskState [onward input_path parameters result_selector result_path output_path handlers] {
-        /// Name of the Function that is called; `namespace/name` of one of another namespace.
+        /// Name of the Function to call; `namespace/name` for another namespace.
         pub function: String,
-        /// Seconds after which it fails with `States.Timeout`; no limit when absent.
+        /// Seconds after which the state fails with `States.Timeout`; unlimited if absent.
         #[schemars(range(min = 1, max = 99_999_999))]
         pub timeout_seconds: Option<u32>,
-        /// Path of the seconds.
+        /// Path of the number of seconds for the timeout.
         pub timeout_seconds_path: Option<String>,
-        /// Longest time in seconds without a sign of life; must be less than the timeout.
+        /// Maximum number of seconds without a heartbeat; must be less than the timeout.
         #[schemars(range(min = 1, max = 99_999_999))]
         pub heartbeat_seconds: Option<u32>,
-        /// Path of the seconds.
+        /// Path of the number of seconds for the heartbeat.
         pub heartbeat_seconds_path: Option<String>,
     }
 }
 
 state! {
-    /// Goes on where the first rule that fits says.
+    /// Continues with the state of the first rule that matches.
     ChoiceState [input_path output_path] {
-        /// The rules; the first that fits counts.
+        /// Rules; the first that matches applies.
         pub choices: Vec<Rule>,
-        /// The state to go to if no rule fits; without it the run fails with `States.NoChoiceMatched`.
+        /// State to go to if no rule matches; without it the run fails with `States.NoChoiceMatched`.
         pub default: Option<String>,
     }
 }
 
 state! {
-    /// Hands on its input, or something made of it.
+    /// Passes on its input, or data made from it.
     PassState [onward input_path parameters result_path output_path] {
-        /// Its output, as it is; its input when absent.
+        /// Fixed output; defaults to the input.
         #[serde(default, deserialize_with = "written")]
         pub result: Option<Json>,
     }
 }
 
 state! {
-    /// Waits: exactly one of the four ways.
+    /// Waits for a time. Exactly one of `seconds`, `secondsPath`, `timestamp` and `timestampPath` must be set.
     WaitState [onward input_path output_path] {
-        /// How many seconds.
+        /// Number of seconds to wait.
         #[schemars(range(max = 99_999_999))]
         pub seconds: Option<u32>,
         /// Path of the number of seconds.
         pub seconds_path: Option<String>,
-        /// Until when, RFC 3339: `2030-01-31T12:00:00Z`.
+        /// Time at which the wait ends, RFC 3339: `2030-01-31T12:00:00Z`.
         pub timestamp: Option<String>,
         /// Path of the point in time.
         pub timestamp_path: Option<String>,
@@ -231,7 +233,7 @@ state! {
 }
 
 state! {
-    /// Ends the machine well.
+    /// Ends the machine successfully.
     SucceedState [input_path output_path] {}
 }
 
@@ -242,7 +244,7 @@ state! {
         pub error: Option<String>,
         /// Path of the error's name, or an intrinsic function.
         pub error_path: Option<String>,
-        /// What went wrong, for people.
+        /// Description of the error, for people.
         pub cause: Option<String>,
         /// Path of the cause, or an intrinsic function.
         pub cause_path: Option<String>,
@@ -250,9 +252,9 @@ state! {
 }
 
 state! {
-    /// Runs several machines at the same time.
+    /// Runs several machines in parallel.
     ParallelState [onward input_path parameters result_selector result_path output_path handlers] {
-        /// The machines that run at the same time; the result is the list of their outputs.
+        /// Machines to run in parallel; the result is the list of their outputs.
         pub branches: Vec<Machine>,
     }
 }
@@ -260,30 +262,30 @@ state! {
 state! {
     /// Runs a machine for each item of a list.
     MapState [onward input_path result_selector result_path output_path handlers] {
-        /// What is done with each item.
+        /// Machine that processes each item.
         pub item_processor: Machine,
-        /// Path of the list of items; the whole input when absent.
+        /// Path of the list of items; the whole input if absent.
         pub items_path: Option<String>,
-        /// What each item's machine is given instead of the item. `$$.Map.Item.Value` is the item.
+        /// Input of each item's machine, instead of the item. `$$.Map.Item.Value` is the item.
         #[serde(default, deserialize_with = "written")]
         pub item_selector: Option<Json>,
-        /// Most items at the same time; 40 when 0, and never more than 40.
+        /// Maximum number of items at a time; 0 means 40, which is also the upper limit.
         #[serde(default, skip_serializing_if = "is_default")]
         #[schemars(range(max = 99_999_999))]
         pub max_concurrency: u32,
-        /// Path of that number.
+        /// Path of the maximum number of items at a time.
         pub max_concurrency_path: Option<String>,
-        /// How many items may fail. `{"Error": …, "Cause": …}` takes the place of their output.
+        /// Number of items that may fail. `{"Error": …, "Cause": …}` replaces their output.
         #[serde(default, skip_serializing_if = "is_default")]
         #[schemars(range(max = 99_999_999))]
         pub tolerated_failure_count: u32,
-        /// Path of that number.
+        /// Path of the number of items that may fail.
         pub tolerated_failure_count_path: Option<String>,
-        /// How many items of a hundred may fail.
+        /// Percentage of items that may fail.
         #[serde(default, skip_serializing_if = "is_default")]
         #[schemars(range(max = 100))]
         pub tolerated_failure_percentage: u32,
-        /// Path of that number.
+        /// Path of the percentage of items that may fail.
         pub tolerated_failure_percentage_path: Option<String>,
     }
 }

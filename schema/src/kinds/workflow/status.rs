@@ -1,39 +1,39 @@
-//! What is known of a workflow's runs.
+//! Summaries of a workflow's runs.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// One run in short.
+/// Summary of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunSummary {
-    /// Its id.
+    /// Id of the run.
     pub id: String,
-    /// How far it is.
+    /// Current phase.
     pub phase: RunPhase,
-    /// When it started.
+    /// Start time.
     pub started_at: Timestamp,
-    /// When it ended.
+    /// End time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// The state that it is in, or ended in.
+    /// Current state, or the last one.
     pub state: String,
-    /// Name of the error that ended it, for example `States.Timeout`; empty without one.
+    /// Name of the error that ended the run, for example `States.Timeout`; empty without an error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// The error in a sentence.
+    /// Description of the error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cause: String,
 }
 
-/// How far a run is. The words are those of Step Functions.
+/// Phase of a run, in the terms of Step Functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunPhase {
-    /// In some state.
+    /// Running in some state.
     Running,
-    /// Ended in a Succeed, or in a state with `end`.
+    /// Ended in a Succeed state, or in a state with `end`.
     Succeeded,
-    /// Ended by an error that nothing caught, or in a Fail.
+    /// Ended by an error that nothing caught, or in a Fail state.
     Failed,
     /// Ended by its time limit.
     TimedOut,

@@ -1,10 +1,10 @@
-//! `kind` and `apiVersion`: the older words and versions that still say the same.
+//! `kind` and `apiVersion`: older words and versions with the same meaning.
 
 use super::tree::{entry, text};
 use super::{Node, Notes, Value};
 use crate::kinds::Kind;
 
-/// `kind: Hpa` is `kind: HorizontalPodAutoscaler`.
+/// Rewrites older words for a kind: `kind: Hpa` is `kind: HorizontalPodAutoscaler`.
 pub(super) fn kind_word(node: &mut Node, notes: &mut Notes<'_>) {
     let Value::Mapping(entries) = &mut node.value else { return };
     let Some(entry) = entries.iter_mut().find(|entry| entry.key == "kind") else { return };
@@ -14,13 +14,13 @@ pub(super) fn kind_word(node: &mut Node, notes: &mut Notes<'_>) {
     *text = kind.to_string();
 }
 
-/// An older version becomes the kind's own.
+/// Rewrites an older version to the kind's current one.
 pub(super) fn api_version(kind: Kind, node: &mut Node, notes: &mut Notes<'_>) {
     let (today, document) = (kind.api_version(), node.first_mark());
     let older = &kind.descriptor().older;
     let Value::Mapping(entries) = &mut node.value else { return };
     let Some(written) = entries.iter_mut().find(|entry| entry.key == "apiVersion") else {
-        // A misspelt key is the envelope check's to report.
+        // The envelope check reports a misspelt key.
         let misspelt = |key: &str| super::super::classify::stands_for(key) == Some("apiVersion");
         if older.may_lack_api_version && !entries.iter().any(|entry| misspelt(&entry.key)) {
             notes.older(document, "no apiVersion", &format!("apiVersion: {today}"));

@@ -1,8 +1,8 @@
-//! Older spellings of manifests, rewritten to today's before anything is checked.
+//! Rewrites older spellings of manifests to today's before anything is checked.
 //!
-//! Works on the tree of a document: what is rewritten keeps the line and column of what was written, so
-//! that later messages point there. One file per kind; each rewrite adds a note that says what is
-//! spelled differently today. What is not an older spelling stays as it is, for the walk to judge.
+//! Works on the tree of a document: rewritten nodes keep the line and column of the original, so that later
+//! messages point there. One file per kind; each rewrite adds a note about the current spelling. Anything else
+//! stays as it is, for the walk to judge.
 
 use super::parse::budget::Budget;
 pub(crate) use super::parse::node::{Entry, Mark, Node, Value};
@@ -15,8 +15,9 @@ pub(crate) mod tree;
 
 pub(crate) use notes::Notes;
 
-/// Rewrites a document in place. Adds a note for each older spelling, and an error where an older
-/// spelling can't be carried over. What is read from text within counts on `budget`. False if the spec lacks something because of that.
+/// Rewrites a document in place. Adds a note for each older spelling, and an error where an older spelling can't be
+/// carried over. Manifests embedded as text count against `budget`. Returns false if the spec is incomplete because
+/// of such an error.
 pub(crate) fn rewrite(node: &mut Node, budget: &mut Budget, problems: &mut Problems) -> bool {
     let mut notes = Notes::new(problems, budget);
     replica_set::dialect::deployment(node, &mut notes);

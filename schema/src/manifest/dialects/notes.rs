@@ -1,14 +1,14 @@
-//! What a rewrite says.
+//! Notes and errors that a rewrite adds.
 
 use crate::manifest::parse::budget::Budget;
 use crate::manifest::parse::node::{Mark, Problem};
 use crate::manifest::problems::Problems;
 use crate::violation::{Rule, rules};
 
-/// Where a rewrite says what it did.
+/// Collects the notes and errors of a rewrite.
 pub(crate) struct Notes<'a> {
     problems: &'a mut Problems,
-    /// What the file may hold besides: some spellings hold text that is read in turn.
+    /// Remaining budget of the file: some spellings hold text that is parsed in turn.
     pub(crate) budget: &'a mut Budget,
     is_whole: bool,
 }
@@ -18,35 +18,36 @@ impl<'a> Notes<'a> {
         Self { problems, budget, is_whole: true }
     }
 
-    /// Every older spelling was carried over.
+    /// True if every older spelling was carried over.
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// `old`, found at `mark`, is written `new` today.
+    /// Notes that `old`, found at `mark`, is written `new` today.
     pub(crate) fn older(&mut self, mark: Mark, old: &str, new: &str) {
         let message = format!("`{old}` is an older spelling, read as `{new}`");
         self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
     }
 
-    /// How something that other systems write, found at `mark`, is read.
+    /// Notes how a construct of other systems, found at `mark`, is read.
     pub(crate) fn remark(&mut self, mark: Mark, message: &str) {
         self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
     }
 
-    /// `old`, found at `mark`, says nothing today: `why`.
+    /// Notes that `old`, found at `mark`, has no effect: `why`.
     pub(crate) fn dropped(&mut self, mark: Mark, old: &str, why: &str) {
         let message = format!("`{old}` has no effect here and is left out: {why}");
         self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
     }
 
-    /// An older spelling that can't be carried over; what is missing from the spec for it is not reported again.
+    /// Reports an older spelling that can't be carried over; what the spec lacks because of that is not reported
+    /// again.
     pub(crate) fn error(&mut self, mark: Mark, rule: &'static Rule, message: String, help: &str) {
         self.is_whole = false;
         self.mistake(mark, rule, message, help);
     }
 
-    /// A mistake in an older spelling, in whose place something stands that breaks no rule.
+    /// Reports a mistake in an older spelling whose replacement breaks no rule.
     pub(crate) fn mistake(&mut self, mark: Mark, rule: &'static Rule, message: String, help: &str) {
         self.problems.push(Problem::new(mark, rule, message).help(help));
     }

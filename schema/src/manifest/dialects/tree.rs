@@ -1,16 +1,16 @@
-//! Small acts on the tree of a document that the rewrites share. Each keeps the place of what was written.
+//! Small operations on the tree of a document, shared by the rewrites. Each keeps the original place.
 
 use super::{Entry, Mark, Node, Value};
 use crate::manifest::parse::scalar::{Plain, resolve};
 
-/// The value below `keys`, if every step is a mapping that has it.
+/// Returns the value below `keys`, if every step is a mapping with that key.
 pub(crate) fn below<'a>(node: &'a mut Node, keys: &[&str]) -> Option<&'a mut Node> {
     let Some((first, rest)) = keys.split_first() else { return Some(node) };
     let next = entries_mut(node)?.iter_mut().find(|entry| entry.key == *first)?;
     below(&mut next.value, rest)
 }
 
-/// The entries, if this is a mapping.
+/// Returns the entries, if this is a mapping.
 pub(crate) fn entries_mut(node: &mut Node) -> Option<&mut Vec<Entry>> {
     match &mut node.value {
         Value::Mapping(entries) => Some(entries),
@@ -18,7 +18,7 @@ pub(crate) fn entries_mut(node: &mut Node) -> Option<&mut Vec<Entry>> {
     }
 }
 
-/// The items, if this is a list.
+/// Returns the items, if this is a list.
 pub(crate) fn items_mut(node: &mut Node) -> Option<&mut Vec<Node>> {
     match &mut node.value {
         Value::Sequence(items) => Some(items),
@@ -26,15 +26,15 @@ pub(crate) fn items_mut(node: &mut Node) -> Option<&mut Vec<Node>> {
     }
 }
 
-/// Takes the entry `key` out of a mapping.
+/// Removes the entry `key` from a mapping and returns it.
 pub(crate) fn take(node: &mut Node, key: &str) -> Option<Entry> {
     let entries = entries_mut(node)?;
     let index = entries.iter().position(|entry| entry.key == key)?;
     Some(entries.remove(index))
 }
 
-/// Adds an entry to a mapping at its end. An entry of the same key stays, and the new one is dropped:
-/// today's spelling wins.
+/// Appends an entry to a mapping. An existing entry of the same key stays, and the new one is dropped: today's
+/// spelling wins.
 pub(crate) fn put(node: &mut Node, entry: Entry) {
     if node.entry(&entry.key).is_none()
         && let Some(entries) = entries_mut(node)
@@ -43,8 +43,8 @@ pub(crate) fn put(node: &mut Node, entry: Entry) {
     }
 }
 
-/// Calls the entry `old` of a mapping `new`, in its place; gives the mark of the key. Does nothing if
-/// `new` is there as well: then `old` stays and is reported as unknown.
+/// Renames the entry `old` of a mapping to `new`, in place; returns the mark of the key. Does nothing if `new`
+/// exists as well: then `old` stays and is reported as unknown.
 pub(crate) fn rename(node: &mut Node, old: &str, new: &str) -> Option<Mark> {
     if node.entry(new).is_some() {
         return None;
@@ -54,33 +54,32 @@ pub(crate) fn rename(node: &mut Node, old: &str, new: &str) -> Option<Mark> {
     Some(entry.mark)
 }
 
-/// A key at `mark` with its value.
+/// Builds an entry with its key at `mark`.
 pub(crate) fn entry(key: &str, mark: Mark, value: Node) -> Entry {
     Entry { key: key.to_owned(), mark, value }
 }
 
-/// Text, as if in quotes.
+/// Builds a text, as if in quotes.
 pub(crate) fn text(mark: Mark, text: &str) -> Node {
     Node { mark, value: Value::Scalar { text: text.to_owned(), plain: false } }
 }
 
-/// A plain scalar: a number, `true`, `null`.
+/// Builds a plain scalar: a number, `true`, `null`.
 pub(crate) fn plain(mark: Mark, value: impl ToString + Copy) -> Node {
     Node { mark, value: Value::Scalar { text: value.to_string(), plain: true } }
 }
 
-/// A mapping; all keys stand at `mark`.
+/// Builds a mapping with all keys at `mark`.
 pub(crate) fn mapping<const N: usize>(mark: Mark, entries: [(&str, Node); N]) -> Node {
     let entries = entries.into_iter().map(|(key, value)| entry(key, mark, value)).collect();
     Node { mark, value: Value::Mapping(entries) }
 }
 
-/// A list.
 pub(crate) fn list(mark: Mark, items: Vec<Node>) -> Node {
     Node { mark, value: Value::Sequence(items) }
 }
 
-/// The number that a plain scalar is. Numbers in quotes count as well: older tools read both.
+/// Returns the number in a scalar. Numbers in quotes count as well: older tools read both.
 pub(crate) fn number(node: &Node) -> Option<f64> {
     let text = node.text()?;
     match resolve(text) {

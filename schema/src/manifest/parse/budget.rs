@@ -1,11 +1,11 @@
-//! How much a file may hold: one account for all that is read from it, with aliases expanded and with
-//! the texts that are manifests within it.
+//! Size limit of a file: one account for all that is read from it, with aliases expanded and with the manifests
+//! that are embedded as text.
 
 use super::limits::{NODES_MAX, TEXT_MAX_BYTES};
 use super::node::{Mark, Problem, Root};
 use crate::violation::rules;
 
-/// How much a value holds, all of its parts counted.
+/// Size of a value, all of its parts counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) values: usize,
@@ -13,10 +13,10 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// A list or a mapping without its parts.
+    /// Size of a list or a mapping without its parts.
     pub(crate) const EMPTY: Size = Size { values: 1, bytes: 0 };
 
-    /// A scalar.
+    /// Returns the size of a scalar.
     pub(crate) fn of_text(text: &str) -> Self {
         Size { values: 1, bytes: text.len() }
     }
@@ -27,19 +27,19 @@ impl Size {
     }
 }
 
-/// What a file may hold yet.
+/// Remaining size that a file may hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     left: Size,
 }
 
 impl Budget {
-    /// That of a file of which nothing is read.
+    /// Returns the budget of a file before anything is read.
     pub(crate) fn of_file() -> Self {
         Budget { left: Size { values: NODES_MAX, bytes: TEXT_MAX_BYTES } }
     }
 
-    /// Takes `size` out for a value at `mark`, before it is made.
+    /// Deducts `size` for a value at `mark`, before it is built.
     pub(crate) fn spend(&mut self, size: Size, mark: Mark) -> Result<(), Problem> {
         let left = (self.left.values.checked_sub(size.values), self.left.bytes.checked_sub(size.bytes));
         let what = match left {
@@ -55,12 +55,12 @@ impl Budget {
     }
 }
 
-/// What a file's text holds.
+/// Parsed content of a file.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) roots: Vec<Root>,
-    /// What kept the rest of the file from being read.
+    /// Problem that kept the rest of the file from being read.
     pub(crate) failure: Option<Problem>,
-    /// What the file may hold besides.
+    /// Remaining budget of the file.
     pub(crate) left: Budget,
 }

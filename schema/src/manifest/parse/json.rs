@@ -1,5 +1,5 @@
-//! JSON text to trees of nodes. Not read as YAML, though JSON nearly is YAML: tabs, `\/` and surrogate
-//! pairs differ, and a comment or a missing quote must be an error here.
+//! Parses JSON text to trees of nodes. Not read as YAML, though JSON nearly is YAML: tabs, `\/` and surrogate pairs
+//! differ, and a comment or a missing quote must be an error here.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
 use super::node::{Entry, Mark, Node, Problem, Root, Value, cut_key};
 use crate::violation::rules;
 
-/// Reads the JSON values that follow each other in `text`, up to the first place that is no JSON.
+/// Parses the JSON values that follow each other in `text`, up to the first place that is not JSON.
 pub(crate) fn parse(text: &str, budget: Budget) -> Parsed {
     let mut reader = Reader { rest: text, mark: Mark { line: 1, column: 1 }, budget, problems: Vec::new() };
     let mut parsed = Parsed { roots: Vec::new(), failure: None, left: budget };
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// After an item: true at the end of the collection, false at a comma.
+    /// Reads the delimiter after an item: true at the end of the collection, false at a comma.
     fn ends_with(&mut self, close: char) -> Result<bool, Problem> {
         self.skip_space();
         match self.peek() {
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A string; its escapes are left to serde_json, which knows them all.
+    /// Reads a string; serde_json decodes its escapes.
     fn string(&mut self) -> Result<String, Problem> {
         let (start, mark) = (self.rest, self.mark);
         self.bump();
@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
             .map_err(|error| Problem::new(mark, &rules::JSON_SYNTAX, format!("not valid JSON: {error}")))
     }
 
-    /// A number, `true`, `false` or `null`.
+    /// Reads a number, `true`, `false` or `null`.
     fn word(&mut self) -> Result<String, Problem> {
         let end = self
             .rest

@@ -1,6 +1,6 @@
-//! A file's bytes to values that know their line and column.
+//! Parses a file's bytes to values that know their line and column.
 //!
-//! Knows no kind: what the values mean is read in the folder above.
+//! Knows no kind: the parent module interprets the values.
 
 pub(crate) mod budget;
 mod flow_indent;
@@ -13,7 +13,7 @@ pub(crate) mod yaml;
 
 use budget::{Budget, Parsed};
 
-/// How a file is written, by its extension.
+/// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Yaml,
@@ -21,7 +21,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What the path's extension says.
+    /// Returns the format of the path's extension.
     pub(crate) fn of(path: &str) -> Option<Self> {
         let name = path.rsplit('/').next().unwrap_or(path);
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
@@ -32,7 +32,7 @@ impl Format {
     }
 }
 
-/// The values of a file's text, with what is wrong in it.
+/// Parses a file's text.
 pub(crate) fn parse(format: Format, text: &str) -> Parsed {
     match format {
         Format::Yaml => yaml::parse(text, Budget::of_file()),

@@ -1,4 +1,4 @@
-//! The tree of a document in which every key and value knows its line and column.
+//! Tree of a document in which every key and value knows its line and column.
 
 use super::limits::KEY_MAX_CHARS;
 use crate::violation::{OwnedStep, Rule, rules};
@@ -10,17 +10,17 @@ pub(crate) struct Mark {
     pub(crate) column: u32,
 }
 
-/// A value and where it starts.
+/// A value and its start.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     pub(crate) mark: Mark,
     pub(crate) value: Value,
 }
 
-/// What a node holds. Scalars keep their text: only the schema knows whether `1.10` is wanted as text.
+/// Content of a node. Scalars keep their text: only the schema knows whether `1.10` is wanted as text.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
-    /// `plain`: without quotes and not a block of text, so it may be a number, a boolean or null.
+    /// `plain`: without quotes and not a block of text, so possibly a number, a boolean or null.
     Scalar {
         text: String,
         plain: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
     pub(crate) value: Node,
 }
 
-/// Something wrong at a place of the text.
+/// A problem at a place of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) mark: Mark,
@@ -57,15 +57,15 @@ impl Problem {
     }
 }
 
-/// A document of a file, with what was wrong in its text but did not keep it from being read.
-/// Those problems count only if the document is a manifest: other files may use tags as they like.
+/// A document of a file, with the problems of its text that did not keep it from being read. Those problems count
+/// only if the document is a manifest: other files may use tags as they like.
 #[derive(Debug)]
 pub(crate) struct Root {
     pub(crate) node: Node,
     pub(crate) problems: Vec<Problem>,
 }
 
-/// Cuts a key that is too long for any manifest: every message about something below it names it.
+/// Truncates a key that is too long for any manifest: every message about something below it names it.
 pub(crate) fn cut_key(key: &mut String, mark: Mark, problems: &mut Vec<Problem>) {
     let Some((end, _)) = key.char_indices().nth(KEY_MAX_CHARS) else { return };
     key.truncate(end);
@@ -74,7 +74,7 @@ pub(crate) fn cut_key(key: &mut String, mark: Mark, problems: &mut Vec<Problem>)
 }
 
 impl Node {
-    /// The entries, if this is a mapping.
+    /// Returns the entries, if this is a mapping.
     pub(crate) fn entries(&self) -> Option<&[Entry]> {
         match &self.value {
             Value::Mapping(entries) => Some(entries),
@@ -82,12 +82,12 @@ impl Node {
         }
     }
 
-    /// The entry under `key`, if this is a mapping that has it.
+    /// Returns the entry under `key`, if this is a mapping that has it.
     pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries()?.iter().find(|entry| entry.key == key)
     }
 
-    /// The text, if this is a scalar.
+    /// Returns the text, if this is a scalar.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar { text, .. } => Some(text),
@@ -95,23 +95,23 @@ impl Node {
         }
     }
 
-    /// Null, written or left out.
+    /// True for null, written or left out.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
-    /// Nothing is written here at all.
+    /// True if nothing is written here at all.
     pub(crate) fn is_blank(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if text.is_empty())
     }
 
-    /// The first key's place, or the value's own.
+    /// Returns the first key's place, or the value's own.
     pub(crate) fn first_mark(&self) -> Mark {
         self.entries().and_then(|entries| entries.first()).map_or(self.mark, |entry| entry.mark)
     }
 
-    /// Where the value at `steps` is, or its key; where it would be, if it is absent.
+    /// Returns the place of the value at `steps`, or of its key; the nearest written place if it is absent.
     pub(crate) fn locate(&self, steps: &[OwnedStep], on_key: bool) -> Mark {
         let (mut node, mut key_mark) = (self, self.first_mark());
         for step in steps {
@@ -124,7 +124,7 @@ impl Node {
             };
             match below {
                 Some((value, mark)) => (node, key_mark) = (value, mark),
-                // The value was a default: the nearest thing that is written is what there is to show.
+                // The value was a default: show the nearest thing that is written.
                 None => return key_mark,
             }
         }

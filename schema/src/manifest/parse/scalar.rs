@@ -1,7 +1,7 @@
-//! What a plain YAML scalar means: YAML 1.2's core schema, and the words of 1.1 that Kubernetes' own
-//! parser still reads as booleans.
+//! Meaning of a plain YAML scalar: YAML 1.2's core schema, and the words of 1.1 that Kubernetes' own parser still
+//! reads as booleans.
 
-/// The meaning of a scalar without quotes.
+/// Meaning of a scalar without quotes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Plain {
     Null,
@@ -16,7 +16,7 @@ pub(crate) enum Plain {
     Text,
 }
 
-/// Reads a plain scalar.
+/// Resolves a plain scalar to its meaning.
 pub(crate) fn resolve(text: &str) -> Plain {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Plain::Null,
@@ -48,7 +48,7 @@ pub(crate) fn resolve(text: &str) -> Plain {
     if is_float(digits) { Plain::Float } else { Plain::Text }
 }
 
-/// `[0-9]+(\.[0-9]*)?` or `\.[0-9]+`, then an exponent; or `.inf`, `.nan`.
+/// True for `[0-9]+(\.[0-9]*)?` or `\.[0-9]+`, then an exponent; or `.inf`, `.nan`.
 fn is_float(text: &str) -> bool {
     if matches!(text, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN") {
         return true;

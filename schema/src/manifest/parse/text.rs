@@ -1,4 +1,4 @@
-//! File bytes to text: size, encoding, byte order mark, Git LFS pointers, control characters.
+//! Decodes file bytes to text: size, encoding, byte order mark, Git LFS pointers, control characters.
 
 use super::limits::FILE_MAX_BYTES;
 use super::node::{Mark, Problem};
@@ -6,7 +6,7 @@ use crate::violation::rules;
 
 const IGNORE_HELP: &str = "if the file is not a manifest, list it in `.minik8signore`";
 
-/// The text of the file without its byte order mark.
+/// Returns the text of the file without its byte order mark.
 pub(crate) fn read(bytes: &[u8]) -> Result<&str, Problem> {
     let whole_file = Mark::default();
     if bytes.len() > FILE_MAX_BYTES {
@@ -33,7 +33,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<&str, Problem> {
         )
         .help("Minik8s reads the repository without LFS: keep manifests out of `git lfs track`"));
     }
-    // A NUL would end the YAML parser's input: the rest of the file would vanish without a word.
+    // A NUL would end the YAML parser's input: the rest of the file would vanish silently.
     let forbidden = |c: char| (c.is_ascii_control() && !matches!(c, '\t' | '\n' | '\r')) || c == '\u{FFFE}';
     if let Some(at) = text.find(forbidden) {
         let character = text[at..].chars().next().map_or(0, u32::from);
@@ -44,7 +44,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<&str, Problem> {
     Ok(text)
 }
 
-/// The place right after `text`.
+/// Returns the place right after `text`.
 pub(crate) fn mark_after(text: &str) -> Mark {
     let lines = text.matches('\n').count() + 1;
     let columns = text.rsplit('\n').next().unwrap_or_default().chars().count() + 1;

@@ -1,5 +1,5 @@
-//! YAML text to trees of nodes: reads parser events, expands aliases and merge keys within the bounds on
-//! values and on text.
+//! Parses YAML text to trees of nodes: reads parser events, expands aliases and merge keys within the limits on
+//! values and text.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,10 +11,10 @@ use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
 use super::node::{Entry, Mark, Node, Problem, Root, Value, cut_key};
 use crate::violation::rules;
 
-/// Reads all documents of `text`, up to the first place that is no YAML, or where more is than `budget`.
+/// Parses all documents of `text`, up to the first place that is not YAML or exceeds `budget`.
 pub(crate) fn parse(text: &str, budget: Budget) -> Parsed {
-    // The parser has invariants of its own that it checks by panicking. None was seen to break, but
-    // one file must never take the reconciler down, so one that does is a file that can't be read.
+    // The parser checks its own invariants by panicking. None has been seen to break, but one file must never take
+    // the reconciler down, so a panic makes the file unreadable.
     std::panic::catch_unwind(|| read_events(text, budget)).unwrap_or_else(|_| {
         let message = "not valid YAML: the parser gave up";
         Parsed {
@@ -38,7 +38,7 @@ fn read_events(text: &str, budget: Budget) -> Parsed {
     }
 }
 
-/// Reads until the end, or until a place that is no YAML: what was read before it, and the error.
+/// Reads up to the end or an error; returns the documents before it, and the error.
 fn read_once(indented: &Indented<'_>, budget: Budget) -> (Parsed, Option<ScanError>) {
     let mut builder = Builder::new(budget);
     let mut parser: Parser<'_, StrInput<'_>> = Parser::new_from_str(&indented.text);
@@ -57,7 +57,7 @@ fn read_once(indented: &Indented<'_>, budget: Budget) -> (Parsed, Option<ScanErr
 
 /// Builds one document at a time from its events.
 struct Builder {
-    /// With what the file may hold besides.
+    /// Result so far, with the file's remaining budget.
     parsed: Parsed,
     problems: Vec<Problem>,
     open: Vec<Frame>,
@@ -65,7 +65,7 @@ struct Builder {
     anchors: BTreeMap<usize, Anchor>,
 }
 
-/// A collection whose end has not come yet.
+/// A collection that is still open.
 struct Frame {
     mark: Mark,
     anchor: usize,
@@ -145,7 +145,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Notes a tag. True if the tag makes a plain scalar text.
+    /// Checks a tag. True if the tag makes a plain scalar text.
     fn tag(&mut self, tag: Option<&Tag>, mark: Mark) -> bool {
         let Some(tag) = tag else { return false };
         let is_core = tag.is_yaml_core_schema();
@@ -169,7 +169,7 @@ impl Builder {
 
     fn alias(&mut self, anchor: usize, mark: Mark) -> Result<(), Problem> {
         let Some(found) = self.anchors.get(&anchor) else {
-            // Not yet complete, so it contains itself; or of an earlier document.
+            // Not complete yet, so it contains itself; or from an earlier document.
             return Err(Problem::new(
                 mark,
                 &rules::YAML_SYNTAX,
@@ -180,7 +180,7 @@ impl Builder {
         if self.open.len() + found.height > DEPTH_MAX {
             return Err(too_deep(mark));
         }
-        // Before the copy is made: its size is what the bound is about.
+        // Before the copy is made: the limit is about its size.
         self.parsed.left.spend(found.size, mark)?;
         let (node, size, height) = (found.node.clone(), found.size, found.height);
         self.attach(node, size, height)
@@ -195,17 +195,17 @@ impl Builder {
         self.complete(Node { mark: frame.mark, value }, frame.anchor, frame.size, frame.height + 1)
     }
 
-    /// A value is finished; all of its parts were paid for.
+    /// Finishes a value, all of whose parts were deducted from the budget.
     fn complete(&mut self, node: Node, anchor: usize, size: Size, height: usize) -> Result<(), Problem> {
         if anchor > 0 {
-            // Kept copies count as well: they take memory even if no alias follows.
+            // Copies for anchors count as well: they take memory even if no alias follows.
             self.parsed.left.spend(size, node.mark)?;
             self.anchors.insert(anchor, Anchor { node: node.clone(), size, height });
         }
         self.attach(node, size, height)
     }
 
-    /// A finished value goes to the collection around it, or is the document.
+    /// Adds a finished value to the collection around it; at the top, it is the document.
     fn attach(&mut self, node: Node, size: Size, height: usize) -> Result<(), Problem> {
         let Some(frame) = self.open.last_mut() else {
             self.root = Some(node);
@@ -228,7 +228,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Checks for keys written twice and adds what `<<` brings; a written key wins over a merged one.
+    /// Checks for duplicate keys and adds the entries merged by `<<`; a written key wins over a merged one.
     fn mapping(&mut self, mut entries: Vec<Entry>, merges: Vec<(Mark, Node)>) -> Value {
         let mut seen: BTreeMap<&str, Mark> = BTreeMap::new();
         for entry in &entries {
@@ -258,8 +258,8 @@ impl Builder {
     }
 }
 
-/// A key that is a list or mapping keeps the file from being read: a stray `?` or `{{` makes one, and
-/// what it swallowed may have been the object.
+/// Reads a key. A list or mapping as a key keeps the file from being read: a stray `?` or `{{` makes one, and what
+/// it swallowed may have been the object.
 fn key_of(node: Node) -> Result<Key, Problem> {
     match node.value {
         Value::Scalar { text, plain } => Ok(Key { is_merge: plain && text == "<<", mark: node.mark, text }),
@@ -279,7 +279,7 @@ fn mark_of(marker: Marker) -> Mark {
     Mark { line: count(marker.line()).max(1), column: count(marker.col()).saturating_add(1) }
 }
 
-/// The parser's error, with the usual cause where the text shows it.
+/// Reports the parser's error, with the usual cause where the text shows it.
 fn syntax_problem(error: &ScanError, mark: Mark, text: &str) -> Problem {
     if error.info().contains("recursion limit") {
         return too_deep(mark);

@@ -1,4 +1,4 @@
-//! From the JSON Schema that schemars writes to shapes.
+//! Compiles the JSON Schema that schemars writes to shapes.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{Bounds, Field, Range, Record, Shape, Shapes, Tagged, UnknownSchema, 
 
 type Definitions = serde_json::Map<String, Json>;
 
-/// Keywords that say nothing about the value: a schema of these alone takes anything.
+/// Keywords without constraints: a schema of these alone takes anything.
 const ANNOTATIONS: [&str; 7] =
     ["$schema", "$defs", "title", "description", "default", "writeOnly", "examples"];
 
@@ -63,7 +63,7 @@ impl Shapes {
         Ok(self.push(shape))
     }
 
-    /// A named definition, compiled once. Its place is kept free before, so that it may hold itself.
+    /// Compiles a named definition, once. Its place is reserved first, so that it may be recursive.
     fn reference(&mut self, target: &str, definitions: &Definitions) -> Result<usize, UnknownSchema> {
         if let Some(index) = self.by_name.get(target) {
             return Ok(*index);
@@ -83,7 +83,7 @@ impl Shapes {
         Ok(place)
     }
 
-    /// Words, or structs distinguished by a tag.
+    /// Compiles words, or structs distinguished by a tag.
     fn one_of(
         &mut self,
         name: &str,
@@ -106,7 +106,7 @@ impl Shapes {
         Ok(Some(self.push(Shape::Tagged(tagged))))
     }
 
-    /// Gives each variant which fields the others have.
+    /// Tells each variant which fields the others have.
     fn introduce(&mut self, tagged: &Tagged) {
         let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (tag, index) in &tagged.variants {
@@ -123,7 +123,7 @@ impl Shapes {
         }
     }
 
-    /// `Option<T>`, a quantity, a port reference, or one text or several.
+    /// Compiles `Option<T>`, a quantity, a port reference, or one text or several.
     fn any_of(
         &mut self,
         name: &str,
@@ -160,7 +160,7 @@ impl Shapes {
             return Ok(self.push(Shape::Map(values)));
         };
         if additional.and_then(Json::as_bool) != Some(false) {
-            // Strictness is the point: a type without `deny_unknown_fields` is a mistake of ours.
+            // Strictness is the point: a type without `deny_unknown_fields` is our own mistake.
             return Err(unknown());
         }
         let required: Vec<&str> = json
@@ -179,13 +179,13 @@ impl Shapes {
     }
 }
 
-/// `true`, or a schema of annotations alone.
+/// True for `true` and for a schema of annotations alone.
 fn takes_anything(json: &Json) -> bool {
     let only_annotations = |keys: &Definitions| keys.keys().all(|key| ANNOTATIONS.contains(&key.as_str()));
     json.as_bool() == Some(true) || json.as_object().is_some_and(only_annotations)
 }
 
-/// The required field with a fixed value by which variants are distinguished.
+/// Returns the required field with a fixed value by which variants are distinguished.
 fn tag_of(branch: &Json) -> Option<String> {
     let mut fields = branch.get("properties")?.as_object()?.iter();
     let (tag, _) = fields.find(|(_, schema)| schema.get("const").is_some_and(Json::is_string))?;
@@ -202,7 +202,7 @@ fn text(json: &Json) -> Shape {
     }
 }
 
-/// The range of an integer: what the schema says, within what its format holds.
+/// Returns the range of an integer: the schema's, within that of its format.
 fn range(json: &Json) -> Option<Range> {
     let (least, most) = match json.get("format").and_then(Json::as_str)? {
         "uint16" => (0, i128::from(u16::MAX)),

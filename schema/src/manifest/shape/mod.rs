@@ -1,9 +1,9 @@
-//! The shape that a type's JSON Schema gives a document, compiled once into a tree to walk.
+//! Shapes: a type's JSON Schema, compiled once into a tree along which documents are checked.
 //!
-//! Our own walk instead of a JSON Schema validator: it knows the line of each value, reads plain
-//! scalars as the schema wants them, names the nearest field, and gives one message per mistake where
-//! `anyOf` gives one per branch. The schema dialect is what schemars writes for our types; any other
-//! keyword fails to compile, which a test sees. What a Rust type may be:
+//! Our own walk instead of a JSON Schema validator: it knows the line of each value, reads plain scalars as the
+//! schema wants them, names the nearest field, and gives one message per mistake where `anyOf` gives one per
+//! branch. The schema dialect is what schemars writes for our types; any other keyword fails to compile, which a
+//! test catches. Shapes of Rust types:
 //!
 //! | Rust | shape |
 //! |---|---|
@@ -30,25 +30,25 @@ mod words;
 pub(crate) use walk::Walk;
 pub(crate) use words::{Here, found};
 
-/// What a value may be.
+/// Allowed form of a value.
 #[derive(Debug)]
 pub(crate) enum Shape {
     Text,
-    /// Text out of a list.
+    /// Text from a list of words.
     OneOf(Vec<String>),
     Bool,
     Integer(Range),
-    /// The mode of a file: also octal as YAML 1.1 writes it, `0644`.
+    /// Mode of a file: also octal as YAML 1.1 writes it, `0644`.
     FileMode,
     Cpu,
     Memory,
     List(usize),
-    /// Any keys, values of one shape.
+    /// A mapping with any keys, and values of one shape.
     Map(usize),
     Record(Record),
     /// A number or a name: ports.
     IntegerOrText(Range),
-    /// One text, or a list.
+    /// A text, or a list.
     TextOrList(usize),
     /// A number that may have a fraction.
     Number(Bounds),
@@ -60,7 +60,7 @@ pub(crate) enum Shape {
     Tagged(Tagged),
 }
 
-/// The least and the greatest number with a fraction.
+/// Bounds of a number with a fraction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) min: f64,
@@ -71,21 +71,21 @@ pub(crate) struct Bounds {
 #[derive(Debug)]
 pub(crate) struct Tagged {
     pub(crate) tag: String,
-    /// Value of the tag, and the record that it asks for.
+    /// Values of the tag, each with its record.
     pub(crate) variants: Vec<(String, usize)>,
 }
 
 impl Tagged {
-    /// The record for a value of the tag.
+    /// Returns the record for a value of the tag.
     pub(crate) fn variant(&self, tag: &str) -> Option<usize> {
         self.variants.iter().find(|(name, _)| name == tag).map(|(_, index)| *index)
     }
 }
 
-/// The greatest mode of a file.
+/// Largest mode of a file.
 pub(crate) const FILE_MODE_MAX: u16 = 0o777;
 
-/// The least and the greatest number.
+/// Bounds of an integer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) min: i128,
@@ -95,19 +95,19 @@ pub(crate) struct Range {
 /// A mapping with known fields.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// The Rust type's name, for the table of foreign fields.
+    /// Name of the Rust type, for the table of foreign fields.
     pub(crate) name: String,
     pub(crate) fields: BTreeMap<String, Field>,
-    /// For a variant of a [`Tagged`]: its tag, and which other variants have the fields that it has not.
+    /// For a variant of a [`Tagged`]: its tag, and the other variants' fields that it lacks.
     pub(crate) variant: Option<Variant>,
 }
 
-/// What a variant knows of the others.
+/// A variant's knowledge of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Variant {
-    /// Its own tag.
+    /// Tag of the variant itself.
     pub(crate) tag: String,
-    /// Field of others, and their tags.
+    /// Fields of the other variants, and their tags.
     pub(crate) of_others: BTreeMap<String, Vec<String>>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Field {
     pub(crate) required: bool,
 }
 
-/// All shapes of one type; they refer to each other by index, so that types may be recursive.
+/// Shapes of one type; they refer to each other by index, so that types may be recursive.
 #[derive(Debug, Default)]
 pub(crate) struct Shapes {
     arena: Vec<Shape>,
@@ -126,7 +126,7 @@ pub(crate) struct Shapes {
     pub(crate) root: usize,
 }
 
-/// The schema says something that the walk does not know.
+/// Error for a schema keyword that the walk does not know.
 #[derive(Debug, thiserror::Error)]
 #[error("schema of {0} is not understood: {1}")]
 pub(crate) struct UnknownSchema(String, String);
@@ -136,12 +136,12 @@ impl Shapes {
         &self.arena[index]
     }
 
-    /// Whether null says something other than absence.
+    /// True if null means something other than absence.
     fn takes_null(&self, index: usize) -> bool {
         matches!(self.get(index), Shape::NullableText | Shape::Any)
     }
 
-    /// Something of the shape, in place of a value that is a mistake: the rest can then be checked too.
+    /// Returns a value of the shape in place of a mistake, so that the rest can be checked too.
     fn stand_in(&self, index: usize) -> Json {
         match self.get(index) {
             Shape::Text => Json::from(""),

@@ -1,4 +1,4 @@
-//! Scalars: what a text means for the shape that is wanted.
+//! Reads scalars: the meaning of a text depends on the shape that is wanted.
 
 use serde_json::{Map, Number, Value as Json};
 
@@ -14,8 +14,8 @@ use crate::quantity::{Cpu, Memory, QuantityError};
 use crate::secrets::is_secret_place;
 use crate::violation::rules;
 
-/// A plain `cpu` number from here on is nano-CPUs: no machine has a million cores, and older
-/// Minik8s manifests wrote billionths.
+/// Smallest plain `cpu` number read as nano-CPUs: no machine has a million cores, and older Minik8s manifests wrote
+/// billionths.
 const NANO_CPU_MIN: i128 = 1_000_000;
 
 impl Walk<'_> {
@@ -111,7 +111,7 @@ impl Walk<'_> {
         None
     }
 
-    /// Any value as JSON: plain scalars mean what YAML 1.2 says.
+    /// Reads any value as JSON: plain scalars mean what YAML 1.2 says.
     pub(super) fn any(&mut self, node: &Node, here: Here<'_>) -> Option<Json> {
         match &node.value {
             Value::Mapping(entries) => {

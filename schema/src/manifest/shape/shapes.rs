@@ -1,4 +1,4 @@
-//! The compiled shapes of all kinds, each made once, when it is first needed.
+//! Compiled shapes of all kinds, each compiled when first needed.
 
 use std::sync::OnceLock;
 
@@ -8,24 +8,24 @@ use super::Shapes;
 use crate::kinds::{Kind, KindSpec, Resource, SpecVisitor};
 use crate::meta::ObjectMeta;
 
-/// The shape of `metadata`.
+/// Returns the shape of `metadata`.
 pub(crate) fn metadata() -> &'static Shapes {
     static SHAPES: OnceLock<Shapes> = OnceLock::new();
     SHAPES.get_or_init(|| compiled("ObjectMeta", &schema_for!(ObjectMeta)))
 }
 
-/// The shape of a kind's `spec`.
+/// Returns the shape of a kind's `spec`.
 pub(crate) fn of(kind: Kind) -> &'static Shapes {
     static SHAPES: [OnceLock<Shapes>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
     SHAPES[kind as usize].get_or_init(|| compiled(&format!("{kind}Spec"), &schema(kind)))
 }
 
-/// The JSON Schema of a kind's `spec`, as schemars writes it.
+/// Returns the JSON Schema of a kind's `spec`, as schemars writes it.
 pub(crate) fn schema(kind: Kind) -> Schema {
     kind.visit(RootSchema)
 }
 
-/// The same as a part of a larger schema: its definitions go into the generator.
+/// Returns the same as part of a larger schema: its definitions go into the generator.
 pub(crate) fn schema_within(kind: Kind, generator: &mut SchemaGenerator) -> Schema {
     kind.visit(Subschema(generator))
 }

@@ -1,4 +1,4 @@
-//! Walks a document along its shape: collects every mistake, and gives the value that serde reads.
+//! Walks a document along its shape: collects every mistake, and builds the value for serde.
 
 use serde_json::{Map, Value as Json};
 
@@ -11,17 +11,17 @@ use crate::manifest::{foreign, states_language};
 use crate::secrets::is_secret_place;
 use crate::violation::{Path, rules};
 
-/// One walk over one document.
+/// A walk over one document.
 pub(crate) struct Walk<'a> {
     pub(crate) shapes: &'a Shapes,
     pub(crate) problems: Problems,
-    /// Where the value is not what the author meant: findings there would only follow from these.
+    /// Places of values that are not what the author meant: findings there would only follow from these.
     pub(crate) faults: Faults,
 }
 
 impl Walk<'_> {
-    /// The value at `node` as JSON for serde; none where it is a mistake. The mark of `here` is shown
-    /// when something is missing: the key that owns the value.
+    /// Returns the value at `node` as JSON for serde; `None` if it is a mistake. If something is missing, the
+    /// message points at the mark of `here`, the key that owns the value.
     pub(crate) fn value(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
         let shapes = self.shapes;
         match (shapes.get(shape), &node.value) {
@@ -74,8 +74,8 @@ impl Walk<'_> {
         Json::Object(object)
     }
 
-    /// Null is absence, as in Kubernetes (a required field is then missed), except where it has a meaning
-    /// of its own. There it must be written: an empty place may be a forgotten value.
+    /// Reads null. It is absence, as in Kubernetes (a required field is then missing), unless the field gives it a
+    /// meaning of its own. There it must be written: an empty place may be a forgotten value.
     fn null(&mut self, field: &Field, entry: &Entry, path: &Path<'_>) -> Option<Json> {
         if !self.shapes.takes_null(field.shape) {
             return None;
@@ -88,7 +88,7 @@ impl Walk<'_> {
         Some(Json::Null)
     }
 
-    /// A mapping whose fields depend on its tag; none if the tag says nothing usable.
+    /// Reads a mapping whose fields depend on its tag; `None` if the tag is unusable.
     fn tagged(&mut self, tagged: &Tagged, entries: &[Entry], here: Here<'_>) -> Option<Json> {
         let path = here.path.field(&tagged.tag);
         let names = || tagged.variants.iter().map(|(name, _)| name.as_str());
@@ -208,7 +208,7 @@ impl Walk<'_> {
         None
     }
 
-    /// Notes a mistake after which the value at `at` is not the author's.
+    /// Reports a mistake that makes the value at `at` differ from the author's intent.
     pub(super) fn fault(&mut self, at: &Path<'_>, problem: Problem) {
         self.faults.push(at.steps());
         self.problems.push(problem);

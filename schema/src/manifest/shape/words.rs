@@ -1,4 +1,4 @@
-//! The words of the walk's messages.
+//! Wording of the walk's messages.
 
 use super::{Shape, Shapes};
 use crate::manifest::parse::node::{Mark, Node, Value};
@@ -6,19 +6,19 @@ use crate::manifest::parse::scalar::{Plain, resolve};
 use crate::secrets::is_secret_text;
 use crate::violation::Path;
 
-/// Where the walk is: the path, and the place to show for it.
+/// Position of the walk: the path, and the place to show for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Here<'a> {
     pub(crate) path: &'a Path<'a>,
     pub(crate) mark: Mark,
 }
 
-/// A value that is not written has no place of its own: its key is shown.
+/// Returns the place to show for a value: its key's if the value is not written.
 pub(super) fn shown(node: &Node, here: Here<'_>) -> Mark {
     if node.is_blank() { here.mark } else { node.mark }
 }
 
-/// What the schema wants, in words.
+/// Describes the wanted type.
 pub(super) fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
     match shapes.get(shape) {
         Shape::Text | Shape::OneOf(_) => "text",
@@ -36,7 +36,7 @@ pub(super) fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
     }
 }
 
-/// What is written, in words. `hidden`: its place says that it may be a secret.
+/// Describes the value found. `hidden`: its place may hold a secret.
 pub(crate) fn found(node: &Node, hidden: bool) -> String {
     let Value::Scalar { text, plain } = &node.value else {
         return if node.entries().is_some() { "a mapping" } else { "a list" }.to_owned();
@@ -57,7 +57,7 @@ pub(crate) fn found(node: &Node, hidden: bool) -> String {
     }
 }
 
-/// What to write instead. `hidden`: the value's place says that it may be a secret.
+/// Suggests what to write instead. `hidden`: the value's place may hold a secret.
 pub(super) fn type_help(shape: &Shape, node: &Node, hidden: bool) -> String {
     let Value::Scalar { text, plain } = &node.value else {
         return match (shape, &node.value) {
@@ -105,7 +105,7 @@ pub(super) fn type_help(shape: &Shape, node: &Node, hidden: bool) -> String {
 }
 
 fn shortened(text: &str) -> String {
-    // Enough to recognise the value, short enough for one line of a terminal.
+    // Enough to recognize the value, short enough for one line of a terminal.
     const SHOWN: usize = 40;
     let line = text.lines().next().unwrap_or_default();
     if line.chars().count() <= SHOWN && line.len() == text.trim_end().len() {
@@ -114,7 +114,7 @@ fn shortened(text: &str) -> String {
     format!("{}…", line.chars().take(SHOWN).collect::<String>())
 }
 
-/// `Task, Parallel and Map`.
+/// Formats names as `Task, Parallel and Map`.
 pub(super) fn list_of_states(names: &[String]) -> String {
     match names {
         [] => String::new(),

@@ -1,8 +1,9 @@
-//! SOPS files with age recipients, as a plaintext with a header. Pure: the owner of an identity decrypts the data key.
+//! SOPS files with age recipients, as a plaintext with a header. Pure: the owner of an identity decrypts the data
+//! key.
 //!
-//! In a SOPS file each value is encrypted by itself and the keys are in clear, so the header is among the values: the keys
-//! `namespace`, `name` and `source` of the top level. All values must be encrypted: of what is in clear, the MAC covers the
-//! values in a row and no keys, so one could be moved to another key.
+//! In a SOPS file each value is encrypted by itself and the keys are in clear, so the header is among the values:
+//! the keys `namespace`, `name` and `source` of the top level. All values must be encrypted: among values in clear,
+//! the MAC covers their sequence and no keys, so one could be moved to another key.
 //!
 //! The format is that of SOPS 3: AES-256-GCM with a nonce of 32 bytes and the path of keys as additional data, a MAC that
 //! is the SHA-512 of all values, encrypted with the time of the last change as additional data.
@@ -26,19 +27,19 @@ mod tree;
 pub use error::SopsError;
 use tree::Node;
 
-/// The endings of such files.
+/// Suffixes of SOPS files.
 pub const ENDINGS: [&str; 2] = [".sops.yaml", ".sops.json"];
-/// A file that SOPS encrypted, by its name.
+/// True if SOPS encrypted the file, by its name.
 pub fn is_sops(path: &str) -> bool {
     ENDINGS.iter().any(|ending| path.ends_with(ending))
 }
 
-/// The part of a file that is not the secret's.
+/// Top-level key of SOPS' metadata.
 const METADATA: &str = "sops";
-/// Bytes of a data key, a nonce and a tag.
+/// Bytes of a data key, a nonce and a tag, in this order.
 const SIZES: [usize; 3] = [32, 32, 16];
 
-/// A file that is not decrypted yet.
+/// A SOPS file before decryption.
 #[derive(Debug)]
 pub struct Sealed {
     values: Vec<(String, String)>,
@@ -48,7 +49,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Reads a file. Bounded by its own size: no alias is followed.
+    /// Parses a file. Its own size bounds the work: no alias is followed.
     pub fn parse(bytes: &[u8]) -> Result<Self, SopsError> {
         let text = str::from_utf8(bytes).map_err(|_| SopsError::Syntax("it is not text".to_owned()))?;
         let mut top = tree::parse(text)?;
@@ -84,17 +85,17 @@ impl Sealed {
         Ok(Self { values, data_keys, mac: text_of("mac")?, last_modified: text_of("lastmodified")? })
     }
 
-    /// Keys of its values.
+    /// Iterates over the keys of the values.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(|(key, _)| key.as_str()).filter(|key| !is_binding(key))
     }
 
-    /// The key of its values, once for each recipient, encrypted with age.
+    /// Returns the data key, encrypted with age once for each recipient.
     pub fn data_keys(&self) -> &[String] {
         &self.data_keys
     }
 
-    /// What it would be as an age file: a header, and a map from keys to texts.
+    /// Decrypts to the equivalent of an age file: a header, and a map from keys to texts.
     pub fn plaintext(&self, data_key: &[u8]) -> Result<Vec<u8>, SopsError> {
         let damaged = |what: &str| SopsError::Value(what.to_owned());
         if data_key.len() != SIZES[0] {
@@ -104,7 +105,7 @@ impl Sealed {
         let (mut sum, mut header) = (Sha512::new(), Header { format: Format::Map, ..Header::default() });
         let mut texts = BTreeMap::new();
         for (key, text) in &self.values {
-            // SOPS leaves an empty text as it is.
+            // SOPS leaves an empty text unencrypted.
             if text.is_empty() && !is_binding(key) {
                 texts.insert(key.as_str(), String::new());
                 continue;
@@ -113,7 +114,7 @@ impl Sealed {
             let mut value = encrypted.decrypt(&cipher, &format!("{key}:")).ok_or_else(|| damaged(key))?;
             sum.update(&value);
             if encrypted.kind == "bool" {
-                // SOPS writes them as Python does.
+                // SOPS writes booleans as Python does.
                 value.make_ascii_lowercase();
             }
             match key.as_str() {
@@ -142,7 +143,7 @@ fn is_binding(key: &str) -> bool {
     matches!(key, "namespace" | "name" | "source")
 }
 
-/// `sops.age[].enc`.
+/// Returns every `sops.age[].enc`.
 fn data_keys(metadata: &[(String, Node)]) -> Vec<String> {
     let Some((_, Node::List(recipients))) = metadata.iter().find(|(key, _)| key == "age") else {
         return Vec::new();
@@ -157,7 +158,7 @@ fn data_keys(metadata: &[(String, Node)]) -> Vec<String> {
     recipients.iter().filter_map(of).collect()
 }
 
-/// `ENC[AES256_GCM,data:…,iv:…,tag:…,type:str]`.
+/// Encrypted value: `ENC[AES256_GCM,data:…,iv:…,tag:…,type:str]`.
 struct Encrypted<'a> {
     data: Vec<u8>,
     iv: Vec<u8>,

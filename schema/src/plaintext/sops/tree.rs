@@ -1,10 +1,10 @@
-//! A YAML or JSON document in the order in which it is written, which a MAC needs; no alias, not deep.
+//! Parses a YAML or JSON document, keeping its order, which the MAC needs; no aliases, bounded depth.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
 use super::error::SopsError;
 
-/// What a SOPS file needs: `sops`, a list, a recipient, a field.
+/// Depth that a SOPS file needs and more: `sops`, a list, a recipient, a field.
 const DEPTH_MAX: usize = 8;
 /// More than all keys and recipients of a secret.
 const NODES_MAX: usize = 10_000;
@@ -16,7 +16,7 @@ pub(super) enum Node {
     List(Vec<Node>),
 }
 
-/// The map that is the document.
+/// Returns the map that is the document.
 pub(super) fn parse(text: &str) -> Result<Vec<(String, Node)>, SopsError> {
     let mut reader = Reader { parser: Parser::new_from_str(text), nodes: 0 };
     let wrong = || SopsError::Syntax("it is not one map from keys to texts".to_owned());
@@ -48,7 +48,7 @@ impl<'t> Reader<'t> {
                 Err(SopsError::Syntax("it has an alias (`*name`), which a secret may not".to_owned()))
             }
             Some(Ok((event, _))) => Ok(event),
-            // The parser's own words quote the text.
+            // The parser's own message would quote the text.
             Some(Err(error)) => {
                 Err(SopsError::Syntax(format!("line {} is not valid YAML", error.marker().line())))
             }

@@ -1,8 +1,8 @@
-//! Who leads: one key, put if absent, on a lease that the leader keeps alive.
+//! Leader election: one key, put if absent, on a lease that the leader keeps alive.
 //!
-//! Reads and writes [`Key::Leader`] and nothing else. The fence it hands out goes into every
-//! transaction of the reconciler, so a leader that slept past its lease can't write: being leader
-//! is only ever a hint, the fence decides.
+//! Reads and writes [`Key::Leader`] and nothing else. The fence it hands out goes into every transaction of the
+//! reconciler, so a leader that slept past its lease can't write: being leader is only ever a hint, the fence
+//! decides.
 
 #[cfg(test)]
 mod tests;
@@ -22,29 +22,29 @@ use crate::backoff::Backoff;
 use crate::codec::{decode, encode};
 use crate::keys::Key;
 
-/// Longest wait between two tries to become leader while the store fails.
+/// Longest wait between two attempts to become leader while the store fails.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// Longest that resigning may take; then the lease ends by itself.
+/// Longest time for resigning; after that the lease expires by itself.
 const RESIGN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The value of [`Key::Leader`].
+/// Value of [`Key::Leader`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderRecord {
     /// Name of the reconciler that leads.
     pub id: String,
-    /// When it began to.
+    /// Start of its term.
     pub since: Timestamp,
-    /// `http://address:port` of its read-only API, where agents fetch files; none if it is not known.
+    /// `http://address:port` of its read-only API, where agents fetch files; `None` if not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
 }
 
-/// Who stands for election.
+/// Candidate in the election.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Name of the reconciler.
     pub id: String,
-    /// As in [`LeaderRecord`].
+    /// Address of its API, as in [`LeaderRecord`].
     pub api: Option<String>,
 }
 
@@ -62,49 +62,49 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The guard that every write of the leader carries.
+    /// Returns the guard that every write of the leader carries.
     pub fn guard(&self) -> Guard {
         Guard::CreateRevision(Key::Leader.to_string(), self.create_revision)
     }
 }
 
-/// A fence, and until when it is believed without another keep-alive.
+/// A fence, and the time until which it counts without another keep-alive.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     fence: Fence,
     lease: Option<LeaseId>,
-    /// `None`: for ever, in tests.
+    /// `None` if it counts forever, in tests.
     until: Option<Instant>,
 }
 
-/// Says whether this process leads. Clones say the same.
+/// Reports whether this process leads. Clones report the same.
 #[derive(Debug, Clone)]
 pub struct FenceReader {
     held: watch::Receiver<Option<Held>>,
 }
 
 impl FenceReader {
-    /// A reader of a fence that never changes, for tests.
+    /// Creates a reader of a fence that never changes, for tests.
     pub fn fixed(fence: Option<Fence>) -> Self {
         let (_, held) = watch::channel(fence.map(|fence| Held { fence, lease: None, until: None }));
         Self { held }
     }
 
-    /// The fence, if this process leads as far as it can know. Looks at the clock: a process that
-    /// was stopped past its lease has no fence from its first instruction on.
+    /// Returns the fence, if this process leads as far as it can know. Checks the clock: a process that was stopped
+    /// past its lease has no fence from its first instruction on.
     pub fn current(&self) -> Option<Fence> {
         let held = (*self.held.borrow())?;
         let over = held.until.is_some_and(|until| Instant::now() >= until);
         (!over).then_some(held.fence)
     }
 
-    /// The lease on which leadership hangs, while this process leads.
+    /// Returns the lease on which leadership depends, while this process leads.
     pub fn lease(&self) -> Option<LeaseId> {
         (*self.held.borrow())?.lease
     }
 
-    /// Returns when leadership was won or lost since the last return. Never returns once the
-    /// election has ended. Cancel-safe.
+    /// Waits until leadership is won or lost after the last return. Never returns once the election has ended.
+    /// Cancel-safe.
     pub async fn changed(&mut self) {
         if self.held.changed().await.is_err() {
             pending::<()>().await;
@@ -112,20 +112,20 @@ impl FenceReader {
     }
 }
 
-/// How often agents ask who leads: another leader is seldom at another address.
+/// Interval at which agents look up the leader: a new leader seldom has another address.
 pub const LOOKED_UP_EVERY: Duration = Duration::from_secs(30);
 
-/// Who leads, as the store says.
+/// Looks up the leader in the store.
 ///
 /// # Errors
-/// As [`Store::get`]; a value that can't be read counts as no leader.
+/// Same as [`Store::get`]; a value that can't be read counts as no leader.
 pub async fn leader(store: &dyn Store) -> Result<Option<LeaderRecord>, StoreError> {
     let found = store.get(&Key::Leader.to_string()).await?;
     Ok(found.and_then(|item| decode(&item.value).ok()))
 }
 
-/// Stands for election until `shutdown`, then resigns: the work is for the caller to run. `ttl` is the time after
-/// which another one may lead when this process dies; etcd counts it in whole seconds.
+/// Stands for election until `shutdown`, then resigns: the caller must run the future. `ttl` is the time after
+/// which another reconciler may lead if this process dies; etcd counts it in whole seconds.
 pub fn stand(
     store: SharedStore,
     standing: impl Into<Standing>,
@@ -146,11 +146,11 @@ struct Candidate {
     held: watch::Sender<Option<Held>>,
 }
 
-/// The term of a leader.
+/// Term of a leader.
 struct Term {
     lease: LeaseId,
     fence: Fence,
-    /// The lease lives at least until then.
+    /// Time until which the lease lives at least.
     until: Instant,
 }
 
@@ -158,7 +158,7 @@ impl Candidate {
     async fn run(self, shutdown: CancellationToken) {
         let mut backoff = Backoff::new(self.ttl / 30, BACKOFF_MAX.min(self.ttl));
         while !shutdown.is_cancelled() {
-            // Cancel-safe: a lease or key left behind by a campaign cut short ends with its ttl.
+            // Cancel-safe: a lease or key left behind by a cancelled campaign ends with its ttl.
             let Some(campaign) = shutdown.run_until_cancelled(self.campaign()).await else { break };
             match campaign {
                 Ok(term) => {
@@ -176,12 +176,11 @@ impl Candidate {
         }
     }
 
-    /// Waits until there is no leader, then tries to lead. Returns when this one leads.
+    /// Waits until there is no leader, then tries to lead. Returns once this process leads.
     async fn campaign(&self) -> Result<Term, StoreError> {
         loop {
             self.wait_until_vacant().await?;
-            // Counted from before the request: etcd's own clock starts later, so this one is over
-            // first.
+            // Counted from before the request: etcd's own clock starts later, so this one runs out first.
             let until = Instant::now() + self.ttl;
             let lease = self.store.lease_grant(self.ttl).await?;
             match self.put_leader(lease).await {
@@ -190,8 +189,8 @@ impl Candidate {
                 }
                 Ok(TxnOutcome::Conflict) => self.store.lease_revoke(lease).await?,
                 Err(why) => {
-                    // Perhaps it was done and only the answer got lost. Without its lease the key
-                    // goes, and the others don't wait a whole ttl for a leader that does not know it is one.
+                    // Perhaps the write succeeded and only the answer got lost. Without its lease the key goes, and
+                    // the others don't wait a whole ttl for a leader that does not know it is one.
                     let _ = timeout(RESIGN_TIMEOUT, self.store.lease_revoke(lease)).await;
                     return Err(why);
                 }
@@ -207,7 +206,7 @@ impl Candidate {
         self.store.txn(vec![Guard::Absent(key)], vec![put]).await
     }
 
-    /// Returns when there is no leader key; looks again after a ttl even if no event came.
+    /// Waits until there is no leader key; checks again after a ttl even without an event.
     async fn wait_until_vacant(&self) -> Result<(), StoreError> {
         let key = Key::Leader.to_string();
         loop {
@@ -217,7 +216,7 @@ impl Candidate {
             }
             let mut watch = self.store.watch(&key, listing.revision + 1).await?;
             let look_again = Instant::now() + self.ttl;
-            // Cancel-safe: a batch lost with the timeout is made up for by the next list.
+            // Cancel-safe: the next list makes up for a batch lost with the timeout.
             while let Ok(Some(batch)) = timeout_at(look_again, watch.next()).await {
                 let gone =
                     |event: &WatchEvent| matches!(event, WatchEvent::Delete { key: k, .. } if *k == key);
@@ -228,7 +227,7 @@ impl Candidate {
         }
     }
 
-    /// Leads until shutdown, or until the lease can't be believed any more.
+    /// Leads until shutdown, or until the lease no longer counts.
     async fn lead(&self, mut term: Term, shutdown: &CancellationToken) {
         tracing::info!(id = %self.id, fence = term.fence.create_revision, "leading");
         self.held.send_replace(Some(Held {
@@ -244,7 +243,7 @@ impl Candidate {
                 renewed = self.renew(&term) => match renewed {
                     Ok(until) => {
                         term.until = until;
-                        // Readers don't wait for this: only gaining and losing is news.
+                        // Readers don't wait for this: only winning and losing leadership is news.
                         self.held.send_if_modified(|held| {
                             *held = Some(Held { fence: term.fence, lease: Some(term.lease), until: Some(until) });
                             false
@@ -263,8 +262,8 @@ impl Candidate {
         let _ = timeout(RESIGN_TIMEOUT, self.store.lease_revoke(term.lease)).await;
     }
 
-    /// Waits a third of the ttl and prolongs the lease, trying until it is over. Returns until
-    /// when it lives now.
+    /// Waits a third of the ttl and renews the lease, retrying until it is over. Returns the time until which it
+    /// lives now.
     async fn renew(&self, term: &Term) -> Result<Instant, StoreError> {
         let next = term.until - self.ttl + self.ttl / 3;
         sleep_until(next).await;
@@ -278,8 +277,8 @@ impl Candidate {
             };
             let again = Instant::now() + self.ttl / 15;
             if again >= term.until {
-                // What is left is too short for another try; it is used up all the same, or a
-                // short hiccup would end a term early.
+                // The rest is too short for another try, but is used up all the same, or a short hiccup would end a
+                // term early.
                 sleep_until(term.until).await;
                 return Err(why);
             }
@@ -287,8 +286,8 @@ impl Candidate {
         }
     }
 
-    /// One keep-alive; and a look whether the key still is this term's: a key removed by hand
-    /// leaves the lease alive and every write refused.
+    /// Sends a keep-alive and checks that the key still is this term's: a key removed by hand leaves the lease
+    /// alive and every write refused.
     async fn prolong(&self, term: &Term) -> Result<(), StoreError> {
         self.store.lease_keep_alive(term.lease).await?;
         let found = self.store.get(&Key::Leader.to_string()).await?;

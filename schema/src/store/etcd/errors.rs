@@ -1,17 +1,17 @@
-//! etcd's errors in our words: the only place that looks into them.
+//! Translates etcd's errors into our own: the only place that inspects them.
 
 use etcd_client::Error;
 
 use crate::control::{error_chain, with_causes};
 use crate::store::StoreError;
 
-/// The revision asked for is compacted. The text is etcd's `ErrCompacted`; the code alone
-/// (`OutOfRange`) also means "in the future".
+/// True if the requested revision is compacted. The text is etcd's `ErrCompacted`; the code alone (`OutOfRange`)
+/// also means "in the future".
 pub(super) fn is_compacted(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains("has been compacted"))
 }
 
-/// The lease is not there (any more). A keep-alive says it as an answer, the rest as a status.
+/// True if the lease does not exist (any longer). A keep-alive reports it as an answer, other calls as a status.
 pub(super) fn is_lease_not_found(error: &Error) -> bool {
     match error {
         Error::GRpcStatus(status) => status.message().contains("lease not found"),
@@ -20,7 +20,7 @@ pub(super) fn is_lease_not_found(error: &Error) -> bool {
     }
 }
 
-/// No member was reached, or the member has no leader just now.
+/// True if no member was reached, or the member has no leader at the moment.
 pub(super) fn is_unavailable(error: &Error) -> bool {
     match error {
         // By the number (14): the type lives in a crate that we do not depend on.
@@ -30,19 +30,19 @@ pub(super) fn is_unavailable(error: &Error) -> bool {
     }
 }
 
-/// etcd does not know who asks: the token or the password is not valid any more, or authentication was
-/// switched on since the connection was made.
+/// True if etcd does not recognize the client: the token or the password is no longer valid, or authentication was
+/// switched on after the connection was made.
 pub(super) fn is_unauthenticated(error: &Error) -> bool {
     let words = ["invalid auth token", "authentication failed", "user name is empty"];
     matches!(error, Error::GRpcStatus(status) if words.iter().any(|word| status.message().contains(word)))
 }
 
-/// Etcd's authentication is off: no login is possible or needed.
+/// True if etcd's authentication is off: no login is possible or needed.
 pub(super) fn is_auth_off(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains("authentication is not enabled"))
 }
 
-/// A refused or lost request.
+/// Converts the error of a refused or lost request.
 pub(super) fn request_error(act: &'static str, error: &Error) -> StoreError {
     let message = message_of(error);
     if is_unauthenticated(error) {
@@ -51,7 +51,7 @@ pub(super) fn request_error(act: &'static str, error: &Error) -> StoreError {
     StoreError::Request { act, message }
 }
 
-/// What happened in one line, with its causes: gRPC's own text often says only "transport error".
+/// Formats an error in one line, with its causes: gRPC's own text is often only "transport error".
 pub(super) fn message_of(error: &Error) -> String {
     match error {
         Error::GRpcStatus(status) => with_causes(status.message().to_owned(), status),

@@ -1,9 +1,9 @@
-//! etcd, connected to when it can be: a daemon that has worked with it before does not need it to start.
+//! Lazy connection to etcd: a daemon that has worked with etcd before does not need it to start.
 //!
-//! Every call tries to connect until one has succeeded; after that the client reconnects by
-//! itself. What the client can't see is that the machine's own address is gone from under its
-//! connections: what knows says so by [`LazyStore::reconnect`]. A connection that etcd refuses to serve
-//! for its user is replaced by one that logs in anew.
+//! Every call tries to connect until one has succeeded; after that the client reconnects by itself. The client
+//! can't detect that the machine's own address has disappeared from under its connections: whoever detects it calls
+//! [`LazyStore::reconnect`]. A connection that etcd refuses to serve for its user is replaced by one that logs in
+//! again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,44 +21,44 @@ use crate::store::{
     Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch,
 };
 
-/// Longest wait of one call for a connection; the callers come again, with backoff.
+/// Longest wait of one call for a connection; the callers retry, with backoff.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A store on an etcd that may not be there yet.
+/// A store on an etcd that may not be reachable yet.
 pub struct LazyStore {
     access: Access,
     line: Mutex<Arc<Line>>,
 }
 
-/// The connections of one time, and all that goes on on them.
+/// A generation of connections, with all calls on them.
 #[derive(Default)]
 struct Line {
     connected: OnceCell<EtcdStore>,
-    /// They are given up.
+    /// Cancelled when these connections are given up.
     cut: CancellationToken,
 }
 
 impl LazyStore {
-    /// A store that will connect to these.
+    /// Creates a store that will connect on demand.
     pub fn new(access: Access) -> Self {
         Self { access, line: Mutex::default() }
     }
 
-    /// Connects now, or says why it can't.
+    /// Connects now.
     ///
     /// # Errors
-    /// [`StoreError::Connect`]: no etcd answers there within `patience`.
+    /// [`StoreError::Connect`] if no etcd answers within `patience`.
     pub async fn connect(&self, patience: Duration) -> Result<(), StoreError> {
         self.connected(&self.line(), patience).await.map(|_| ())
     }
 
-    /// Gives the connections up for new ones, which the next call makes. Calls under way fail at once, and
-    /// watches end: of a connection whose address is gone the client would hear in 10 s at best.
+    /// Replaces the connections with new ones, which the next call makes. Calls in progress fail immediately, and
+    /// watches end: the client itself would take at least 10 s to detect a connection whose address is gone.
     pub fn reconnect(&self) {
         self.give_up(&self.line());
     }
 
-    /// Gives up these connections and no newer ones.
+    /// Gives up these connections, but no newer ones.
     fn give_up(&self, line: &Arc<Line>) {
         let mut current = lock(&self.line);
         if Arc::ptr_eq(&current, line) {
@@ -75,21 +75,21 @@ impl LazyStore {
         // Boxed: connecting is a large future, and every call holds one.
         let connecting =
             line.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.access, patience)));
-        // One tries at a time; the others wait for it, and no longer than they would themselves.
+        // Only one call connects at a time; the others wait for it, and no longer than they would themselves.
         timeout(patience, connecting).await.unwrap_or_else(|_| {
             let endpoints = self.access.endpoints.join(",");
             Err(StoreError::Connect { endpoints, message: format!("no answer within {patience:?}") })
         })
     }
 
-    /// What the call says, unless the connections are given up before.
+    /// Returns the call's result, or an error if the connections are given up first.
     async fn until_cut<T>(
         &self,
         line: &Arc<Line>,
         act: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        // What is cut off can't know what became of the call, as after any other error.
+        // As after any other error, it is unknown what became of a call that is cut off.
         let said = line.cut.run_until_cancelled(call).await.unwrap_or_else(|| {
             Err(StoreError::Request { act, message: "the connection was given up for a new one".to_owned() })
         });
@@ -136,7 +136,7 @@ impl Store for LazyStore {
         let opening = async { self.on(&line).await?.watch(prefix, from_revision).await };
         let batches = self.until_cut(&line, "a watch", opening).await?;
         let (cut, prefix) = (line.cut.clone(), prefix.to_owned());
-        // One that ended by itself has said why.
+        // A watch that ended by itself has reported why.
         let end = stream::once(async move { cut.is_cancelled().then_some(StoreError::WatchEnded(prefix)) });
         let end = end.filter_map(|why| async { why.map(Err) });
         Ok(batches.take_until(line.cut.clone().cancelled_owned()).chain(end).boxed())

@@ -1,7 +1,7 @@
-//! The store on a real etcd.
+//! Store on a real etcd.
 //!
-//! Every call has a deadline. The client reconnects by itself: a handle outlives any number of
-//! restarts of etcd. Lists are paged at one revision; watches are in `watch.rs`.
+//! Every call has a deadline. The client reconnects by itself: a handle outlives any number of restarts of etcd.
+//! Lists are paged at one revision; watches are in `watch.rs`.
 
 mod access;
 mod errors;
@@ -38,35 +38,35 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const PAGE_KEYS: i64 = 500;
 /// Largest answer that is decoded. gRPC's own default of 4 MiB is less than a page may be.
 const DECODE_MAX_BYTES: usize = 64 * 1024 * 1024;
-/// How often a list that is overtaken by a compaction between its pages starts again.
+/// Attempts of a list that a compaction overtakes between its pages.
 const LIST_ATTEMPTS: usize = 3;
 /// HTTP/2 pings on a connection with open streams; etcd closes connections that ping more often
 /// than every 5 s.
 const PING_EVERY: Duration = Duration::from_secs(6);
-/// A ping not answered for so long means that the connection is dead.
+/// Time after which an unanswered ping means that the connection is dead.
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// Longest wait for one TCP connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between two tries of a read that reached no member, and while connecting.
+/// Pause before a retry of a read that reached no member, and while connecting.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Tries of a read: with several members, one of which is down, the next try asks another.
+/// Attempts of a read: with several members, one of which is down, the next attempt reaches another.
 const READ_ATTEMPTS: usize = 3;
 
-/// The store on a real etcd.
+/// Store on a real etcd.
 pub struct EtcdStore {
     kv: KvClient,
     lease: LeaseClient,
     watch: WatchClient,
-    /// Holds the set of endpoints alive that the three clients share, and their user.
+    /// Keeps the set of endpoints, which the three clients share, and their user alive.
     client: Client,
 }
 
 impl EtcdStore {
-    /// Connects and makes sure that etcd answers, trying again until `patience` is over.
+    /// Connects and checks that etcd answers, retrying until `patience` is over.
     ///
     /// # Errors
-    /// [`StoreError::Connect`] with the last reason when nothing answered in time, at once when
-    /// an endpoint is no URL, or the user or password is wrong.
+    /// [`StoreError::Connect`] with the last reason if nothing answered in time; immediately if an endpoint is no
+    /// URL, or the user or password is wrong.
     pub async fn connect(access: &Access, patience: Duration) -> Result<Self, StoreError> {
         let Access { endpoints, login } = access;
         let refused = |message: String| StoreError::Connect { endpoints: endpoints.join(","), message };
@@ -75,10 +75,10 @@ impl EtcdStore {
         let options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT.min(patience))
             .with_keep_alive(PING_EVERY, PING_TIMEOUT)
-            // Pings without an open stream are what etcd punishes with a closed connection.
+            // etcd closes connections that ping without an open stream.
             .with_keep_alive_while_idle(false)
             .with_require_leader(true)
-            // A token ends with the etcd that gave it, and after 5 min without a request.
+            // A token expires with the etcd that issued it, and after 5 min without a request.
             .with_auto_token_refresh(true);
         let client = Client::connect(endpoints, Some(options))
             .await
@@ -136,7 +136,7 @@ impl EtcdStore {
         }
     }
 
-    /// All pages, the later ones at the revision of the first.
+    /// Reads every page, the later ones at the revision of the first.
     async fn list_once(&self, prefix: &str) -> Result<Listing, StoreError> {
         let end = prefix_end(prefix.as_bytes());
         let mut from = prefix.as_bytes().to_vec();
@@ -173,7 +173,7 @@ impl Store for EtcdStore {
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
         for _ in 1..LIST_ATTEMPTS {
             match self.list_once(prefix).await {
-                // The revision of the first page is gone: start again at a newer one.
+                // The revision of the first page is compacted: start again at a newer one.
                 Err(StoreError::Compacted(_)) => {}
                 said => return said,
             }
@@ -182,7 +182,7 @@ impl Store for EtcdStore {
     }
 
     async fn newest(&self, prefix: &str, limit: u16, before: Option<i64>) -> Result<Newest, StoreError> {
-        // A bound of 0 is none.
+        // A bound of 0 would mean no bound.
         if before.is_some_and(|before| before <= 1) {
             return Ok(Newest::default());
         }
@@ -204,8 +204,8 @@ impl Store for EtcdStore {
         let request = Txn::new()
             .when(guards.into_iter().map(compare).collect::<Vec<_>>())
             .and_then(ops.into_iter().map(operation).collect::<Vec<_>>());
-        // Never retried here: after a lost answer it is unknown whether it was done, and only the
-        // caller knows what its guards make of a second try.
+        // Never retried here: after a lost answer it is unknown whether it was done, and only the caller knows what
+        // its guards make of a second attempt.
         let response = match timeout(REQUEST_TIMEOUT, self.kv.clone().txn(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
@@ -252,7 +252,7 @@ impl Store for EtcdStore {
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
         match timeout(REQUEST_TIMEOUT, self.lease.clone().revoke(lease.0)).await {
             Ok(Ok(_)) => Ok(()),
-            // It ended by itself: what was wanted.
+            // The lease ended by itself: the desired result.
             Ok(Err(error)) if is_lease_not_found(&error) => Ok(()),
             Ok(Err(error)) => Err(request_error("the end of a lease", &error)),
             Err(_) => Err(timed_out("the end of a lease")),
@@ -282,7 +282,7 @@ fn operation(op: Op) -> TxnOp {
     }
 }
 
-/// The smallest key above all that begin with `prefix`; `\0` (to the end) if there is none.
+/// Returns the smallest key above all that begin with `prefix`; `\0` (to the end) if there is none.
 fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -307,7 +307,7 @@ mod tests {
 
     #[tokio::test]
     async fn connecting_to_nothing_fails_in_time_and_names_the_endpoint() {
-        // Bound but not listening any more: nothing answers on this port.
+        // Bound but no longer listening: nothing answers on this port.
         let port = {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             listener.local_addr().unwrap().port()
@@ -328,7 +328,7 @@ mod tests {
 
     #[tokio::test]
     async fn connecting_to_a_silent_listener_fails_in_time() {
-        // Takes connections into its backlog and never says a word.
+        // Accepts connections into its backlog and never answers.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let started = std::time::Instant::now();

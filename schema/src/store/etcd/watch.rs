@@ -1,7 +1,7 @@
-//! A watch on etcd as a stream of whole revisions.
+//! Watches etcd as a stream of whole revisions.
 //!
-//! It ends by itself when etcd cancels it, when the connection breaks, and when etcd has been
-//! silent although asked for a sign of life: no watch stays open on a dead connection.
+//! A watch ends by itself when etcd cancels it, when the connection breaks, and when etcd stays silent although
+//! asked for a sign of life: no watch stays open on a dead connection.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use tokio::time::timeout;
 use super::errors::request_error;
 use crate::store::{KeyValue, StoreError, WatchBatch, WatchEvent};
 
-/// After so long without a message etcd is asked for a sign of life.
+/// Silence after which etcd is asked for a sign of life.
 const QUIET: Duration = Duration::from_secs(10);
-/// And has so long to give it.
+/// Longest wait for the sign of life.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// Most bytes of one message joined from fragments. etcd takes 1.5 MB per transaction and sends a
 /// slow watcher up to 1,000 revisions at once; beyond this bound a new list is cheaper.
 const JOINED_MAX_BYTES: usize = 256 * 1024 * 1024;
 
-/// Opens a watch and waits for etcd's word that it stands.
+/// Opens a watch and waits for etcd's confirmation.
 pub(super) async fn open(
     mut client: WatchClient,
     prefix: &str,
@@ -40,7 +40,7 @@ pub(super) async fn open(
         }
         running.refused(&answer)?;
     }
-    // Once it has failed it is over: the state becomes `None`.
+    // A failed watch is over: the state becomes `None`.
     let batches = stream::unfold(Some(running), |running| async move {
         let mut running = running?;
         match running.next().await {
@@ -61,7 +61,7 @@ struct Running {
 }
 
 impl Running {
-    /// The next batch with events in it.
+    /// Returns the next batch with events in it.
     async fn next(&mut self) -> Result<WatchBatch, StoreError> {
         loop {
             let answer = self.message().await?;
@@ -82,7 +82,7 @@ impl Running {
         }
     }
 
-    /// The next message; asks for one when etcd is quiet for long.
+    /// Returns the next message; requests one when etcd is quiet for long.
     async fn message(&mut self) -> Result<WatchResponse, StoreError> {
         // Dropping `message()` on the timeout loses nothing: bytes already read stay in the stream.
         let answer = match timeout(QUIET, self.watch.message()).await {
@@ -97,7 +97,7 @@ impl Running {
         };
         match answer {
             Ok(Some(answer)) => Ok(answer),
-            // The connection is gone, or etcd closed the stream. Either way: list again.
+            // The connection is gone, or etcd closed the stream: list again in either case.
             Ok(None) | Err(_) => Err(self.ended()),
         }
     }
@@ -137,7 +137,7 @@ pub(super) fn key_value(found: etcd_client::KeyValue) -> KeyValue {
     KeyValue { key: text(key), value: Bytes::from(value), create_revision, mod_revision }
 }
 
-/// Our own keys are ASCII; a stranger's key below our root must not end a list.
+/// Decodes a key. Our own keys are ASCII; a foreign key below our root must not end a list.
 fn text(key: Vec<u8>) -> String {
     String::from_utf8(key).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

@@ -1,7 +1,7 @@
-//! The store in memory: etcd's semantics, tokio's clock, and faults on demand. For tests.
+//! In-memory store for tests: etcd's semantics, tokio's clock, and faults on demand.
 //!
-//! The data and its rules are in `state.rs`, without any waiting; here are the calls, the watch
-//! streams and the faults.
+//! The data and its rules are in `state.rs`, without any waiting; this module has the calls, the watch streams and
+//! the faults.
 
 mod state;
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// The store in memory. Clones are the same store.
+/// An in-memory store. Clones share the same data.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -29,7 +29,7 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct Shared {
     inner: Mutex<Inner>,
-    /// Counts up whenever a watch may have something to say.
+    /// Counts up whenever a watch may have news.
     pulse: watch::Sender<u64>,
 }
 
@@ -39,20 +39,20 @@ struct Inner {
     faults: Faults,
 }
 
-/// What goes wrong next.
+/// Faults to inject.
 #[derive(Debug, Default)]
 struct Faults {
-    /// How many transactions fail without being done.
+    /// Number of transactions that will fail without being applied.
     fail_txns: u32,
-    /// How many transactions are done, but lose their answers.
+    /// Number of transactions that will be applied but lose their answers.
     lose_answers: u32,
-    /// Transactions that touch one of these keys fail without being done.
+    /// Transactions with an operation on one of these keys fail without being applied.
     refused_keys: BTreeSet<String>,
-    /// Everything fails.
+    /// True if every call fails.
     refuse: bool,
-    /// Reads of one key take so long.
+    /// Delay of [`Store::get`].
     get_takes: Duration,
-    /// Watches opened before the last cut carry a smaller number, and end.
+    /// Number of cuts: watches opened before the last one carry a smaller number, and end.
     cuts: u64,
 }
 
@@ -63,13 +63,13 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store at revision 1, as a new etcd.
+    /// Creates an empty store at revision 1, like a new etcd.
     pub fn new() -> Self {
         let (pulse, _) = watch::channel(0);
         Self { shared: Arc::new(Shared { inner: Mutex::new(Inner::default()), pulse }) }
     }
 
-    /// The present revision: unchanged means that nothing was written.
+    /// Returns the current revision: unchanged means that nothing was written.
     pub fn revision(&self) -> i64 {
         self.shared.lock().state.revision()
     }
@@ -80,22 +80,22 @@ impl MemoryStore {
         self.shared.wake();
     }
 
-    /// The next `count` transactions fail; nothing of them is done.
+    /// Makes the next `count` transactions fail without being applied.
     pub fn fail_next_txns(&self, count: u32) {
         self.shared.lock().faults.fail_txns = count;
     }
 
-    /// From now on transactions with an operation on one of these keys fail; nothing of them is done.
+    /// Makes transactions with an operation on one of these keys fail from now on, without being applied.
     pub fn refuse_keys(&self, keys: impl IntoIterator<Item = String>) {
         self.shared.lock().faults.refused_keys = keys.into_iter().collect();
     }
 
-    /// The next `count` transactions are done, but their answers get lost.
+    /// Makes the next `count` transactions lose their answers, though they are applied.
     pub fn lose_next_answers(&self, count: u32) {
         self.shared.lock().faults.lose_answers = count;
     }
 
-    /// Ends all watches that are open.
+    /// Ends every open watch.
     pub fn cut_watches(&self) {
         self.shared.lock().faults.cuts += 1;
         self.shared.wake();
@@ -110,12 +110,12 @@ impl MemoryStore {
         self.shared.wake();
     }
 
-    /// From now on [`Store::get`] answers after this time.
+    /// Delays the answers of [`Store::get`] by this time from now on.
     pub fn slow_gets(&self, takes: Duration) {
         self.shared.lock().faults.get_takes = takes;
     }
 
-    /// While `true`, every call fails; watches that are open end. Leases go on ending.
+    /// Makes every call fail while `true`, and ends open watches. Leases still expire.
     pub fn refuse_everything(&self, refuse: bool) {
         let mut inner = self.shared.lock();
         inner.faults.refuse = refuse;
@@ -145,7 +145,7 @@ fn fault(act: &'static str) -> StoreError {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A test that panicked while it held the lock has failed anyway; let the others speak.
+        // A test that panicked while it held the lock has failed anyway; let the others continue.
         lock(&self.inner)
     }
 
@@ -255,7 +255,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// One open watch.
+/// An open watch.
 struct Watching {
     shared: Arc<Shared>,
     pulse: watch::Receiver<u64>,
@@ -275,7 +275,7 @@ impl Watching {
                 }
                 let newest = inner.state.revision();
                 let events = inner.state.since(&self.prefix, self.next_revision)?;
-                // A revision in the future stays where it is, as in etcd.
+                // A start revision in the future stays unchanged, as in etcd.
                 self.next_revision = self.next_revision.max(newest + 1);
                 if !events.is_empty() {
                     return Ok(WatchBatch { events, revision: newest });

@@ -1,6 +1,6 @@
-//! The data of the in-memory store and etcd's rules for it: revisions, history, guards, leases.
+//! Data of the in-memory store and etcd's rules for it: revisions, history, guards, leases.
 //!
-//! No waiting and no clock in here; time is an argument.
+//! No waiting and no clock; time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -10,14 +10,13 @@ use tokio::time::Instant;
 
 use crate::store::{Guard, KeyValue, LeaseId, Listing, Op, StoreError, TxnOutcome, WatchEvent};
 
-/// Revisions kept for watches; older ones are compacted as if by an operator. Far more than a
-/// test writes.
+/// Revisions kept for watches; older ones are compacted as if by an operator. Far more than a test writes.
 const HISTORY_MAX: usize = 200_000;
 
 #[derive(Debug)]
 pub(super) struct State {
     revision: i64,
-    /// Watches can't start at or below it.
+    /// Highest compacted revision: watches can't start at or below it.
     compacted: i64,
     keys: BTreeMap<String, Entry>,
     /// Events of each revision, ascending.
@@ -74,7 +73,7 @@ impl State {
         Listing { items, revision: self.revision }
     }
 
-    /// All or nothing; one revision however many operations.
+    /// Applies all operations or none, at a single revision.
     pub(super) fn txn(&mut self, guards: &[Guard], ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {
         if !guards.iter().all(|guard| self.holds(guard)) {
             return Ok(TxnOutcome::Conflict);
@@ -139,7 +138,7 @@ impl State {
         }
     }
 
-    /// Nothing changed means no new revision.
+    /// Adds events to the history. Without a change there is no new revision.
     fn record(&mut self, events: Vec<WatchEvent>) {
         if events.is_empty() {
             return;
@@ -158,11 +157,11 @@ impl State {
         }
     }
 
-    /// Events below `prefix` from `from` on.
+    /// Returns the events below `prefix` from `from` on.
     pub(super) fn since(&self, prefix: &str, from: i64) -> Result<Vec<WatchEvent>, StoreError> {
-        // etcd keeps the compacted revision itself readable, so a watch may start at it; the
-        // events of that revision are gone here, so it may not. A watch goes on from the revision
-        // after a listing and never meets the difference.
+        // etcd keeps the compacted revision itself readable, so a watch may start at it; here the events of that
+        // revision are gone, so it may not. A watch starts at the revision after a listing, so the difference never
+        // matters.
         if from <= self.compacted {
             return Err(StoreError::Compacted(from));
         }
@@ -191,7 +190,7 @@ impl State {
         self.leases.get(&id).map(|lease| lease.end)
     }
 
-    /// Ends the lease if its time is over by now.
+    /// Ends the lease if it has expired; returns whether it had.
     pub(super) fn lease_expire(&mut self, lease: LeaseId, now: Instant) -> bool {
         let over = self.lease_end(lease).is_some_and(|end| end <= now);
         if over {

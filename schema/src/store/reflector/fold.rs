@@ -1,7 +1,7 @@
-//! Lists and watch events folded into a snapshot: pure, `(state, input) -> state`.
+//! Folds lists and watch events into a snapshot: pure, `(state, input) -> state`.
 //!
-//! A list does not replace, it is compared: only keys that differ are touched, so no reader ever
-//! sees a snapshot in which a key that exists is missing.
+//! A list does not replace the snapshot, it is compared with it: only keys that differ change, so no reader ever
+//! observes a snapshot without a key that exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,31 +9,31 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use crate::snapshot::{Change, Snapshot};
 use crate::store::{KeyValue, Listing, WatchBatch, WatchEvent};
 
-/// One thing heard of the store.
+/// Input from the store.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// All that lies below the prefix with this number.
+    /// Complete list below the prefix with this number.
     Listed(usize, Listing),
-    /// What changed below the prefix with this number since.
+    /// Changes below the prefix with this number since then.
     Changed(usize, WatchBatch),
 }
 
-/// The snapshot so far, and what of each key is already in it.
+/// Snapshot so far, and a fingerprint of each key in it.
 #[derive(Debug)]
 pub(super) struct Fold {
     snapshot: Snapshot,
-    /// By number of the prefix. `None`: not listed yet.
+    /// By number of the prefix. `None` if not listed yet.
     seen: Vec<Option<BTreeMap<String, Fingerprint>>>,
-    /// Newest revision heard of, by number of the prefix.
+    /// Newest observed revision, by number of the prefix.
     revisions: Vec<i64>,
-    /// By number of the prefix: it was listed before etcd was made anew, and not since.
+    /// By number of the prefix: true if it was listed before etcd was recreated, and not since.
     outdated: Vec<bool>,
-    /// How often etcd was found to have been made anew.
+    /// Number of times that etcd was found to have been recreated.
     made_anew: u64,
 }
 
-/// Enough of a value to know it again. Revisions alone do not do: an etcd that was made anew
-/// counts from 1, and may be at the same number with another value.
+/// Enough of a value to recognize it. Revisions alone are not enough: a recreated etcd counts from 1, and may be at
+/// the same number with another value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
     create_revision: i64,
@@ -42,7 +42,7 @@ struct Fingerprint {
 }
 
 impl Fold {
-    /// An empty snapshot that waits for the first list of this many prefixes.
+    /// Creates an empty snapshot that waits for the first list of this many prefixes.
     pub(super) fn new(prefixes: usize) -> Self {
         let snapshot = Snapshot { synced: prefixes == 0, ..Snapshot::default() };
         Self {
@@ -54,18 +54,18 @@ impl Fold {
         }
     }
 
-    /// How often etcd was found to have been made anew. Each time all prefixes have to be listed again, those too that
-    /// were listed a moment ago: their lists may be older.
+    /// Returns the number of times that etcd was found to have been recreated. Each time every prefix must be
+    /// listed again, even if it was just listed: its list may be older.
     pub(super) fn made_anew(&self) -> u64 {
         self.made_anew
     }
 
-    /// The snapshot so far.
+    /// Returns the snapshot so far.
     pub(super) fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// Takes one input in. Says whether readers should hear of it.
+    /// Folds in an input. Returns true if readers should be notified.
     pub(super) fn take(&mut self, input: Input) -> bool {
         match input {
             Input::Listed(prefix, listing) => self.listed(prefix, listing),
@@ -86,14 +86,14 @@ impl Fold {
                 touched = true;
             }
         }
-        // What is left of before is no more.
+        // The keys left over no longer exist.
         for (key, _) in before {
             self.snapshot.apply(&Change::Delete { key });
             touched = true;
         }
         self.seen[prefix] = Some(now);
-        // Down as well as up: an etcd that was made anew counts from 1. News by itself: a reader may
-        // wait for the revision of a write of its own that another one has undone since.
+        // Down as well as up: a recreated etcd counts from 1. A new revision is news in itself: a reader may wait
+        // for the revision of its own write, which another writer has undone since.
         let moved_on = self.revisions[prefix] != listing.revision;
         // Half of one etcd and half of another is no snapshot: no loop may plan on it.
         let made_anew = listing.revision < self.revisions[prefix] && !self.outdated[prefix];
@@ -111,7 +111,7 @@ impl Fold {
     }
 
     fn changed(&mut self, prefix: usize, batch: WatchBatch) -> bool {
-        // A watch begins where a list ended; without one there is nothing to change.
+        // A watch begins where a list ended; without a list there is nothing to change.
         let Some(seen) = self.seen[prefix].as_mut() else { return false };
         let touched = !batch.events.is_empty();
         for event in batch.events {
@@ -155,10 +155,10 @@ impl From<KeyValue> for Change {
     }
 }
 
-/// Prefixes without those that lie below another one: no key may be folded twice.
+/// Removes prefixes below another one: no key may be folded twice.
 pub(super) fn without_nested(prefixes: Vec<String>) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
-    // In order, a prefix comes right before everything that lies below it.
+    // In sorted order, a prefix comes right before everything below it.
     for prefix in prefixes.into_iter().collect::<BTreeSet<_>>() {
         if !kept.last().is_some_and(|shorter| prefix.starts_with(shorter.as_str())) {
             kept.push(prefix);

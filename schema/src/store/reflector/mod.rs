@@ -1,7 +1,7 @@
-//! The reflector: lists and watches prefixes of the store, publishes one immutable snapshot.
+//! Reflector: lists and watches prefixes of the store, publishes one immutable snapshot.
 //!
-//! Reads the store, decides nothing (the folding is in `fold.rs`, pure), writes nothing. Never
-//! assumes that an event arrives: it lists again after every failure, and now and then anyway.
+//! Reads the store, decides nothing (the folding is in `fold.rs`, pure), writes nothing. Never assumes that an
+//! event arrives: it lists again after every failure, and periodically in any case.
 
 mod fold;
 #[cfg(test)]
@@ -22,62 +22,62 @@ use super::{SharedStore, StoreError};
 use crate::backoff::Backoff;
 use crate::snapshot::Snapshot;
 
-/// Lists again after so long, even if nothing seems wrong. Less up to a tenth, at random.
+/// Time after which it lists again, even without a problem. Shortened at random by up to a tenth.
 const RELIST: Duration = Duration::from_secs(600);
-/// Wait after a first failure. Short: mostly etcd restarted and is back at once.
+/// Wait after the first failure. Short: usually etcd restarted and is back immediately.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// Longest wait between two tries.
+/// Longest wait between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// A watch that lived so long was a good one: the next failure is a first one again.
+/// Lifetime from which a watch counts as good: the next failure is a first one again.
 const GOOD_WATCH: Duration = Duration::from_secs(10);
-/// Inputs that wait to be folded; then the watches wait, and etcd's flow control with them.
+/// Most inputs waiting to be folded; beyond it the watches wait, and etcd's flow control with them.
 const QUEUE: usize = 256;
 
-/// The newest snapshot. Clones read the same one.
+/// Reader of the newest snapshot. Clones read the same one.
 #[derive(Debug, Clone)]
 pub struct SnapshotReader {
     snapshots: watch::Receiver<Arc<Snapshot>>,
 }
 
-/// The end that publishes snapshots.
+/// Publishing end of a [`SnapshotReader`].
 #[derive(Debug)]
 pub struct SnapshotPublisher {
     snapshots: watch::Sender<Arc<Snapshot>>,
 }
 
 impl SnapshotPublisher {
-    /// Readers see `snapshot` from now on.
+    /// Publishes `snapshot` to the readers.
     pub fn publish(&self, snapshot: Snapshot) {
         self.snapshots.send_replace(Arc::new(snapshot));
     }
 }
 
 impl SnapshotReader {
-    /// A reader of a snapshot that never changes, for tests.
+    /// Creates a reader of a snapshot that never changes, for tests.
     pub fn fixed(snapshot: Snapshot) -> Self {
         Self::channel(snapshot).1
     }
 
-    /// A reader whose snapshots come from the publisher, beginning with `snapshot`.
+    /// Creates a publisher and a reader of its snapshots, beginning with `snapshot`.
     pub fn channel(snapshot: Snapshot) -> (SnapshotPublisher, Self) {
         let (sender, snapshots) = watch::channel(Arc::new(snapshot));
         (SnapshotPublisher { snapshots: sender }, Self { snapshots })
     }
 
-    /// The newest snapshot. Cheap.
+    /// Returns the newest snapshot. Cheap.
     pub fn current(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshots.borrow())
     }
 
-    /// Returns when there is a snapshot that this reader has not seen. Many changes are as
-    /// one. Never returns once the reflector has ended. Cancel-safe.
+    /// Waits for a snapshot that this reader has not seen. Many changes count as one. Never returns once the
+    /// reflector has ended. Cancel-safe.
     pub async fn changed(&mut self) {
         if self.snapshots.changed().await.is_err() {
             pending::<()>().await;
         }
     }
 
-    /// Returns the first snapshot in which every prefix has been listed. Cancel-safe.
+    /// Waits for the first snapshot in which every prefix has been listed. Cancel-safe.
     pub async fn synced(&mut self) -> Arc<Snapshot> {
         match self.snapshots.wait_for(|snapshot| snapshot.synced).await.map(|snapshot| Arc::clone(&snapshot))
         {
@@ -87,7 +87,7 @@ impl SnapshotReader {
     }
 }
 
-/// Reflects everything below `prefixes` until `shutdown`: the work is for the caller to run.
+/// Reflects everything below `prefixes` until `shutdown`: the caller must run the future.
 pub fn reflect(
     store: SharedStore,
     prefixes: Vec<String>,
@@ -106,16 +106,16 @@ pub fn reflect(
     });
     let followers: Vec<_> = followers.collect();
     let reflecting = async move {
-        // Held, so that the queue stays open when there is nothing to follow.
+        // Held so that the queue stays open when there is nothing to follow.
         let _sender = sender;
         let work = async { tokio::join!(publish(fold, inputs, publisher, anew), join_all(followers)) };
-        // Cancel-safe: all that is lost is memory.
+        // Cancel-safe: only memory is lost.
         shutdown.run_until_cancelled(work).await;
     };
     (reader, reflecting.boxed())
 }
 
-/// Folds what comes in; publishes once per burst.
+/// Folds inputs; publishes once per burst.
 async fn publish(
     mut fold: Fold,
     mut inputs: mpsc::Receiver<Input>,
@@ -142,9 +142,9 @@ struct Follower {
     number: usize,
     prefix: String,
     inputs: mpsc::Sender<Input>,
-    /// The store can't be read: reported once for all prefixes.
+    /// True while the store can't be read: reported once for all prefixes.
     outage: Arc<AtomicBool>,
-    /// Changes when etcd was found to have been made anew.
+    /// Changes when etcd is found to have been recreated.
     made_anew: watch::Receiver<u64>,
 }
 
@@ -169,7 +169,7 @@ impl Follower {
         }
     }
 
-    /// One list and the watch after it. `Ok` when it is time for the next list.
+    /// Lists, then watches. `Ok` when it is time for the next list.
     async fn follow(&mut self, started: Instant) -> Result<(), StoreError> {
         let relist_at = started + RELIST.mul_f64(1.0 - 0.1 * rand::random::<f64>());
         self.made_anew.mark_unchanged();
@@ -197,7 +197,7 @@ impl Follower {
     fn log_failure(&self, why: &StoreError) {
         let prefix = &self.prefix;
         match why {
-            // Everyday life; the list that follows makes up for it.
+            // Normal; the list that follows makes up for it.
             StoreError::Compacted(_) | StoreError::WatchEnded(_) => {
                 tracing::debug!(%prefix, %why, "listing again");
             }

@@ -1,4 +1,4 @@
-//! Answers of upstream servers, kept for as long as they say, within limits.
+//! Cache of upstream answers, kept for their TTL within limits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,16 +7,16 @@ use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{RData, Record};
 use moka::Expiry;
 
-/// What all answers may take, in bytes of their packets; in memory a few times that.
+/// Size limit of the cache, in bytes of packets; in memory a few times that.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Longest time that an answer is kept, in seconds, as CoreDNS does it in a cluster.
+/// Longest time an answer is kept, in seconds, as CoreDNS does in a cluster.
 const POSITIVE_MAX: u32 = 30;
 
-/// Longest time that a missing name is kept, in seconds.
+/// Longest time a negative answer is kept, in seconds.
 const NEGATIVE_MAX: u32 = 10;
 
-/// What an answer takes besides its packet, in bytes.
+/// Overhead of an entry besides its packet, in bytes.
 const OVERHEAD: u32 = 256;
 
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ impl Expiry<Query, Kept> for UntilItEnds {
     }
 }
 
-/// The answers.
+/// Answers by question.
 #[derive(Debug)]
 pub(super) struct Cache(moka::sync::Cache<Query, Kept>);
 
@@ -56,7 +56,7 @@ impl Cache {
         Self(builder.expire_after(UntilItEnds).build())
     }
 
-    /// The answer, its records' time shortened by what has passed.
+    /// Returns the cached answer, with its TTLs reduced by its age.
     pub(super) fn get(&self, query: &Query) -> Option<Arc<Message>> {
         let kept = self.0.get(query)?;
         let passed = u32::try_from(kept.since.elapsed().as_secs()).unwrap_or(u32::MAX);
@@ -68,7 +68,7 @@ impl Cache {
         Some(Arc::new(message))
     }
 
-    /// Keeps an answer if it may be kept; the answer as the client gets it.
+    /// Caches an answer if its TTLs allow it; returns the answer for the client.
     pub(super) fn keep(&self, query: &Query, mut message: Message) -> Arc<Message> {
         let seconds = limit(&mut message);
         let message = Arc::new(message);
@@ -88,8 +88,8 @@ fn records(message: &mut Message) -> impl Iterator<Item = &mut Record> {
     answers.iter_mut().chain(authorities).chain(additionals)
 }
 
-/// Brings the times within the limits; how long the answer may be kept, in seconds. A negative answer
-/// may be kept as its SOA says (RFC 2308), and not at all without one.
+/// Caps the TTLs and returns the seconds for which the answer may be kept. A negative answer may be kept as long as
+/// its SOA allows (RFC 2308), and not at all without one.
 fn limit(message: &mut Message) -> u32 {
     let negative = message.answers.is_empty() || message.metadata.response_code == ResponseCode::NXDomain;
     let soa = message.authorities.iter().find_map(|record| match &record.data {

@@ -1,4 +1,4 @@
-//! One question to one server: over UDP, and over TCP if the answer is cut off.
+//! A single question to a single server: over UDP, and over TCP if the answer is truncated.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,13 +7,13 @@ use hickory_proto::op::{Edns, Message, Query};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 
-/// Largest answer asked for over UDP: no packet of that size is fragmented (DNS flag day 2020).
+/// Largest answer requested over UDP: packets up to this size are not fragmented (DNS flag day 2020).
 const PAYLOAD: u16 = 1232;
 
-/// Asks. Has no time limit of its own.
+/// Sends the question and waits for the answer, without a time limit.
 ///
 /// # Errors
-/// The server can't be reached, or says what is no DNS.
+/// The server can't be reached, or its answer is not DNS.
 pub(super) async fn exchange(server: SocketAddr, query: &Query) -> io::Result<Message> {
     let (question, id) = question(query)?;
     let answer = over_udp(server, &question, id, query).await?;
@@ -36,7 +36,7 @@ async fn over_udp(server: SocketAddr, question: &[u8], id: u16, query: &Query) -
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    // A port of its own for each question, and only the server's packets: hard to forge.
+    // A separate port for each question, and packets from the server only: hard to forge.
     let socket = UdpSocket::bind(any).await?;
     socket.connect(server).await?;
     socket.send(question).await?;
@@ -44,7 +44,7 @@ async fn over_udp(server: SocketAddr, question: &[u8], id: u16, query: &Query) -
     loop {
         let length = socket.recv(&mut buffer).await?;
         let packet = buffer.get(..length).unwrap_or_default();
-        // What does not fit is not the answer; the right one may still come.
+        // A packet that does not match is not the answer; the right one may still come.
         if let Some(answer) = read(packet, id, query) {
             return Ok(answer);
         }

@@ -1,8 +1,8 @@
-//! Names that are not the cluster's: asked of the upstream servers, with a cache.
+//! Resolution of names outside the cluster: queries the upstream servers, with a cache.
 //!
-//! Hickory's own resolver (0.26.3) returns the refusal or failure of whichever of two upstreams answers
-//! first: of 5,000 questions with one good and one refusing upstream 13 % failed. So who is asked is
-//! decided here, in `order.rs`; Hickory reads and writes the messages.
+//! Hickory's own resolver (0.26.3) returns the refusal or failure of whichever of two upstreams answers first: of
+//! 5,000 questions with one good and one refusing upstream 13 % failed. So `order.rs` decides which upstream is
+//! queried; Hickory reads and writes the messages.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,42 +26,42 @@ use self::cache::Cache;
 use self::order::UpstreamHealth;
 use self::shares::Shares;
 
-/// Questions under way at once. Each has two sockets at most, and an agent may have 1024 files open. One
-/// client has a quarter of them; what is beyond waits.
+/// Maximum number of concurrent questions. Each has two sockets at most, and an agent may have 1024 files open. One
+/// client may have a quarter of them; further questions wait.
 const QUESTIONS_MAX: usize = 256;
 
-/// Longest time for one question: less than the 5 s after which a pod's resolver asks again.
+/// Longest time for one question: less than the 5 s after which a pod's resolver retries.
 const DEADLINE: Duration = Duration::from_secs(4);
 
-/// How long one upstream may take.
+/// Longest time for one attempt at one upstream.
 const ATTEMPT_MAX: Duration = Duration::from_millis(1500);
 
-/// After this time without an answer the next upstream is asked besides: half of an attempt, so that
-/// at most two are under way.
+/// Time without an answer after which the next upstream is queried as well: half an attempt, so that at most two
+/// are under way.
 const STAGGER: Duration = Duration::from_millis(750);
 
-/// The same for an upstream that may not answer: few questions come in that time.
+/// Stagger for an upstream that is not known to answer: few questions arrive in that time.
 const STAGGER_UNPROVEN: Duration = Duration::from_millis(50);
 
-/// Times that each upstream is asked: packets get lost.
+/// Times that each upstream is queried: packets get lost.
 const ROUNDS: usize = 2;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ForwardError {
     #[error("this node has no upstream name server; give one in dns.upstreams of the Cluster object")]
     NoUpstream,
-    /// Too many questions are under way, of this client or of all.
+    /// Too many questions are under way, of this client or in total.
     #[error("too many questions to upstream name servers are under way")]
     Busy,
     #[error("no upstream name server answered within {} s", DEADLINE.as_secs())]
     Timeout,
-    /// The last upstream that said anything could not do it.
+    /// Error code of the last upstream that answered.
     #[error("an upstream name server answered {0}")]
     Refused(ResponseCode),
 }
 
-/// Asks upstreams.
+/// Forwards questions to upstream servers.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     upstreams: Vec<SocketAddr>,
@@ -71,24 +71,23 @@ pub(super) struct Forwarder {
     flights: Mutex<HashMap<Query, Weak<Flight>>>,
 }
 
-/// A question under way: clients that ask the same wait for the same answer.
+/// A question under way: clients with the same question share its answer.
 type Flight = OnceCell<Result<Arc<Message>, ForwardError>>;
 
 impl Forwarder {
-    /// One that asks these, the first one first. No upstream twice.
+    /// Creates a forwarder that tries `upstreams` in order, without duplicates.
     pub(super) fn new(upstreams: Vec<SocketAddr>) -> Self {
         let health = Mutex::new(UpstreamHealth::new(upstreams.len()));
         let (shares, flights) = (Shares::of(QUESTIONS_MAX), Mutex::default());
         Self { upstreams, health, cache: Cache::new(), shares, flights }
     }
 
-    /// Whom it asks.
     pub(super) fn upstreams(&self) -> &[SocketAddr] {
         &self.upstreams
     }
 
-    /// The answer for a client, from the cache or an upstream: its code may be NXDOMAIN. Ends within
-    /// [`DEADLINE`], waiting for a place included.
+    /// Returns the answer for a client, from the cache or an upstream; its code may be NXDOMAIN. Ends within
+    /// [`DEADLINE`], including the wait for a place.
     pub(super) async fn ask(&self, query: &Query, client: IpAddr) -> Result<Arc<Message>, ForwardError> {
         if let Some(known) = self.cache.get(query) {
             return Ok(known);
@@ -99,11 +98,11 @@ impl Forwarder {
         let deadline = Instant::now() + DEADLINE;
         let place = timeout_at(deadline, self.shares.place(client)).await;
         let Ok(Some(_place)) = place else { return Err(ForwardError::Busy) };
-        // The answer may have come while this one waited.
+        // The answer may have arrived during the wait.
         if let Some(known) = self.cache.get(query) {
             return Ok(known);
         }
-        // Should who asks first run out of time, the next one who waits goes on in its place.
+        // Should the first caller run out of time, the next waiting caller takes over.
         let flight = self.flight(query);
         let asked = timeout_at(deadline, flight.get_or_init(|| self.ask_upstream(query))).await;
         asked.map_err(|_| ForwardError::Timeout)?.clone()
@@ -114,7 +113,7 @@ impl Forwarder {
         if let Some(under_way) = flights.get(query).and_then(Weak::upgrade) {
             return under_way;
         }
-        // No more than there are places are under way; those that ended are forgotten.
+        // At most as many flights as places are under way; those that ended are forgotten.
         flights.retain(|_, flight| flight.strong_count() > 0);
         let fresh = Arc::new(Flight::new());
         flights.insert(query.clone(), Arc::downgrade(&fresh));
@@ -128,8 +127,9 @@ impl Forwarder {
         Ok(self.cache.keep(query, answer))
     }
 
-    /// One upstream after the other, the next one early if there is no answer. Who is overtaken counts as
-    /// silent at once: its own time may never end, because the answer of another ends the question.
+    /// Queries one upstream after the other, the next one early if there is no answer. An upstream that loses the
+    /// race counts as unresponsive immediately: its own timeout may never fire, because another's answer ends the
+    /// question.
     async fn ask_in_turn(&self, query: &Query, last: &mut ForwardError) -> Option<Message> {
         let order = self.health(|health| health.order(Instant::now().into_std()));
         let count = order.len();
@@ -143,7 +143,7 @@ impl Forwarder {
             // With two under way there is no hurry: each has two sockets at most.
             let stagger = if under_way.len() > 1 { STAGGER } else { stagger };
             tokio::select! {
-                // Cancel-safe: what is under way stays in the set.
+                // Cancel-safe: attempts under way stay in the set.
                 answered = under_way.next(), if !under_way.is_empty() => {
                     match answered.flatten() {
                         Some(answer) if is_final(&answer) => return Some(answer),
@@ -196,7 +196,7 @@ impl Forwarder {
     }
 }
 
-/// Another upstream would not say otherwise.
+/// True if another upstream would give the same answer.
 fn is_final(answer: &Message) -> bool {
     matches!(answer.metadata.response_code, ResponseCode::NoError | ResponseCode::NXDomain)
 }

@@ -1,12 +1,11 @@
-//! Decides in which order upstream servers are asked: as they are listed, those that were silent lately
-//! last. Pure.
+//! Order in which upstream servers are queried: as listed, with recently unresponsive ones last. Pure.
 
 use std::time::{Duration, Instant};
 
-/// How long an upstream that was silent is asked last.
+/// Time for which an unresponsive upstream is queried last.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
-/// What is known of each upstream.
+/// Health of each upstream.
 #[derive(Debug)]
 pub(super) struct UpstreamHealth(Vec<Upstream>);
 
@@ -17,13 +16,13 @@ struct Upstream {
 }
 
 impl UpstreamHealth {
-    /// `count` upstreams that answer.
+    /// Creates the health of `count` upstreams, all presumed responsive.
     pub(super) fn new(count: usize) -> Self {
         Self(vec![Upstream::default(); count])
     }
 
-    /// Indices in the order in which they are asked; all of them, always. Whose time of silence is over is
-    /// tried by one question; the others go on without it until it answers.
+    /// Returns all indices in the order in which to query them. An upstream whose penalty has expired is tried by
+    /// one question; other questions go on without it until it answers.
     pub(super) fn order(&mut self, now: Instant) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.0.len()).collect();
         let silent_until = |index: &usize| self.0.get(*index)?.silent_until;
@@ -36,17 +35,17 @@ impl UpstreamHealth {
         order
     }
 
-    /// It answered when it was asked last; of one that was never asked, or was silent, that is not known.
+    /// True if the upstream answered when last queried; false if it did not, or was never queried.
     pub(super) fn is_proven(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(|upstream| upstream.proven)
     }
 
-    /// It answered, whatever it said.
+    /// Records an answer, whatever its content.
     pub(super) fn answered(&mut self, index: usize) {
         self.note(index, Upstream { silent_until: None, proven: true });
     }
 
-    /// It did not answer in time.
+    /// Records that no answer came in time.
     pub(super) fn silent(&mut self, index: usize, now: Instant) {
         self.note(index, Upstream { silent_until: Some(now + SILENT_FOR), proven: false });
     }

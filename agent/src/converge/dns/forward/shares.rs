@@ -1,4 +1,4 @@
-//! Places for questions to upstream: as many as there may be files open, and no client has all of them.
+//! Places for upstream questions, limited by open files and shared between clients.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,22 +9,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::converge::clients::{Clients, Held, SHARE};
 
-/// Of all places, one client may have a quarter; four times as many questions of it may wait for one.
+/// Questions that may wait for each place. One client may have a quarter of all places, and four times as many of
+/// its questions may wait.
 const WAITING: usize = 4;
 
-/// Who has which places. A client is an address: of a pod, or of the node for all that runs on it.
+/// Places in use per client. A client is an address: of a pod, or of the node for everything that runs on it.
 #[derive(Debug)]
 pub(super) struct Shares {
     places: Arc<Semaphore>,
-    /// Places that one client may have.
+    /// Maximum number of places for one client.
     most: usize,
-    /// Of clients that have or want some.
+    /// Places of each client that has or wants some.
     own: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
-    /// How many have or want some.
+    /// Number of questions per client that have or want a place.
     known: Clients,
 }
 
-/// A place until it is dropped.
+/// A place, released when dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     _place: OwnedSemaphorePermit,
@@ -33,7 +34,7 @@ pub(super) struct Place {
 }
 
 impl Shares {
-    /// Shares of `places` places.
+    /// Creates shares of `places` places.
     pub(super) fn of(places: usize) -> Self {
         Self {
             places: Arc::new(Semaphore::new(places)),
@@ -43,8 +44,8 @@ impl Shares {
         }
     }
 
-    /// Waits for a place, first come first served; none at once if too many questions of this client wait.
-    /// Those for a place of its own come first, so that they do not stand in the way of others.
+    /// Waits for a place, first come first served; `None` immediately if too many questions of this client are
+    /// waiting. The client's own limit is waited for first, so that its questions do not block others.
     pub(super) async fn place(&self, client: IpAddr) -> Option<Place> {
         let known = self.known.admit(client)?;
         let own = self.own_of(client).acquire_owned().await.ok()?;
@@ -57,7 +58,7 @@ impl Shares {
         if let Some(known) = own.get(&client).and_then(Weak::upgrade) {
             return known;
         }
-        // Who has and wants nothing is forgotten.
+        // Idle clients are forgotten.
         own.retain(|_, semaphore| semaphore.strong_count() > 0);
         let fresh = Arc::new(Semaphore::new(self.most));
         own.insert(client, Arc::downgrade(&fresh));

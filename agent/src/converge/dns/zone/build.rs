@@ -14,11 +14,11 @@ use super::{Entry, TTL, VERSION, Zone, ZoneSettings, address_record, pointer, re
 use crate::catalog::Catalog;
 use crate::desired::KnownFrom;
 
-/// Weight of every SRV record: the targets are equals.
+/// Weight of every SRV record: all targets are equal.
 const SRV_WEIGHT: u16 = 100;
 
 impl Zone {
-    /// The names that follow from the catalog. A name that can't be spelt in DNS is left out.
+    /// Builds the zone of a catalog. Names that can't be spelled in DNS are left out.
     pub fn build(settings: &ZoneSettings, catalog: &Catalog) -> Self {
         let domain = &settings.domain;
         let serial = u32::try_from(catalog.revision & i64::from(u32::MAX)).unwrap_or_default();
@@ -70,7 +70,7 @@ struct Index {
 }
 
 impl Index {
-    /// The entry of a name; the names between it and the zone exist from now on, too.
+    /// Returns the entry of a name, creating it and the empty names between it and the zone.
     fn entry(&mut self, name: &Name) -> &mut Entry {
         let mut above = name.base_name();
         while self.domain.zone_of(&above) && above.num_labels() > self.domain.num_labels() {
@@ -125,9 +125,9 @@ impl Index {
         }
     }
 
-    /// Without endpoints there is no such name, as the specification demands.
+    /// Adds a headless service. Without endpoints the name does not exist, as the specification demands.
     fn add_headless(&mut self, name: &Name, record: &ServiceRecord) {
-        // Addresses of one service come once each, however many endpoints have one; so do host names.
+        // Each address of a service is added once, however many endpoints share it; so are host names.
         let mut addresses = Vec::with_capacity(record.endpoints.len());
         let mut named: BTreeMap<String, Vec<&Endpoint>> = BTreeMap::new();
         for endpoint in &record.endpoints {
@@ -159,7 +159,7 @@ impl Index {
         }
     }
 
-    /// Adds records of one name and type that are known to differ: thousands compare for ever.
+    /// Adds records of one name and type that are known to differ: comparing thousands takes too long.
     fn add_all(&mut self, records: Vec<Record>) {
         let Some(first) = records.first() else { return };
         let kind = first.record_type();
@@ -168,7 +168,7 @@ impl Index {
         entry.sets.push((kind, records));
     }
 
-    /// A service's own name wins over a host of the same name.
+    /// Adds a host. A service's own name wins over a host of the same name.
     fn add_host(&mut self, host: &str, gateway: Ipv4Addr, soa: &impl Fn(&Name) -> Record) {
         let Ok(mut name) = Name::from_ascii(host) else { return };
         name.set_fqdn(true);
@@ -184,12 +184,12 @@ impl Index {
     }
 }
 
-/// `labels` joined in front of `parent`.
+/// Returns `parent` with `labels` prepended.
 fn below(parent: &Name, labels: &[&str]) -> Option<Name> {
     labels.iter().rev().try_fold(parent.clone(), |name, label| name.prepend_label(label.as_bytes()).ok())
 }
 
-/// `_port._proto.<service>`.
+/// Returns `_port._proto.<service>`.
 fn port_name(service: &Name, port: &str, protocol: Protocol) -> Option<Name> {
     let protocol = match protocol {
         Protocol::Tcp => "_tcp",
@@ -202,15 +202,15 @@ fn service_record(name: Name, port: u16, target: &Name) -> Record {
     Record::from_rdata(name, TTL, RData::SRV(SRV::new(0, SRV_WEIGHT, port, target.clone())))
 }
 
-/// No server transfers the zone, so refresh, retry and expire say what CoreDNS says; negative answers are
-/// kept as long as positive ones.
+/// Creates an SOA record. No server transfers the zone, so refresh, retry and expire are CoreDNS's; negative
+/// answers are kept as long as positive ones.
 fn start_of_authority(owner: &Name, domain: &Name, server: &Name, serial: u32) -> Record {
     let contact = below(domain, &["hostmaster"]).unwrap_or_else(|| domain.clone());
     let soa = SOA::new(server.clone(), contact, serial, 7200, 1800, 86_400, TTL);
     Record::from_rdata(owner.clone(), TTL, RData::SOA(soa))
 }
 
-/// The smallest reverse zone that holds the whole range.
+/// Returns the smallest reverse zone that holds the whole range.
 fn reverse_zone(range: Ipv4Net) -> Name {
     let octets = usize::from(range.prefix_len() / 8);
     reverse_name(range.network()).trim_to(octets + 2)

@@ -1,8 +1,8 @@
-//! The cluster's names: from what is known of services and routes to answers. Pure.
+//! The cluster's zone: answers derived from the known services and routes. Pure.
 //!
-//! Names, record types and negative answers are those of the Kubernetes DNS specification 1.1.0
-//! (`kubernetes/dns:docs/specification.md`); the hosts of Dns objects come besides, wherever they lie.
-//! The index is built once for each catalog; a look-up is one of a hash table.
+//! Names, record types and negative answers follow the Kubernetes DNS specification 1.1.0
+//! (`kubernetes/dns:docs/specification.md`); hosts of Dns objects are added, inside the zone or not. The index is
+//! built once per catalog; a lookup is one access to a hash table.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,89 +16,89 @@ mod build;
 #[cfg(test)]
 mod tests;
 
-/// Seconds for which an answer may be kept, as CoreDNS serves them: a change of endpoints is seen by
-/// everybody that much later, at most.
+/// Seconds for which an answer may be kept, the same as CoreDNS: a change of endpoints reaches every client within
+/// that time.
 pub const TTL: u32 = 5;
 
 /// Version of the specification, for `dns-version.<zone>`.
 pub const VERSION: &str = "1.1.0";
 
-/// Most addresses of SRV targets that are sent along: more would only truncate the answer.
+/// Maximum number of SRV target addresses to include: more would only truncate the answer.
 const ADDITIONALS_MAX: usize = 16;
 
-/// What the zone is called and where its addresses lie.
+/// Name and address ranges of the zone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneSettings {
-    /// The zone, for example `cluster.local.`.
+    /// Zone, for example `cluster.local.`.
     pub domain: Name,
     pub service_cidr: Ipv4Net,
     pub cluster_cidr: Ipv4Net,
 }
 
 impl ZoneSettings {
-    /// The zone of a node with this range.
+    /// Returns the settings of a node with this range.
     pub fn new(domain: &Name, subnet: &Subnet) -> Self {
         let Subnet { service_cidr, cluster_cidr, .. } = *subnet;
         Self { domain: domain.clone(), service_cidr, cluster_cidr }
     }
 }
 
-/// What is to be answered.
+/// Answer to a question.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer<'a> {
-    /// There are records, and with them addresses of what they name.
+    /// Records, with the addresses of their targets.
     Found { answers: Vec<&'a Record>, additionals: Vec<&'a Record> },
-    /// There is one record, made for this question.
+    /// A single record, made for this question.
     Made(Box<Record>),
-    /// The name is an alias: what was asked is to be asked of another.
+    /// The name is an alias: the question must be repeated for the target.
     Alias { record: &'a Record, target: LowerName },
-    /// The name exists, without records of that type. The zone's SOA goes along.
+    /// The name exists, without records of that type. Comes with the zone's SOA.
     NoData(&'a Record),
-    /// There is no such name. The zone's SOA goes along.
+    /// The name does not exist. Comes with the zone's SOA.
     NoName(&'a Record),
-    /// The name is ours, but nothing is known of the cluster yet.
+    /// The name is in the zone, but nothing is known of the cluster yet.
     Unknown,
-    /// The name is not ours.
+    /// The name is outside the zone.
     Elsewhere,
 }
 
-/// What a name has.
+/// Records of a name.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Records by type; a name without any exists all the same.
+    /// Records by type; a name without any exists nevertheless.
     sets: Vec<(RecordType, Vec<Record>)>,
-    /// SOA of negative answers, where it is not the zone's.
+    /// SOA of negative answers, if it differs from the zone's.
     soa: Option<Box<Record>>,
 }
 
-/// The index of all names.
+/// Index of all names.
 #[derive(Debug)]
 pub struct Zone {
     origin: LowerName,
     pods: LowerName,
     cluster_cidr: Ipv4Net,
-    /// Addresses of nodes, which pods on their networks have.
+    /// Addresses of nodes, which pods with `hostNetwork` share.
     nodes: BTreeSet<Ipv4Addr>,
-    /// Ranges whose reverse names no other server knows, each with its SOA.
+    /// Ranges for which this zone is the only source of reverse names, each with its SOA.
     reverse: Vec<(Ipv4Net, Record)>,
     soa: Record,
     entries: HashMap<LowerName, Entry>,
-    /// Something is known of the cluster.
+    /// Set if the catalog is known.
     known: bool,
 }
 
 impl Zone {
-    /// How many names there are.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// There is no name at all.
+    /// True if there are no names.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What is to be answered to a question of class IN.
+    /// Answers a question of class IN.
     pub fn answer(&self, name: &LowerName, kind: RecordType) -> Answer<'_> {
         if let Some(entry) = self.entries.get(name) {
             return self.of_entry(entry, kind);
@@ -135,9 +135,9 @@ impl Zone {
         Answer::Found { answers, additionals }
     }
 
-    /// `a-b-c-d.<namespace>.pod.<zone>` and the names above it. Pods are not looked up, as CoreDNS does it by
-    /// default, and a node knows of others' pods on the host's network only that they have their node's
-    /// address; what can't be the address of a pod is refused.
+    /// Answers for `a-b-c-d.<namespace>.pod.<zone>` and the names above it. Pods are not looked up, which is
+    /// CoreDNS's default, and of other nodes' pods on the host's network only their node's address is known;
+    /// addresses that can't be a pod's are denied.
     fn of_pods(&self, name: &LowerName, kind: RecordType) -> Option<Answer<'_>> {
         if !self.pods.zone_of(name) {
             return None;
@@ -164,7 +164,7 @@ impl Zone {
         }
     }
 
-    /// Reverse names of the cluster's ranges: what has no name has none anywhere.
+    /// Answers for reverse names of the cluster's ranges: a name unknown here is unknown everywhere.
     fn of_reverse(&self, name: &LowerName) -> Answer<'_> {
         let Ok(IpNet::V4(net)) = name.parse_arpa_name() else { return Answer::Elsewhere };
         for (range, soa) in &self.reverse {
@@ -180,7 +180,7 @@ impl Zone {
     }
 }
 
-/// The reverse name of an address.
+/// Returns the reverse name of an address.
 fn reverse_name(address: Ipv4Addr) -> Name {
     Name::from(IpAddr::V4(address))
 }

@@ -1,4 +1,4 @@
-//! Makes and starts the containers of a pod; what fails of one is trouble of that one.
+//! Creates and starts the containers of a pod; a failure affects only its own container.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::files::SecretError;
 use crate::files::secrets::variable;
 use crate::worlds::docker::{DockerError, Namespaces, NewContainer};
 
-/// Which start of which incarnation: the same words within a minute would be recorded once.
+/// Identifies the start and the incarnation in an event: the same text within a minute would be recorded once.
 fn start_of(id: &PodId, step: &ContainerStep) -> String {
     let uid = id.uid.get(..8).unwrap_or(&id.uid);
     match step.attempt {
@@ -27,13 +27,13 @@ fn start_of(id: &PodId, step: &ContainerStep) -> String {
     }
 }
 
-/// The pod carries it: an optional secret may be absent.
+/// True if the pod carries the content: an optional secret may be absent.
 fn has(pod: &PodInstance, of: &ContentRef) -> bool {
     of_content(&pod.files, of).is_some()
 }
 
 impl Worker {
-    /// The containers that are there to be started; what failed is kept as trouble of its container.
+    /// Creates missing containers and returns all that can be started; a failure is recorded for its container.
     pub(crate) async fn create_all<'a>(
         &self,
         id: &PodId,
@@ -98,7 +98,7 @@ impl Worker {
         }
     }
 
-    /// Puts values in the place of their markers. From here on the container holds secrets in plain text, and goes
+    /// Replaces the markers with their values. From here on the container holds secrets in plain text, and goes
     /// nowhere but to the engine.
     pub(crate) async fn fill_in(
         &self,
@@ -138,7 +138,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What the engine said, without the secrets that the container holds.
+    /// Returns the engine's error, without the secrets that the container holds.
     pub(crate) async fn redacted(&self, pod: &PodInstance, container: &str, error: &DockerError) -> String {
         let mut all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         let secrets = all.find(|spec| spec.name == container).map(secrets_of).unwrap_or_default();
@@ -151,12 +151,12 @@ impl Worker {
         redact_secrets(&error.to_string(), &values)
     }
 
-    /// What only the image says: who its user is.
+    /// Checks the image's user, which only the image knows, and adds the group to it.
     pub(crate) async fn image_user(&self, rendered: &Rendered, new: &mut NewContainer) -> Result<(), String> {
         if !rendered.check_non_root && rendered.group_of_image_user.is_none() {
             return Ok(());
         }
-        // An image that is not there is found out by the create that follows.
+        // A missing image is detected by the create that follows.
         let Some(image) = self.docker.image(&new.image).await.map_err(|e| e.to_string())? else {
             return Ok(());
         };
@@ -180,7 +180,7 @@ impl Worker {
             return;
         }
         self.reporter.send(TaskReport::Missing(slot.clone(), step.attempt));
-        // It must not be fetched again at once, or it would be for ever.
+        // It must not be pulled again immediately, or that would go on forever.
         if step.image_pulled {
             let message = format!(
                 "image {image} was pulled, and Docker still has none of this name; check the image's name and what removes images on this node"

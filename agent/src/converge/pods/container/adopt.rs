@@ -1,4 +1,4 @@
-//! Makes a container, or finds the one that a former try made.
+//! Creates a container, or finds the one that a former attempt created.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::converge::names;
 use crate::converge::pods::worker::Worker;
 use crate::worlds::docker::{DockerError, ListedContainer, NewContainer};
 
-/// How often, and how far apart, a container is looked for whose name is taken.
+/// Number of attempts to find a container whose name is taken, and their interval.
 const LISTED_TRIES: u32 = 5;
 
 const LISTED_WAIT: Duration = Duration::from_millis(200);
 
 impl Worker {
-    /// Makes a container, or finds the one that a former try made.
+    /// Creates a container, or finds the one that a former attempt created.
     pub(crate) async fn create_or_adopt(&self, new: &NewContainer) -> Result<String, DockerError> {
         match self.docker.create(new).await {
             Err(DockerError::NameTaken { name }) => {
@@ -23,12 +23,12 @@ impl Worker {
                     return Err(DockerError::Refused { act: "to create a container", status: 409, message });
                 };
                 let same = |label: &str| row.labels.get(label) == new.labels.get(label);
-                // The last two are a pause container's: one made for another address is of no use.
+                // The last two are a pause container's: one created for another address is of no use.
                 let labels = [names::UID, names::HASH, names::SANDBOX, names::IP, names::PORTS];
                 if labels.into_iter().all(same) {
                     return Ok(row.id);
                 }
-                // Of other namespaces: it can't be used, and its name is needed.
+                // In other namespaces: it can't be used, and its name is needed.
                 self.docker.remove(&row.id).await?;
                 self.docker.create(new).await
             }
@@ -36,7 +36,7 @@ impl Worker {
         }
     }
 
-    /// A container of ours by its name. One that is being made has its name before it is listed.
+    /// Finds a container of this instance by name. A container being created has its name before it is listed.
     pub(crate) async fn listed(&self, name: &str) -> Result<Option<ListedContainer>, DockerError> {
         for again in (0..LISTED_TRIES).rev() {
             let rows = self.docker.list(&self.node.instance).await?;

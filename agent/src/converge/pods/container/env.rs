@@ -1,4 +1,4 @@
-//! Environment variables and `$(NAME)`, as Kubernetes expands them. Pure.
+//! Environment variables and `$(NAME)`, expanded as in Kubernetes. Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use schema::records::PodInstance;
 
 use super::rendered::{KeyedValue, PlaceFields};
 
-/// What variables are made from.
+/// Sources of variables.
 #[derive(Debug, Clone)]
 pub struct FieldContext<'a> {
     pub pod: &'a PodInstance,
     pub place: &'a PlaceFields,
-    /// The keys of secrets, as far as these are decrypted.
+    /// Keys of the secrets decrypted so far.
     pub secret_keys: &'a SecretKeys,
 }
 
-/// Which keys secrets have.
+/// Keys of each secret.
 pub type SecretKeys = BTreeMap<ContentRef, Vec<String>>;
 
-/// Names and values, and which of these are markers.
+/// Names and values of variables, and the values behind those that are markers.
 pub type Variables = (Vec<(String, String)>, Vec<KeyedValue>);
 
-/// Variables in the order in which they are set; a later one of the same name takes the place of the former. With
-/// them the values that they take by key.
+/// Returns the variables in the order in which they are set, a later one replacing an earlier one of the same name,
+/// and the values that they take by key.
 pub fn variables(
     spec: &Container,
     context: &FieldContext<'_>,
@@ -61,7 +61,7 @@ pub fn variables(
     Ok((list.in_order, list.values))
 }
 
-/// The pod brings the value along, as far as is known here.
+/// True if the pod carries the value, as far as known here.
 fn has(value: &ValueOf<'_>, context: &FieldContext<'_>) -> bool {
     let found = of_content(&context.pod.files, &value.of);
     found.is_some_and(|(_, blob)| blob.texts.iter().any(|key| key == value.key))
@@ -86,7 +86,7 @@ impl List {
         self.values.push(value);
     }
 
-    /// Keys that can't be names are left out, as in Kubernetes.
+    /// Adds every key; those that can't be names are skipped, as in Kubernetes.
     fn add_all(&mut self, all: &AllOf<'_>, context: &FieldContext<'_>) {
         let keys = match &all.of {
             secret @ ContentRef::Secret(_) => context.secret_keys.get(secret),
@@ -101,11 +101,11 @@ impl List {
     }
 }
 
-/// Most bytes of a container's variables, command and arguments together: what Linux takes with its usual limit of
-/// the stack.
+/// Maximum number of bytes of a container's variables, command and arguments together: the limit of Linux with its
+/// usual stack limit.
 pub const INPUTS_MAX: usize = 2 * 1024 * 1024;
 
-/// Why there is no more room.
+/// Returns the error for inputs longer than `INPUTS_MAX`.
 pub fn too_long() -> String {
     let most = INPUTS_MAX / 1024 / 1024;
     format!(
@@ -113,8 +113,8 @@ pub fn too_long() -> String {
     )
 }
 
-/// Replaces `$(NAME)` of a known variable; `$$` is a `$`; anything else stays as it is written. Takes its length from
-/// `room`.
+/// Replaces `$(NAME)` of a known variable; `$$` becomes `$`; everything else stays as written. Subtracts the length
+/// of the result from `room`.
 pub fn expand(text: &str, known: &BTreeMap<String, String>, room: &mut usize) -> Result<String, String> {
     let mut out = String::new();
     let mut add = |part: &str| {
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Each variable is the one before it twice: the last would be a terabyte.
+    /// Each variable is the previous one twice: the last would be a terabyte.
     #[test]
     fn what_no_kernel_takes_is_refused_before_it_is_made() {
         let (mut known, mut room) = (BTreeMap::from([("A0".to_owned(), "x".to_owned())]), INPUTS_MAX);

@@ -1,38 +1,38 @@
-//! What becomes of one container: a function of its past starts, the restart policy and the time.
+//! Decides on one container: a function of its past starts, the restart policy and the time.
 //!
-//! Nothing is kept in memory for it: attempt and crash level are labels, the end is in Docker, so an
-//! agent that was restarted goes on where the former one was.
+//! Keeps no state in memory: attempt and crash level are labels, the exit status is in Docker, so a restarted agent
+//! continues where the former one was.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::RestartPolicy;
 
 use crate::converge::pods::facts::{Container, Exited, State};
 
-/// Delay after the first crash at once; Kubernetes doubles it up to five minutes.
+/// First delay, after one immediate restart; doubles up to five minutes, as in Kubernetes.
 pub const BACKOFF_FIRST: SignedDuration = SignedDuration::from_secs(10);
 
-/// Longest delay.
+/// Maximum delay.
 pub const BACKOFF_MAX: SignedDuration = SignedDuration::from_secs(300);
 
-/// A run this long makes the next crash the first one again.
+/// Duration of a run after which the next crash counts as the first one again.
 pub const BACKOFF_RESET: SignedDuration = SignedDuration::from_secs(600);
 
-/// What becomes of a container.
+/// Decision on a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerDecision {
-    /// It runs and should.
+    /// Running as it should.
     Runs,
-    /// Make and start it: this attempt, at this crash level.
+    /// Create and start it: this attempt, at this crash level.
     Make { attempt: u32, backoff: u32 },
-    /// It runs and failed a probe: it is stopped, and started again by the policy.
+    /// Running but failed a probe: it is stopped, and restarted according to the policy.
     Unhealthy,
-    /// It was made, not started: start it.
+    /// Created but not started: start it.
     Start { id: String, attempt: u32 },
-    /// It crashed and is started again at that time; `why` says in a few words how it ended.
+    /// Crashed and restarted at that time; `why` says in a few words how it ended.
     BackOff { until: Timestamp, delay: SignedDuration, why: String },
-    /// It is being removed by someone, or once more after that failed; look again.
+    /// Being removed by someone, or again after that failed; check again later.
     Removing,
-    /// It ended and stays so; a success with code 0.
+    /// Ended for good; success as in [`succeeded`].
     Ended { success: bool },
 }
 
@@ -46,7 +46,7 @@ pub fn delay(level: u32) -> SignedDuration {
     }
 }
 
-/// What becomes of a container with these starts (by attempt) in the pod whose pause container is `sandbox`.
+/// Decides on a container with these starts (by attempt) in the pod whose pause container is `sandbox`.
 pub fn decide(
     history: &[Container],
     sandbox: Option<&str>,
@@ -60,7 +60,7 @@ pub fn decide(
         (State::Removing | State::Dead, _) => ContainerDecision::Removing,
         (State::Running { .. }, true) if current.failed_probe().is_some() => ContainerDecision::Unhealthy,
         (State::Running { .. }, true) => ContainerDecision::Runs,
-        // The pause container that it joined is gone, so it has to go too: that end is not its own.
+        // The pause container that it joined is gone, so it has to be stopped too: that end is not its own.
         (State::Running { .. }, false) if policy == RestartPolicy::Never => {
             ContainerDecision::Ended { success: false }
         }
@@ -68,7 +68,7 @@ pub fn decide(
         (State::Created, true) => {
             ContainerDecision::Start { id: current.id.clone(), attempt: current.attempt }
         }
-        // Never ran: the same start in the new namespaces, once it is removed.
+        // Never ran: repeat the same start in the new namespaces, once it is removed.
         (State::Created, false) => {
             ContainerDecision::Make { attempt: current.attempt, backoff: current.backoff }
         }
@@ -82,12 +82,12 @@ pub fn decide(
     }
 }
 
-/// It ended well: with code 0, and not because it failed a probe, whatever it made of its SIGTERM.
+/// True if it ended with code 0 and did not fail a probe, however it handled its SIGTERM.
 pub fn succeeded(container: &Container, end: &Exited) -> bool {
     end.code == 0 && container.failed_probe().is_none()
 }
 
-/// The policy wants a container that ended so to run again.
+/// True if the policy restarts a container that ended this way.
 pub fn restarts(policy: RestartPolicy, success: bool) -> bool {
     match policy {
         RestartPolicy::Always => true,
@@ -96,7 +96,7 @@ pub fn restarts(policy: RestartPolicy, success: bool) -> bool {
     }
 }
 
-/// So far two clocks, or a look and what it sees, may be apart.
+/// Tolerated difference between two clocks, or between an observation and the observed event.
 const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(5);
 
 fn after_end(current: &Container, end: &Exited, now: Timestamp) -> ContainerDecision {
@@ -104,8 +104,8 @@ fn after_end(current: &Container, end: &Exited, now: Timestamp) -> ContainerDeci
     let level = if ran >= BACKOFF_RESET { 0 } else { current.backoff };
     let delay = delay(level);
     let until = end.finished_at.checked_add(delay).unwrap_or(now);
-    // An end far in the future is a clock set back: don't wait for a time that says nothing. One that is
-    // a moment ahead came while we looked.
+    // An end far in the future means that the clock was set back: don't wait for a meaningless time. One that is a
+    // moment ahead happened during the observation.
     if now >= until || end.finished_at.duration_since(now) > CLOCK_SLACK {
         ContainerDecision::Make { attempt: current.attempt + 1, backoff: level.saturating_add(1) }
     } else {
@@ -113,8 +113,8 @@ fn after_end(current: &Container, end: &Exited, now: Timestamp) -> ContainerDeci
     }
 }
 
-/// Why it ended, for the message of its wait. Docker's own words are not repeated here: they may
-/// quote the command with a secret in it.
+/// Describes how it ended, for the message of its back-off. Docker's own error is not repeated here: it may quote
+/// the command with a secret in it.
 fn cause(container: &Container, end: &Exited) -> String {
     match container.failed_probe() {
         Some(probe) => format!("it failed its {} probe", probe.word()),

@@ -1,5 +1,5 @@
-//! The containers of a pod: what becomes of one (`machine.rs`) and of all (`needs.rs`), how a manifest becomes
-//! one (`render.rs`, `env.rs`), and how one is made, started and stopped.
+//! Containers of a pod: the decision on one (`machine.rs`) and on all (`needs.rs`), rendering from a manifest
+//! (`render.rs`, `env.rs`), creation, start and stop.
 
 pub mod act;
 pub mod adopt;

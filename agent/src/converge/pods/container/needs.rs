@@ -1,4 +1,4 @@
-//! Which containers of one pod are to be made, started, fetched or removed. Pure.
+//! Determines which containers of one pod must be created, started, pulled or removed. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
@@ -11,33 +11,33 @@ use crate::converge::pods::steps::{
     ContainerAct, ContainerStep, Decision, DecisionReason, Kill, Pull, Target,
 };
 
-/// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
+/// Time for which a failed pull shows as `ErrImagePull` before it shows as `ImagePullBackOff`.
 const ERR_IMAGE_PULL_SHOWN: SignedDuration = SignedDuration::from_secs(2);
 
-/// When to look again at a container that someone is removing.
+/// Interval between checks of a container that someone is removing.
 const REMOVING_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 
-/// What the containers of a pod need.
+/// Pending work on the containers of a pod.
 #[derive(Debug)]
 pub struct Needs<'a> {
-    /// The containers whose turn it is, with what becomes of each.
+    /// Containers to act on now, each with its decision.
     pub turn: Vec<(&'a ContainerSpec, ContainerDecision)>,
-    /// All ended for good, or an init container failed for good.
+    /// True if all containers ended for good, or an init container failed for good.
     pub finished: bool,
-    /// Some container has run in the present namespaces.
+    /// True if some container has run in the current namespaces.
     pub ever_started: bool,
-    /// Running although a newer start of the same container is there, or the manifest has no such one.
+    /// Running although a newer start of the same container exists, or the manifest has no such container.
     pub stop_first: Vec<&'a Container>,
-    /// To remove before anything is made: their names are needed, or they must not run.
+    /// To remove before anything is created: their names are needed, or they must not run.
     pub remove_first: Vec<&'a Container>,
     /// Dead starts older than the last one.
     pub obsolete: Vec<&'a Container>,
-    /// What could not be removed of them; not among them until it is due again.
+    /// Failed removals of obsolete starts; these starts are left out of `obsolete` until a retry is due.
     unremoved: Vec<&'a Trouble>,
 }
 
 impl Needs<'_> {
-    /// The reason for a pod that has its namespaces.
+    /// Returns the decision's reason for a pod that has its namespaces.
     pub fn why(&self) -> DecisionReason {
         if self.finished {
             return DecisionReason::Finished;
@@ -63,13 +63,13 @@ impl Needs<'_> {
         }
     }
 
-    /// When a dead start is due that could not be removed.
+    /// Returns the time of the next retry to remove a dead start.
     pub fn retry_at(&self, now: Timestamp) -> Option<Timestamp> {
         self.unremoved.iter().map(|trouble| trouble.retry_at).filter(|at| *at > now).min()
     }
 }
 
-/// Looks at all containers of a pod.
+/// Determines the needs of all containers of a pod.
 pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Needs<'a> {
     let sandbox = facts.live_pause().map(|p| p.id.as_str());
     let history = |c: &ContainerSpec| facts.containers.get(&c.name).map_or(&[][..], Vec::as_slice);
@@ -111,10 +111,10 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     needs
 }
 
-/// Which past starts of one container go, and when.
+/// Sorts the past starts of one container by whether and when they are stopped and removed.
 fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, makes: bool) {
     let Some((current, older)) = starts.split_last() else { return };
-    // After a new start the present one is the last; exactly one dead start is kept for its log.
+    // After a new start the current one is the last; exactly one dead start is kept for its log.
     let mut keep = if makes { 0 } else { 1 };
     if makes && current.state == State::Created {
         needs.remove_first.push(current);
@@ -130,7 +130,7 @@ fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, mak
             needs.obsolete.push(old);
         }
     }
-    // What can't be removed holds up nothing else of the pod: it goes last.
+    // A failed removal holds up nothing else of the pod: it goes last.
     if known && current.state == State::Dead {
         needs.obsolete.push(current);
     }
@@ -140,7 +140,7 @@ fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, mak
     }
 }
 
-/// Under Always an init container that succeeded is done; only a failure runs again.
+/// Returns the policy of init containers: under Always one that succeeded is done; only a failure runs again.
 fn init_policy(spec: &PodSpec) -> RestartPolicy {
     match spec.restart_policy {
         RestartPolicy::Always => RestartPolicy::OnFailure,
@@ -148,7 +148,7 @@ fn init_policy(spec: &PodSpec) -> RestartPolicy {
     }
 }
 
-/// Its last start ended so that the policy wants no other one.
+/// True if its last start ended in a way that the policy does not restart.
 pub fn stays_ended(spec: &PodSpec, facts: &PodFacts, name: &str) -> bool {
     let last = facts.containers.get(name).and_then(|starts| starts.last());
     let Some((last, State::Exited(end))) = last.map(|last| (last, &last.state)) else { return false };
@@ -170,7 +170,7 @@ fn init_turn<'a, 'f>(
     now: Timestamp,
 ) -> InitTurn<'a> {
     let policy = init_policy(spec);
-    // First of all: once the pod failed, no success of another one is repeated.
+    // Checked first: once the pod has failed, the success of another init container is not repeated.
     let decided_of = |init: &ContainerSpec| decide(history(init), sandbox, policy, now);
     if spec.init_containers.iter().any(|init| decided_of(init) == ContainerDecision::Ended { success: false })
     {
@@ -181,7 +181,7 @@ fn init_turn<'a, 'f>(
         let decided = decided_of(init);
         match (&decided, starts.last()) {
             (ContainerDecision::Ended { success: true }, Some(last)) => {
-                // Success in former namespaces: once more, as in Kubernetes.
+                // Succeeded in former namespaces: once more, as in Kubernetes.
                 if sandbox.is_none_or(|id| id != last.sandbox) {
                     let again = ContainerDecision::Make { attempt: last.attempt + 1, backoff: last.backoff };
                     return InitTurn::Now(init, again);
@@ -193,7 +193,8 @@ fn init_turn<'a, 'f>(
     InitTurn::Done
 }
 
-/// The containers that failed a probe and are not being stopped yet; says which could not be stopped.
+/// Plans to stop containers that failed a probe and are not being stopped yet; reports those that could not be
+/// stopped.
 pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, decision: &mut Decision) {
     let Some(pause) = facts.live_pause() else { return };
     let again = if spec.restart_policy == RestartPolicy::Never { "" } else { ", will be restarted" };
@@ -229,7 +230,7 @@ pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, deci
     }
 }
 
-/// Turns needs into steps; what has to wait, and pulls, go into the decision.
+/// Turns needs into steps; waits and pulls go into the decision.
 pub fn steps(
     work: &Work,
     at: Placement<'_>,
@@ -291,7 +292,7 @@ pub fn steps(
     steps
 }
 
-/// No retry is waited for, and its image is there as far as is known; else says what it waits for.
+/// True if no retry is pending and the image is present as far as known; else records the reason for the wait.
 fn may_make(
     work: &Work,
     slot: &Slot,
@@ -334,7 +335,7 @@ fn may_make(
     !pull
 }
 
-/// Something of it failed lately and is not tried again yet.
+/// True if something of the container failed recently and its retry is not due; records the wait.
 fn in_trouble(work: &Work, slot: &Slot, now: Timestamp, decision: &mut Decision) -> bool {
     let Some(trouble) = work.trouble.get(slot).filter(|t| t.retry_at > now) else {
         return false;
@@ -345,16 +346,16 @@ fn in_trouble(work: &Work, slot: &Slot, now: Timestamp, decision: &mut Decision)
     true
 }
 
-/// What is tried again has not worked so far: it is called what it was called before.
+/// Keeps showing the former failure while its retry has not succeeded yet.
 fn still_in_trouble(work: &Work, slot: &Slot, now: Timestamp, decision: &mut Decision) {
-    // One whose image has come since waits for it no more.
+    // A container whose image has arrived since no longer waits for it.
     let over = |trouble: &&Trouble| trouble.reason == "ErrImagePull" && work.pulled.contains_key(slot);
     let Some(trouble) = work.trouble.get(slot).filter(|trouble| !over(trouble)) else { return };
     let (reason, message) = shown(trouble, now, decision);
     wait(decision, &slot.1, &reason, message);
 }
 
-/// Kubernetes' two words for one failed pull: first the failure, then the wait.
+/// Returns Kubernetes' two names for one failed pull: first the failure, then the back-off.
 fn shown(trouble: &Trouble, now: Timestamp, decision: &mut Decision) -> (String, String) {
     let turns = after(trouble.at, ERR_IMAGE_PULL_SHOWN);
     if trouble.reason != "ErrImagePull" {

@@ -1,9 +1,9 @@
-//! Takes secrets out of the engine's messages: it repeats what it can't run. Pure.
+//! Removes secrets from the engine's messages, which repeat a command that can't run. Pure.
 
-/// In the place of words that may hold a secret which is not at hand.
+/// Replaces a message that may contain a secret which is unavailable for redaction.
 pub const UNSHOWN: &str = "Docker could not run it; its message is hidden because it may contain a secret of the container; see 'docker inspect' on the node";
 
-/// The text with `***` for each of the values. One that the engine writes otherwise when it quotes it can't be
+/// Returns the text with `***` for each of the values. A value that the engine quotes in another form can't be
 /// found: then nothing of the text is shown.
 pub fn redact_secrets(text: &str, values: &[String]) -> String {
     let mut values: Vec<&str> = values.iter().map(|value| value.trim()).collect();
@@ -12,7 +12,7 @@ pub fn redact_secrets(text: &str, values: &[String]) -> String {
     if !values.iter().all(|value| value.chars().all(is_plain)) {
         return UNSHOWN.to_owned();
     }
-    // A value that holds another one goes as a whole.
+    // A value that contains another one is replaced as a whole.
     values.sort_by_key(|value| std::cmp::Reverse(value.len()));
     values.iter().fold(text.to_owned(), |text, value| text.replace(value, "***"))
 }

@@ -1,4 +1,4 @@
-//! From a bound pod to the containers to be made. Pure: the same pod, address and attempt give the same.
+//! Renders the containers of a bound pod. Pure: the same pod, address and attempt give the same result.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::converge::pods::sandbox::{name_files, resolver};
 use crate::converge::pods::volume::render::mounts;
 use crate::worlds::docker::{Limits, Namespaces, NewContainer};
 
-/// One container of the pod; the error says what in the manifest can't be done.
+/// Renders one container of the pod; the error names the part of the manifest that can't be fulfilled.
 pub fn container(
     at: Placement<'_>,
     spec: &Container,
@@ -72,7 +72,7 @@ pub fn container(
     })
 }
 
-/// A container's variables, and its command with what these put into it.
+/// Returns a container's variables, and its command with their values.
 pub(crate) fn inputs(
     spec: &Container,
     pod: &PodInstance,
@@ -90,16 +90,16 @@ pub(crate) fn inputs(
     Ok(ContainerInputs { env, command, args, values })
 }
 
-/// Requests become shares (1024 a core), limits become quota and memory, by the kubelet's arithmetic
-/// (`MilliCPUToShares` and `MilliCPUToQuota` in pkg/kubelet/cm/helpers_linux.go). A container that requests
-/// nothing gets the least: with the engine's 1024 it would take from those that asked for less than a core.
+/// Turns requests into shares (1024 a core), and limits into quota and memory, by the kubelet's arithmetic
+/// (`MilliCPUToShares` and `MilliCPUToQuota` in pkg/kubelet/cm/helpers_linux.go). A container that requests nothing
+/// gets the minimum: with the engine's 1024 it would take from those that requested less than a core.
 fn limits(spec: &Container) -> Limits {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let requested = spec.resources.requested_cpu().millis;
     let limit = &spec.resources.limits;
     Limits {
         cpu_shares: number((requested.saturating_mul(1024) / 1000).clamp(2, 262_144)),
-        // Thousandths of 100 ms; the kernel takes no less than 1 ms, and a limit of 0 is none.
+        // Thousandths of 100 ms; the kernel accepts no less than 1 ms, and a limit of 0 means none.
         cpu_quota_us: match limit.cpu.map_or(0, |cpu| cpu.millis) {
             0 => 0,
             millis => number(millis.saturating_mul(100).max(1000)),
@@ -134,9 +134,9 @@ fn user(pod: &PodSpec, spec: &Container) -> Result<User, String> {
     })
 }
 
-/// Whether an image's `user`, without its group, may run where `runAsNonRoot` is set; the error says why not.
+/// Checks that an image's `user`, without its group, may run with `runAsNonRoot`; the error says why not.
 pub(crate) fn is_no_root(image: &str, user: &str) -> Result<(), String> {
-    // The engine takes `00` and `+0` for the number, too.
+    // The engine accepts `00` and `+0` as the number, too.
     match user.parse::<u32>() {
         Err(_) if !matches!(user, "" | "root") => Err(format!(
             "runAsNonRoot is set and image {image} names its user ({user}), which may be root; set runAsUser to a number"

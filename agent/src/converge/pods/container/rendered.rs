@@ -1,4 +1,4 @@
-//! A container that is to be made.
+//! Rendered containers: everything needed to create one.
 
 use schema::files::ContentRef;
 use schema::kinds::pod::keyed::Variable;
@@ -7,23 +7,24 @@ use schema::kinds::pod::{Container, EnvVarSource};
 use crate::converge::pods::volume::spec::SubPath;
 use crate::worlds::docker::NewContainer;
 
-/// A value that takes the place of `marker` when the container is made: no plan holds a secret, or what is long.
+/// A value that replaces `marker` when the container is created: no plan holds a secret, or a long value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyedValue {
-    /// What stands for it in variables, command and arguments.
+    /// Placeholder in variables, command and arguments.
     pub marker: String,
     pub of: ContentRef,
     pub key: String,
 }
 
 impl KeyedValue {
-    /// No program takes a NUL in a variable or argument, so nothing else reads like a marker.
+    /// Creates a value with its marker. No program accepts a NUL in a variable or argument, so nothing else looks
+    /// like a marker.
     pub fn new(of: ContentRef, key: &str) -> Self {
         Self { marker: format!("\0{of}\0{key}\0"), of, key: key.to_owned() }
     }
 }
 
-/// The secrets in the variables of a container, and with them maybe in its command: a key of one, or all.
+/// Returns the secrets in the variables of a container, and so possibly in its command: one key of each, or all.
 pub fn secrets_of(spec: &Container) -> Vec<(ContentRef, Option<String>)> {
     let keyed = spec.variables().filter_map(|variable| match variable {
         Variable::One(one) => {
@@ -35,7 +36,7 @@ pub fn secrets_of(spec: &Container) -> Vec<(ContentRef, Option<String>)> {
     keyed.filter(|(of, _)| matches!(of, ContentRef::Secret(_))).collect()
 }
 
-/// What field references may name besides the pod itself.
+/// Values for field references other than those to the pod itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceFields {
     pub node: String,
@@ -43,7 +44,7 @@ pub struct PlaceFields {
     pub pod_ip: String,
 }
 
-/// What a container starts with: `NAME=value`, command and arguments, and the values that their markers stand for.
+/// Inputs of a container: `NAME=value`, command and arguments, and the values behind their markers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerInputs {
     pub env: Vec<String>,
@@ -52,19 +53,19 @@ pub struct ContainerInputs {
     pub values: Vec<KeyedValue>,
 }
 
-/// A container to be made, with what must be looked up or done first.
+/// A container to create, with everything that must be looked up or done first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     pub new: NewContainer,
     pub sub_paths: Vec<SubPath>,
-    /// Its image's user must not be root.
+    /// True if the image's user must not be root.
     pub check_non_root: bool,
-    /// Its image's user with this group.
+    /// Group to run the image's user with.
     pub group_of_image_user: Option<i64>,
     pub never_pull: bool,
-    /// Values that its variables take by key.
+    /// Values that the variables take by key.
     pub values: Vec<KeyedValue>,
-    /// All keys of some secret become variables. Which keys it has is known once it is decrypted; then this is
-    /// rendered again.
+    /// Set if all keys of some secret become variables. Its keys are known once it is decrypted; then the inputs
+    /// are rendered again.
     pub of_secrets: Option<Box<(Container, PlaceFields)>>,
 }

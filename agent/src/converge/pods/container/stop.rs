@@ -1,4 +1,4 @@
-//! Ends containers: preStop, SIGTERM, and SIGKILL, all within the grace period.
+//! Stops containers: preStop, SIGTERM, and SIGKILL, all within the grace period.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::converge::pods::task_reports::{InFlight, TaskReport};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::worlds::docker::DockerError;
 
-/// What at least is left for SIGTERM after a hook, as in Kubernetes.
+/// Minimum time left for SIGTERM after a hook, as in Kubernetes.
 const GRACE_AFTER_HOOK_MIN: Duration = Duration::from_secs(2);
 
-/// Longest wait for how a container ended.
+/// Maximum wait for the exit status of a container.
 const END_LOOK_MAX: Duration = Duration::from_secs(2);
 
 impl Worker {
@@ -26,8 +26,7 @@ impl Worker {
         let _ = self.end(id, target, (grace, message), in_flight).await;
     }
 
-    /// Keeps in mind how a container ended that is removed with its pod. What can't be found out
-    /// holds nothing up.
+    /// Reports the exit status of a container that is removed with its pod. A failure to find it holds nothing up.
     pub(crate) async fn note_end(&self, id: &PodId, target: &Target) {
         let Ok(Ok(details)) = timeout(END_LOOK_MAX, self.docker.inspect(&target.id)).await else { return };
         if let Some(finished_at) = details.finished_at.filter(|_| details.pid == 0) {
@@ -36,11 +35,11 @@ impl Worker {
         }
     }
 
-    /// Stops a container that failed a probe; the next plan sees its end and starts it again. When it
-    /// can't be stopped, a plan tries again later; the removal of the pod does not wait for that.
+    /// Stops a container that failed a probe; the next plan finds it ended and restarts it. If it can't be stopped,
+    /// a later plan retries; the removal of the pod does not wait for that.
     pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, in_flight: InFlight) {
         let done = self.end(id, &kill.target, (kill.grace, kill.message.clone()), &in_flight).await;
-        // While it still counts as being stopped: the plan after that has to know.
+        // Sent while the container still counts as being stopped: the plan after that must know.
         let failed = done.err().map(|error| error.to_string());
         self.reporter.send(TaskReport::Kill(kill.target.id.clone(), failed));
     }
@@ -52,7 +51,7 @@ impl Worker {
         (mut grace, message): (Duration, String),
         in_flight: &InFlight,
     ) -> Result<(), DockerError> {
-        // Two never stop it side by side: who comes second waits.
+        // A container is never stopped twice concurrently: the second caller waits.
         let is_hooked = in_flight.wait_for_kill(&target.id).await;
         // The semaphore is never closed.
         let _slot = self.stops.acquire().await;
@@ -72,7 +71,7 @@ impl Worker {
         }
     }
 
-    /// Runs the hook; what remains of the grace.
+    /// Runs the hook and returns the rest of the grace period.
     async fn pre_stop(
         &self,
         id: &PodId,
@@ -82,7 +81,7 @@ impl Worker {
     ) -> Duration {
         let began = Instant::now();
         let failed = match hook {
-            // A command that is cut off here ends with its container.
+            // A command that times out here ends with its container.
             Ok(hook) => match timeout(grace, self.asker.hook(&target.id, hook, grace)).await {
                 Ok(Ok(())) => None,
                 Ok(Err(why)) => Some(why),

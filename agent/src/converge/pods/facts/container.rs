@@ -1,4 +1,4 @@
-//! Containers, read back from their labels and from what Docker says of them.
+//! Containers, read back from their labels and from Docker's details.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ pub struct PodFacts {
     pub pod: Option<NamespacedName>,
     /// Pause containers, newest last.
     pub pauses: Vec<Container>,
-    /// The others, by name, each by attempt.
+    /// Other containers, by name, each list by attempt.
     pub containers: BTreeMap<String, Vec<Container>>,
 }
 
 impl PodFacts {
-    /// The pause container that holds the pod's namespaces, if one runs or was just made.
+    /// Returns the pause container that holds the pod's namespaces, if one runs or was just created.
     pub fn live_pause(&self) -> Option<&Container> {
         self.pauses
             .iter()
@@ -32,56 +32,56 @@ impl PodFacts {
             .or_else(|| self.pauses.iter().find(|p| p.state == State::Created))
     }
 
-    /// All containers, pause containers last.
+    /// Returns all containers, pause containers last.
     pub fn all(&self) -> impl Iterator<Item = &Container> {
         self.containers.values().flatten().chain(&self.pauses)
     }
 }
 
-/// One container, read back from its labels.
+/// A container, read back from its labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {
     pub id: String,
-    /// Docker's name.
+    /// Name in Docker.
     pub name: String,
     /// Name in the pod.
     pub container: String,
-    /// How often it was made before.
+    /// Number of times it was created before.
     pub attempt: u32,
     pub backoff: u32,
-    /// Docker id of the pause container that it joined.
+    /// Docker id of the pause container whose namespaces it joined.
     pub sandbox: String,
     pub hash: String,
-    /// Image as asked for.
+    /// Image as requested.
     pub image: String,
-    /// The image by the digest of its registry, `name@sha256:…`; its content id if no registry has it.
+    /// Image by its registry digest, `name@sha256:…`; its content id if no registry has it.
     pub image_id: String,
     pub created_at: Timestamp,
-    /// Its last start, which distinguishes its lives: one that is started again by hand keeps its id. None if it
-    /// never started, or Docker does not say.
+    /// Time of the last start. It tells runs apart: a container that is started again by hand keeps its id. `None`
+    /// if it never started, or Docker does not report it.
     pub started_at: Option<Timestamp>,
     /// Seconds between SIGTERM and SIGKILL.
     pub grace: u32,
-    /// Its first process on the node; 0 while it does not run.
+    /// Pid of the first process on the node; 0 while it does not run.
     pub pid: i32,
     /// Address of the pod (pause containers).
     pub address: Option<Ipv4Net>,
-    /// The object that asked for the pod is a function.
+    /// True if the pod belongs to a function.
     pub is_function: bool,
     /// Host ports of the pod (pause containers).
     pub ports: Vec<HostPortStatus>,
-    /// What is done before it is stopped, or why its label can't be read.
+    /// The preStop hook, or the reason why its label can't be read.
     pub hook: Option<Result<Action, String>>,
-    /// What its probes said, if it has any and they said anything.
+    /// Health by its probes; `None` without probes or before the first result.
     pub health: Option<ProbeHealth>,
-    /// What its startup or readiness probe said last, while it fails.
+    /// Failure message of its startup or readiness probe, while that fails.
     pub failing: Option<String>,
-    /// Digests of the files that the pod has mounted (pause containers).
+    /// Digests of the files mounted in the pod (pause containers).
     pub files: Vec<String>,
     pub state: State,
 }
 
-/// What a container does.
+/// State of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Created,
@@ -91,26 +91,26 @@ pub enum State {
     /// Ended, or could not be started.
     Exited(Exited),
     Removing,
-    /// Its removal failed, and is not tried at this moment.
+    /// Removal failed and is not being retried at the moment.
     Dead,
 }
 
-/// How a container ended.
+/// Exit status of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exited {
     pub code: i64,
     pub oom_killed: bool,
-    /// Why it could not be started, in Docker's words; empty when it was.
+    /// Docker's error if it could not be started; else empty.
     pub error: String,
-    /// The last lines that it wrote, in one, if it failed by itself.
+    /// Last lines of its output, joined into one, if it failed on its own.
     pub wrote: String,
-    /// When it started; none if it never did.
+    /// Time of the start; `None` if it never started.
     pub started_at: Option<Timestamp>,
     pub finished_at: Timestamp,
 }
 
 impl Exited {
-    /// The end of a container with these details.
+    /// Builds the exit status from Docker's details.
     pub fn of(details: &ContainerDetails, finished_at: Timestamp) -> Self {
         Self {
             code: details.exit_code,
@@ -124,10 +124,10 @@ impl Exited {
 }
 
 impl Container {
-    /// Reads a container back; also the pod and uid that it belongs to.
+    /// Reads a container back, with the uid and name of its pod.
     pub fn read(row: &ListedContainer, details: &ContainerDetails) -> (Uid, Option<NamespacedName>, Self) {
         let label = |key: &str| row.labels.get(key).map(String::as_str).unwrap_or_default();
-        // A container of ours without a uid belongs to no pod at all: it is one by itself.
+        // A container of ours without a uid belongs to no pod: its own id stands in.
         let uid = if label(names::UID).is_empty() { row.id.clone() } else { label(names::UID).to_owned() };
         let pod = (!label(names::POD).is_empty())
             .then(|| NamespacedName::new(label(names::NAMESPACE), label(names::POD)));
@@ -165,7 +165,6 @@ impl Container {
         self.health?.failed
     }
 
-    /// It runs.
     pub fn is_running(&self) -> bool {
         matches!(self.state, State::Running { .. })
     }
@@ -178,11 +177,11 @@ fn state(row: &ListedContainer, details: &ContainerDetails) -> State {
         EngineState::Dead => State::Dead,
         EngineState::Running => State::Running { started_at: details.started_at.unwrap_or(row.created_at) },
         EngineState::Exited => exited(),
-        // A start that failed leaves the container as made, with an error and a code.
+        // A failed start leaves the container in the `created` state, with an error and an exit code.
         EngineState::Created if details.exit_code != 0 || !details.error.is_empty() => exited(),
         EngineState::Created => State::Created,
     }
 }
 
-/// Ends of containers by Docker's id.
+/// Exit statuses of containers by Docker id.
 pub type Ends = BTreeMap<String, Exited>;

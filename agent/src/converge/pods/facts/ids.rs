@@ -1,4 +1,4 @@
-//! Names of things on a node, and what is kept of them by name.
+//! Identifiers of pods and containers on a node, and maps keyed by them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use schema::meta::NamespacedName;
 /// A pod's uid.
 pub type Uid = String;
 
-/// A container of a pod: uid and container name; an empty name is the pod as a whole.
+/// A container of a pod: uid and container name; an empty name stands for the pod as a whole.
 pub type Slot = (Uid, String);
 
-/// The last status by pod uid.
+/// Final statuses by pod uid.
 pub type Finished = BTreeMap<Uid, Arc<PodStatus>>;
 
-/// What was said last, by pod.
+/// Last reported statuses by pod.
 pub type LastReported = BTreeMap<NamespacedName, Arc<PodStatus>>;

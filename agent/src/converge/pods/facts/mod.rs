@@ -1,4 +1,4 @@
-//! What the rooms of the pods loop share: data, and nothing that decides or acts.
+//! Data shared by the modules of the pods loop: no decisions, no actions.
 
 mod container;
 mod ids;

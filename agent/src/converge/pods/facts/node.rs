@@ -1,4 +1,4 @@
-//! The node, as far as its pods depend on it.
+//! Facts about the node that its pods depend on.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use crate::converge::node_dns::NodeDns;
 use crate::worlds::docker::LogLimits;
 
-/// What does not change while the agent runs, and what is as it was at the last look: address and name servers.
+/// Node facts: constant while the agent runs, except address and name servers, which are as last observed.
 #[derive(Debug, Clone)]
 pub struct NodeFacts {
     pub node: String,
-    /// Its address, for `status.hostIP`, and of pods on its own network.
+    /// Node address, for `status.hostIP` and for pods on the host's network.
     pub node_ip: IpAddr,
     pub instance: String,
     pub state_dir: PathBuf,
@@ -20,16 +20,16 @@ pub struct NodeFacts {
     pub dns: NodeDns,
 }
 
-/// What every container gets, whatever its manifest says. A change is for new containers: none is
-/// replaced because of it.
+/// Limits of every container, regardless of its manifest. Changes apply to new containers only: none is replaced
+/// because of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContainerLimits {
-    /// Processes and threads; 0 is no limit.
+    /// Maximum number of processes and threads; 0 means no limit.
     pub pids: i64,
     pub log: LogLimits,
 }
 
-/// Maximum number of processes and threads of a container: a fork bomb stays in it, and no server comes near.
+/// Default maximum number of processes and threads of a container: contains a fork bomb, and no server comes near.
 pub const DEFAULT_PIDS: i64 = 4096;
 
 impl Default for ContainerLimits {

@@ -1,4 +1,4 @@
-//! All that the plan of the pods follows from.
+//! Input of the pods plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,22 +10,21 @@ use crate::converge::pods::sandbox::drain::Drain;
 use crate::desired::Desired;
 use crate::worlds::netlink::{HostEnd, Listener, Port};
 
-/// The whole world of the pods loop.
+/// Observed state of the whole pods loop.
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub node: NodeFacts,
     pub desired: Desired,
     pub pods: BTreeMap<Uid, PodFacts>,
-    /// Host ends of pod links; none when the kernel could not be asked.
+    /// Host ends of pod links; `None` if the kernel could not be queried.
     pub links: Option<BTreeMap<String, HostEnd>>,
-    /// Ports of the node that something listens on, with its process; read only when a pod is about to
-    /// get host ports.
+    /// Node ports with a listener, and its process; read only when a pod is about to get host ports.
     pub listeners: BTreeMap<Port, Listener>,
     pub finished: Finished,
     pub draining: BTreeMap<Uid, Drain>,
     pub last_reported: LastReported,
     pub folders: BTreeSet<Uid>,
-    /// Content that nothing needs was removed long enough ago.
+    /// True if the last removal of unused content is long enough ago.
     pub sweep_is_due: bool,
     pub work: Work,
 }

@@ -1,4 +1,4 @@
-//! A pod on its node, with what was given to it: what its containers are rendered from.
+//! A pod on its node with its allocations: the input for rendering its containers.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use schema::records::Binding;
 use super::node::NodeFacts;
 use crate::converge::names;
 
-/// The pod, its node and what was given to it.
+/// A bound pod, its node and its allocations.
 #[derive(Debug, Clone, Copy)]
 pub struct Placement<'a> {
     pub node: &'a NodeFacts,
     pub binding: &'a Binding,
-    /// Its address; none on the host's network.
+    /// Pod address; `None` on the host's network.
     pub address: Option<Ipv4Net>,
     pub ports: &'a [HostPortStatus],
 }
 
 impl Placement<'_> {
-    /// The labels of one of its containers.
+    /// Returns the labels of one of the pod's containers.
     pub fn labels(self, container: &str, attempt: u32, backoff: u32) -> BTreeMap<String, String> {
         let at = self;
         let pod = &at.binding.pod;

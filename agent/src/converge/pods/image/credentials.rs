@@ -1,4 +1,4 @@
-//! Logins at registries: the pod's `imagePullSecrets`, decrypted on this node.
+//! Registry logins from the pod's `imagePullSecrets`, decrypted on this node.
 
 use async_trait::async_trait;
 use schema::files::Files;
@@ -8,16 +8,16 @@ use super::registry_login::{logins_for, parse};
 use crate::files::PodFiles;
 use crate::worlds::docker::RegistryLogin;
 
-/// Where logins at registries come from.
+/// Source of registry logins.
 #[async_trait]
 pub trait Credentials: Send + Sync + 'static {
-    /// The logins for an image of a pod, in the order in which they are tried; none is a pull
-    /// without login. The error is a sentence that names what can't be read, and no content.
+    /// Returns the logins for an image of a pod, in the order in which to try them; an empty list means a pull
+    /// without login. The error is a sentence that names what can't be read, without any content.
     async fn logins(&self, pod: &PodInstance, image: &str) -> Result<Vec<RegistryLogin>, String>;
 }
 
 #[cfg(any(test, feature = "fakes"))]
-/// No pod has a login.
+/// Credentials without any login.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoCredentials;
 
@@ -40,8 +40,8 @@ impl Credentials for PodFiles {
     }
 }
 
-/// The logins for an image in one secret among `files`, for use in `namespace`. The error is a sentence without any
-/// content.
+/// Returns the logins for an image in one secret among `files`, for use in `namespace`. The error is a sentence
+/// without any content.
 pub async fn logins_of(
     from: &PodFiles,
     files: &Files,

@@ -1,4 +1,4 @@
-//! Fetches an image for a container that waits for it, and says how far it is.
+//! Pulls an image for a container that waits for it, and reports progress.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::converge::pods::task_reports::{Retry, TaskReport};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::worlds::docker::DockerError;
 
-/// How often a waiting container's message says how far its image is.
+/// Interval at which a waiting container's message shows the progress of its image.
 const SHOWN_EVERY: Duration = Duration::from_secs(5);
 
-/// How many of these make one event: one per 15 s.
+/// Number of progress messages per event: one event per 15 s.
 const EVENT_EVERY: u32 = 3;
 
 impl Worker {
-    /// Fetches an image for a container; the outcome is kept for the next plan.
+    /// Pulls an image for a container; reports the outcome for the next plan.
     pub async fn pull(&self, id: &PodId, pod: &PodInstance, pull: &Pull) {
         let (slot, image): (Slot, _) = (id.slot(&pull.container), pull.image.as_str());
-        // Another container's pull may have brought it since this one found it missing.
+        // Another container's pull may have fetched it since this one found it missing.
         if pull.policy == PullPolicy::IfNotPresent && matches!(self.docker.image(image).await, Ok(Some(_))) {
             let message = format!("Container image {image:?} already present on machine");
             self.record_event(id, EventType::Normal, "Pulled", message);
@@ -66,7 +66,7 @@ impl Worker {
         }
     }
 
-    /// Waits for a pull and says now and then how far it is.
+    /// Waits for a pull and reports its progress from time to time.
     async fn follow(
         &self,
         id: &PodId,
@@ -78,7 +78,7 @@ impl Worker {
         shows.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shown: u32 = 0;
         loop {
-            // Cancel-safe: a shared future is polled again from where it is; a tick is only a tick.
+            // Cancel-safe: a shared future resumes where it was; a lost tick does no harm.
             tokio::select! {
                 biased;
                 done = &mut joined.pull => return done,
@@ -97,7 +97,7 @@ impl Worker {
     }
 }
 
-/// What to do about a pull that failed.
+/// Returns advice on a failed pull, to append to its error.
 fn hint(error: &DockerError, here: bool, users: &[String], no_logins: Option<&str>) -> String {
     let login = match (error, users, no_logins) {
         (DockerError::LoginRefused { .. }, _, Some(why)) => {

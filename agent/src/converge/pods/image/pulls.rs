@@ -1,5 +1,5 @@
-//! Images fetched for containers: one pull per image and login on the node however many containers
-//! wait for it, a few at once, given up with the last that waits.
+//! Image pulls: one per image and login on the node regardless of the number of waiting containers, a few at a
+//! time, canceled when the last waiter leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -16,29 +16,29 @@ use crate::converge::image_book::ImageBook;
 use crate::worlds::docker::{Docker, DockerError, ImageFacts, PullProgress, RegistryLogin};
 use crate::worlds::peers::ImageSource;
 
-/// Images being fetched at once.
+/// Maximum number of concurrent pulls.
 pub(crate) const PULLS: usize = 3;
 
-/// An image that was fetched.
+/// A successful pull.
 #[derive(Debug, Clone)]
 pub struct Pulled {
-    /// From its turn to its end.
+    /// Duration of the pull, without the wait for its turn.
     pub took: Duration,
-    /// Bytes on disk, layers shared with others included.
+    /// Bytes on disk, including layers shared with other images.
     pub size_bytes: u64,
 }
 
 pub(crate) type PullFuture = BoxFuture<'static, Result<Pulled, DockerError>>;
 
-/// The image, and who asks for it: a login that fails must not fail those who have a better one.
+/// The image and the logins: a login that fails must not fail those who have a better one.
 type PullKey = (String, Vec<RegistryLogin>);
 
-/// The pulls under way. The last waiter that goes drops the pull, which ends it at the engine.
+/// Pulls in progress. The last waiter that leaves drops the pull, which ends it at the engine.
 #[derive(Clone)]
 pub struct Pulls {
     docker: Arc<dyn Docker>,
     book: Arc<ImageBook>,
-    /// Where images of functions come from.
+    /// Source of function images.
     peers: Arc<dyn ImageSource>,
     turns: Arc<Semaphore>,
     running: Arc<Mutex<BTreeMap<PullKey, Running>>>,
@@ -49,15 +49,15 @@ struct Running {
     progress: watch::Receiver<Option<String>>,
 }
 
-/// One waiter's hold of a pull.
+/// A waiter's handle on a pull.
 pub(crate) struct Joined {
     pub(crate) pull: Shared<PullFuture>,
-    /// How far it is, worded to follow a colon; none before its turn.
+    /// Progress, worded to follow a colon; `None` before its turn.
     pub(crate) progress: watch::Receiver<Option<String>>,
 }
 
 impl Pulls {
-    /// None under way.
+    /// Creates a set without pulls.
     pub fn new(docker: Arc<dyn Docker>, book: Arc<ImageBook>, peers: Arc<dyn ImageSource>) -> Self {
         Self { docker, book, peers, turns: Arc::new(Semaphore::new(PULLS)), running: Arc::default() }
     }
@@ -90,7 +90,7 @@ impl Pulls {
         let before: BTreeSet<String> = self.docker.images().await?.into_iter().map(|row| row.id).collect();
         let begun = self.book.begin_pull(&image, before.clone()).await;
         let done = self.fetch_now(&image, &logins, shown).await;
-        // What was there before is someone else's, also if the registry has the same.
+        // An image that existed before is someone else's, even if the registry has the same one.
         if let Ok(facts) = &done
             && !facts.id.is_empty()
             && !before.contains(&facts.id)
@@ -129,7 +129,7 @@ impl Pulls {
         Ok(self.docker.image(image).await?.unwrap_or_default())
     }
 
-    /// Each login in turn, until one is not refused.
+    /// Tries each login in turn until one is not rejected.
     async fn try_logins(
         &self,
         image: &str,
@@ -183,8 +183,8 @@ mod tests {
             tokio::spawn(self.pulls.join(image, Vec::new()).pull)
         }
 
-        /// Lets all tasks go as far as they can: there is one thread, and nothing waits for the outside but
-        /// the book's writes, which have their turn one after another.
+        /// Lets all tasks run as far as they can: there is one thread, and nothing waits for the outside except the
+        /// book's writes, which happen one after another.
         async fn settle(&self) {
             for _ in 0..6 {
                 for _ in 0..50 {
@@ -213,7 +213,7 @@ mod tests {
         RegistryLogin { server: "h".into(), username: user.into(), ..RegistryLogin::default() }
     }
 
-    // Red when `join` does not look into `running`: six pulls.
+    // Red when `join` does not check `running`: six pulls.
     #[tokio::test]
     async fn six_waiters_of_one_image_make_one_pull() {
         let rig = rig(&["app:1"], true);
@@ -241,7 +241,7 @@ mod tests {
         two.abort();
         rig.settle().await;
         assert_eq!(rig.docker.engine().pulls_dropped, ["app:1"]);
-        // The next one begins anew.
+        // The next one starts over.
         let _three = rig.wait_for("app:1");
         rig.settle().await;
         assert_eq!(rig.begun(), 2);
@@ -305,11 +305,11 @@ mod tests {
         assert!(rig.book.images().is_empty());
     }
 
-    // Seen red without the write in `begin_pull`, and with `pulls.json` not read: the image stays for ever.
+    // Seen red without the write in `begin_pull`, and with `pulls.json` not read: the image stays forever.
     #[tokio::test]
     async fn what_was_pulled_when_the_agent_ended_is_collected_as_any_other() {
         let Rig { docker, pulls, book, state } = rig(&["app:1"], false);
-        // It is there, and the answer never comes.
+        // The image is pulled, but the answer never comes.
         docker.engine().fault = Some(Fault::Crash { call: 1 });
         let waiter = tokio::spawn(pulls.join("app:1", Vec::new()).pull);
         let crash = async {

@@ -1,4 +1,4 @@
-//! Logins at registries as secrets hold them, and which of them an image gets. Pure.
+//! Registry logins as secrets hold them, and the selection of those for an image. Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use serde::Deserialize;
 use crate::worlds::docker::RegistryLogin;
 use crate::worlds::docker::reference::{DOCKER_HUB, ImageName, is_docker_hub};
 
-/// A login and the images that it is for.
+/// A login and the images that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryEntry {
-    /// Host, maybe with `*` for whole or part of a label, maybe with a port.
+    /// Registry host, optionally with `*` for a label or part of one, optionally with a port.
     host: String,
-    /// Begins the image's repository; empty is all.
+    /// Prefix of the image's repository; empty matches all.
     path: String,
     login: RegistryLogin,
 }
@@ -40,9 +40,9 @@ struct Auth {
     identitytoken: String,
 }
 
-/// Reads the logins of one decrypted secret: a Docker `config.json`, the older `.dockercfg` (the
-/// same without `auths`), or a JSON or YAML map or `key=value` lines with registry, username, password. The error
-/// never holds any of the secret's content.
+/// Parses the logins of one decrypted secret: a Docker `config.json`, the older `.dockercfg` (the same without
+/// `auths`), or a JSON or YAML map or `key=value` lines with registry, username, password. The error never contains
+/// any of the secret's content.
 pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, String> {
     let Ok(text) = std::str::from_utf8(secret) else {
         return wrong(format!("it is not text; {FORMATS}"));
@@ -50,7 +50,7 @@ pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, String> {
     if !text.trim_start().starts_with('{') {
         return from_keys(&texts(text).unwrap_or_else(|| lines(text)));
     }
-    // The causes of serde's errors quote values, so none of them is passed on.
+    // The messages of serde's errors quote values, so none of them is passed on.
     if let Ok(keys) = serde_json::from_str::<BTreeMap<String, String>>(text) {
         return from_keys(&keys);
     }
@@ -67,8 +67,7 @@ pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, String> {
     auths.into_iter().map(|(server, auth)| docker_entry(&server, auth)).collect()
 }
 
-/// Reads a secret given as keys: those of Kubernetes' registry secrets, or registry, username and
-/// password.
+/// Parses a secret given as keys: those of Kubernetes' registry secrets, or registry, username and password.
 pub fn from_keys(keys: &BTreeMap<String, String>) -> Result<Vec<RegistryEntry>, String> {
     for file in [".dockerconfigjson", ".dockercfg", "config.json"] {
         if let Some(config) = keys.get(file) {
@@ -83,7 +82,7 @@ pub fn from_keys(keys: &BTreeMap<String, String>) -> Result<Vec<RegistryEntry>, 
     Ok(vec![docker_entry(&key("registry")?, auth)?])
 }
 
-/// A map from keys to texts, if it is one.
+/// Parses a map from keys to texts; `None` if it is something else.
 fn texts(text: &str) -> Option<BTreeMap<String, String>> {
     let entries = plaintext::entries(Format::Map, text.as_bytes()).ok()?;
     entries.into_iter().map(|(key, value)| Some((key, String::from_utf8(value).ok()?))).collect()
@@ -109,7 +108,7 @@ fn docker_entry(server: &str, auth: Auth) -> Result<RegistryEntry, String> {
         match decoded.as_deref().and_then(|text| text.split_once(':')) {
             Some((user, pass)) => {
                 username = user.to_owned();
-                // Some tools of old pad with NUL bytes.
+                // Some old tools pad with NUL bytes.
                 password = pass.trim_end_matches('\0').to_owned();
             }
             None => return wrong(format!("`auth` of {server} is not user:password in base64")),
@@ -120,14 +119,14 @@ fn docker_entry(server: &str, auth: Auth) -> Result<RegistryEntry, String> {
     }
     let bare = server.trim().trim_start_matches("https://").trim_start_matches("http://");
     let (host, path) = bare.trim_end_matches('/').split_once('/').unwrap_or((bare.trim_end_matches('/'), ""));
-    // `https://index.docker.io/v1/` is how Docker itself writes its hub.
+    // Docker itself writes its hub as `https://index.docker.io/v1/`.
     let path = ["v1", "v2"].iter().find_map(|v| path.strip_prefix(v)).map_or(path, |p| p.trim_matches('/'));
     if host.is_empty() {
         return wrong(format!("a login names no registry; {FORMATS}"));
     }
     let host = if is_docker_hub(host) { DOCKER_HUB } else { host };
     let login = RegistryLogin {
-        // The engine wants its hub under the name that `docker login` writes.
+        // The engine expects its hub under the name that `docker login` writes.
         server: if host == DOCKER_HUB { "https://index.docker.io/v1/".to_owned() } else { host.to_owned() },
         username,
         password,
@@ -136,15 +135,15 @@ fn docker_entry(server: &str, auth: Auth) -> Result<RegistryEntry, String> {
     Ok(RegistryEntry { host: host.to_owned(), path: path.to_owned(), login })
 }
 
-/// The logins for an image in the order in which they are tried: the longest path first, a host
-/// written out before one with `*`, else as they came. None twice.
+/// Returns the logins for an image in the order in which to try them: the longest path first, an exact host before
+/// one with `*`, else in the given order. No duplicates.
 pub fn logins_for(image: &str, entries: &[RegistryEntry]) -> Vec<RegistryLogin> {
     let name = ImageName::parse(image);
     let mut fitting: Vec<&RegistryEntry> = entries.iter().filter(|entry| fits(entry, &name)).collect();
     fitting.sort_by_key(|entry| (std::cmp::Reverse(entry.path.len()), entry.host.contains('*')));
     let mut logins: Vec<RegistryLogin> = Vec::new();
     for entry in fitting {
-        // A pattern names no registry: the image does.
+        // A pattern names no registry; the image does.
         let server =
             if entry.host.contains('*') { name.registry.clone() } else { entry.login.server.clone() };
         let login = RegistryLogin { server, ..entry.login.clone() };
@@ -155,7 +154,7 @@ pub fn logins_for(image: &str, entries: &[RegistryEntry]) -> Vec<RegistryLogin> 
     logins
 }
 
-/// As Kubernetes: equal ports, as many labels, each label by itself, the path at a `/`.
+/// Matches as Kubernetes does: equal ports, the same number of labels, label by label, the path up to a `/`.
 fn fits(entry: &RegistryEntry, image: &ImageName) -> bool {
     let port = |host: &str| host.rsplit_once(':').map(|(_, port)| port.to_owned());
     let labels = |host: &str| {
@@ -174,7 +173,7 @@ fn fits(entry: &RegistryEntry, image: &ImageName) -> bool {
         && in_path
 }
 
-/// `*` stands for any run of characters.
+/// Matches a pattern in which `*` stands for any run of characters.
 fn glob(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -199,14 +198,15 @@ mod tests {
         parse(format!("{{\"auths\": {{{}}}}}", auths.join(",")).as_bytes()).unwrap()
     }
 
-    /// The user is the entry's own name, so that it shows which one was taken.
+    /// Returns the users of the selected logins. The user is the entry's own name, so it shows which entry was
+    /// selected.
     fn users(image: &str, servers: &[&str]) -> Vec<String> {
         logins_for(image, &config(servers)).into_iter().map(|login| login.username).collect()
     }
 
     #[test]
     fn images_get_the_logins_of_their_registry_longest_path_first() {
-        // Names with `:` would end the user in `auth`, so ports stand in a test of their own.
+        // Names with `:` would end the user in `auth`, so ports have a separate test.
         for (image, servers, expected) in [
             ("reg.example/app:1", vec!["reg.example", "other.example"], vec!["reg.example"]),
             (

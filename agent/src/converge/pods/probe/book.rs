@@ -1,7 +1,7 @@
-//! The health of containers, by Docker's id and for one life of each, and its copy on the node's disk.
+//! Health of containers, by Docker id and per run, and its copy on the node's disk.
 //!
-//! The pods loop sees what is new only after it was written: what it acts on, the next agent knows too. With a
-//! disk that takes nothing it sees it all the same, and the write is tried again until it works.
+//! The pods loop gets new results only after they were written: the next agent then knows everything that this one
+//! acted on. If the disk rejects the write the loop gets them anyway, and the write is retried until it succeeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,17 +16,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::machine::ProbeHealth;
 
-/// Before a write that failed is tried again; doubled up to the other.
+/// Initial delay before a failed write is retried; doubles up to `RETRY_MAX`.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Longest wait for that.
+/// Maximum delay before a failed write is retried.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What is known of one life of a container.
+/// Health of one run of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunHealth {
-    /// When that life began; none if Docker does not say.
+    /// Start of that run; `None` if Docker does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     #[serde(flatten)]
@@ -34,24 +34,24 @@ pub struct RunHealth {
 }
 
 impl RunHealth {
-    /// What it says of the life that began then.
+    /// Returns the health if it may belong to the run that began then.
     pub fn of(&self, started_at: Option<Timestamp>) -> Option<ProbeHealth> {
         is_same_life(self.started_at, started_at).then_some(self.health)
     }
 }
 
-/// Both may be the start of the same life of a container.
+/// True if both may be the start of the same run of a container.
 pub fn is_same_life(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
     one.is_none() || other.is_none() || one == other
 }
 
-/// By Docker's id.
+/// Health by Docker id.
 pub type HealthOf = BTreeMap<String, RunHealth>;
 
-/// What a failing probe said, by Docker's id.
+/// Messages of failing probes, by Docker id.
 pub type FailingOf = BTreeMap<String, String>;
 
-/// The shared book; clones are the same one.
+/// The shared book; clones refer to the same one.
 #[derive(Debug, Clone)]
 pub struct HealthBook(Arc<Inner>);
 
@@ -66,16 +66,16 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Pages {
     newest: HealthOf,
-    /// What the pods loop sees: what was written, or could not be.
+    /// Health for the pods loop: written, or impossible to write.
     kept: HealthOf,
-    /// What a probe said that failed last and keeps a container from being ready; in memory alone.
+    /// Messages of probes that failed last and keep a container from being ready; in memory only.
     failing: FailingOf,
 }
 
 impl HealthBook {
-    /// Reads what a former agent kept; what can't be read is not known. Blocks on the disk.
+    /// Reads the results kept by the former agent; unreadable ones count as unknown. Blocks on the disk.
     pub fn open(state_dir: &Path, nudge: Nudge) -> Self {
-        // Without fsync: what a power failure loses ended with it.
+        // Without fsync: everything that a power failure loses ended with it.
         let record = DiskRecord::new(state_dir.join("agent/probes.json")).fsync(Fsync::None);
         let kept: HealthOf = record.read_or_warn("the former results of probes").unwrap_or_default();
         let pages = Mutex::new(Pages { newest: kept.clone(), kept, failing: FailingOf::new() });
@@ -86,12 +86,12 @@ impl HealthBook {
         lock(&self.0.pages)
     }
 
-    /// What was written, or could not be.
+    /// Returns the health that was written, or could not be.
     pub fn kept(&self) -> HealthOf {
         self.pages().kept.clone()
     }
 
-    /// Takes down what is known of the life of a container that began then.
+    /// Records the health of the run that began then.
     pub fn set(&self, id: &str, started_at: Option<Timestamp>, health: ProbeHealth) {
         let known = RunHealth { started_at, health };
         let mut pages = self.pages();
@@ -101,12 +101,12 @@ impl HealthBook {
         }
     }
 
-    /// What failing probes said last.
+    /// Returns the last messages of failing probes.
     pub fn failing(&self) -> FailingOf {
         self.pages().failing.clone()
     }
 
-    /// Takes down what a failing probe said, or that it fails no more. The first failure wakes the loop.
+    /// Records the message of a failing probe, or that it no longer fails. The first failure wakes the loop.
     pub fn set_failing(&self, id: &str, said: Option<String>) {
         let first = {
             let mut pages = self.pages();
@@ -123,7 +123,7 @@ impl HealthBook {
         }
     }
 
-    /// Forgets containers that are no more.
+    /// Forgets containers that no longer exist.
     pub fn keep_only(&self, there: &BTreeSet<&str>) {
         let mut pages = self.pages();
         let before = pages.newest.len();
@@ -134,10 +134,10 @@ impl HealthBook {
         }
     }
 
-    /// Writes what changed, shows it, and wakes the pods loop, until `shutdown`.
+    /// Writes changes, publishes them, and wakes the pods loop, until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut failures = 0;
-        // Cancel-safe: what is not written yet is found out again by the next checks.
+        // Cancel-safe: results not written yet are found again by the next checks.
         while shutdown.run_until_cancelled(self.news(failures)).await.is_some() {
             let newest = self.pages().newest.clone();
             let (record, pages) = (self.0.record.clone(), newest.clone());
@@ -152,7 +152,7 @@ impl HealthBook {
             };
             let is_news = {
                 let mut pages = self.pages();
-                // Who is gone is no news.
+                // A removed container is no reason to wake the loop.
                 let is_news = newest.iter().any(|(id, health)| pages.kept.get(id) != Some(health));
                 pages.kept = newest;
                 is_news
@@ -163,13 +163,13 @@ impl HealthBook {
         }
     }
 
-    /// Something changed, or it is time to write again what could not be written.
+    /// Waits for a change, or until a failed write is due for a retry.
     async fn news(&self, failures: u32) {
         let wait = match failures {
             0 => Duration::MAX,
             some => RETRY.saturating_mul(1 << some.saturating_sub(1).min(10)).min(RETRY_MAX),
         };
-        // Over either way.
+        // Continue either way.
         let _ = tokio::time::timeout(wait, self.0.changed.notified()).await;
     }
 }

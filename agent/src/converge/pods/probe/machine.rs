@@ -1,5 +1,5 @@
-//! One start of one container and its probes, as Kubernetes counts: results in, health out. Pure; who
-//! asks and when it is now is not its business.
+//! Probe state machine for one start of a container, counting as Kubernetes does: results in, health out. Pure: no
+//! I/O, no clock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use schema::kinds::pod::{PROBE_SECONDS_MAX, Probe};
 use serde::{Deserialize, Serialize};
 
-/// Which of a container's probes.
+/// Kind of a container's probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeKind {
-    /// The others wait until it succeeds; its failure restarts.
+    /// The other probes wait until it succeeds; its failure restarts the container.
     Startup,
     /// Decides whether the container gets requests.
     Readiness,
-    /// Its failure restarts.
+    /// Failure restarts the container.
     Liveness,
 }
 
 impl ProbeKind {
-    /// In lower case, for the middle of a sentence.
+    /// Returns the name in lower case, for the middle of a sentence.
     pub fn word(self) -> &'static str {
         match self {
             Self::Startup => "startup",
@@ -31,7 +31,7 @@ impl ProbeKind {
     }
 }
 
-/// As events begin with it.
+/// Capitalized, for the beginning of an event message.
 impl fmt::Display for ProbeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -42,7 +42,7 @@ impl fmt::Display for ProbeKind {
     }
 }
 
-/// A probe's numbers.
+/// Timing and thresholds of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     pub initial_delay: Duration,
@@ -53,8 +53,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The numbers of a probe; 0 is the default, as in Kubernetes. Longer than a day is a day, also in
-    /// what was stored before validation knew a limit: timers end at some point.
+    /// Reads the numbers of a probe; 0 means the default, as in Kubernetes. More than a day becomes a day, even in
+    /// objects stored before validation had a limit, because timers have a maximum.
     pub fn of(probe: &Probe) -> Self {
         let or = |number: u32, default| if number == 0 { default } else { number };
         let seconds = |number: u32| Duration::from_secs(u64::from(number.min(PROBE_SECONDS_MAX)));
@@ -68,22 +68,22 @@ impl Timing {
     }
 }
 
-/// What is known of a container that runs. Kept on the node's disk by container id, so that an agent
-/// that was restarted goes on with it.
+/// Health of a running container. Kept on the node's disk by container id, so that a restarted agent continues with
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeHealth {
-    /// Its startup probe succeeded, or it has none.
+    /// True if the startup probe succeeded or there is none.
     pub started: bool,
-    /// Started, and its readiness probe succeeds, or it has none.
+    /// True if the container is started and its readiness probe succeeds or there is none.
     pub ready: bool,
-    /// The probe whose failure ends this start of it.
+    /// The probe whose failure ends this start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<ProbeKind>,
 }
 
 impl ProbeHealth {
-    /// What is known of a container that runs, with or without a startup and a readiness probe. What was
-    /// known of it says nothing where there is no probe: it may be from before the container ran.
+    /// Returns the health of a running container with or without a startup and a readiness probe. Without a probe
+    /// the former result is ignored: it may be from before the container ran.
     pub fn known(former: Option<Self>, startup: bool, readiness: bool) -> Self {
         let former = former.unwrap_or_default();
         let started = former.started || !startup;
@@ -92,30 +92,29 @@ impl ProbeHealth {
     }
 }
 
-/// The probes of one start of one container.
+/// Probe state of one start of a container.
 #[derive(Debug, Clone)]
 pub struct ProbeMachine {
     timings: BTreeMap<ProbeKind, Timing>,
     health: ProbeHealth,
-    /// Per probe the last result, and how often in a row.
+    /// Last result of each probe, and the number of times in a row.
     runs: BTreeMap<ProbeKind, (bool, u32)>,
 }
 
 impl ProbeMachine {
-    /// A container with these probes. `former` is what was last known of this very start: it stands
-    /// until a probe says otherwise.
+    /// Creates the state of a container with these probes. `former` is the last known health of this very start: it
+    /// holds until a probe result changes it.
     pub fn new(timings: BTreeMap<ProbeKind, Timing>, former: Option<ProbeHealth>) -> Self {
         let has = |kind| timings.contains_key(&kind);
         let health = ProbeHealth::known(former, has(ProbeKind::Startup), has(ProbeKind::Readiness));
         Self { timings, health, runs: BTreeMap::new() }
     }
 
-    /// What is known now.
     pub fn health(&self) -> ProbeHealth {
         self.health
     }
 
-    /// Whose turn it is: none after a failure that restarts, startup alone before it succeeded.
+    /// Returns the probes to run now: none after a failure that restarts, only the startup probe until it succeeds.
     pub fn active(&self) -> Vec<ProbeKind> {
         let turn: &[ProbeKind] = match self.health {
             ProbeHealth { failed: Some(_), .. } => &[],
@@ -125,20 +124,19 @@ impl ProbeMachine {
         turn.iter().copied().filter(|kind| self.timings.contains_key(kind)).collect()
     }
 
-    /// The numbers of a probe.
     pub fn timing(&self, kind: ProbeKind) -> Option<&Timing> {
         self.timings.get(&kind)
     }
 
-    /// How long the first check of a probe waits in a container that started `age` ago. `spread`, from
-    /// 0 to 1, is the part of a period that it waits on top: the checks of a node whose agent was
-    /// restarted must not come all at once.
+    /// Returns the delay before the first check of a probe in a container that started `age` ago. `spread`, from 0
+    /// to 1, is the fraction of a period added on top: the checks of a node whose agent restarted must not all run
+    /// at the same time.
     pub fn first(&self, kind: ProbeKind, age: Duration, spread: f64) -> Duration {
         let Some(timing) = self.timings.get(&kind) else { return Duration::ZERO };
         timing.initial_delay.saturating_sub(age) + timing.period.mul_f64(spread.clamp(0.0, 1.0))
     }
 
-    /// A check of a probe succeeded or failed. What is known changes only at a threshold.
+    /// Records that a check of a probe succeeded or failed. Health changes only at a threshold.
     pub fn note(&mut self, kind: ProbeKind, success: bool) {
         if !self.active().contains(&kind) {
             return;

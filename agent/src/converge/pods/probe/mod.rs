@@ -1,7 +1,7 @@
-//! Probes: whether a container is started, ready and alive, and what that means for it.
+//! Probes: whether a container is started, ready and alive, and the consequences.
 //!
-//! `render.rs` says what to ask (pure), `machine.rs` what the answers mean (pure), `runner.rs` asks,
-//! `book.rs` keeps what is known on the node's disk.
+//! `render.rs` renders the checks (pure), `machine.rs` interprets the results (pure), `runner.rs` runs the checks,
+//! `book.rs` keeps the health on the node's disk.
 
 pub mod book;
 pub mod machine;

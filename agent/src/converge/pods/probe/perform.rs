@@ -1,4 +1,4 @@
-//! Does what a check or a hook asks for.
+//! Performs probe checks and preStop hooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use super::target::Action;
 use crate::worlds::docker::{Docker, DockerError, ExecEnd};
 use crate::worlds::prober::Prober;
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     Success,
     Warning(String),
     Failure(String),
-    /// It could not be asked, which says nothing of the container.
+    /// The check could not be performed, which says nothing about the container.
     Unknown(String),
 }
 
 impl Found {
-    /// What an event says of a check that did not succeed, in Kubernetes' words.
+    /// Returns the event message of a check that did not succeed, in Kubernetes' words.
     pub fn failed(&self, kind: ProbeKind) -> Option<String> {
         match self {
             Found::Success | Found::Warning(_) => None,
@@ -29,7 +29,7 @@ impl Found {
     }
 }
 
-/// Who asks.
+/// Performs checks and hooks.
 #[derive(Clone)]
 pub struct Asker {
     pub docker: Arc<dyn Docker>,
@@ -37,7 +37,7 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Does what a probe of the container with this Docker id asks for.
+    /// Performs a probe's action on the container with this Docker id.
     pub async fn check(&self, id: &str, action: &Action, timeout: Duration) -> Found {
         match action {
             Action::Exec(command) => match self.docker.exec(id, command, timeout).await {
@@ -66,8 +66,8 @@ impl Asker {
         }
     }
 
-    /// Does what a hook asks for. Any answer of a server will do, as in Kubernetes; a container that
-    /// ended meanwhile needs no hook.
+    /// Performs a hook's action. Any response of a server will do, as in Kubernetes; a container that ended
+    /// meanwhile needs no hook.
     pub async fn hook(&self, id: &str, action: &Action, timeout: Duration) -> Result<(), String> {
         match action {
             Action::Exec(command) => match self.docker.exec(id, command, timeout).await {

@@ -1,4 +1,4 @@
-//! From a manifest's probes and hooks to what is asked of whom: addresses and ports filled in. Pure.
+//! Renders the probes and hooks of a manifest into actions, with addresses and ports filled in. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::target::{Action, Check, ProbeTarget};
 use crate::converge::pods::facts::{Container, NodeFacts, PodFacts};
 use crate::worlds::prober::HttpRequest;
 
-/// The containers of a pod that are to be asked now, by Docker's id.
+/// Returns the containers of a pod to probe now, by Docker id.
 pub fn targets(node: &NodeFacts, binding: &Binding, facts: &PodFacts) -> BTreeMap<String, ProbeTarget> {
     let mut targets = BTreeMap::new();
     let Some(pause) = facts.live_pause() else { return targets };
@@ -68,7 +68,7 @@ fn action(spec: &ContainerSpec, probe: &Probe, host: IpAddr) -> Option<Action> {
     Some(Action::TcpSocket { host, port: port(spec, &tcp.port) })
 }
 
-/// What is done before a container is stopped; `host` is the pod's address.
+/// Returns the preStop hook of a container; `host` is the pod's address.
 pub fn pre_stop(spec: &ContainerSpec, host: IpAddr) -> Option<Action> {
     let hook = spec.lifecycle.as_ref()?.pre_stop.as_ref()?;
     match (&hook.exec, &hook.http_get) {
@@ -91,7 +91,7 @@ fn http_get(spec: &ContainerSpec, http: &HttpGetAction, host: IpAddr) -> Action 
     Action::HttpGet(HttpRequest { url, headers })
 }
 
-/// A name that no port has leads nowhere: validation refuses it, and 0 never answers.
+/// Resolves a port. An unknown name becomes 0, which never answers; validation rejects such names.
 fn port(spec: &ContainerSpec, port: &PortReference) -> u16 {
     match port {
         PortReference::Number(number) => *number,

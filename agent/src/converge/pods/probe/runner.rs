@@ -1,5 +1,5 @@
-//! Asks all containers with probes, in time: one task and one timer queue for the whole node, and a
-//! bound on what is under way at once. Decides nothing; the machine of each container does.
+//! Runs the checks of all containers with probes, on time: one task and one timer queue for the whole node, and a
+//! limit on concurrent checks. Decides nothing; the machine of each container does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -22,34 +22,34 @@ use super::machine::{ProbeKind, ProbeMachine};
 use super::perform::{Asker, Found};
 use super::target::{Action, ProbeTarget, Targets};
 
-/// Requests and connections under way at once: each is one descriptor, and a few hundred probes that
-/// all hang for a second still get their turn in a few.
+/// Maximum number of concurrent requests and connections: each takes one descriptor, and a few hundred probes that
+/// all hang for a second still get their turn within a few seconds.
 const NETWORK_CHECKS: usize = 128;
 
-/// Commands under way at once: each costs the engine a process and some 50 ms of a core, so more at
-/// once are not faster, but those that hang must not hold the others up.
+/// Maximum number of concurrent commands: each costs the engine a process and some 50 ms of a core, so more are not
+/// faster, but hanging ones must not hold up the others.
 const EXEC_CHECKS: usize = 32;
 
-/// Between two tries to connect to a container that has just been started.
+/// Interval between attempts to connect to a container that was just started.
 const EARLY: Duration = Duration::from_millis(20);
 
-/// No such tries in a container that is older.
+/// Age from which a container no longer gets such attempts.
 const EARLY_UNTIL: Duration = Duration::from_secs(10);
 
-/// A container under observation.
+/// A container being probed.
 struct Tracked {
     target: Arc<ProbeTarget>,
     machine: ProbeMachine,
-    /// Probes that wait in the queue or are being asked.
+    /// Probes that are in the queue or being checked.
     scheduled: BTreeSet<ProbeKind>,
     asking: BTreeMap<ProbeKind, AbortHandle>,
-    /// From when on the next check of a probe counts: tries before it may only succeed.
+    /// Time from which the next check of a probe counts: earlier attempts may only succeed.
     counts_from: BTreeMap<ProbeKind, Instant>,
-    /// Which observation of it: what is left in the queue of a former one is dropped.
+    /// Number of this observation of the container: queue entries left from a former one are dropped.
     round: u64,
 }
 
-/// An answer.
+/// Outcome of a finished check.
 struct Answer {
     id: String,
     kind: ProbeKind,
@@ -59,7 +59,7 @@ struct Answer {
     found: Found,
 }
 
-/// The runner.
+/// Runs the probes of all containers on the node.
 pub struct ProbeRunner {
     asker: Asker,
     book: HealthBook,
@@ -74,7 +74,7 @@ pub struct ProbeRunner {
 }
 
 impl ProbeRunner {
-    /// A runner with nothing to ask.
+    /// Creates a runner without targets.
     pub fn new(asker: Asker, book: HealthBook, events: EventRecorder) -> Self {
         Self {
             asker,
@@ -90,10 +90,10 @@ impl ProbeRunner {
         }
     }
 
-    /// Asks the wanted containers until `shutdown`, which cuts off what is under way.
+    /// Probes the wanted containers until `shutdown`, which aborts checks in progress.
     pub async fn run(mut self, mut wanted: watch::Receiver<Arc<Targets>>, shutdown: CancellationToken) {
         loop {
-            // All are cancel-safe: queue and set give out what they have only when it is taken.
+            // All are cancel-safe: queue and set hand out an item only when it is taken.
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 changed = wanted.changed() => {
@@ -105,7 +105,7 @@ impl ProbeRunner {
                 }
                 Some(due) = self.queue.next(), if !self.queue.is_empty() => self.ask(due.into_inner()),
                 Some(answer) = self.answers.join_next(), if !self.answers.is_empty() => {
-                    // One that was cut off says nothing.
+                    // An aborted check has no result.
                     if let Ok(answer) = answer {
                         self.take(answer);
                     }
@@ -114,8 +114,8 @@ impl ProbeRunner {
         }
     }
 
-    /// Begins with new containers and leaves those that are not wanted any more. One that is asked otherwise
-    /// from now on, as its node has another address, keeps what it has shown so far.
+    /// Starts probing new containers and stops probing those no longer wanted. A container whose checks changed,
+    /// because its node has another address, keeps its results so far.
     fn follow(&mut self, targets: &Targets) {
         self.tracked.retain(|id, tracked| {
             let stays = targets.contains_key(id);
@@ -133,7 +133,7 @@ impl ProbeRunner {
                     }
                     continue;
                 }
-                // Somebody has started the same container again: what was asked of it before says nothing.
+                // The same container was started again: its former checks say nothing about it.
                 tracked.asking.values().for_each(AbortHandle::abort);
                 self.book.set_failing(id, None);
             }
@@ -151,13 +151,13 @@ impl ProbeRunner {
             };
             self.tracked.insert(id.clone(), tracked);
             let age = age(target.started_at);
-            // It ran before this agent did, as many others may.
+            // The container is older than this agent, as many others may be.
             let spread = age > self.began.elapsed();
             self.schedule(id, if spread { Some(rand::random_range(0.0..1.0)) } else { None });
         }
     }
 
-    /// Puts all probes whose turn has come into the queue, each for its first check.
+    /// Queues every active probe that is not queued yet for its first check.
     fn schedule(&mut self, id: &str, spread: Option<f64>) {
         let Some(tracked) = self.tracked.get_mut(id) else { return };
         let age = age(tracked.target.started_at);
@@ -194,13 +194,13 @@ impl ProbeRunner {
 
     fn take(&mut self, answer: Answer) {
         let Answer { id, kind, round, action, begun, found } = answer;
-        // One that came as it was cut off is of the observation before.
+        // A result that arrived just as its check was aborted belongs to the former observation.
         let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
             return;
         };
         tracked.asking.remove(&kind);
         let target = Arc::clone(&tracked.target);
-        // What was asked at an address that the node no longer has says nothing of the container.
+        // A check at an address that the node no longer has says nothing about the container.
         let is_current = target.checks.get(&kind).is_some_and(|check| check.action == action);
         let found = if is_current { found } else { Found::Unknown("it is asked elsewhere now".to_owned()) };
         let before = tracked.machine.health();
@@ -218,15 +218,15 @@ impl ProbeRunner {
         }
         let regular = tracked.counts_from.get(&kind).copied().unwrap_or(begun + period);
         let early = early(&target, &action, now.ready, &found).map(|wait| begun + wait);
-        // Before the health, which wakes the loop.
+        // Before the health update, which wakes the loop.
         if kind != ProbeKind::Liveness {
             self.book.set_failing(&id, found.failed(kind));
         }
         self.book.set(&id, target.started_at, now);
         let active = tracked.machine.active();
         if active.contains(&kind) {
-            // A check that took longer than its period is followed by the next one at once, as with
-            // kubelet's ticker.
+            // A check that took longer than its period is followed by the next one immediately, as with kubelet's
+            // ticker.
             let next = early.map_or(regular, |early| early.min(regular));
             self.queue.insert_at((id.clone(), kind, round), next.max(Instant::now()));
         } else {
@@ -237,7 +237,7 @@ impl ProbeRunner {
         }
         self.schedule(&id, None);
         if kind == ProbeKind::Readiness && before.ready && !now.ready {
-            // Each time anew, whatever was said a moment ago.
+            // Reported every time, whatever was reported a moment ago.
             let (since, why) = (Timestamp::now().strftime("%H:%M:%SZ"), found.failed(kind));
             let name = &target.container;
             self.warn(
@@ -251,7 +251,7 @@ impl ProbeRunner {
         }
     }
 
-    /// Every failure is an event, also below the threshold; the recorder holds repetitions back.
+    /// Records an event for every failure, even below the threshold; the recorder suppresses repetitions.
     fn record_event(&self, target: &ProbeTarget, kind: ProbeKind, found: &Found) {
         match (found, found.failed(kind)) {
             (Found::Warning(why), _) => {
@@ -268,15 +268,15 @@ impl ProbeRunner {
     }
 }
 
-/// How soon a container is tried again that does not listen yet: one that was just started may do so at any moment.
-/// Less often with its age, so that one that never listens costs little.
+/// Returns the delay before a container that does not listen yet is tried again: one that was just started may
+/// listen at any moment. The delay grows with the container's age, so that one that never listens costs little.
 fn early(target: &ProbeTarget, action: &Action, is_ready: bool, found: &Found) -> Option<Duration> {
     let may = matches!((action, found), (Action::TcpSocket { .. }, Found::Failure(_))) && !is_ready;
     let age = age(target.started_at);
     (may && target.started_at.is_some() && age < EARLY_UNTIL).then(|| EARLY.max(age / 100))
 }
 
-/// How long ago that was; nothing when it lies in the future, as after a clock set back, or is not known.
+/// Returns the time since the start; zero if it is in the future, as after a clock was set back, or unknown.
 fn age(started_at: Option<Timestamp>) -> Duration {
     let age = started_at.map(|at| Timestamp::now().duration_since(at));
     age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default()

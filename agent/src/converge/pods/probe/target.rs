@@ -1,4 +1,4 @@
-//! What is asked of a container, when, and where.
+//! Probe targets: the checks of a container with their actions and timing.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::{ProbeHealth, ProbeKind, Timing};
 use crate::worlds::prober::HttpRequest;
 
-/// Something to ask of a container. As JSON it is the label of a container with a preStop hook.
+/// An action to perform on a container. As JSON it is the label of a container with a preStop hook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
@@ -19,29 +19,29 @@ pub enum Action {
 }
 
 impl Action {
-    /// It runs in the container, and asks nothing over the network.
+    /// True if the action runs in the container and does not use the network.
     pub fn is_exec(&self) -> bool {
         matches!(self, Self::Exec(_))
     }
 }
 
-/// One probe, ready to be asked.
+/// A probe that is ready to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub action: Action,
     pub timing: Timing,
 }
 
-/// One start of one container that has probes.
+/// A start of a container that has probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeTarget {
     pub pod: NamespacedName,
     pub container: String,
-    /// When it started; none if Docker does not say.
+    /// Time of the start; `None` if Docker does not report it.
     pub started_at: Option<Timestamp>,
     pub checks: BTreeMap<ProbeKind, Check>,
     pub former: Option<ProbeHealth>,
 }
 
-/// What is to be asked, by Docker's id.
+/// Probe targets by Docker id.
 pub type Targets = BTreeMap<String, ProbeTarget>;

@@ -1,4 +1,4 @@
-//! Makes the pause container and the link of a pod.
+//! Creates the pause container and the link of a pod.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::converge::pods::worker::{PodFailure, Worker};
 use crate::worlds::docker::{DockerError, NewContainer};
 use crate::worlds::netlink::PodLink;
 
-/// Longest wait for the rules of a function's pod, until the pod is tried anew.
+/// Maximum wait for the rules of a function's pod before the pod is retried.
 const RULES_MAX: Duration = Duration::from_secs(5);
 
 impl Worker {
@@ -41,7 +41,7 @@ impl Worker {
         let LinkStep { host_name, bridge, address, gateway, mtu } = link.clone();
         let (pause_pid, pause_id) = (details.pid, Some(pause.to_owned()));
         let link = PodLink { pause_pid, pause_id, host_name, bridge, address, gateway, mtu };
-        // Cut off or failed, it is not known to be whole.
+        // Until this succeeds, the link is not known to be complete.
         self.reporter.send(TaskReport::Link(up.pod.uid.clone(), false));
         let ensured = self.netlink.ensure_pod_link(&link).await;
         ensured.map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))?;
@@ -49,7 +49,7 @@ impl Worker {
         self.rules_stand(up, address.addr()).await
     }
 
-    /// Waits until the rules stand that keep a function's pod from what governs the cluster.
+    /// Waits for the packet rules that keep a function's pod away from the cluster's control plane.
     async fn rules_stand(&self, up: &Up, address: Ipv4Addr) -> Result<(), PodFailure> {
         if up.pod.owner.kind != Kind::Function {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Addresses and host ports: which are in use, and which is next.
+//! Allocation of pod addresses and host ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -12,20 +12,21 @@ use crate::converge::pods::facts::{Observed, PodFacts, Uid};
 use crate::desired::Desired;
 use crate::worlds::netlink::{Listener, Port};
 
-/// What is given out.
+/// Addresses and host ports in use.
 #[derive(Debug, Clone, Default)]
 pub struct Pool {
     addresses: BTreeSet<Ipv4Addr>,
-    /// With the pod that has it.
+    /// Host ports in use, each with the pod that holds it.
     ports: BTreeMap<Port, String>,
     listening: BTreeMap<Port, Listener>,
-    /// Ports that a pod of this node names, whether it has them or not.
+    /// Ports that a pod of this node requests, whether it holds them or not.
     named: BTreeSet<Port>,
     last: Option<Ipv4Addr>,
 }
 
 impl Pool {
-    /// All that containers (in whatever state), and tasks under way, hold, and the ports that wanted pods name.
+    /// Collects everything that containers (in any state) and tasks in progress hold, and the ports that wanted
+    /// pods request.
     pub fn of(observed: &Observed) -> Self {
         let listening = observed.listeners.clone();
         let bindings = observed.desired.pods.values();
@@ -51,12 +52,12 @@ impl Pool {
         self.ports.extend(ports.iter().map(|p| ((p.protocol, p.host_port), holder.to_owned())));
     }
 
-    /// The address given out last.
+    /// Returns the address allocated last.
     pub fn last_address(&self) -> Option<Ipv4Addr> {
         self.last
     }
 
-    /// Gives a pod's own former address and ports back to it.
+    /// Frees the former address and ports of a pod, so that it can get them again.
     pub fn release(&mut self, address: Option<Ipv4Addr>, ports: &[HostPortStatus]) {
         if let Some(address) = address {
             self.addresses.remove(&address);
@@ -66,8 +67,8 @@ impl Pool {
         }
     }
 
-    /// An address of `subnet`: `preferred` if it is free, else the next after the one given out last.
-    /// Never the network's, the bridge's (the first) or the broadcast address.
+    /// Allocates an address of `subnet`: `preferred` if it is free, else the next after the one allocated last.
+    /// Never the network address, the bridge's (the first) or the broadcast address.
     pub fn address(&mut self, subnet: Ipv4Net, preferred: Option<Ipv4Addr>) -> Option<Ipv4Net> {
         let (first, last) = (u32::from(subnet.network()) + 2, u32::from(subnet.broadcast()).checked_sub(1)?);
         if first > last {
@@ -87,9 +88,9 @@ impl Pool {
         Ipv4Net::new(found, subnet.prefix_len()).ok()
     }
 
-    /// The host ports of a pod; those of `former` are kept for `hostPort: 0` if still free. No free one is
-    /// a port that a pod of this node names: that one could wait for ever. With `listens` it is the pod
-    /// itself that listens, on the host's network.
+    /// Allocates the host ports of a pod; those of `former` are kept for `hostPort: 0` if still free. Dynamic ports
+    /// avoid those that a pod of this node requests, which could otherwise wait forever. With `listens` the pod
+    /// itself is the listener, on the host's network.
     pub fn ports(
         &mut self,
         pod: (&NamespacedName, &PodSpec),
@@ -98,7 +99,7 @@ impl Pool {
     ) -> Result<Vec<HostPortStatus>, PortTaken> {
         let (pod, spec) = pod;
         let mut given: Vec<HostPortStatus> = Vec::new();
-        // Fixed ones first, so that a free one is none of them.
+        // Fixed ports first, so that no dynamic port takes one of them.
         let mut wanted: Vec<_> = wanted(spec).collect();
         wanted.sort_by_key(|(_, number)| *number == 0);
         for (port, number) in wanted {
@@ -130,25 +131,25 @@ impl Pool {
 
     fn holder(&self, port: Port, listens: bool, host_network: bool) -> Option<Holder> {
         let pod = self.ports.get(&port).map(|pod| Holder::Pod(pod.clone()));
-        // A forwarded port stands beside one of the loopback; one that is bound does not.
+        // A forwarded port can coexist with a loopback listener; a bound one cannot.
         let counts = |listener: &&Listener| !listens && (host_network || !listener.loopback);
         let process = || self.listening.get(&port).filter(counts).map(|l| Holder::Process(l.process.clone()));
         pod.or_else(process)
     }
 }
 
-/// Ports of a pod that are ports of its node, with the number; 0 is any free one.
+/// Returns the ports of a pod that are ports of its node, with the number; 0 is any free one.
 fn wanted(spec: &PodSpec) -> impl Iterator<Item = (&ContainerPort, u16)> {
     let ports = spec.containers.iter().flat_map(|c| &c.ports);
     ports.filter_map(|port| {
         let wanted = port.host_port?;
-        // On the host's network there is no port but the container's own.
+        // On the host's network the only port is the container's own.
         Some((port, if spec.host_network { port.container_port } else { wanted }))
     })
 }
 
-/// Fixed host ports of the pods that have yet to get theirs; none when no pod is about to get any, so
-/// that what listens on the node need not be known.
+/// Returns the host ports of pods that have yet to get theirs; `None` if no pod is about to get any, so that the
+/// node's listeners need not be read.
 pub fn about_to_be_given(desired: &Desired, pods: &BTreeMap<Uid, PodFacts>) -> Option<BTreeSet<Port>> {
     let wanting = desired.pods.values().map(|binding| &binding.pod);
     let wanting = wanting.filter(|pod| pods.get(&pod.uid).is_none_or(|facts| facts.live_pause().is_none()));

@@ -1,7 +1,7 @@
-//! A pod that goes waits until no node sends it new connections: its endpoint leaves the services, every node
-//! programs that, then its containers are stopped. A replica of a function also waits for its calls: it leaves the
-//! gateways' tables, and then no connection to it is left, as gateways close those that they do not use. The wait is
-//! bounded: a service that is never changed, or a node that never answers, holds no pod.
+//! Tracks draining pods. A leaving pod waits until no node sends it new connections: its endpoint leaves the
+//! services, every node programs that, then its containers are stopped. A function replica also waits for its
+//! calls: it leaves the gateways' tables, then its connections end, because gateways close unused ones. The wait is
+//! bounded: a service that is never changed, or a node that never answers, does not hold up a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -25,22 +25,22 @@ use crate::converge::pods::facts::{PodFacts, Uid};
 use crate::desired::{Desired, KnownFrom};
 use crate::worlds::netlink::Netlink;
 
-/// Longest wait for what the other nodes say, in one look: the other pods of the node are not held up.
+/// Maximum wait for the other nodes' rule statuses per run, so that the node's other pods are not held up.
 const ASK_MAX: Duration = Duration::from_millis(500);
 
-/// What has become of a pod's endpoints.
+/// Listing of a pod as an endpoint in the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listing {
     Listed,
-    /// Not any more, from this revision of etcd on.
+    /// No longer listed, from this revision of etcd on.
     Gone(i64),
 }
 
-/// Follows which pods of this node are endpoints.
+/// Tracks which pods of this node are endpoints.
 pub struct DrainBook {
     node: String,
     catalog: watch::Receiver<Arc<Catalog>>,
-    /// Newest revision that this node's own rules follow.
+    /// Newest revision that this node's own rules reflect.
     programmed: watch::Receiver<i64>,
     netlink: Arc<dyn Netlink>,
     store: SharedStore,
@@ -50,7 +50,7 @@ pub struct DrainBook {
 }
 
 impl DrainBook {
-    /// A book of `node` in which nothing stands.
+    /// Creates an empty book for `node`.
     pub fn new(
         node: &str,
         catalog: watch::Receiver<Arc<Catalog>>,
@@ -61,7 +61,7 @@ impl DrainBook {
         Self { node: node.to_owned(), catalog, programmed, netlink, store, listings, since, is_first: true }
     }
 
-    /// The pods that run, are not wanted, and may still be led to.
+    /// Returns the pods that run, are not wanted, and may still receive connections.
     pub async fn look(
         &mut self,
         pods: &BTreeMap<Uid, PodFacts>,
@@ -85,7 +85,7 @@ impl DrainBook {
             let since = *self.since.entry(uid.clone()).or_insert(now);
             let mut drain = Drain { since, by: DrainedBy::Services };
             match self.listings.get(uid) {
-                // It never was an endpoint, or its time is over.
+                // Never was an endpoint, or its time is up.
                 None => continue,
                 Some(Listing::Listed) if drain.until() <= now => continue,
                 Some(Listing::Listed) => {}
@@ -112,10 +112,11 @@ impl DrainBook {
         drains
     }
 
-    /// Whether a replica of a function may still have a call, or get one from a gateway that has not learned that it goes.
+    /// True if a function replica may still have a call, or get one from a gateway that has not learned that it is
+    /// leaving.
     async fn may_be_called(&self, facts: &PodFacts, since: Timestamp, now: Timestamp) -> bool {
         let Some(pause) = facts.live_pause().filter(|pause| pause.is_function) else { return false };
-        // What can't be read has no connections.
+        // Connections that can't be read count as none.
         now.duration_since(since) < REPLICA_DRAIN_MIN
             || self.netlink.connections(pause.pid, PORT).await.is_ok_and(|count| count > 0)
     }
@@ -130,7 +131,7 @@ impl DrainBook {
         for (uid, facts) in pods {
             let address = facts.live_pause().and_then(|pause| pause.address).map(|address| address.addr());
             let is_listed = facts.pod.as_ref().and_then(|pod| listed.get(pod)).is_some_and(|at| {
-                // A pod of the host's network has the node's address.
+                // A pod on the host's network has the node's address.
                 address.is_none_or(|address| at.contains(&address))
             });
             match (is_listed, self.listings.get(uid)) {
@@ -138,7 +139,7 @@ impl DrainBook {
                 (false, Some(Listing::Listed)) => {
                     self.listings.insert(uid.clone(), Listing::Gone(catalog.revision));
                 }
-                // The agent before may have ended while others still led clients to it.
+                // The former agent may have ended while others still routed clients to the pod.
                 (false, None) if self.is_first && !is_wanted(uid) => {
                     self.listings.insert(uid.clone(), Listing::Gone(catalog.revision));
                 }
@@ -148,8 +149,8 @@ impl DrainBook {
         self.is_first = false;
     }
 
-    /// How far the rules are on this node and on those that are alive; none if a node's answer can't be
-    /// had. That it is behind is all that may be taken from that.
+    /// Returns the revision of the rules on this node and on every live node; `None` if a node's status can't be
+    /// read, from which nothing follows except that the node may be behind.
     async fn rules(&self, catalog: &Catalog, snapshot: &Snapshot) -> Vec<(String, Option<i64>)> {
         let mut known = vec![(self.node.clone(), Some(*self.programmed.borrow()))];
         let alive = catalog.peers.keys().filter(|peer| snapshot.heartbeats.contains_key(*peer));
@@ -157,7 +158,7 @@ impl DrainBook {
             let key = Key::Rules(peer.clone()).to_string();
             let at = match timeout(ASK_MAX, self.store.get(&key)).await {
                 Ok(Ok(Some(stored))) => decode(&stored.value).ok().map(|status: RulesStatus| status.revision),
-                // A node that has said nothing programs nothing.
+                // A node that has reported nothing programs nothing.
                 Ok(Ok(None)) => return None,
                 Ok(Err(_)) | Err(_) => None,
             };
@@ -168,13 +169,13 @@ impl DrainBook {
     }
 }
 
-/// A replica has as long for the calls under way as it has to end by itself.
+/// Grants calls in progress as much time as the replica has to end by itself.
 fn calls(facts: &PodFacts) -> DrainedBy {
     let grace = facts.containers.values().flatten().map(|container| container.grace).max();
     DrainedBy::Calls(SignedDuration::from_secs(grace.unwrap_or_default().into()))
 }
 
-/// The addresses at which pods of a node are endpoints, or replicas of functions.
+/// Returns the addresses at which pods of a node are endpoints, or replicas of functions.
 fn endpoints_of(node: &str, catalog: &Catalog) -> BTreeMap<NamespacedName, Vec<Ipv4Addr>> {
     let mut listed: BTreeMap<NamespacedName, Vec<Ipv4Addr>> = BTreeMap::new();
     for (service, record) in &catalog.services {

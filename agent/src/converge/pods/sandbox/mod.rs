@@ -1,5 +1,4 @@
-//! What holds a pod's namespaces: the pause container with its address, host ports, link and names, and how
-//! long clients may still be led to it.
+//! Pod sandbox: the pause container with its address, host ports, link and names, and the drain before it goes away.
 
 pub mod act;
 pub mod allocate;

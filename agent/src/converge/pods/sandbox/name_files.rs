@@ -1,5 +1,5 @@
-//! A pod's `/etc/hosts` and `/etc/resolv.conf`. The engine makes none for a pause container without a sandbox, so the
-//! agent writes them and mounts them in each container, as the kubelet does with `/etc/hosts`.
+//! A pod's `/etc/hosts` and `/etc/resolv.conf`. The engine creates none for a pause container without a sandbox, so
+//! the agent writes them and mounts them into each container, as the kubelet does with `/etc/hosts`.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use crate::worlds::docker::{BindMount, Resolver};
 const HOSTS: &str = "hosts";
 const RESOLV_CONF: &str = "resolv.conf";
 
-/// What `/etc/hosts` begins with, as in Docker.
+/// Head of `/etc/hosts`, as in Docker.
 const HOSTS_HEAD: &str = "127.0.0.1\tlocalhost\n\
     ::1\tlocalhost ip6-localhost ip6-loopback\n\
     fe00::0\tip6-localnet\n\
@@ -23,7 +23,7 @@ const HOSTS_HEAD: &str = "127.0.0.1\tlocalhost\n\
     ff02::1\tip6-allnodes\n\
     ff02::2\tip6-allrouters\n";
 
-/// What the files of one pod say.
+/// Contents of the name files of one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameFiles {
     folder: PathBuf,
@@ -32,7 +32,7 @@ pub struct NameFiles {
 }
 
 impl NameFiles {
-    /// Those of a pod; none on the host's network, where the engine makes them.
+    /// Renders the files of a pod; `None` on the host's network, where the engine creates them.
     pub fn of(at: Placement<'_>) -> Option<Self> {
         let address = at.address?;
         let pod = &at.binding.pod;
@@ -44,27 +44,26 @@ impl NameFiles {
         })
     }
 
-    /// Writes both anew. Blocks; may be done again.
+    /// Writes both files. Blocking; safe to repeat.
     pub fn write(&self) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         write(&self.folder.join(HOSTS), &self.hosts)?;
         write(&self.folder.join(RESOLV_CONF), &self.resolv_conf)
     }
 
-    /// Where they are.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 }
 
-/// Adds the files of a pod to what a container mounts; what its manifest mounts in their place stays.
+/// Adds the pod's files to a container's mounts, except where the manifest mounts something in their place.
 pub fn add_mounts(at: Placement<'_>, is_read_only: bool, mounts: &mut Vec<BindMount>) {
     if at.address.is_none() {
         return;
     }
     let folder = names::name_files_dir(&at.node.state_dir, &at.binding.pod.uid);
     for (file, target) in [(HOSTS, "/etc/hosts"), (RESOLV_CONF, "/etc/resolv.conf")] {
-        // As paths: `/etc//hosts` is the same.
+        // Compared as paths: `/etc//hosts` is the same.
         if !mounts.iter().any(|mount| Path::new(&mount.target) == Path::new(target)) {
             let (source, target) = (folder.join(file), target.to_owned());
             mounts.push(BindMount { source, target, read_only: is_read_only });
@@ -72,10 +71,10 @@ pub fn add_mounts(at: Placement<'_>, is_read_only: bool, mounts: &mut Vec<BindMo
     }
 }
 
-/// Always a new file, and the one that is there is not opened: a container may have changed it in any way, or hold a
-/// lease on it, for which an open waits. Containers that run keep the file that they have.
+/// Always creates a new file and never opens the existing one: a container may have changed it in any way, or hold
+/// a lease on it that an open would wait for. Running containers keep their file.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    // Any user of a container reads it.
+    // Readable by any user of a container.
     DiskRecord::new(path).fsync(Fsync::None).mode(0o644).write_bytes(text.as_bytes())
 }
 
@@ -127,7 +126,7 @@ mod tests {
         let files = NameFiles { folder: state.path().join("names"), hosts, resolv_conf };
         files.write().unwrap();
         let hosts = files.folder.join(HOSTS);
-        // What a container that runs has mounted.
+        // The file as a running container has it mounted.
         let mut mounted = fs::OpenOptions::new().append(true).open(&hosts).unwrap();
         mounted.write_all(b"192.0.2.1\tevil\n").unwrap();
         mounted.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();

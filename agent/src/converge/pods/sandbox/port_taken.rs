@@ -1,4 +1,4 @@
-//! Why a host port can not be given.
+//! The error for a host port that can't be allocated.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use schema::kinds::pod::Protocol;
 
 use crate::worlds::netlink::Port;
 
-/// First and last port given for `hostPort: 0`; below Linux' own ephemeral range (from 32768).
+/// Range of ports allocated for `hostPort: 0`; below Linux's own ephemeral range (from 32768).
 pub const PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
 
-/// A host port that can't be given.
+/// A host port that can't be allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortTaken {
     pub port: Port,
     pub by: Holder,
 }
 
-/// Who has a host port.
+/// Holder of a host port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     Pod(String),
-    /// A process of the node itself; which, if it was found.
+    /// A process of the node itself, with its name if that was found.
     Process(Option<String>),
     All,
 }

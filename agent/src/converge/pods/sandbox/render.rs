@@ -1,4 +1,4 @@
-//! From a bound pod to its pause container. Pure.
+//! Renders the pause container of a bound pod. Pure.
 
 use schema::records::PodInstance;
 
@@ -6,7 +6,7 @@ use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::worlds::docker::{Namespaces, NewContainer};
 
-/// The pause container.
+/// Renders the pause container.
 pub fn pause(at: Placement<'_>) -> NewContainer {
     let pod = &at.binding.pod;
     let mut labels = at.labels(names::PAUSE, 0, 0);
@@ -33,7 +33,7 @@ pub fn pause(at: Placement<'_>) -> NewContainer {
     }
 }
 
-/// At most 63 characters of a host name.
+/// Returns the pod's host name, at most 63 characters.
 pub(super) fn host_name(pod: &PodInstance) -> String {
     let name = pod.spec.hostname.as_deref().unwrap_or(&pod.name);
     let name: String = name

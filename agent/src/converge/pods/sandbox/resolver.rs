@@ -7,19 +7,19 @@ use schema::records::PodInstance;
 use crate::converge::node_dns::NodeDns;
 use crate::worlds::docker::Resolver;
 
-/// Most name servers, as in Kubernetes; libc looks at no more.
+/// Maximum number of name servers, as in Kubernetes; libc uses no more.
 const NAMESERVERS_MAX: usize = 3;
 
-/// Most search domains, as in Kubernetes.
+/// Maximum number of search domains, as in Kubernetes.
 const SEARCHES_MAX: usize = 32;
 
-/// Most characters of all search domains, with the spaces between them, as in Kubernetes.
+/// Maximum number of characters of all search domains, with the spaces between them, as in Kubernetes.
 const SEARCH_LENGTH_MAX: usize = 2048;
 
-/// Names with fewer dots are looked for in the search domains first, as in Kubernetes.
+/// Names with fewer dots are tried in the search domains first, as in Kubernetes.
 const NDOTS: &str = "ndots:5";
 
-/// What a pod's `resolv.conf` says.
+/// Builds the contents of a pod's `resolv.conf`.
 pub fn resolver(pod: &PodInstance, node: &NodeDns) -> Resolver {
     let mut resolver = base(&pod.spec, &pod.namespace, node);
     if let Some(config) = &pod.spec.dns_config {
@@ -37,8 +37,8 @@ pub fn resolver(pod: &PodInstance, node: &NodeDns) -> Resolver {
     resolver
 }
 
-/// What a pod is called in its own `/etc/hosts`: with a `subdomain` the full name and then the host name, as
-/// the kubelet writes it, so that programs that ask for their full name get it; else the host name.
+/// Returns a pod's names in its own `/etc/hosts`: with a `subdomain` the full name and then the host name, as the
+/// kubelet writes it, so that programs that resolve their full name get it; else the host name.
 pub fn own_names(pod: &PodInstance, hostname: &str, node: &NodeDns) -> String {
     match &pod.spec.subdomain {
         Some(subdomain) => {
@@ -52,7 +52,7 @@ fn base(pod: &PodSpec, namespace: &str, node: &NodeDns) -> Resolver {
     let cluster = match pod.dns_policy {
         DnsPolicy::None => return Resolver::default(),
         DnsPolicy::Default => None,
-        // Kubernetes' own surprise: on the host's network `ClusterFirst` is `Default`.
+        // A surprise that comes from Kubernetes: on the host's network `ClusterFirst` means `Default`.
         DnsPolicy::ClusterFirst => node.server.filter(|_| !pod.host_network),
         DnsPolicy::ClusterFirstWithHostNet => node.server,
     };
@@ -69,7 +69,7 @@ fn base(pod: &PodSpec, namespace: &str, node: &NodeDns) -> Resolver {
         }
         None => {
             let servers: Vec<String> = machine.nameservers.iter().map(ToString::to_string).collect();
-            // A machine whose only servers are on its loopback: ours asks them.
+            // The machine's only servers are on its loopback: use the cluster's, which asks them.
             let ours = node.server.filter(|_| servers.is_empty()).map(|server| server.to_string());
             Resolver {
                 nameservers: servers.into_iter().chain(ours).collect(),
@@ -84,7 +84,7 @@ fn limit(resolver: &mut Resolver) {
     unique(&mut resolver.nameservers);
     resolver.nameservers.truncate(NAMESERVERS_MAX);
     let searches = &mut resolver.searches;
-    // The root stands for no search at all.
+    // The root domain means no search at all.
     searches.retain(|domain| domain != "." && !domain.is_empty());
     unique(searches);
     searches.truncate(SEARCHES_MAX);
@@ -97,7 +97,7 @@ fn limit(resolver: &mut Resolver) {
     searches.truncate(count);
 }
 
-/// Keeps the first of equals.
+/// Removes duplicates; keeps the first occurrence.
 fn unique(list: &mut Vec<String>) {
     let mut seen = std::collections::BTreeSet::new();
     list.retain(|word| seen.insert(word.clone()));
@@ -145,7 +145,7 @@ mod tests {
         ] {
             assert_eq!(text_of(spec(policy, host_network), &node()), wanted, "{policy:?} {host_network}");
         }
-        // Nothing but a server on the machine's loopback.
+        // Only a server on the machine's loopback.
         let alone = NodeDns { machine: ResolvConf::default(), ..node() };
         assert_eq!(text_of(spec(DnsPolicy::Default, false), &alone), "10.96.0.10 |  | ");
     }

@@ -1,5 +1,5 @@
-//! Pods that ended for good, with their last status: on the node's disk, because dead containers are no
-//! safe place for it. `docker container prune` takes them, and the pod must not run once more.
+//! Pods that ended for good, with their final status: on the node's disk, because dead containers are not a safe
+//! place for it. `docker container prune` removes them, and the pod must not run again.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::converge::pods::facts::{Finished, NodeFacts};
 use crate::converge::pods::volume::folders;
 use crate::desired::{Desired, KnownFrom};
 
-/// What is known of it; the disk and etcd are read once.
+/// Final statuses of pods; disk and etcd are read once.
 #[derive(Debug, Default)]
 pub struct FinishedBook {
     pages: Finished,
@@ -24,8 +24,8 @@ pub struct FinishedBook {
 }
 
 impl FinishedBook {
-    /// The pods of `desired` that ended for good. The status in etcd stands in for a file that is not
-    /// there, for an agent that has just started alone: later it may be of a pod that was removed since.
+    /// Returns the pods of `desired` that ended for good. The status in etcd replaces a missing file, but only
+    /// right after the agent started: later it may be that of a pod removed since.
     pub async fn look(&mut self, node: &NodeFacts, desired: &Desired, snapshot: &Snapshot) -> Finished {
         if !self.disk_read {
             let state_dir = node.state_dir.clone();
@@ -48,9 +48,9 @@ impl FinishedBook {
         self.pages.clone()
     }
 
-    /// Keeps the last status of a pod, on the disk first.
+    /// Saves the final status of a pod, to disk first.
     pub async fn keep(&mut self, node: &NodeFacts, mut status: PodStatus) -> io::Result<()> {
-        // What it held is free.
+        // Its address and ports are free.
         status.pod_ip = None;
         status.host_ports.clear();
         let record = DiskRecord::new(names::finished_file(&node.state_dir, &status.uid));
@@ -62,7 +62,7 @@ impl FinishedBook {
     }
 }
 
-/// The pod ended for good.
+/// True if the pod ended for good.
 pub fn is_end(status: &PodStatus) -> bool {
     matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed)
 }

@@ -1,5 +1,5 @@
-//! The status of pods, in Kubernetes' words: of one that is wanted (`wanted.rs`), of one that is taken away
-//! (`terminating.rs`), how pods ended for good (`finished.rs`), and their way to etcd (`writer.rs`).
+//! Status of pods, in Kubernetes' words: of a wanted pod (`wanted.rs`), of a pod being removed (`terminating.rs`),
+//! of pods that ended for good (`finished.rs`), and the writer to etcd (`writer.rs`).
 
 pub mod finished;
 pub mod statuses;

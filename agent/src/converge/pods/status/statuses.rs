@@ -1,4 +1,4 @@
-//! What the status keys of this node hold, and what was reported last of its pods.
+//! Contents of this node's status keys, and the last reports on its pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use super::finished::is_end;
 use crate::converge::pods::facts::LastReported;
 use crate::converge::publish;
 
-/// What the status keys of this node should hold.
+/// Desired contents of this node's status keys.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Statuses {
     pub pods: BTreeMap<NamespacedName, Arc<PodStatus>>,
-    /// Keys of other pods are to be removed: everything of this node is known.
+    /// True if everything of this node is known, so that the keys of other pods must be removed.
     pub complete: bool,
-    /// Docker was asked what runs here.
+    /// True once Docker listed the containers here.
     pub looked: bool,
 }
 
-/// Publishes whether an etcd that does not know the node has the statuses of all pods that run here.
+/// Returns a callback that publishes whether an etcd without a record of the node has the statuses of all pods that
+/// run here.
 pub fn publish_reported(
     node: String,
     statuses: watch::Receiver<Statuses>,
@@ -38,14 +39,14 @@ pub fn publish_reported(
             let stored = snapshot.pod_status.get(&(node.clone(), pod.clone()));
             stored.is_some_and(|stored| stored.value.uid == status.uid)
         };
-        // A snapshot that has the node's record, when etcd has none, is that of an etcd which was lost.
+        // A snapshot with the node's record, while etcd has none, is from an etcd that was lost.
         let is_new = snapshot.synced && !snapshot.nodes.contains_key(&node);
         let all = is_new && statuses.looked && statuses.pods.iter().all(is_stored);
         publish(&reported, all);
     }
 }
 
-/// What was said last of the pods of this node: by this agent, or else by the one before.
+/// Returns the last reports on the pods of this node: by this agent, or else by the former one.
 pub fn last_reported(own: &Statuses, snapshot: &Snapshot, node: &str) -> LastReported {
     let mut last_reported = own.pods.clone();
     for ((_, pod), stored) in snapshot.pod_status.iter().filter(|((of, _), _)| of == node) {
@@ -54,23 +55,23 @@ pub fn last_reported(own: &Statuses, snapshot: &Snapshot, node: &str) -> LastRep
     last_reported
 }
 
-/// What was said last of this uid.
+/// Returns the last report on this uid.
 pub fn last<'a>(last_reported: &'a LastReported, pod: &NamespacedName, uid: &str) -> Option<&'a PodStatus> {
     last_reported.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
 }
 
-/// How long the last word on a pod stands: the writer takes a few milliseconds, more with a slow etcd.
+/// Time for which the final report on a pod stays: the writer takes a few milliseconds, more with a slow etcd.
 pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Last words that this agent would take back, since when.
+/// Final reports that this agent would withdraw, and since when.
 #[derive(Debug, Default)]
 pub struct LastWords {
     since: BTreeMap<NamespacedName, Instant>,
 }
 
 impl LastWords {
-    /// Keeps those of the run before in the statuses of this one until the snapshot shows them, at most for
-    /// [`LAST_WORDS`]: one that was reported while the pod's task was about to end may not be written yet.
+    /// Keeps the final reports of the previous run in the statuses of this one until the snapshot shows them, at
+    /// most for [`LAST_WORDS`]: one that was reported while the pod's task was about to end may not be written yet.
     pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &Snapshot, node: &str) {
         let mut since = BTreeMap::new();
         let is_last = |status: &PodStatus| status.is_terminating() && is_end(status);

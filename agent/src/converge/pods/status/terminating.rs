@@ -1,5 +1,5 @@
-//! From what is left of a pod that is being taken away to its status: not ready from the first moment,
-//! and once its containers have ended how they ended, as in Kubernetes. Pure.
+//! Status of a pod that is being removed: not ready from the first moment, and once its containers have ended with
+//! their exit statuses, as in Kubernetes. Pure.
 
 use jiff::Timestamp;
 use schema::condition::set_condition;
@@ -10,28 +10,28 @@ use schema::kinds::pod::{
 use super::wanted::{condition, ended, redact, succeeded};
 use crate::converge::pods::facts::{Container, Ends, NodeFacts, Observed, PodFacts, State, Trouble};
 
-/// The code and the words of Kubernetes for a container whose end was not seen.
+/// Kubernetes' code, reason and message for a container whose end was not observed.
 const UNKNOWN_CODE: i64 = 137;
 
 const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
 
 const UNKNOWN_MESSAGE: &str = "The container could not be located when the pod was terminated";
 
-/// What is left of a pod that is being taken away.
+/// State of a pod that is being removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Termination<'a> {
     pub node: &'a NodeFacts,
     pub uid: &'a str,
     pub facts: &'a PodFacts,
-    /// How containers ended that may be gone.
+    /// Exit statuses of containers that may be gone.
     pub ends: Option<&'a Ends>,
-    /// A task that makes it is cut off and has not ended: what does not run may run in a moment.
+    /// True while a canceled task that brings the pod up has not ended: a container may start at any moment.
     pub is_made: bool,
     pub trouble: Option<&'a Trouble>,
 }
 
 impl<'a> Termination<'a> {
-    /// What is left of this one.
+    /// Collects the state of this pod.
     pub fn of(observed: &'a Observed, uid: &'a str, facts: &'a PodFacts) -> Self {
         let work = &observed.work;
         Self {
@@ -45,7 +45,7 @@ impl<'a> Termination<'a> {
     }
 }
 
-/// Status of a pod that is being taken away.
+/// Returns the status of a pod that is being removed.
 pub fn terminating(left: Termination<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
     let Termination { node, uid, facts, trouble, is_made, .. } = left;
     let pause = facts.live_pause().filter(|p| p.is_running());
@@ -83,8 +83,8 @@ pub fn terminating(left: Termination<'_>, former: Option<&PodStatus>, now: Times
     status
 }
 
-/// The end of a container has become known that was not when the pod was being taken away already: the phase
-/// reported then was guessed. What it was before that stands.
+/// True if the exit of a container became known that was unknown in a former report on the terminating pod: the
+/// phase reported then was a guess. A phase from before the termination stands.
 fn is_mended(status: &PodStatus, former: Option<&PodStatus>) -> bool {
     let is_known = |state: &ContainerState| match state {
         ContainerState::Terminated(end) => end.reason != UNKNOWN_REASON,
@@ -95,9 +95,9 @@ fn is_mended(status: &PodStatus, former: Option<&PodStatus>) -> bool {
     both.any(|(was, is)| !is_known(&was.state) && is_known(&is.state))
 }
 
-/// What has become of a container since its last report.
+/// Updates a container's status since its last report.
 fn refresh(status: &mut ContainerStatus, left: Termination<'_>) {
-    // A success of an init container is what its readiness is.
+    // An init container is ready if it succeeded.
     status.ready &= matches!(status.state, ContainerState::Terminated(_));
     let current = left.facts.containers.get(&status.name).and_then(|starts| starts.last());
     if let Some(current) = current.filter(|current| current.id != status.container_id) {
@@ -114,7 +114,7 @@ fn refresh(status: &mut ContainerStatus, left: Termination<'_>) {
             let failed_probe = current.and_then(Container::failed_probe);
             set_end(status, ended(end, failed_probe));
         }
-        // It has not run in this life; the end of the life before, if any, is its last one.
+        // Has not run in this start; the exit of the start before, if any, is its last state.
         (Some(State::Created), _) => {}
         (Some(State::Removing | State::Dead) | None, ContainerState::Running(running)) => {
             let started_at = Some(running.started_at);
@@ -125,7 +125,7 @@ fn refresh(status: &mut ContainerStatus, left: Termination<'_>) {
                 started_at,
                 finished_at: None,
             };
-            // While it is being made anew, it may be about to run.
+            // While the pod is being built again, the container may be about to run.
             if !left.is_made {
                 let end = known().unwrap_or_else(unknown);
                 set_end(status, end);
@@ -140,8 +140,8 @@ fn refresh(status: &mut ContainerStatus, left: Termination<'_>) {
     status.started &= matches!(status.state, ContainerState::Running(_));
 }
 
-/// It ended this way. What was reported of this end before stands: it was made with the manifest, which says
-/// whether the engine's words may be shown.
+/// Sets the exit status. An earlier report of the same exit stands: it was made with the manifest, which says
+/// whether the engine's error may be shown.
 fn set_end(status: &mut ContainerStatus, mut end: TerminatedState) {
     let same = |known: &TerminatedState| known.finished_at.is_some() && known.finished_at == end.finished_at;
     match (&status.state, &status.last_state) {
@@ -152,10 +152,10 @@ fn set_end(status: &mut ContainerStatus, mut end: TerminatedState) {
     status.state = ContainerState::Terminated(end);
 }
 
-/// Well only if every container ended with code 0; one that was never started did not.
+/// Returns the final phase: success only if every container ended with code 0; one that never started did not.
 fn end_of(status: &PodStatus, facts: &PodFacts) -> PodPhase {
     let well = if status.container_statuses.is_empty() {
-        // Nothing was reported of it: what is there has to do.
+        // Nothing was reported: use the existing containers.
         let mut lasts = facts.containers.values().filter_map(|starts| starts.last()).peekable();
         lasts.peek().is_some() && lasts.all(|last| matches!(&last.state, State::Exited(end) if end.code == 0))
     } else {

@@ -1,4 +1,4 @@
-//! From what was seen and decided to a pod's status, in Kubernetes' words. Pure.
+//! Status of a wanted pod, from observations and its decision, in Kubernetes' words. Pure.
 
 use jiff::Timestamp;
 use schema::condition::{Condition, ConditionStatus, set_condition};
@@ -15,10 +15,10 @@ use crate::converge::pods::facts::{Container, Exited, NodeFacts, PodFacts, State
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::steps::{Decision, DecisionReason};
 
-/// Why a pod is not ready while all its containers run, in the kubelet's words.
+/// The kubelet's message for a pod that is not ready although all its containers run.
 const SANDBOX_CHANGED: &str = "Pod sandbox changed, it will be killed and re-created";
 
-/// What is known of a pod that is wanted.
+/// A wanted pod, its containers and the decision on it.
 #[derive(Debug, Clone, Copy)]
 pub struct WantedPod<'a> {
     pub node: &'a NodeFacts,
@@ -27,11 +27,11 @@ pub struct WantedPod<'a> {
     pub decision: &'a Decision,
 }
 
-/// Status of a pod that is wanted. `former` is what was last reported of the same uid.
+/// Returns the status of a wanted pod. `former` is the last report on the same uid.
 pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
     let WantedPod { node, binding, facts, decision } = seen;
     let spec = &binding.pod.spec;
-    // Containers share volumes, so what one of them may know any of them may write.
+    // Containers share volumes, so any of them may output a secret that only one of them was given.
     let hides = spec.volumes.iter().any(|volume| volume.secret.is_some())
         || spec.init_containers.iter().chain(&spec.containers).any(|c| !secrets_of(c).is_empty());
     let pause = facts.live_pause().filter(|p| p.is_running());
@@ -42,11 +42,11 @@ pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -
         .collect();
     let app_started = spec.containers.iter().any(|c| facts.containers.contains_key(&c.name));
     let initialized = app_started || init.iter().all(|c| succeeded(&c.state));
-    // As the kubelet: also after the last init container has ended.
+    // As the kubelet does, even after the last init container has ended.
     let waiting_for = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
     let mut apps: Vec<ContainerStatus> =
         spec.containers.iter().map(|c| container(c, facts, decision, waiting_for, (false, hides))).collect();
-    // What still runs in namespaces that are gone is about to be stopped.
+    // Containers in namespaces that are gone are about to be stopped.
     let sandbox = pause.map(|p| p.id.as_str());
     let at_home = |c: &ContainerStatus| {
         let current = facts.containers.get(&c.name).and_then(|starts| starts.last());
@@ -59,7 +59,7 @@ pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -
     if homeless && message.is_empty() {
         SANDBOX_CHANGED.clone_into(&mut message);
     }
-    // Its own until it has ended: it gets them back with its next pause container.
+    // Held by the pod until it has ended: it gets them back with its next pause container.
     let has_ended = matches!(phase, PodPhase::Succeeded | PodPhase::Failed);
     let former_ports = former.filter(|_| !has_ended).map(|f| f.host_ports.clone());
     let mut status = PodStatus {
@@ -69,8 +69,8 @@ pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -
         conditions: former.map(|f| f.conditions.clone()).unwrap_or_default(),
         pod_ip: pause.map(|p| p.address.map_or_else(|| node.node_ip.to_string(), |a| a.addr().to_string())),
         host_ip: Some(node.node_ip.to_string()),
-        // Set once, as in Kubernetes, whatever becomes of its pause container. What was taken away and is
-        // wanted again starts anew.
+        // Set once, as in Kubernetes, whatever happens to the pause container. A pod that was being removed and is
+        // wanted again starts over.
         start_time: former
             .filter(|f| !f.is_terminating())
             .and_then(|f| f.start_time)
@@ -91,7 +91,7 @@ pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -
     status
 }
 
-/// The reason of the pod as a whole, when it has a problem.
+/// Returns reason and message of the pod as a whole; empty without a problem.
 fn whole(decision: &Decision) -> (String, String) {
     let reason = match &decision.why {
         DecisionReason::NoSubnet | DecisionReason::NoFreeAddress => "NoPodAddress",
@@ -127,7 +127,7 @@ fn container(
             (State::Running { started_at }, _) => {
                 (ContainerState::Running(RunningState { started_at: *started_at }), previous)
             }
-            // Ended and to be started again: the end is its last state.
+            // Ended and about to be restarted: the exit is its last state.
             (State::Exited(end), Some(waiting)) => {
                 (ContainerState::Waiting(waiting), Some(ended(end, current.failed_probe())))
             }
@@ -180,7 +180,7 @@ fn terminated(container: &Container) -> Option<TerminatedState> {
     }
 }
 
-/// Hides the engine's words about a start that failed, and what the container wrote: they may quote a secret.
+/// Hides the engine's error about a failed start, and the container's output: they may quote a secret.
 pub(super) fn redact(end: &mut TerminatedState) {
     if end.reason == START_ERROR && !end.message.is_empty() {
         UNSHOWN.clone_into(&mut end.message);
@@ -189,10 +189,10 @@ pub(super) fn redact(end: &mut TerminatedState) {
     }
 }
 
-/// Before what a container wrote last.
+/// Prefix of a container's last output.
 const WROTE: &str = "it wrote: ";
 
-/// The engine could not start it.
+/// Reason if the engine could not start the container.
 const START_ERROR: &str = "StartError";
 
 pub(super) fn ended(end: &Exited, failed_probe: Option<ProbeKind>) -> TerminatedState {
@@ -229,7 +229,7 @@ fn phase(
     initialized: bool,
     facts: &PodFacts,
 ) -> PodPhase {
-    // How it ended, if it ended.
+    // Outcome, if it ended.
     let success = |name: &str| {
         let last = facts.containers.get(name)?.last()?;
         match &last.state {
@@ -244,7 +244,7 @@ fn phase(
         return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
     }
     if !apps.is_empty() && apps.iter().all(for_good) {
-        // By the code alone, as the kubelet: also of one that failed a probe and took its SIGTERM well.
+        // By the code alone, as the kubelet does: even if it failed a probe and handled its SIGTERM well.
         let good = apps.iter().all(|c| succeeded(&c.state));
         return if good { PodPhase::Succeeded } else { PodPhase::Failed };
     }
@@ -255,7 +255,7 @@ fn phase(
     if apps.iter().all(started) { PodPhase::Running } else { PodPhase::Pending }
 }
 
-/// `failing` is what failing probes said, as the end of a sentence.
+/// Sets the pod's conditions. `failing` holds the messages of failing probes, as the end of a sentence.
 fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Timestamp) {
     let unready: Vec<&str> =
         status.container_statuses.iter().filter(|c| !c.ready).map(|c| c.name.as_str()).collect();
@@ -293,7 +293,7 @@ fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Tim
     }
 }
 
-/// Which containers made the pod fail.
+/// Lists the containers that made the pod fail.
 fn failed(status: &PodStatus) -> String {
     let init = status.init_container_statuses.iter().map(|c| ("init container", c));
     let all = init.chain(status.container_statuses.iter().map(|c| ("container", c)));

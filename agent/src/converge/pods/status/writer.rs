@@ -1,5 +1,5 @@
-//! The statuses of this node's pods, as [`StatusWriter`] writes them: read from the snapshot, urgent when
-//! phase or readiness change.
+//! Reports on this node's pods for [`StatusWriter`]: stored ones are read from the snapshot, changes of phase or
+//! readiness are urgent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use schema::store::{SharedStore, StoreError};
 
 use super::statuses::Statuses;
 
-/// What this node reports of pods.
+/// Reports of this node on its pods.
 pub struct PodStatuses {
     node: String,
     snapshot: SnapshotReader,
 }
 
-/// A writer for the pods of `node`.
+/// Creates a writer for the pods of `node`.
 pub fn status_writer(
     node: String,
     store: SharedStore,

@@ -1,4 +1,4 @@
-//! Brings files, secrets and volumes of a pod to the node before its containers are made.
+//! Brings files, secrets and volumes of a pod to the node before its containers are created.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,18 +19,18 @@ use crate::converge::pods::worker::{PodFailure, PodId, Worker};
 use crate::files::secrets::check_file_names;
 use crate::files::{Ensured, SecretError};
 
-/// Longest wait for the volumes of a pod: a file system that is away hangs for ever.
+/// Maximum wait for the volumes of a pod: an unreachable file system hangs forever.
 const VOLUMES_MAX: Duration = Duration::from_secs(30);
 
 /// A volume and its files, by their paths in it.
 type KeyedVolume = (KeyedPrep, BTreeMap<String, KeyedFile>);
 
-/// Work on volumes, which says where it is; the error says what failed, or what did not answer.
+/// Runs work on volumes that reports its current path; the error names the failure, or the path that did not respond.
 async fn on_disk(
     busy: &Arc<InFlight>,
     work: impl FnOnce(&dyn Fn(&Path)) -> Result<(), VolumeError> + Send + 'static,
 ) -> Result<(), String> {
-    // A call that hangs can't be cut off: as long as it does, nothing else is done for the pod.
+    // A call that hangs can't be aborted: until it returns, nothing else is done for the pod.
     let (busy, at) = (Arc::clone(busy), Arc::new(Mutex::new(PathBuf::new())));
     let now_at = {
         let at = Arc::clone(&at);
@@ -51,7 +51,7 @@ async fn on_disk(
 }
 
 impl Worker {
-    /// Has all files of the pod on this node before anything of it is made.
+    /// Ensures that all files of the pod are on this node before anything of it is created.
     pub(crate) async fn fetch_files(&self, id: &PodId, up: &Up) -> Result<(), PodFailure> {
         if up.containers.is_empty() {
             return Ok(());
@@ -68,7 +68,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What goes into the volumes of secrets and objects.
+    /// Reads the values for the volumes of secrets and objects.
     pub(crate) async fn read_values(&self, up: &Up) -> Result<Vec<KeyedVolume>, PodFailure> {
         let unreadable = |e: SecretError| PodFailure::new("CreateContainerConfigError", "FailedMount", e);
         let mut volumes = Vec::new();
@@ -111,8 +111,8 @@ impl Worker {
         done.await.map_err(|why| PodFailure::new("ContainerCreating", "FailedMount", why))
     }
 
-    /// Takes the containers out whose `subPath` can't be mounted: that is their own trouble, as in Kubernetes,
-    /// and the others are made.
+    /// Mounts the containers' `subPath`s and drops containers for which that fails: the failure is their own, as in
+    /// Kubernetes, and the others are created.
     pub(crate) async fn mount_sub_paths(&self, id: &PodId, up: &mut Up, busy: &Arc<InFlight>) {
         let each = up.containers.iter().map(|step| async move {
             let ContainerAct::Create(rendered) = &step.act else { return true };

@@ -1,20 +1,20 @@
-//! Why a volume could not be made, checked or removed.
+//! Errors of creating, checking and removing volumes.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A volume could not be made, checked or removed.
+/// Error of creating, checking or removing a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     #[error("cannot make {path}: {source}")]
     Make { path: PathBuf, source: io::Error },
     #[error("cannot mount {path}: {source}")]
     Mount { path: PathBuf, source: io::Error },
-    /// `items` name the same keys again and again.
+    /// `items` name the same keys repeatedly.
     #[error("the files of {path} come to more than {most} MiB; name fewer keys in items")]
     TooLarge {
         path: PathBuf,
-        /// MiB.
+        /// Limit in MiB.
         most: usize,
     },
     #[error("hostPath {path} is not {wanted}; create it on the node or change its type")]

@@ -1,6 +1,6 @@
-//! The folders of pods on the node's disk: which there are, and their removal.
+//! Folders of pods on the node's disk: listing and removal.
 //!
-//! All of it blocks and is called on a blocking thread. All of it may be done again.
+//! Every function blocks, is called on a blocking thread, and is safe to repeat.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::error::VolumeError;
 use crate::converge::names;
 use crate::{mounts, trees};
 
-/// Takes away the `subPath` mounts of one start of one container.
+/// Removes the `subPath` mounts of one start of one container.
 pub fn remove_sub_paths(state_dir: &Path, uid: &str, container: &str, attempt: u32) {
     let folder = names::sub_path_dir(state_dir, uid, container, attempt, 0);
     let Some(parent) = folder.parent() else { return };
@@ -17,14 +17,14 @@ pub fn remove_sub_paths(state_dir: &Path, uid: &str, container: &str, attempt: u
     let prefix = format!("{container}_{attempt}_");
     for path in entries.flatten().map(|e| e.path()) {
         let ours = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(&prefix));
-        // What stays behind goes with the pod's folder.
+        // Leftovers go with the pod's folder.
         if ours && unmount_below(&path).is_ok() {
             let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
         }
     }
 }
 
-/// Takes a pod's folder away, with all that is mounted in it. Nothing is removed below a mount.
+/// Removes a pod's folder, with everything mounted in it. Nothing is removed below a mount.
 pub fn remove_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
     if !is_uid(uid) {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn remove_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
     remove_tree_of(state_dir, uid)
 }
 
-/// Removes a pod's folder as long as nothing is mounted in it.
+/// Removes a pod's folder if nothing is mounted in it.
 pub(crate) fn remove_tree_of(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
     trees::remove(&names::pods_dir(state_dir), uid).map_err(|error| match error.is_mount() {
         true => VolumeError::StillMounted { path: error.path },
@@ -45,7 +45,7 @@ pub(crate) fn remove_tree_of(state_dir: &Path, uid: &str) -> Result<(), VolumeEr
     })
 }
 
-/// Takes away all that is mounted in a pod's folder, and leaves its files on disk.
+/// Unmounts everything in a pod's folder, and leaves its files on disk.
 pub fn unmount_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
     if is_uid(uid) { unmount_below(&names::pods_dir(state_dir).join(uid)) } else { Ok(()) }
 }
@@ -61,14 +61,14 @@ pub(crate) fn unmount_below(folder: &Path) -> Result<(), VolumeError> {
     }
 }
 
-/// Uids that have a folder. What no pod made is not among them: it is not ours to remove.
+/// Returns the uids that have a folder. Folders that no pod made are left out: they are not ours to remove.
 pub fn folders(state_dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(names::pods_dir(state_dir)) else { return Vec::new() };
     let folders = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
     folders.filter_map(|e| e.file_name().into_string().ok()).filter(|name| is_uid(name)).collect()
 }
 
-/// Nothing that leads elsewhere on the disk.
+/// True if the name does not lead elsewhere on the disk.
 fn is_uid(name: &str) -> bool {
     !name.is_empty() && !name.contains(['/', '.'])
 }

@@ -1,5 +1,5 @@
-//! Volumes of pods: which there are (`spec.rs`), how a manifest becomes them (`render.rs`, pure), and how
-//! they come to the node and go.
+//! Volumes of pods: their description (`spec.rs`), rendering from a manifest (`render.rs`, pure), creation on the
+//! node and removal.
 
 pub mod act;
 pub mod error;

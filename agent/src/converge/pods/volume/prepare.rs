@@ -1,6 +1,6 @@
-//! Makes folders, tmpfs and the files of secrets and objects, and checks host paths.
+//! Creates folders, tmpfs and the files of secrets and objects, and checks host paths.
 //!
-//! All of it blocks and is called on a blocking thread. All of it may be done again.
+//! Every function blocks, is called on a blocking thread, and is safe to repeat.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use super::error::VolumeError;
 use super::spec::{KeyedFile, KeyedPrep, VolumePrep};
 use crate::mounts;
 
-/// Makes or checks one volume.
+/// Creates or checks one volume.
 pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
     match volume {
         VolumePrep::EmptyDir { path, tmpfs_bytes, group, no_exec } => {
@@ -24,12 +24,13 @@ pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
             empty_dir(path, tmpfs, *group)
         }
         VolumePrep::HostPath { path, kind } => host_path(path, *kind),
-        // Only its values make it; see [`keyed`].
+        // Created only with its values; see [`keyed`].
         VolumePrep::Keyed(_) => Ok(()),
     }
 }
 
-/// The files of a volume, by their paths in it. A key of an item that is not among the values was optional.
+/// Returns the files of a volume, by their paths in it. A key of an item that is missing from the values was
+/// optional.
 pub fn files_of(
     volume: &KeyedPrep,
     values: BTreeMap<String, Vec<u8>>,
@@ -51,7 +52,8 @@ pub fn files_of(
     Ok(volume.items.iter().filter_map(file).collect())
 }
 
-/// Writes values as files, those of a secret into a tmpfs. What is there already stays: other values are another pod.
+/// Writes values as files, those of a secret into a tmpfs. Correct files are left alone, and none is removed: other
+/// values mean another pod.
 pub fn keyed(volume: &KeyedPrep, files: &BTreeMap<String, KeyedFile>) -> Result<(), VolumeError> {
     let KeyedPrep { path, group, is_secret, .. } = volume;
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
@@ -60,7 +62,7 @@ pub fn keyed(volume: &KeyedPrep, files: &BTreeMap<String, KeyedFile>) -> Result<
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         let options = format!("size={KEYED_BYTES_MAX},mode=0755");
         let mounted = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
-        // Kernels before 6.4 know no `noswap` and refuse it.
+        // Kernels before 6.4 don't know `noswap` and reject it.
         mounted(&format!("{options},noswap"))
             .or_else(|_| mounted(&options))
             .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
@@ -71,8 +73,9 @@ pub fn keyed(volume: &KeyedPrep, files: &BTreeMap<String, KeyedFile>) -> Result<
     Ok(())
 }
 
-/// One value: under its name only when owner and mode are right, so that a crash leaves none that its
-/// readers can't read. No `DiskRecord`, which is for its owner only and whose draft a pod could take for a key.
+/// Writes one value. The file gets its name only when owner and mode are right, so that a crash leaves none that
+/// its readers can't read. Not a `DiskRecord`, which is for its owner only and whose draft a pod could take for a
+/// key.
 fn keyed_file(folder: &Path, at: &str, file: &KeyedFile, group: Option<u32>) -> io::Result<()> {
     let (at, value) = (folder.join(at), &file.value);
     if let Some(parent) = at.parent() {
@@ -102,16 +105,17 @@ fn keyed_file(folder: &Path, at: &str, file: &KeyedFile, group: Option<u32>) -> 
     fs::rename(&fresh, &at)
 }
 
-/// What a secret may have, several times: each of its keys takes pages of its own, and may be several files.
+/// Maximum size of a volume: several times that of a secret, because each key takes pages of its own and may become
+/// several files.
 const KEYED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 fn empty_dir(path: &Path, tmpfs: Option<(u64, bool)>, group: Option<u32>) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
     // With a group, new files get it too.
     let mode = if group.is_some() { 0o2777 } else { 0o777 };
-    // Mode and group are set once: what the pod makes of them stays when a container is started again.
+    // Mode and group are set once: changes made by the pod survive the restart of a container.
     if !path.try_exists().map_err(failed)? {
-        // Its name last, so that one that is there has its mode; no volume's name begins with a dot.
+        // Renamed last, so that an existing folder has its mode; no volume's name begins with a dot.
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let new = path.with_file_name(format!(".{name}.new"));
         fs::create_dir_all(&new).map_err(failed)?;
@@ -142,7 +146,7 @@ fn host_path(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
         if right { Ok(()) } else { Err(VolumeError::NotThere { path: path.to_owned(), wanted }) }
     };
     match kind {
-        // Docker refuses a bind whose source is absent, and Kubernetes makes a folder then.
+        // Docker rejects a bind whose source is absent; Kubernetes creates a folder then.
         HostPathType::Unset if kind_of().is_none() => fs::create_dir_all(path).map_err(failed),
         HostPathType::Unset => Ok(()),
         HostPathType::DirectoryOrCreate => {

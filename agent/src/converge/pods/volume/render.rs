@@ -1,4 +1,4 @@
-//! From a bound pod to its volumes and mounts. Pure.
+//! Renders the volumes and mounts of a bound pod. Pure.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::worlds::docker::BindMount;
 
-/// Volumes that the pod's containers mount.
+/// Returns the volumes that the pod's containers mount.
 pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
     let pod = &at.binding.pod;
     let group = pod.spec.security_context.as_ref().and_then(|s| s.fs_group);
@@ -38,7 +38,7 @@ fn tmpfs_bytes(empty_dir: &EmptyDirVolume) -> Option<u64> {
         .then(|| empty_dir.size_limit.map(|size| size.bytes).unwrap_or_default())
 }
 
-/// Where the files of a volume are, and whether it is a single file.
+/// Returns the path of a volume's files, and whether it is a single file.
 fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), String> {
     let Some(repo) = &volume.repo else { return Ok((own_path(at, volume), false)) };
     let Some((path, blob)) = files::of_path(&at.binding.pod.files, &repo.path) else {
@@ -76,7 +76,7 @@ pub(crate) fn mounts(
         let volume = pod.spec.volumes.iter().find(|v| v.name == mount.name);
         let volume = volume.ok_or_else(|| format!("there is no volume {}", mount.name))?;
         let (root, is_file) = volume_path(at, volume)?;
-        // The repository is the only writer of what comes from it.
+        // The repository is the only writer of its content.
         let from_git = volume.repo.is_some() || volume.keyed().is_some();
         let source = match mount.sub_path.as_deref().filter(|p| !p.is_empty() && *p != ".") {
             None => root,

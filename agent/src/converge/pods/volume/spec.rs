@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use schema::files::ContentRef;
 use schema::kinds::pod::{HostPathType, KeyToPath};
 
-/// A volume to be made or checked before containers start.
+/// A volume to create or check before containers start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumePrep {
-    /// A directory of the pod's own.
+    /// A directory that belongs to the pod.
     EmptyDir {
         path: PathBuf,
-        /// A tmpfs of this many bytes; half of the memory when 0.
+        /// Size of its tmpfs in bytes; 0 means half of the memory. `None` for a directory on disk.
         tmpfs_bytes: Option<u64>,
         group: Option<u32>,
-        /// Nothing in its tmpfs can be executed.
+        /// True if nothing in the tmpfs can be executed.
         no_exec: bool,
     },
-    /// Something of the node's: `kind` says what must be there, or is made.
+    /// A path on the node: `kind` says what must exist, or is created.
     HostPath { path: PathBuf, kind: HostPathType },
     /// Values as files.
     Keyed(KeyedPrep),
@@ -28,28 +28,27 @@ pub enum VolumePrep {
 pub struct KeyedPrep {
     pub path: PathBuf,
     pub of: ContentRef,
-    /// Which values, and where in the volume; all under their keys when empty.
+    /// Selected keys and their paths in the volume; empty means all values, under their keys.
     pub items: Vec<KeyToPath>,
     /// Mode of files whose item has none.
     pub mode: u32,
-    /// It, or a key of `items`, may be absent.
+    /// True if the source, or a key of `items`, may be absent.
     pub is_optional: bool,
-    /// It lies in a tmpfs.
+    /// True for a secret, whose volume is in a tmpfs.
     pub is_secret: bool,
-    /// Group that may read them, too.
+    /// Group that may read the files, too.
     pub group: Option<u32>,
 }
 
-/// A file of such a volume.
+/// A file of a [`KeyedPrep`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyedFile {
     pub value: Vec<u8>,
-    /// Its mode, before the group may read it, too.
+    /// Mode before read access for the group is added.
     pub mode: u32,
 }
 
 impl VolumePrep {
-    /// Where it is.
     pub fn path(&self) -> &Path {
         match self {
             Self::EmptyDir { path, .. } | Self::HostPath { path, .. } => path,
@@ -58,14 +57,14 @@ impl VolumePrep {
     }
 }
 
-/// A `subPath`: resolved within the volume and mounted at a place of its own, so that no symbolic
-/// link in the volume leads out of it, now or later.
+/// A `subPath`: resolved within the volume and mounted at a path of its own, so that no symbolic link in the volume
+/// leads out of it, now or later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubPath {
     pub root: PathBuf,
     pub path: String,
-    /// Where it is mounted on the node.
+    /// Mount point on the node.
     pub target: PathBuf,
-    /// A folder is made where nothing is.
+    /// True if a missing path is created as a folder.
     pub create: bool,
 }

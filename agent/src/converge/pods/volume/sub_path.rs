@@ -1,6 +1,6 @@
 //! Mounts `subPath`s, resolved within their volume.
 //!
-//! All of it blocks and is called on a blocking thread. All of it may be done again.
+//! Every function blocks, is called on a blocking thread, and is safe to repeat.
 
 use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -15,9 +15,9 @@ use super::error::VolumeError;
 use super::folders::unmount_below;
 use super::spec::SubPath;
 
-/// Mounts a path within a volume at its own place, resolved by the kernel so that it can't leave the
-/// volume. What is not there becomes a folder, with mode and group of the volume itself: the kubelet
-/// gives it its mode, so that who may write in the volume may write in there.
+/// Mounts a path within a volume at its own mount point, resolved by the kernel so that it can't leave the volume.
+/// A missing path becomes a folder with mode and group of the volume itself: the kubelet gives it the volume's
+/// mode, so that whoever may write in the volume may write in it.
 pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
     let inner = |e: nix::Error| VolumeError::SubPath { path: sub.path.clone(), source: e.into() };
     let opened = open_beneath(sub).map_err(inner)?;
@@ -68,8 +68,8 @@ fn beneath(flags: OFlag) -> OpenHow {
     OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH)
 }
 
-/// What a folder is called while it is made: nothing else makes one of this name, neither another container
-/// nor another pod with the same volume, and the same container's next try finds it.
+/// Returns the name of a folder while it is being created: nothing else creates one of this name, neither another
+/// container nor another pod with the same volume, and the same container's next attempt finds it.
 fn fresh_name(target: &Path) -> String {
     let name = |path: Option<&Path>| {
         let name = path.and_then(Path::file_name).unwrap_or_default();
@@ -80,17 +80,17 @@ fn fresh_name(target: &Path) -> String {
     format!(".{}_{}.new", name(uid), name(Some(target)))
 }
 
-/// Makes a folder that is as open as its volume: under its name only when it is, so that one whose making is
-/// cut off is made anew.
+/// Creates a folder with the access rights of its volume. It gets its name only when it has them, so that an
+/// interrupted creation is repeated.
 fn make_open(folder: &OwnedFd, part: &str, fresh: &str, volume: &FileStat) -> nix::Result<()> {
     make(folder, fresh, volume)?;
     let renamed = renameat2(folder, fresh, folder, part, RenameFlags::RENAME_NOREPLACE);
     if renamed.is_err() {
-        // An empty folder in the volume does no harm, so nothing is said of one that stays.
+        // An empty folder in the volume does no harm, so a leftover is not reported.
         let _ = unlinkat(folder, fresh, UnlinkatFlags::RemoveDir);
     }
     match renamed {
-        // NFS and others know no such rename; one that replaces could take a folder from under another
+        // NFS and others don't support such a rename; one that replaces could take a folder away from another
         // container.
         Err(nix::Error::EINVAL | nix::Error::ENOSYS | nix::Error::EOPNOTSUPP) => {
             mkdirat(folder, part, MADE_MODE)?;
@@ -100,7 +100,7 @@ fn make_open(folder: &OwnedFd, part: &str, fresh: &str, volume: &FileStat) -> ni
     }
 }
 
-/// The folder under the name that it has meanwhile; one that is left of a former try is gone on with.
+/// Creates the folder under its temporary name; a leftover of a former attempt is reused.
 fn make(folder: &OwnedFd, fresh: &str, volume: &FileStat) -> nix::Result<()> {
     match mkdirat(folder, fresh, MADE_MODE) {
         Ok(()) | Err(nix::Error::EEXIST) => {}
@@ -109,21 +109,21 @@ fn make(folder: &OwnedFd, fresh: &str, volume: &FileStat) -> nix::Result<()> {
     open_to(volume, &openat2(folder, fresh, beneath(MADE))?)
 }
 
-/// Before it is as open as the volume.
+/// Mode until the folder gets that of the volume.
 const MADE_MODE: Mode = Mode::from_bits_truncate(0o755);
 
-/// A folder that was just made: no symbolic link that a container puts in its place.
+/// Flags to open a folder that was just created: never a symbolic link that a container puts in its place.
 const MADE: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
 
-/// Opens a folder to those to whom the volume is open; what the umask takes is given back.
+/// Gives a folder the group and mode of the volume, including bits that the umask took.
 fn open_to(volume: &FileStat, folder: &OwnedFd) -> nix::Result<()> {
     if fstat(folder)?.st_gid != volume.st_gid {
         match fchown(folder, None, Some(Gid::from_raw(volume.st_gid))) {
-            // A network share that takes root for the user `nobody`: the folder is the share's as it is.
+            // A network share that maps root to the user `nobody`: the folder stays as the share made it.
             Ok(()) | Err(nix::Error::EPERM) => {}
             Err(error) => return Err(error),
         }
     }
-    // After the group, whose change may take the setgid bit.
+    // After the group, whose change may clear the setgid bit.
     fchmod(folder, Mode::from_bits_truncate(volume.st_mode & 0o7777))
 }

@@ -1,4 +1,4 @@
-//! Whether TCP gets through the tunnel, and who computes its checksums.
+//! Tests TCP through the tunnel, and switches its checksum offload.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -10,8 +10,8 @@ use crate::worlds::netlink::namespace::NetworkNamespace;
 use crate::worlds::netlink::real::RealNetlink;
 use crate::worlds::netlink::socket::ANSWER_MAX;
 
-/// How often the first packet of a connection is sent, and how long each waits for an answer: the kernel
-/// itself sends it again only after a second.
+/// Number of times the first packet of a connection is sent, and the wait for each answer: the kernel itself sends
+/// it again only after a second.
 const ATTEMPTS: usize = 2;
 const ATTEMPT: Duration = Duration::from_millis(400);
 
@@ -40,7 +40,7 @@ fn answers_once(at: SocketAddr) -> bool {
     }
 }
 
-/// On a thread that may block, as entering the namespace does, and not for ever.
+/// Runs `work` with a time limit on a blocking thread, since entering the namespace blocks.
 async fn blocking<T: Send + 'static>(
     netlink: &RealNetlink,
     link: &str,

@@ -1,4 +1,4 @@
-//! The entries of a tunnel, on the socket: neighbours, forwarding entries, routes.
+//! Requests for the entries of a tunnel: neighbours, forwarding entries, routes.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use crate::worlds::netlink::socket::{Refused, Socket, ask, bounded};
 use crate::worlds::netlink::{NetlinkError, hardware_address};
 
 impl Socket {
-    /// Neighbours and forwarding entries of a link that somebody set by hand.
+    /// Lists the permanent neighbours and forwarding entries of a link.
     pub(super) async fn neighbours(&self, index: u32) -> Result<BTreeSet<TunnelEntry>, NetlinkError> {
         let mut entries = BTreeSet::new();
         for family in [AddressFamily::Inet, AddressFamily::Bridge] {
@@ -31,7 +31,7 @@ impl Socket {
         Ok(entries)
     }
 
-    /// In place of what is there for its key.
+    /// Sets an entry, replacing that of the same key.
     pub(super) async fn set_entry(
         &self,
         name: &str,
@@ -56,7 +56,7 @@ impl Socket {
         }
     }
 
-    /// No error if it is not there.
+    /// Removes an entry; no error if it is missing.
     pub(super) async fn drop_entry(
         &self,
         name: &str,
@@ -120,7 +120,7 @@ fn entry_of(message: &NeighbourMessage) -> Option<TunnelEntry> {
     })?;
     let address = message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(*address),
-        // Of the family of bridges the bytes are not taken apart.
+        // For the bridge family the crate leaves the bytes undecoded.
         NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
             <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from)
         }

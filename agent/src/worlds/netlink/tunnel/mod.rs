@@ -1,5 +1,4 @@
-//! The tunnel to the other nodes: a VXLAN link, and per node one neighbour, one forwarding entry, one
-//! route.
+//! The tunnel to the other nodes: a VXLAN link, with a neighbour, a forwarding entry and a route per node.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,35 +21,35 @@ use crate::worlds::netlink::{HARDWARE_PREFIX, NetlinkError, hardware_address};
 pub struct Tunnel {
     /// Name, at most 15 bytes.
     pub name: String,
-    /// Address of the node that packets leave from and arrive at.
+    /// Address of this node at which the tunnel's packets leave and arrive.
     pub local: Ipv4Addr,
     pub vni: u32,
     pub port: u16,
-    /// Its own address: the first of the node's range, with the length 32.
+    /// Own address of the tunnel: the first of the node's range, with prefix length 32.
     pub address: Ipv4Addr,
     pub mtu: u32,
 }
 
 impl Tunnel {
-    /// Its hardware address, which follows from its own address.
+    /// Hardware address of the tunnel, derived from its own address.
     pub fn hardware_address(&self) -> [u8; 6] {
         hardware_address(self.address)
     }
 }
 
-/// One of the three entries by which packets find another node.
+/// An entry by which packets find another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TunnelEntry {
-    /// The address of the other end has this hardware address.
+    /// Maps the address of the other end to its hardware address.
     Neighbour(Ipv4Addr, [u8; 6]),
-    /// Frames for the hardware address go to this node.
+    /// Sends frames for the hardware address to this node.
     Forwarding([u8; 6], Ipv4Addr),
-    /// The range of the other node lies behind the other end.
+    /// Sends packets for the other node's range to the other end.
     Route(Ipv4Net, Ipv4Addr),
 }
 
 impl TunnelEntry {
-    /// The kernel keeps one of both: setting one replaces the other.
+    /// True if the kernel keeps only one of both: setting one replaces the other.
     pub fn has_key_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Neighbour(one, _), Self::Neighbour(other, _)) => one == other,
@@ -72,31 +71,31 @@ impl std::fmt::Display for TunnelEntry {
     }
 }
 
-/// The tunnel to the other nodes. Every act is idempotent and bounded in time.
+/// The tunnel to the other nodes. Every act is idempotent and has a time limit.
 #[async_trait]
 pub trait Tunnels: Send + Sync + 'static {
-    /// The node has this address on one of its links.
+    /// True if one of the node's links has this address.
     async fn has_address(&self, address: Ipv4Addr) -> Result<bool, NetlinkError>;
-    /// The tunnel is there, up, with exactly its address. True if something had to be done.
+    /// Ensures that the tunnel exists and is up, with exactly its address. True if anything changed.
     async fn ensure_tunnel(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
-    /// Nothing of it differs from what [`Tunnels::ensure_tunnel`] makes.
+    /// True if the tunnel is exactly as [`Tunnels::ensure_tunnel`] makes it.
     async fn tunnel_is_whole(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
-    /// The address that the tunnel leaves from, if it is there and this instance's.
+    /// Local address of the tunnel, if it exists and belongs to this instance.
     async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError>;
-    /// Takes the tunnel away if it is this instance's; true if it was there.
+    /// Removes the tunnel if it belongs to this instance; true if it existed.
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// The entries on the tunnel that somebody set, not those that the kernel made itself; none without one.
+    /// Lists the entries of the tunnel that somebody set, not those of the kernel; empty without a tunnel.
     async fn tunnel_entries(&self, name: &str) -> Result<BTreeSet<TunnelEntry>, NetlinkError>;
-    /// Sets an entry, in place of what is there for its key.
+    /// Sets an entry, replacing that of the same key.
     async fn set_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError>;
-    /// Takes an entry away; no error if it is not there.
+    /// Removes an entry; no error if it is missing.
     async fn drop_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError>;
-    /// Checksums of what leaves by the tunnel are left to the card. False where the kernel can't be asked,
-    /// before 5.7.
+    /// True if checksums of packets leaving by the tunnel are left to the network card. False on kernels before
+    /// 5.7, which can't be asked.
     async fn offload_is_on(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// Leaves them to the card, or lets the kernel compute them.
+    /// Leaves the checksums to the card, or lets the kernel compute them.
     async fn set_offload(&self, name: &str, on: bool) -> Result<(), NetlinkError>;
-    /// TCP gets an answer from there within about a second: a refusal is an answer.
+    /// True if TCP gets an answer within about a second; a refusal is an answer.
     async fn answers(&self, at: SocketAddr) -> bool;
 }
 
@@ -171,8 +170,8 @@ impl Tunnels for RealNetlink {
     }
 }
 
-/// Makes the link as wanted; true if something had to be done. What can't be changed of a link (number,
-/// port, node's address) makes a new one, and the entries with it.
+/// Makes the link as wanted; true if anything changed. A different VNI, port or node address can't be changed in
+/// place: it takes a new link, and new entries.
 async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkError> {
     let (socket, name) = (&netlink.socket, tunnel.name.as_str());
     let mut did = false;
@@ -209,8 +208,8 @@ async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkE
     Ok(did)
 }
 
-/// By its hardware address, which it has from its first moment on: the kernel takes no other mark when a
-/// link is made, and one that was lost before it was marked would have no owner.
+/// Recognizes our tunnel by its hardware address, which it has from the start: the kernel accepts no other mark
+/// when a link is created, and one lost before it was marked would have no owner.
 pub(super) fn is_ours(link: &Link) -> bool {
     link.vxlan.is_some() && link.hardware_address.starts_with(&HARDWARE_PREFIX)
 }
@@ -243,7 +242,7 @@ async fn create(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<Link, NetlinkE
         .build();
     if let Err(refused) = netlink.socket.try_add_link(message).await {
         let Tunnel { name, vni, port, .. } = tunnel;
-        // The name was free when it was looked up: what exists is the number at the port.
+        // The name was free when it was looked up: the conflict is the VNI at the port.
         return Err(match refused {
             Refused::Kernel(number) if number == Errno::EEXIST as i32 => {
                 NetlinkError::TunnelTaken { name: name.clone(), vni: *vni, port: *port }

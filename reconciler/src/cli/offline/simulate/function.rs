@@ -1,4 +1,4 @@
-//! `minik8s simulate function`: what a function's decider would have said, or what a load would cost.
+//! `minik8s simulate function`: the decisions of a function's decider, or the cost of a load.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::cli::error::CliError;
 use crate::cli::print::output::{Layout, Screen, column, plain};
 use crate::simulate::function::{Change, Entry, LoadReport, Report, Trace, run as simulate};
 
-/// What is asked of FILE.
+/// Kind expected in FILE.
 const FUNCTION: Asked = Asked { kind: "Function", several: "functions", explain: "function" };
 
 pub(super) fn run(args: &SimulateFunctionArgs) -> Result<ExitCode, CliError> {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &SimulateFunctionArgs) -> Result<ExitCode, CliError> {
     })
 }
 
-/// A line per decision.
+/// Formats a line per decision.
 fn decisions(steps: &[Entry], screen: Screen) -> String {
     let most = steps.iter().map(|step| step.desired).max().unwrap_or_default();
     let known = |value: Option<String>| value.unwrap_or_else(|| "?".to_owned());
@@ -51,7 +51,7 @@ fn decisions(steps: &[Entry], screen: Screen) -> String {
     plain(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
 }
 
-/// A line per change.
+/// Formats a line per change.
 fn replicas(changes: &[Change], screen: Screen) -> String {
     let most = changes.iter().map(|change| change.wanted.max(change.ready)).max().unwrap_or_default();
     let rows = changes.iter().map(|change| {
@@ -69,7 +69,7 @@ fn replicas(changes: &[Change], screen: Screen) -> String {
     plain(&columns, &rows.collect::<Vec<_>>(), screen, &mut Layout::default())
 }
 
-/// What it costs, and what callers feel.
+/// Summary: calls answered and lost, waiting times, and the cost in replica-seconds.
 fn summary(report: &LoadReport) -> String {
     let calls = &report.calls;
     let mut text = format!("{} of {} calls answered", calls.answered, calls.arrived);

@@ -1,4 +1,4 @@
-//! `minik8s simulate hpa`: what an autoscaler would have done with a recorded load.
+//! `minik8s simulate hpa`: the decisions of an autoscaler under a recorded load.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
 use crate::simulate::hpa::{Entry, Metric, Trace, run as simulate};
 use crate::view::human_duration;
 
-/// What is asked of FILE.
+/// Kind expected in FILE.
 const AUTOSCALER: Asked = Asked { kind: "HorizontalPodAutoscaler", several: "autoscalers", explain: "hpa" };
 
 pub(super) fn run(args: &SimulateHpaArgs) -> Result<ExitCode, CliError> {
@@ -25,7 +25,7 @@ pub(super) fn run(args: &SimulateHpaArgs) -> Result<ExitCode, CliError> {
     print(args.output, &report, |report| chart(&report.steps, Screen::stdout()))
 }
 
-/// A line per look: what the pods use, and how many there are.
+/// Formats a line per evaluation: the usage and the number of pods.
 fn chart(entries: &[Entry], screen: Screen) -> String {
     let most_load = entries.iter().filter_map(|entry| entry.load).max().unwrap_or_default();
     let most_pods = entries.iter().map(|entry| entry.current.max(entry.desired)).max().unwrap_or_default();

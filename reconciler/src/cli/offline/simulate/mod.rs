@@ -1,4 +1,4 @@
-//! `minik8s simulate`: what a controller would have done with a recorded load, or a workflow with mocks. Asks no server.
+//! `minik8s simulate`: a controller under a recorded load, or a workflow with mocks. Offline.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ mod hpa;
 mod shared;
 mod workflow;
 
-/// 0, or 2 when FILE or TRACE can't be used; for a workflow 1 when its run fails.
+/// Exit code: 0, or 2 if FILE or TRACE can't be used; 1 if the run of a workflow fails.
 pub(in crate::cli) fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     match &args.what {
         Simulated::Hpa(args) => hpa::run(args),

@@ -1,4 +1,4 @@
-//! What all simulations do alike: they read a manifest and a trace, and print a report.
+//! Common parts of simulations: reading a manifest and a trace, printing a report.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -24,17 +24,17 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Longest bar of a chart.
 const BAR_MAX: u64 = 20;
 
-/// The kind that a command asks FILE for.
+/// Kind that a command expects in FILE.
 pub(super) struct Asked {
-    /// As a manifest names it.
+    /// Name in manifests.
     pub(super) kind: &'static str,
-    /// Many of them.
+    /// Plural for messages.
     pub(super) several: &'static str,
-    /// As `minik8s explain` takes it.
+    /// Name for `minik8s explain`.
     pub(super) explain: &'static str,
 }
 
-/// The one object of a kind in a file; none where the file has errors, which are printed.
+/// Reads the single object of a kind from a file. If the file has errors, prints them and returns `None`.
 pub(super) fn manifest<T>(
     file: &Path,
     asked: &Asked,
@@ -43,7 +43,7 @@ pub(super) fn manifest<T>(
     Ok(object(file, asked, load_file, of_kind)?.map(|(_, spec)| spec))
 }
 
-/// The one object of a kind in a file that is read by `load`; none where the file has errors, which are printed.
+/// Reads the single object of a kind from a file with `load`. If the file has errors, prints them and returns `None`.
 pub(super) fn object<T>(
     file: &Path,
     asked: &Asked,
@@ -78,7 +78,7 @@ pub(super) fn object<T>(
     }
 }
 
-/// What follows from a trace. An error names the file of the trace.
+/// Evaluates a trace. Errors name the file of the trace.
 pub(super) fn trace<T>(file: &Path, follow: impl Fn(&str) -> Result<T, TraceError>) -> Result<T, CliError> {
     follow(&read(file)?).map_err(|error| CliError::Usage(format!("{}: {error}", file.display())))
 }
@@ -95,7 +95,7 @@ pub(super) fn print<T: Serialize>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text of a file.
+/// Reads a text file.
 pub(super) fn read(path: &Path) -> Result<String, CliError> {
     let usage = |why: String| CliError::Usage(format!("{}: {why}", path.display()));
     let unreadable = |error: std::io::Error| usage(format!("{error}; name a file that can be read"));
@@ -111,7 +111,7 @@ pub(super) fn read(path: &Path) -> Result<String, CliError> {
     String::from_utf8(bytes).map_err(|_| usage("it is not text in UTF-8; name a text file".to_owned()))
 }
 
-/// A bar as long as `value` is of `most`; the smallest value has one, too.
+/// A bar proportional to `value` out of `most`; every positive value gets at least one mark.
 pub(super) fn bar(mark: char, value: u64, most: u64) -> String {
     let length = (u128::from(value) * u128::from(BAR_MAX)).div_ceil(u128::from(most.max(1)));
     std::iter::repeat_n(mark, usize::try_from(length).unwrap_or_default()).collect()

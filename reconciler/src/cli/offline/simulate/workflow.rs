@@ -22,10 +22,10 @@ use crate::simulate::workflow::{
 };
 use crate::view::human_duration;
 
-/// What is asked of FILE.
+/// Kind expected in FILE.
 const WORKFLOW: Asked = Asked { kind: "Workflow", several: "workflows", explain: "workflow" };
 
-/// 0 when the run succeeded, 1 when not, 2 for wrong usage.
+/// Exit code: 0 if the run succeeded, 1 if not, 2 for wrong usage.
 pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
     refuse_cases(&args.file)?;
     let beside = RefCell::new(FunctionLimits::default());
@@ -81,7 +81,7 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
     Ok(if report.status == Status::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A file of cases is no workflow: `validate` runs it.
+/// Rejects a file of test cases, which only `validate` runs.
 fn refuse_cases(file: &Path) -> Result<(), CliError> {
     let shown = file.display().to_string();
     let Some(workflow) = stray::workflow_of(&shown, &read(file)?) else { return Ok(()) };
@@ -92,7 +92,7 @@ fn refuse_cases(file: &Path) -> Result<(), CliError> {
     )))
 }
 
-/// A line per event, and what came of the run.
+/// Formats a line per event, then the outcome of the run.
 fn text(report: &Report, screen: Screen) -> String {
     let rows = report.history.iter().map(|event| {
         let state = event.state.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the functions of kinds decide effects from. Pure.
+//! Inputs from which the functions of kinds decide effects. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +15,17 @@ use crate::gitops::plan::Step;
 use crate::gitops::review::change::{Action, Field};
 use crate::gitops::review::room::Room;
 
-/// Live objects, and what of them the plan changes.
+/// Live objects, and the plan's changes to them.
 pub(crate) struct PlannedObjects<'a> {
     pub(super) live: &'a Table<ObjectRef, Object>,
     pub(super) changed: BTreeMap<&'a ObjectRef, Option<&'a Object>>,
-    /// Pods that run of each workload.
+    /// Running pods of each workload.
     running: &'a BTreeMap<ObjectRef, u32>,
-    /// Nodes that live; none without a server.
+    /// Live nodes; `None` without a server.
     nodes: Option<&'a [Room]>,
-    /// Workloads whose number of pods an autoscaler sets once all is applied.
+    /// Workloads whose number of pods an autoscaler sets once everything is applied.
     scaled: BTreeSet<ObjectRef>,
-    /// The Cluster object once all is applied.
+    /// The Cluster object once everything is applied.
     cluster: Option<&'a ClusterSpec>,
 }
 
@@ -51,22 +51,22 @@ impl<'a> PlannedObjects<'a> {
         Self { scaled, cluster, ..planned }
     }
 
-    /// The zone of the cluster's own names.
+    /// Returns the zone of the cluster's own names.
     pub(super) fn zone(&self) -> &'a str {
         self.cluster.map_or(DEFAULT_ZONE, |cluster| &cluster.dns.zone)
     }
 
-    /// What workloads get that name nothing of their own.
+    /// Returns the defaults of workloads that set no values of their own.
     pub(crate) fn defaults(&self) -> Defaults {
         self.cluster.map(|cluster| cluster.defaults.clone()).unwrap_or_default()
     }
 
-    /// How many pods run of a workload, if that is known.
+    /// Returns the number of running pods of a workload, if known.
     pub(super) fn running(&self, object: &ObjectRef) -> Option<u32> {
         self.running.get(object).copied()
     }
 
-    /// How many of the nodes that live have a pod of a daemon set with this template, if they are known.
+    /// Counts the live nodes that have a pod of a daemon set with this template, if the nodes are known.
     pub(crate) fn count_nodes(&self, pod: &PodSpec) -> Option<u32> {
         let fit = self.nodes?.iter().filter(|node| {
             let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), node.name.clone());
@@ -80,13 +80,13 @@ impl<'a> PlannedObjects<'a> {
         u32::try_from(fit.count()).ok()
     }
 
-    /// How many pods a workload has before anything is applied.
+    /// Returns the number of pods of a workload before anything is applied.
     pub(super) fn count_before(&self, object: &ObjectRef, in_git: u32) -> u32 {
         self.running(object).unwrap_or(in_git)
     }
 
-    /// How many pods a workload has once all is applied, if Git then asks for `in_git`. A number that Git does not
-    /// change leaves those that run.
+    /// Returns the number of pods of a workload once everything is applied, if Git then asks for `in_git`. A number
+    /// that Git does not change leaves the running pods.
     pub(crate) fn count_after(&self, object: &ObjectRef, in_git: u32) -> u32 {
         if object.kind == Kind::Pod && !self.is_scaled(object) {
             return in_git;
@@ -96,7 +96,7 @@ impl<'a> PlannedObjects<'a> {
         if keeps { self.count_before(object, in_git) } else { in_git }
     }
 
-    /// An autoscaler sets the workload's number of pods once all is applied.
+    /// True if an autoscaler sets the workload's number of pods once everything is applied.
     pub(super) fn is_scaled(&self, object: &ObjectRef) -> bool {
         self.scaled.contains(object)
     }
@@ -112,7 +112,7 @@ impl<'a> PlannedObjects<'a> {
         }
     }
 
-    /// Every object once the plan is carried out.
+    /// Iterates over every object after the plan.
     pub(crate) fn after(&self) -> impl Iterator<Item = (&'a ObjectRef, &'a Object)> {
         let kept = self.live.iter().filter(|(object, _)| !self.changed.contains_key(*object));
         let kept = kept.map(|(object, live)| (object, &live.value));
@@ -121,7 +121,7 @@ impl<'a> PlannedObjects<'a> {
     }
 }
 
-/// One kind's function: the object, before, after, the fields that differ.
+/// Input of a kind's function: the object before and after, and the fields that differ.
 pub(crate) struct Case<'a> {
     pub(super) object: &'a ObjectRef,
     pub(super) before: Option<&'a Resource>,
@@ -132,7 +132,7 @@ pub(crate) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Before and after as the spec that `of` takes out of a resource.
+    /// Returns before and after as the spec that `of` extracts from a resource.
     pub(super) fn specs<S>(
         &self,
         of: impl Fn(&'a Resource) -> Option<&'a S>,
@@ -140,19 +140,19 @@ impl<'a> Case<'a> {
         (self.before.and_then(&of), self.after.and_then(&of))
     }
 
-    /// Files of the repository that its pods need differ.
+    /// True if repository files that its pods need differ.
     pub(super) fn files_differ(&self) -> bool {
         self.fields.iter().any(is_file)
     }
 
-    /// This file or folder of the repository differs.
+    /// True if this file or folder of the repository differs.
     pub(super) fn file_differs(&self, path: &str) -> bool {
         let is_it =
             |field: &Field| matches!(field.steps.get(1), Some(OwnedStep::Field(name)) if name == path);
         self.fields.iter().any(|field| is_file(field) && is_it(field))
     }
 
-    /// Fields of the spec that differ, the first few.
+    /// Returns the first few fields of the spec that differ.
     pub(super) fn because(&self) -> Vec<String> {
         const NAMED_MAX: usize = 5;
         let is_cause = |field: &&Field| field.path.starts_with("spec") || is_file(field);
@@ -166,7 +166,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// A file of the repository that a volume or secret names.
+/// Recognizes a repository file that a volume or secret names.
 fn is_file(field: &Field) -> bool {
     matches!(field.steps.first(), Some(OwnedStep::Field(name)) if name == FILES)
 }

@@ -1,4 +1,4 @@
-//! What happens when a change is applied, in words. Pure.
+//! Effects of applying a change, in words. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,56 +9,57 @@ use serde::{Serialize, Serializer};
 
 use crate::plural::plural;
 
-/// One thing that happens when a change is applied.
+/// A single effect of applying a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Pods that were not there start.
+    /// New pods start.
     Start { pods: u32, containers: Vec<String> },
-    /// Pods are stopped and started anew because of these fields.
+    /// Pods are stopped and started again because of these fields.
     Restart { pods: u32, containers: Vec<String>, because: Vec<String> },
-    /// Pods are stopped for good.
+    /// Pods are stopped permanently.
     Stop { pods: u32, containers: Vec<String> },
-    /// One pod on each node that fits, because of these fields; how many nodes is not known without a server.
+    /// A pod starts, restarts or stops on each node that fits, because of these fields; the number of nodes is
+    /// unknown without a server.
     OnNodes { act: NodesAct, nodes: Option<u32>, containers: Vec<String>, because: Vec<String> },
-    /// Nothing that runs is touched.
+    /// Nothing that runs is affected.
     InPlace,
-    /// Only where the object stands in the repository changes.
+    /// Only the object's place in the repository changes.
     Moved,
     /// More or fewer pods.
     Replicas { from: u32, to: u32 },
-    /// A port answers that did not.
+    /// A port starts answering.
     PortOpens(Port),
-    /// A port does not answer any more.
+    /// A port stops answering.
     PortCloses(Port),
-    /// A name can be looked up that could not.
+    /// A name starts resolving.
     NameAppears(String),
-    /// A name can't be looked up any more.
+    /// A name stops resolving.
     NameVanishes(String),
     /// Other pods are behind the service.
     Selects,
-    /// No pod is behind this service, `namespace/name`, any more.
+    /// This service, `namespace/name`, loses its last pod.
     EndpointsLost { service: String },
-    /// A line of the script that is submitted.
+    /// A line of the submitted script.
     Script(String),
-    /// Anything that is said best as a sentence.
+    /// Anything that is best said in a sentence.
     Says(String),
 }
 
-/// What becomes of the pods of nodes.
+/// Effect on the pods of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodesAct {
-    /// They start.
+    /// Pods start.
     Starts,
-    /// They are stopped and started anew.
+    /// Pods are stopped and started again.
     Restarts,
-    /// They are stopped for good.
+    /// Pods are stopped permanently.
     Stops,
 }
 
-/// A port and where it is.
+/// A port and its place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Port {
-    /// Where it is: `host port`, `node port`, `service port`, `192.0.2.1 port`.
+    /// Place: `host port`, `node port`, `service port`, `192.0.2.1 port`.
     pub place: Cow<'static, str>,
     pub number: u16,
     pub protocol: Protocol,
@@ -148,7 +149,7 @@ impl fmt::Display for Because<'_> {
     }
 }
 
-/// What is only in `after` appears, what is only in `before` goes: first those that go.
+/// Returns the effects of items that are only in `before`, which go, then of those only in `after`, which appear.
 pub(crate) fn appear_and_go<T: Ord>(
     before: impl IntoIterator<Item = T>,
     after: impl IntoIterator<Item = T>,

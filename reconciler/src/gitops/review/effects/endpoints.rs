@@ -1,4 +1,4 @@
-//! Services that lose their last pod: the one effect that no step has alone.
+//! Services that lose their last pod: the one effect that depends on more than one step.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::case::PlannedObjects;
 use super::effect::Effect;
 use crate::gitops::plan::Step;
 
-/// By the step that causes it.
+/// Returns the lost endpoints by the step that causes the loss.
 pub(crate) fn lost(planned: &PlannedObjects<'_>, steps: &[Step]) -> BTreeMap<ObjectRef, Vec<Effect>> {
     let mut found: BTreeMap<ObjectRef, Vec<Effect>> = BTreeMap::new();
     let gone: Vec<&Step> =
@@ -53,7 +53,7 @@ pub(crate) fn lost(planned: &PlannedObjects<'_>, steps: &[Step]) -> BTreeMap<Obj
     found
 }
 
-/// What a service with a selector selects by.
+/// Returns the selector of a service, if it has one.
 fn selector(object: Option<&Object>) -> Option<&StringMap> {
     match &object?.resource {
         Resource::Service(service) if !service.selector.is_empty() => Some(&service.selector),
@@ -61,7 +61,7 @@ fn selector(object: Option<&Object>) -> Option<&StringMap> {
     }
 }
 
-/// Labels of the pods that an object makes, if it makes any.
+/// Returns the labels of the pods that an object creates, if it creates any.
 fn labels(object: Option<&Object>) -> Option<&StringMap> {
     let object = object?;
     object.resource.pod(&object.metadata).filter(|pod| pod.count > 0).map(|pod| pod.labels)

@@ -1,7 +1,7 @@
-//! What a change does to what runs, in words. One small function per kind. Pure.
+//! Effects of a change on what runs, in words. One small function per kind. Pure.
 //!
-//! Reads an object before and after, decides which effects it has. Order of effects is that of
-//! the functions, so the same change always reads the same.
+//! Reads an object before and after, decides its effects. They keep the order of the functions, so the same change
+//! always reads the same.
 
 use super::change::{Action, Field};
 use crate::gitops::plan::{Step, StepReason};
@@ -19,7 +19,7 @@ pub(crate) use case::Case;
 pub(super) use case::PlannedObjects;
 pub use effect::Effect;
 
-/// The effects of one step, but for those that only all steps together have.
+/// Returns the effects of one step, except those of all steps together.
 pub(super) fn of(planned: &PlannedObjects<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
     if matches!(step.why, StepReason::Moved { .. }) {
         return vec![Effect::Moved];

@@ -1,4 +1,4 @@
-//! ConfigMaps, functions, workflows, jobs, nodes, the cluster's settings.
+//! Effects of ConfigMaps, functions, workflows, jobs, nodes and the cluster's settings.
 
 use schema::files::normal_path;
 use schema::kinds::Resource;
@@ -11,14 +11,14 @@ use super::case::Case;
 use super::effect::Effect;
 use crate::gitops::review::change::Action;
 
-/// Lines of a script that a review shows.
+/// Limit on the lines of a script in a review.
 const SCRIPT_LINES_MAX: usize = 60;
 
 fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
     lines.into_iter().map(|line| Effect::Says(line.to_owned())).collect()
 }
 
-/// The reviews of the objects that use it say more.
+/// Refers to the objects that use the ConfigMap: their own changes say more.
 pub(crate) fn config_map(case: &Case<'_>) -> Vec<Effect> {
     if case.action == Action::Update && case.fields.iter().any(|field| field.path.starts_with("spec.content"))
     {
@@ -53,7 +53,7 @@ pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
     }
 }
 
-/// Its folder is another, or differs.
+/// True if the function's folder is another one, or differs.
 fn is_built_anew(case: &Case<'_>, specs: Option<(&FunctionSpec, &FunctionSpec)>) -> bool {
     let Some((before, after)) = specs else { return true };
     let folder = after.source.as_deref().map(normal_path);
@@ -81,7 +81,7 @@ pub(crate) fn job(case: &Case<'_>) -> Vec<Effect> {
         Action::Update => return Vec::new(),
     };
     let Some(Resource::Job(spec)) = case.after else { return effects };
-    // Its name gets an id once a node has it, and so does the job that it depends on.
+    // The job's name gets an id once a node has it, and so does the job that it depends on.
     let (name, job) = (format!("{}.{}.ID.1", case.object.namespace, case.object.name), case.object);
     let script = script(
         spec,

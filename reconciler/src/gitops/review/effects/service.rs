@@ -1,4 +1,4 @@
-//! Services and host names: what can be reached, under which name.
+//! Effects of services and host names: reachable ports, and the names for them.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 use super::case::Case;
 use super::effect::{Effect, Port, appear_and_go};
 
-/// Most ports of external addresses that are reported one by one.
+/// Limit on ports of external addresses that are reported one by one.
 const EXTERNAL_MAX: usize = 50;
 
 pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
@@ -58,7 +58,7 @@ fn ports(service: Option<&ServiceSpec>) -> Vec<Port> {
     all
 }
 
-/// Ports of external addresses, which are open to all that reach these: the first few that close and open.
+/// Reports the ports of external addresses, open to everyone who can reach these: the first few that close and open.
 fn external(before: Option<&ServiceSpec>, after: Option<&ServiceSpec>) -> Vec<Effect> {
     fn split(service: Option<&ServiceSpec>) -> (BTreeSet<&str>, BTreeSet<(u16, Protocol)>) {
         let Some(service) = service.filter(|service| service.alias_of().is_none()) else {
@@ -73,7 +73,7 @@ fn external(before: Option<&ServiceSpec>, after: Option<&ServiceSpec>) -> Vec<Ef
         (&before, &after, Effect::PortCloses as fn(Port) -> Effect, "closes"),
         (&after, &before, Effect::PortOpens, "opens"),
     ] {
-        // Without a list of them all: there may be thousands of both.
+        // Counted without a list of all pairs: there may be thousands of both.
         let shared = one.0.intersection(&other.0).count() * one.1.intersection(&other.1).count();
         let count = one.0.len() * one.1.len() - shared;
         let own: BTreeSet<(u16, Protocol)> = one.1.difference(&other.1).copied().collect();
@@ -94,7 +94,7 @@ fn external(before: Option<&ServiceSpec>, after: Option<&ServiceSpec>) -> Vec<Ef
     effects
 }
 
-/// Ports that stay and lead to others of the pods.
+/// Reports ports that stay but lead to other ports of the pods.
 fn targets(before: &ServiceSpec, after: &ServiceSpec) -> Vec<Effect> {
     let led = |port: &ServicePort| match &port.target_port {
         None => port.port.to_string(),

@@ -1,4 +1,4 @@
-//! Pods, replica sets and what scales them.
+//! Effects of pods, replica sets and autoscalers.
 
 use schema::kinds::Resource;
 use schema::kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscalerSpec, ScaleTargetKind};
@@ -13,7 +13,7 @@ pub(crate) fn pod(case: &Case<'_>) -> Vec<Effect> {
         Resource::Pod(spec) => Some(&**spec),
         _ => None,
     });
-    // With its copies, if it has some.
+    // With its copies, if any.
     let pods = case.planned.count_before(case.object, 1);
     let mut effects = match (before, after) {
         (None, Some(after)) => vec![Effect::Start { pods: 1, containers: containers(after) }],
@@ -65,7 +65,7 @@ pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
     effects
 }
 
-/// Only the template's fields restart pods.
+/// Returns the changed fields without those outside of the template, which restart no pods.
 pub(super) fn template(case: &Case<'_>) -> Vec<String> {
     let mut because = case.because();
     because.retain(|path| !path.starts_with("spec.") || path.starts_with("spec.template"));

@@ -1,10 +1,10 @@
-//! Functions on lists.
+//! Intrinsic functions on lists.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-/// Most items of a range: the language's own bound.
+/// Maximum number of items in a range: the language's own limit.
 const RANGE_MAX: usize = 1000;
 
 pub(super) fn item(items: &[Json], index: i64) -> Result<Json, String> {
@@ -18,7 +18,7 @@ pub(super) fn partition(items: &[Json], size: i64) -> Result<Json, String> {
     Ok(Json::Array(items.chunks(size).map(|chunk| Json::Array(chunk.to_vec())).collect()))
 }
 
-/// From the first to the last, which is one of them if the steps meet it.
+/// Returns the numbers from the first to the last, which is included if the steps meet it.
 pub(super) fn range(first: i64, last: i64, step: i64) -> Result<Json, String> {
     if step == 0 {
         return Err("the step of a range is not to be 0".to_owned());
@@ -35,9 +35,9 @@ pub(super) fn range(first: i64, last: i64, step: i64) -> Result<Json, String> {
     Ok(Json::Array(items))
 }
 
-/// Each value once, where it first stood.
+/// Returns each value once, at its first position.
 pub(super) fn unique(items: &[Json]) -> Json {
-    // Equal for what `is_same`: a comparison of each item with each other takes minutes for a list that may be.
+    // Keys are equal where `is_same` holds: comparing every pair takes minutes for the largest list.
     let key = |item: &Json| match item.as_f64() {
         // Zero has two signs.
         Some(number) => format!("{:x}", (number + 0.0).to_bits()),
@@ -47,7 +47,7 @@ pub(super) fn unique(items: &[Json]) -> Json {
     Json::Array(items.iter().filter(|item| seen.insert(key(item))).cloned().collect())
 }
 
-/// Equal, whether a number is written `1` or `1.0`.
+/// True if the values are equal, where a number may be written `1` or `1.0`.
 pub(super) fn is_same(left: &Json, right: &Json) -> bool {
     left == right || (left.is_number() && left.as_f64() == right.as_f64())
 }

@@ -1,4 +1,4 @@
-//! What the intrinsic functions of payload templates give.
+//! Evaluates the intrinsic functions of payload templates.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ mod lists;
 mod numbers;
 mod texts;
 
-/// What a call gives: at most `most` bytes of JSON, as do its arguments in all.
+/// Evaluates a call to at most `most` bytes of JSON; the same limit applies to the sum of its arguments.
 pub(super) fn evaluate(
     call: &IntrinsicCall,
     data: &Json,
@@ -33,7 +33,8 @@ pub(super) fn evaluate(
     if size(&made) <= most { Ok(made) } else { Err(Refused::TooLarge) }
 }
 
-/// What a function makes of its arguments. Where they may come to many times their own size, that is found out before.
+/// Applies a function to its arguments. Checks the size in advance where the result may be many times that of the
+/// arguments.
 fn apply(
     call: &IntrinsicCall,
     values: &[&Json],
@@ -86,7 +87,7 @@ fn apply(
     })
 }
 
-/// Whether these are no larger in all.
+/// Fails if the values together are larger than `most`.
 fn fit<'a>(values: impl IntoIterator<Item = &'a Json>, most: usize) -> Result<(), Refused> {
     let mut left = most;
     for value in values {
@@ -118,11 +119,11 @@ fn list(value: &Json) -> Result<&[Json], String> {
     value.as_array().map(Vec::as_slice).ok_or_else(|| format!("expected a list, not {}", shown(value)))
 }
 
-/// A whole number; others are rounded, as Step Functions does.
+/// Returns a whole number; others are rounded, as in Step Functions.
 fn number(value: &Json) -> Result<i64, String> {
     let rounded = || {
         let float = value.as_f64()?.round();
-        // Exact up to here, so that the conversion loses nothing.
+        // Exact up to this number, so the conversion loses nothing.
         #[allow(clippy::cast_possible_truncation, reason = "whole, and within 2^53")]
         (float.abs() <= 9_007_199_254_740_992.0).then_some(float as i64)
     };
@@ -141,7 +142,7 @@ fn merge(left: &Json, right: &Json, deep: &Json) -> Result<Json, String> {
     Ok(Json::Object(both.collect::<Map<_, _>>()))
 }
 
-/// A value for a message, in short.
+/// Returns the type of a value, for messages.
 fn shown(value: &Json) -> &'static str {
     match value {
         Json::Null => "null",

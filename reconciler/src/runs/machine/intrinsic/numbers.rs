@@ -1,4 +1,4 @@
-//! Functions on numbers.
+//! Intrinsic functions on numbers.
 
 use serde_json::Value as Json;
 
@@ -6,7 +6,7 @@ pub(super) fn add(left: i64, right: i64) -> Result<Json, String> {
     left.checked_add(right).map(Json::from).ok_or_else(|| "the sum is too large".to_owned())
 }
 
-/// From the first, without the last.
+/// Returns a number from the first up to, but excluding, the last.
 pub(super) fn random(first: i64, last: i64, drawn: u64) -> Result<Json, String> {
     let span = i128::from(last) - i128::from(first);
     if span <= 0 {

@@ -1,4 +1,4 @@
-//! Functions on texts.
+//! Intrinsic functions on texts.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,11 @@ use serde_json::Value as Json;
 use crate::runs::machine::failure::Refused;
 use crate::runs::machine::limits::size;
 
-/// Longest text that is encoded, decoded or hashed, in characters: the language's own bound.
+/// Maximum length of a text to encode, decode or hash, in characters: the language's own limit.
 const TEXT_MAX_CHARS: usize = 10_000;
 
-/// The template with a value for each `{}`, at most `most` bytes. In one that stands in the workflow, `\{` is a brace.
+/// Replaces each `{}` of the template by a value, up to `most` bytes. In a template written in the workflow, `\{`
+/// is a brace.
 pub(super) fn format(
     template: &str,
     has_escapes: bool,
@@ -31,7 +32,7 @@ pub(super) fn format(
                 let value = left
                     .next()
                     .ok_or_else(|| "the template has more `{}` than there are values".to_owned())?;
-                // A text has its quotes for the rest of what is made.
+                // The size of a text includes its two quotes, which only the whole result has.
                 if formatted.len() + size(value) > most + 2 {
                     return Err(Refused::TooLarge);
                 }
@@ -51,7 +52,7 @@ pub(super) fn format(
     }
 }
 
-/// The parts between any of the characters of `at`, without empty ones.
+/// Splits at any of the characters of `at`, without empty parts.
 pub(super) fn split(whole: &str, at: &str) -> Json {
     let parts = whole.split(|char| at.contains(char)).filter(|part| !part.is_empty());
     Json::Array(parts.map(Json::from).collect())
@@ -68,7 +69,7 @@ pub(super) fn decode(encoded: &str) -> Result<Json, String> {
     String::from_utf8(bytes).map(Json::String).map_err(|_| "what was encoded is not text in UTF-8".to_owned())
 }
 
-/// The hash in hexadecimal; of what is no text, that of its JSON.
+/// Returns the hash in hexadecimal; for a value that is not text, the hash of its JSON.
 pub(super) fn hash(value: &Json, algorithm: &str) -> Result<Json, String> {
     let digest = match algorithm {
         "MD5" => MessageDigest::md5(),
@@ -84,7 +85,7 @@ pub(super) fn hash(value: &Json, algorithm: &str) -> Result<Json, String> {
     Ok(Json::String(hex::encode(hash)))
 }
 
-/// A UUID of version 4 from random bytes.
+/// Returns a version 4 UUID from random bytes.
 pub(super) fn uuid(mut bytes: [u8; 16]) -> Json {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;

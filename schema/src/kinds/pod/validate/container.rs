@@ -1,4 +1,4 @@
-//! Containers: names, image, command, and what each holds.
+//! Checks of containers: names, image, command, and the parts of each.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::shared::{container_name, exactly_one};
 use super::{env, image, probe, resources, volume};
 use crate::violation::{Findings, Path, rules};
 
-/// Checks all containers of the pod; names are unique over both lists.
+/// Checks every container of the pod; names are unique across both lists.
 pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     let mut names = BTreeSet::new();
     let lists = [("initContainers", &pod.init_containers), ("containers", &pod.containers)];
@@ -70,7 +70,7 @@ fn pre_stop(container: &Container, handler: &LifecycleHandler, at: &Path<'_>, fi
     }
 }
 
-/// Init containers run once to their end: nothing asks after them.
+/// Forbids probes and hooks of init containers, which run once to their end.
 fn forbid_on_init(container: &Container, at: &Path<'_>, findings: &mut Findings) {
     let set = [
         ("livenessProbe", container.liveness_probe.is_some()),

@@ -1,4 +1,4 @@
-//! Environment variables.
+//! Checks of environment variables.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::kinds::names::{check_qualified_name, is_env_name, is_key, is_name, is
 use crate::secrets::{is_clear_key, is_clear_secret};
 use crate::violation::{Findings, Path, rules};
 
-/// What a fieldPath may be, besides a label or annotation.
+/// Supported values of `fieldPath`; the last two stand for any label or annotation.
 const FIELD_PATHS: [&str; 8] = [
     "metadata.name",
     "metadata.namespace",
@@ -23,11 +23,11 @@ const FIELD_PATHS: [&str; 8] = [
     "metadata.annotations['KEY']",
 ];
 
-/// Why a secret may not stand in a manifest.
+/// Message for a secret in clear text.
 const IN_CLEAR: &str =
     "a password or private key in clear: all who can read the repository have it, also after it is removed";
 
-/// Checks a container's variables.
+/// Checks the variables of a container.
 pub(crate) fn validate(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
     let mut seen = BTreeSet::new();
     for (index, variable) in env.iter().enumerate() {
@@ -52,7 +52,7 @@ digits, '_', '-', or '.', and must not start with a digit"
         }
         let Some(source) = &variable.value_from else { continue };
         let from = here.field("valueFrom");
-        // Kubernetes takes an empty value for none.
+        // Kubernetes treats an empty value like a missing one.
         if variable.value.as_ref().is_some_and(|value| !value.is_empty()) {
             let message = "Invalid value: may not be specified when `value` is not empty";
             findings.add(&rules::EXCLUSIVE, &from, message).on_key();
@@ -93,7 +93,7 @@ pub(super) fn validate_words(words: &[String], at: &Path<'_>, findings: &mut Fin
     }
 }
 
-/// Checks what gives a container several variables at once.
+/// Checks the `envFrom` entries of a container.
 pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut Findings) {
     let list = at.field("envFrom");
     for (index, from) in container.env_from.iter().enumerate() {
@@ -111,7 +111,7 @@ pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut
     }
 }
 
-/// Checks the name of what has values by key.
+/// Checks the name of a secret or object that has values by key.
 pub(super) fn name_of(of: &ContentRef, at: &Path<'_>, findings: &mut Findings) {
     let name = of.name();
     if !is_name(name) && !is_subdomain_name(name) {
@@ -120,7 +120,7 @@ pub(super) fn name_of(of: &ContentRef, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// Checks a key.
+/// Checks a key of a secret or object.
 pub(super) fn key(key: &str, at: &Path<'_>, findings: &mut Findings) {
     if !is_key(key) {
         let message = format!("Invalid value: `{key}`: letters, digits, '-', '_' and '.' make a key");

@@ -1,6 +1,6 @@
 //! Image references: `[registry[:port]/]path[:tag][@digest]`, the grammar of the distribution project.
 
-/// Says what is wrong with an image reference.
+/// Checks an image reference. The error describes the problem.
 pub(crate) fn check(image: &str) -> Result<(), String> {
     let invalid = |why: &str| Err(format!("Invalid value: `{image}`: {why}"));
     if image.is_empty() {
@@ -48,7 +48,7 @@ pub(crate) fn check(image: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The first part is a registry if it has a dot or colon, or is localhost: Docker's own rule.
+/// True if the first part is a registry by Docker's rule: it has a dot, a colon or upper case, or is `localhost`.
 fn is_registry_like(part: &str) -> bool {
     part.contains(['.', ':', '['])
         || part == "localhost"

@@ -1,5 +1,5 @@
-//! What the schema can't say about a pod: one file per part, in Kubernetes' words where people search
-//! for them. Reads the typed spec, adds findings by path, changes nothing.
+//! Checks of a pod beyond the schema, one file per part, in Kubernetes' wording where people search for it. Reads
+//! the typed spec, adds findings by path, changes nothing.
 
 mod container;
 mod env;
@@ -20,7 +20,7 @@ pub(crate) use {
 };
 
 impl PodSpec {
-    /// Checks a spec as it is written, before [`PodSpec::fill_defaults`], at the path `at`.
+    /// Checks a spec as written, before [`PodSpec::fill_defaults`], at the path `at`.
     pub fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         volume::validate(self, at, findings);
         container::validate(self, at, findings);

@@ -1,4 +1,4 @@
-//! Ports: names, and clashes of host ports within the pod.
+//! Checks of ports: names, and clashes of host ports within the pod.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use super::super::{ContainerPort, PodSpec};
 use crate::kinds::names::is_port_name;
 use crate::violation::{Findings, Path, rules};
 
-/// Checks the ports of all containers. Init containers end before the others start, so their host
-/// ports clash with none.
+/// Checks the ports of every container. Init containers end before the others start, so their host ports do not
+/// clash.
 pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     let mut host_ports = BTreeSet::new();
     for (field, containers) in [("containers", &pod.containers), ("initContainers", &pod.init_containers)] {

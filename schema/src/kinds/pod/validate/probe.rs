@@ -1,4 +1,4 @@
-//! Probes and the handlers that they share with preStop.
+//! Checks of probes, and of the handlers that they share with preStop.
 
 use super::super::{Container, ExecAction, HttpGetAction, PROBE_SECONDS_MAX, PortReference, Probe};
 use super::scheduling::GRACE_MAX_SECONDS;
@@ -8,7 +8,7 @@ use crate::violation::{Findings, Path, rules};
 
 /// Checks the three probes of the container at `at`.
 pub(super) fn validate(container: &Container, at: &Path<'_>, findings: &mut Findings) {
-    // Readiness alone may ask for several successes: the other two are done after one. It ends nothing.
+    // Only readiness may require several successes: the other two are done after one. Readiness ends nothing.
     let probes = [
         ("livenessProbe", &container.liveness_probe, true),
         ("readinessProbe", &container.readiness_probe, false),
@@ -71,14 +71,14 @@ fn grace(probe: &Probe, ends: bool, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// A command: not empty.
+/// Checks that a command is not empty.
 pub(super) fn exec(action: &ExecAction, at: &Path<'_>, findings: &mut Findings) {
     if action.command.is_empty() {
         findings.add(&rules::REQUIRED, &at.field("command"), "Required value: the command is empty");
     }
 }
 
-/// A request: its port must lead somewhere, its headers must be headers.
+/// Checks a request: its port must exist, and its headers must be valid.
 pub(super) fn http_get(
     container: &Container,
     action: &HttpGetAction,

@@ -1,10 +1,10 @@
-//! Requests and limits.
+//! Checks of requests and limits.
 
 use super::super::ResourceRequirements;
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, rules};
 
-/// Docker refuses a container whose memory limit is below this.
+/// Minimum memory limit that Docker accepts.
 const MEMORY_LIMIT_MIN: Memory = Memory { bytes: 6 * 1024 * 1024 };
 
 /// Checks a container's resources.

@@ -1,4 +1,4 @@
-//! Where the pod may run, what it is called inside, and where it looks names up.
+//! Checks of node choice, host name, DNS and grace period.
 
 use std::net::IpAddr;
 
@@ -10,15 +10,15 @@ use crate::kinds::names::{
 };
 use crate::violation::{Findings, Path, rules};
 
-/// What the C library's resolver reads, and Kubernetes' own limits.
+/// Limits of the C library's resolver and of Kubernetes.
 const NAMESERVERS_MAX: usize = 3;
 const SEARCHES_MAX: usize = 32;
 const SEARCHES_MAX_CHARS: usize = 2048;
 
-/// A day: longer, and a stop never ends within a person's patience.
+/// Maximum grace period, a day: a longer stop exceeds a person's patience.
 pub(super) const GRACE_MAX_SECONDS: u32 = 24 * 60 * 60;
 
-/// Checks node choice, host name, DNS and grace.
+/// Checks node choice, host name, DNS and grace period.
 pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     if let Some(node) = pod.node_name.as_deref().filter(|node| !is_name(node) && !is_subdomain_name(node)) {
         let message = format!("Invalid value: `{node}`: not the name of a node");
@@ -30,7 +30,7 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         toleration(one, &tolerations.index(index), findings);
     }
     for (field, label) in [("hostname", &pod.hostname), ("subdomain", &pod.subdomain)] {
-        // An empty one is as none.
+        // An empty name means the same as a missing one.
         if let Some(label) = label.as_deref().filter(|label| !label.is_empty() && !is_dns_label(label)) {
             let message = format!("Invalid value: `{label}`: {DNS_LABEL}");
             findings.add(&rules::INVALID_NAME, &at.field(field), message);
@@ -106,7 +106,7 @@ fn dns_config(config: &DnsConfig, at: &Path<'_>, findings: &mut Findings) {
         findings.add(&rules::DNS_CONFIG, &searches, message);
     }
     for (index, domain) in config.searches.iter().enumerate() {
-        // Kubernetes takes a final dot, and the dot alone for the root.
+        // Kubernetes accepts a final dot, and the dot alone for the root.
         let is_domain = domain == "." || is_dns_subdomain(domain.strip_suffix('.').unwrap_or(domain));
         if !is_domain {
             let message = format!("Invalid value: `{domain}`: must be a DNS domain in lower case");

@@ -1,9 +1,9 @@
-//! Users, groups, capabilities and privilege.
+//! Checks of users, groups, capabilities and privilege.
 
 use super::super::{Container, PodSpec, SecurityContext};
 use crate::violation::{Findings, Path, rules};
 
-/// Linux' capabilities without `CAP_`, as of 6.18 (capabilities(7)); `ALL` is Docker's word for all.
+/// Linux capabilities without `CAP_`, as of 6.18 (capabilities(7)); `ALL` is Docker's word for all of them.
 const CAPABILITIES: [&str; 42] = [
     "ALL",
     "AUDIT_CONTROL",
@@ -49,7 +49,7 @@ const CAPABILITIES: [&str; 42] = [
     "WAKE_ALARM",
 ];
 
-/// Largest user and group id: what Kubernetes takes.
+/// Maximum user and group id that Kubernetes accepts.
 const ID_MAX: i64 = 2_147_483_647;
 
 /// Checks the pod's security settings and each container's.
@@ -80,8 +80,8 @@ fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findi
     let Some(context) = &container.security_context else { return };
     id(context.run_as_user, &at.field("runAsUser"), findings);
     id(context.run_as_group, &at.field("runAsGroup"), findings);
-    // The container's own settings win; what it leaves out is the pod's. The pod's own contradiction
-    // is reported once, at the pod.
+    // The container's own settings win; missing ones are those of the pod. A contradiction in the pod's own
+    // settings is reported once, at the pod.
     let of_pod = pod.security_context.as_ref();
     let non_root = context.run_as_non_root.or(of_pod.and_then(|pod| pod.run_as_non_root));
     let user = context.run_as_user.or(of_pod.and_then(|pod| pod.run_as_user));

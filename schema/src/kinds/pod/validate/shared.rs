@@ -1,11 +1,11 @@
-//! Checks that several parts of a pod have in common.
+//! Checks shared by several parts of a pod.
 
 use std::collections::BTreeSet;
 
 use crate::kinds::names::{DNS_LABEL, is_dns_label};
 use crate::violation::{Findings, Path, rules};
 
-/// A container's name: a DNS label that no other of the pod has. Upper case, which Docker takes, is only a
+/// Checks a container's name: a DNS label that is unique in the pod. Upper case, which Docker accepts, is only a
 /// matter of style.
 pub(super) fn container_name<'a>(
     name: &'a str,
@@ -25,7 +25,7 @@ pub(super) fn container_name<'a>(
     }
 }
 
-/// A DNS label that no other of its list has.
+/// Checks for a DNS label that is unique in its list.
 pub(super) fn unique_label<'a>(
     name: &'a str,
     at: &Path<'_>,

@@ -1,4 +1,4 @@
-//! Volumes and where containers mount them.
+//! Checks of volumes and their mounts in containers.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
     set.extend(volume.host_path.as_ref().map(|_| "hostPath"));
     set.extend(volume.repo.as_ref().map(|_| "repo"));
     set.extend(volume.all_keyed().map(|keyed| keyed.at[0]));
-    // None is an emptyDir, as in Kubernetes.
+    // A volume without a source is an emptyDir, as in Kubernetes.
     if !set.is_empty() {
         exactly_one(&set, Volume::SOURCES, "a volume type", at, findings);
     }
@@ -93,7 +93,7 @@ pub(super) fn mounts(pod: &PodSpec, container: &Container, at: &Path<'_>, findin
         } else {
             absolute(path, &place, findings);
         }
-        // `/data` and `/data/` are one place.
+        // `/data` and `/data/` are the same place.
         if !places.insert(path.trim_end_matches('/')) {
             findings.add(&rules::DUPLICATE_NAME, &place, format!("Invalid value: `{path}`: must be unique"));
         }
@@ -115,7 +115,7 @@ fn reference(pod: &PodSpec, mount: &VolumeMount, at: &Path<'_>, findings: &mut F
     findings.add(&rules::NOT_FOUND, &at.field("name"), format!("Not found: `{}`", mount.name)).help(help);
 }
 
-/// An absolute path that never leads upwards.
+/// Checks for an absolute path without `..`.
 fn absolute(path: &str, at: &Path<'_>, findings: &mut Findings) {
     if !path.starts_with('/') {
         findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must be an absolute path"));
@@ -124,7 +124,7 @@ fn absolute(path: &str, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// A path below its root.
+/// Checks for a relative path without `..`.
 fn relative(path: &str, at: &Path<'_>, findings: &mut Findings) {
     if path.is_empty() {
         findings.add(&rules::INVALID_PATH, at, "Required value: the path is empty");

@@ -1,4 +1,4 @@
-//! Addresses: the service's own, those of nodes, those behind it.
+//! Checks of addresses: cluster IP, external IPs, and those behind the service.
 
 use std::net::Ipv4Addr;
 
@@ -56,7 +56,7 @@ fn list(addresses: &[String], at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// An address at which one machine may answer. Kubernetes forbids the same ones for endpoints.
+/// Checks for an address that a machine can have. Kubernetes forbids the same ones for endpoints.
 fn usable(text: &str) -> Result<(), &'static str> {
     let address: Ipv4Addr = text.parse().map_err(|_| "must be an IPv4 address such as 10.96.0.20")?;
     match address {

@@ -1,4 +1,4 @@
-//! The name that a service of type ExternalName is an alias of.
+//! Checks of the name that a service of type ExternalName is an alias of.
 
 use std::net::Ipv4Addr;
 
@@ -6,11 +6,11 @@ use super::super::{ServiceSpec, ServiceType};
 use crate::kinds::names::is_dns_subdomain;
 use crate::violation::{Findings, Path, rules};
 
-/// What Kubernetes says of a malformed name.
+/// Kubernetes' message for a malformed name.
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or \
 '.', and must start and end with an alphanumeric character";
 
-/// Checks `externalName` at `at`, and what has no meaning beside it. Ports have none either, but are often
+/// Checks `externalName` at `at`, and fields that have no meaning with it. Ports have none either, but are often
 /// written for the reader.
 pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
     let here = at.field("externalName");

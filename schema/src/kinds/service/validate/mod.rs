@@ -1,4 +1,4 @@
-//! What the schema can't say about a service, in Kubernetes' words where people search for them.
+//! Checks of a service beyond the schema, in Kubernetes' wording where people search for it.
 
 mod addresses;
 mod external_name;
@@ -11,7 +11,7 @@ use crate::violation::{Findings, Path, rules};
 /// A day, as in Kubernetes.
 const AFFINITY_MAX_SECONDS: u32 = 24 * 60 * 60;
 
-/// Checks a spec as it is written, before the defaults, at the path `at`.
+/// Checks a spec as written, before defaults, at the path `at`.
 pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
     metadata::labels(&spec.selector, &at.field("selector"), findings);
     ports::validate(spec, at, findings);
@@ -41,7 +41,7 @@ fn affinity(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// `Cluster` is the default and harmless everywhere; `Local` needs somebody outside.
+/// Checks the external policy. `Cluster` is the default and always valid; `Local` requires clients from outside.
 fn traffic_policy(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
     let is_external = spec.kind == ServiceType::NodePort || !spec.external_ips.is_empty();
     if spec.external_traffic_policy == TrafficPolicy::Local && !is_external {

@@ -1,4 +1,4 @@
-//! Ports of a service: names, clashes, node ports.
+//! Checks of service ports: names, clashes, node ports.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Finding
     }
 }
 
-/// What earlier ports of the service took.
+/// Names and ports that earlier ports of the service took.
 #[derive(Default)]
 struct EarlierPorts<'a> {
     names: BTreeSet<&'a str>,
@@ -65,7 +65,7 @@ fn name<'a>(
 }
 
 fn target_port(spec: &ServiceSpec, port: &ServicePort, at: &Path<'_>, findings: &mut Findings) {
-    // 0 and the empty name are `port`, as for Kubernetes.
+    // 0 and the empty name mean `port`, as in Kubernetes.
     let Some(PortReference::Name(name)) = &port.target_port else { return };
     let here = at.field("targetPort");
     if !name.is_empty() && !is_port_name(name) {

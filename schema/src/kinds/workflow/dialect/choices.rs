@@ -1,4 +1,5 @@
-//! `numericNotEquals` and the like, which the Amazon States Language lacks: `not` of the positive rule.
+//! Rewrites `numericNotEquals` and similar operators, which the Amazon States Language lacks, as `not` of the
+//! positive rule.
 
 use super::parts::each_state;
 use crate::manifest::dialects::tree::{below, entry, items_mut, put, take};
@@ -6,7 +7,7 @@ use crate::manifest::dialects::{Node, Notes, Value};
 
 const TYPES: [&str; 4] = ["numeric", "string", "boolean", "timestamp"];
 
-/// Rewrites the rules of all choices.
+/// Rewrites the rules of every Choice.
 pub(super) fn not_equals(spec: &mut Node, notes: &mut Notes<'_>) {
     each_state(spec, &mut |_, state| {
         for choice in below(state, &["choices"]).and_then(items_mut).into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! `spec.definition`: a state machine as text, JSON or YAML, as AWS templates hold it; or as a mapping. Of
-//! `spec.definitionPath` another file holds it.
+//! `spec.definition`: a state machine as JSON or YAML text, as AWS templates contain it, or as a mapping. With
+//! `spec.definitionPath` it is in another file.
 
 use super::parts::{emptied, merge};
 use crate::manifest::dialects::tree::{entry, mapping, put, take, text};
@@ -8,10 +8,10 @@ use crate::manifest::parse::budget::Budget;
 use crate::manifest::parse::{json, yaml};
 use crate::violation::rules;
 
-/// Puts the fields of the definition in its place. False if there is none.
+/// Replaces the definition by its fields. Returns false if there is none.
 pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) -> bool {
     if let Some(elsewhere) = spec.entry("definitionPath").map(|entry| entry.mark) {
-        // What is written beside it stays, and is reported.
+        // Fields next to `definitionPath` stay, and are reported.
         merge(emptied(nothing_yet(elsewhere)), spec);
     }
     let Some(definition) = take(spec, "definition").or_else(|| take(spec, "Definition")) else {
@@ -33,21 +33,21 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) -> bool {
         Value::Mapping(_) => Some(definition.value),
     };
     let Some(machine) = machine.filter(|machine| machine.entries().is_some()) else {
-        // In place of what was not read, so that its lack is not reported as well.
+        // Stands for the unread machine, so that missing fields are not reported as well.
         merge(emptied(nothing_yet(definition.mark)), spec);
         return true;
     };
     notes.older(definition.mark, &key, "its fields in spec");
     let twice = merge(emptied(machine), spec);
     if let Some(first) = twice.first() {
-        // The walk reports that there is no such field beside the others.
+        // The schema walk reports the duplicates as an unknown field.
         let (mark, twice) = (first.mark, Node { mark: first.mark, value: Value::Mapping(twice) });
         put(spec, entry(&key, mark, twice));
     }
     true
 }
 
-/// A machine without states, so that their lack is not reported.
+/// Returns a machine without states, so that missing fields are not reported.
 fn nothing_yet(mark: Mark) -> Node {
     mapping(mark, [("startAt", text(mark, "")), ("states", mapping(mark, []))])
 }
@@ -81,8 +81,8 @@ fn read(text: &str, key: Mark, value: Mark, notes: &mut Notes<'_>) -> Option<Nod
     Some(root.node)
 }
 
-/// The place in the file of a place in the text. A block of text begins below its key, and its lines and
-/// columns are known; text in quotes may hold escapes, so that only its beginning is.
+/// Maps a position in the text to one in the file. A block of text begins below its key, so its lines and columns
+/// are known; text in quotes may contain escapes, so only its beginning is known.
 fn placed(inner: Mark, key: Mark, value: Mark) -> Mark {
     if value.line == key.line || inner.line == 0 {
         return value;
@@ -104,7 +104,7 @@ fn shift(node: &mut Node, place: &dyn Fn(Mark) -> Mark) {
     }
 }
 
-/// The one JSON value that a text in quotes is; all of it stands at `mark`.
+/// Parses text in quotes as a single JSON value, all of which gets the position `mark`.
 pub(super) fn parse_json(text: &str, mark: Mark, budget: &mut Budget) -> Result<Node, String> {
     let parsed = json::parse(text, *budget);
     *budget = parsed.left;

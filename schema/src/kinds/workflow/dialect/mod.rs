@@ -1,8 +1,8 @@
-//! Workflows: two older forms, and the Amazon States Language as AWS writes it.
+//! Other Workflow manifests: two older forms, and the Amazon States Language as AWS writes it.
 //!
-//! In this order: fields at the top level go under `spec` (form A), a `definition` that is text is read,
-//! `workflowNodes` become states (form B), names in upper camel case become ours, and words of the
-//! language that have a plainer one here are replaced.
+//! In this order: fields at the top level move under `spec` (form A), a `definition` in text form is parsed,
+//! `workflowNodes` become states (form B), names in upper camel case become ours, and terms of the language that
+//! have a simpler equivalent here are replaced.
 
 use crate::manifest::dialects::tree::below;
 use crate::manifest::dialects::{Node, Notes};
@@ -30,7 +30,7 @@ pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     choices::not_equals(spec, notes);
 }
 
-/// The namespace of the document, which functions are of that name no other.
+/// Returns the namespace of the document, which applies to functions without an explicit one.
 fn namespace(node: &Node) -> String {
     let written = node.entry("metadata").and_then(|metadata| metadata.value.entry("namespace"));
     let text = written.and_then(|entry| entry.value.text()).filter(|text| !text.is_empty());

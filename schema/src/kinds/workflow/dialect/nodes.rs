@@ -9,7 +9,7 @@ use crate::manifest::dialects::tree::{
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 use crate::violation::rules;
 
-/// `checkType`, the operator, and whether the rule is turned around. `Then` is how older ones spell it.
+/// `checkType`, the operator, and true if the rule is negated. `Then` is an older spelling.
 const CHECKS: &[(&[&str], &str, bool)] = &[
     (&["numEqual"], "numericEquals", false),
     (&["numNotEqual"], "numericEquals", true),
@@ -28,7 +28,7 @@ const CHECKS: &[(&[&str], &str, bool)] = &[
     (&["notEqual"], "Equals", true),
 ];
 
-/// The error of a run whose variable is of another type than its check.
+/// Error of a run whose variable has another type than its check.
 const MISMATCH: &str = "TypeMismatch";
 
 /// Rewrites the spec of form B.
@@ -56,7 +56,7 @@ pub(super) fn convert(spec: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
     }
 }
 
-/// JSON in a text, or already a mapping.
+/// Parses JSON text; a mapping stays as it is.
 fn params(value: Node, notes: &mut Notes<'_>) -> Node {
     let Some(text) = value.text() else { return value };
     parse_json(text, value.mark, notes.budget).unwrap_or_else(|why| {
@@ -102,12 +102,13 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
     states
 }
 
-/// The state in which a run fails whose choice compares another type. Names have a bound, and this one is longer.
+/// Returns the name of the state in which a run fails if its choice compares another type. The choice's name is
+/// shortened, because names have a maximum length.
 fn mismatch_of(choice: &str) -> String {
     format!("{}-mismatch", choice.chars().take(60).collect::<String>())
 }
 
-/// Takes the fields of `data` into the node itself, and says its type in today's word.
+/// Moves the fields of `data` into the node itself, and sets its current type.
 fn unfold(node: &mut Node, data: &str, unused: &str, kind: &str) {
     let is_empty =
         |entry: &Entry| entry.value.is_null() || entry.value.entries().is_some_and(<[_]>::is_empty);
@@ -115,7 +116,7 @@ fn unfold(node: &mut Node, data: &str, unused: &str, kind: &str) {
         take(node, unused);
     }
     if let Some(entry) = take_written(node, data) {
-        // What is there twice goes back, so that the walk reports it.
+        // Duplicate fields go back, so that the schema walk reports them.
         let (mark, twice) = (entry.mark, merge(emptied(entry.value), node));
         if !twice.is_empty() {
             put(node, tree::entry(data, mark, Node { mark, value: Value::Mapping(twice) }));
@@ -145,15 +146,15 @@ fn func(node: &mut Node, mark: Mark, namespace: &str, notes: &mut Notes<'_>) {
         }
     }
     match take_written(node, "nextNodeName").filter(target) {
-        // Beside a `next` it stays what it is, and is reported as unknown.
+        // Next to a `next` the field stays, and is reported as unknown.
         Some(next) if node.entry("next").is_some() => put(node, next),
         Some(next) => put(node, Entry { key: "next".to_owned(), ..next }),
         None => put(node, entry("end", mark, plain(mark, true))),
     }
 }
 
-/// Gives the state of the name `mismatch`, which the choice leads to where the variable is of another type than is compared:
-/// that ended a run with an error, whatever the comparison.
+/// Rewrites a choice. Returns the state `mismatch`, to which the choice leads if the variable has another type than
+/// the compared value: in older systems that ended a run with an error, whatever the comparison.
 fn choice(
     node: &mut Node,
     mark: Mark,
@@ -197,7 +198,7 @@ fn choice(
     failed
 }
 
-/// The rule that fits a variable of another type, the rule itself, and what the first one means.
+/// Returns the rule that matches a variable of another type, the rule itself, and the cause for the former.
 fn rule(
     check: &Entry,
     variable: &Entry,

@@ -1,17 +1,17 @@
-//! The other ways to write a workflow, each with an example, for `minik8s explain workflow` and docs/manifests.md.
+//! Other spellings of a workflow, each with an example, for `minik8s explain workflow` and docs/manifests.md.
 
-/// Another way to write a workflow.
+/// Another spelling of a workflow.
 #[derive(Debug)]
 pub(crate) struct Spelling {
-    /// What it is called.
+    /// Title of the spelling.
     pub(crate) title: &'static str,
-    /// What is different.
+    /// Description of the differences.
     pub(crate) what: &'static str,
-    /// A whole manifest.
+    /// Complete example of a manifest.
     pub(crate) example: &'static str,
 }
 
-/// All of them, the usual ones first.
+/// Every other spelling, the most common ones first.
 pub(crate) const SPELLINGS: &[Spelling] = &[
     Spelling {
         title: "Amazon States Language",

@@ -1,6 +1,6 @@
 //! The Amazon States Language as AWS writes it: `StartAt` is `startAt`, `Resource` names a function.
 //!
-//! Which keys are names of the language and which are data says the kind's own shape: what is under
+//! The shape of the kind decides which keys are names of the language and which are data: everything under
 //! `Parameters` or `Result` stays as it is.
 
 use std::collections::HashSet;
@@ -13,10 +13,10 @@ use crate::manifest::shape::{Record, Shape, Shapes, shapes};
 use crate::manifest::states_language::{other_name, unsupported};
 use crate::violation::rules;
 
-/// What notes call the keys of the language.
+/// Label for the keys of the language in notes.
 pub(crate) const STATES_LANGUAGE_KEYS: &str = "StartAt, States, Type and so on";
 
-/// Rewrites the spec. In a definition, the names of the language are not worth a note.
+/// Rewrites the spec. Names of the language in a definition produce no note.
 pub(super) fn respell(spec: &mut Node, namespace: &str, is_definition: bool, notes: &mut Notes<'_>) {
     let shapes = shapes::of(Kind::Workflow);
     let mut first = None;
@@ -28,7 +28,7 @@ pub(super) fn respell(spec: &mut Node, namespace: &str, is_definition: bool, not
     let mut resources =
         Resources { namespace, is_of_language: is_definition || first.is_some(), by_arn: None };
     each_state(spec, &mut |_, state| {
-        // Innermost machines are reached through today's name, so the outer state comes first.
+        // Machines inside are reached through their current names, so the outer state comes first.
         let kind = state.entry("type").and_then(|entry| entry.value.text()).unwrap_or_default().to_owned();
         leave_out(state);
         match kind.as_str() {
@@ -44,12 +44,12 @@ pub(super) fn respell(spec: &mut Node, namespace: &str, is_definition: bool, not
     }
 }
 
-/// `resource` becomes `function`, if it names one.
+/// Conversion of `resource` fields into `function`, if they name one.
 struct Resources<'a> {
     namespace: &'a str,
-    /// `Resource` is a name of the language, and needs no note.
+    /// True if `Resource` is a name of the language, which needs no note.
     is_of_language: bool,
-    /// Where the first ARN is, and the functions of all.
+    /// Position of the first ARN, and the functions that ARNs name.
     by_arn: Option<(Mark, Vec<String>)>,
 }
 
@@ -88,7 +88,7 @@ impl Resources<'_> {
     }
 }
 
-/// Writes each name of the language as ours; `first` is the first that was another.
+/// Renames the language's keys to ours; `first` becomes the position of the first renamed key.
 fn lower_keys(node: &mut Node, shapes: &Shapes, shape: usize, first: &mut Option<Mark>) {
     match (shapes.get(shape), &mut node.value) {
         (Shape::Record(record), Value::Mapping(_)) => lower_record(node, shapes, record, first),
@@ -114,7 +114,7 @@ fn lower_keys(node: &mut Node, shapes: &Shapes, shape: usize, first: &mut Option
 fn lower_record(node: &mut Node, shapes: &Shapes, record: &Record, first: &mut Option<Mark>) {
     let Some(entries) = entries_mut(node) else { return };
     let mut there = HashSet::new();
-    // Written twice: that was reported when the text was read.
+    // Duplicate keys were reported when the text was parsed.
     entries.retain(|entry| there.insert(entry.key.clone()));
     for entry in entries {
         let lower = lowered(&entry.key).filter(|lower| !there.contains(lower) && is_of(record, lower));
@@ -125,7 +125,7 @@ fn lower_record(node: &mut Node, shapes: &Shapes, record: &Record, first: &mut O
         }
     }
     for entry in entries_mut(node).into_iter().flatten() {
-        // Older names of fields have the shape of today's.
+        // Older names of fields have the shape of the current ones.
         let today = match (record.name.as_str(), entry.key.as_str()) {
             ("MapState", "iterator") => "itemProcessor",
             (_, key) => key,
@@ -136,7 +136,7 @@ fn lower_record(node: &mut Node, shapes: &Shapes, record: &Record, first: &mut O
     }
 }
 
-/// A key in upper camel case with a small first letter.
+/// Converts a key from upper to lower camel case.
 fn lowered(key: &str) -> Option<String> {
     let first = key.chars().next().filter(char::is_ascii_uppercase)?;
     Some(format!("{}{}", first.to_ascii_lowercase(), &key[1..]))
@@ -152,7 +152,7 @@ fn is_of(record: &Record, key: &str) -> bool {
         || other_name(&record.name, key).is_some()
 }
 
-/// What says only what is so anyway.
+/// Removes fields that only state the default.
 fn leave_out(node: &mut Node) {
     for (key, value) in [("queryLanguage", "JSONPath"), ("version", "1.0")] {
         if node.entry(key).and_then(|entry| entry.value.text()) == Some(value) {
@@ -179,7 +179,7 @@ fn map(state: &mut Node, notes: &mut Notes<'_>) {
     }
 }
 
-/// The function that a resource names: by its name, `function:name`, `function:namespace/name`, or a name of AWS.
+/// Returns the function that a resource names: `name`, `function:name`, `function:namespace/name`, or a name of AWS.
 fn named(resource: &Entry, namespace: &str) -> Result<String, (&'static crate::violation::Rule, String)> {
     if resource.value.is_null() {
         return Err((&rules::MISSING_FIELD, "Required value: the field has no value".to_owned()));
@@ -191,7 +191,7 @@ fn named(resource: &Entry, namespace: &str) -> Result<String, (&'static crate::v
     of_text(text, namespace)
 }
 
-/// The function that the text of a Resource names; `namespace/name` of one outside of the namespace.
+/// Returns the function that the text of a Resource names; `namespace/name` if it is in another namespace.
 pub fn function_of_resource(text: &str, namespace: &str) -> Option<String> {
     of_text(text, namespace).ok()
 }

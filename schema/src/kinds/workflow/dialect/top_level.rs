@@ -1,12 +1,12 @@
-//! Form A: `startAt`, `params` and `nodes` beside `metadata`, and no `spec`. A task is named like its
-//! function; a node without `next`, and a choice that nothing fits, end the run.
+//! Form A: `startAt`, `params` and `nodes` next to `metadata`, and no `spec`. A task has the name of its function;
+//! a node without `next`, and a choice without a matching rule, end the run.
 
 use super::parts::{End, take_written, target};
 use crate::kinds::workflow::JsonPath;
 use crate::manifest::dialects::tree::{below, entries_mut, entry, items_mut, number, plain, put, text};
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 
-/// What belongs under `spec`.
+/// Fields that belong under `spec`.
 const MACHINE_FIELDS: [&str; 10] = [
     "startAt",
     "params",
@@ -20,7 +20,7 @@ const MACHINE_FIELDS: [&str; 10] = [
     "TimeoutSeconds",
 ];
 
-/// Moves the machine of a document without `spec` there.
+/// Moves the machine of a document without `spec` under `spec`.
 pub(super) fn move_down(node: &mut Node, notes: &mut Notes<'_>) {
     let Some(entries) = entries_mut(node).filter(|entries| !entries.iter().any(|entry| entry.key == "spec"))
     else {
@@ -56,7 +56,7 @@ fn states(mut nodes: Node) -> Node {
     nodes
 }
 
-/// The type of a node in lower case; writes it as today's.
+/// Returns the type of a node in lower case, and rewrites it in the current spelling.
 fn lower_type(node: &mut Node) -> Option<String> {
     let Value::Scalar { text, .. } = &mut below(node, &["type"])?.value else { return None };
     let lower = text.to_lowercase();
@@ -100,7 +100,7 @@ fn choice(mark: Mark, node: &mut Node, end: &mut End) {
     }
 }
 
-/// `x` is `$.x`; whatever the name, it is of the top level.
+/// Rewrites `x` as `$.x`; every name is one of the top level.
 fn prefix(variable: &mut Node) {
     if let Value::Scalar { text, .. } = &mut variable.value
         && !text.is_empty()

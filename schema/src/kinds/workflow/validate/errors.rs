@@ -1,4 +1,4 @@
-//! Retriers and catchers: names of errors, and numbers.
+//! Checks of retriers and catchers: names of errors, and numbers.
 
 use crate::kinds::workflow::{Retrier, State};
 use crate::manifest::nearest::suggestion;
@@ -8,7 +8,7 @@ use super::paths::{self, Sort};
 
 const ALL: &str = "States.ALL";
 
-/// The errors that the engine itself raises, as the Amazon States Language names them.
+/// Errors that the engine itself raises, named as in the Amazon States Language.
 const STATES: [&str; 13] = [
     ALL,
     "States.BranchFailed",

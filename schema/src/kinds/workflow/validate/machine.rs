@@ -1,4 +1,4 @@
-//! The graph of one machine: where it starts, where each state leads, that it can end.
+//! Checks of a machine's graph: its start, the targets of its states, and that it can end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use crate::kinds::workflow::{MachineRef, NESTING_MAX, STATE_NAME_MAX_CHARS, Stat
 use crate::manifest::nearest::suggestion;
 use crate::violation::{Findings, Path, rules};
 
-/// Names of states that were seen, in the whole workflow, and where.
+/// Names of states found so far in the whole workflow, with their paths.
 pub(super) type Names = BTreeMap<String, String>;
 
-/// Checks the machine at `at` and those inside; `depth` others are around it.
+/// Checks the machine at `at` and those inside; `depth` is the number of machines around it.
 pub(super) fn check(
     machine: MachineRef<'_>,
     at: &Path<'_>,
@@ -67,7 +67,7 @@ fn name(name: &str, at: &Path<'_>, names: &mut Names, findings: &mut Findings) {
     }
 }
 
-/// Checks that whatever is named exists. False if something does not.
+/// Checks that every state that is named exists. Returns false if one does not.
 fn transitions(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) -> bool {
     let mut all_exist = true;
     let mut target = |at: &Path<'_>, name: &str| {
@@ -124,7 +124,7 @@ fn reach(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) {
             .help("name it in a next, a default or a choice, or remove it");
     }
     let ends = |name: &&&str| machine.states.get(**name).is_some_and(State::is_terminal);
-    // A state that leads nowhere, or both on and out, was reported already.
+    // A state with both `next` and `end`, or with neither, was reported already.
     let is_open = |state: &State| state.onward().is_some_and(|(next, end)| next.is_some() == end);
     if !reached.iter().any(|name| ends(&name)) && !machine.states.values().any(is_open) {
         findings

@@ -1,4 +1,4 @@
-//! What a workflow's fields must say beyond their types. One file for each thing that is checked.
+//! Checks of a workflow beyond the schema, one file per subject.
 
 mod errors;
 mod machine;

@@ -1,4 +1,4 @@
-//! Fields that hold a path.
+//! Checks of fields that hold a path.
 
 use crate::kinds::workflow::{
     Expression, ExpressionError, Intrinsic, JsonPath, NullablePath, PathError, PathRoot,
@@ -6,14 +6,14 @@ use crate::kinds::workflow::{
 use crate::manifest::nearest::suggestion;
 use crate::violation::{Findings, Path, rules};
 
-/// What a field's path may be.
+/// Paths that a field accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// Any, also into the context object.
+    /// Any path, including into the context object.
     Any,
-    /// One that leads to one place, also of the context object.
+    /// A path to a single place, including in the context object.
     Single,
-    /// One that leads to one place of the state's data.
+    /// A path to a single place in the state's data.
     Reference,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn check(text: &str, sort: Sort, at: &Path<'_>, findings: &mut Findin
     }
 }
 
-/// Checks what a field `x.$` takes its value from: a path, or an intrinsic function.
+/// Checks the text of a field `x.$`: a path, or an intrinsic function.
 pub(super) fn expression(text: &str, at: &Path<'_>, findings: &mut Findings) {
     let Err(error) = Expression::parse(text) else { return };
     let (rule, message, help) = match error {

@@ -1,4 +1,4 @@
-//! The rules of a Choice.
+//! Checks of Choice rules.
 
 use serde_json::Value as Json;
 
@@ -6,7 +6,7 @@ use super::paths::{self, Sort};
 use crate::kinds::workflow::{self, NESTING_MAX, Operand, Operator, Rule};
 use crate::violation::{Findings, Path, rules};
 
-/// Checks a rule at `at`; `depth` others are around it.
+/// Checks a rule at `at`; `depth` is the number of rules around it.
 pub(super) fn check(rule: &Rule, at: &Path<'_>, depth: usize, findings: &mut Findings) {
     if depth >= NESTING_MAX {
         let message = format!("rules are nested more than {NESTING_MAX} deep");

@@ -1,4 +1,4 @@
-//! One state: what its fields say to each other.
+//! Checks of a state and of the consistency of its fields.
 
 use super::paths::{self, Sort};
 use super::{errors, payload, rule};
@@ -6,7 +6,7 @@ use crate::kinds::names::is_name;
 use crate::kinds::workflow::{ChoiceState, FailState, MapState, ParallelState, State, TaskState, WaitState};
 use crate::violation::{Findings, Path, rules};
 
-/// Checks the state at `at`, but for the machines inside.
+/// Checks the state at `at`, except for the machines inside.
 pub(super) fn check(state: &State, at: &Path<'_>, findings: &mut Findings) {
     onward(state, at, findings);
     data(state, at, findings);
@@ -38,7 +38,7 @@ fn onward(state: &State, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// What the state makes of its input and result.
+/// Checks the fields that process the state's input and result.
 fn data(state: &State, at: &Path<'_>, findings: &mut Findings) {
     let (input, output, result) = match state {
         State::Task(s) => (&s.input_path, &s.output_path, &s.result_path),
