@@ -26,8 +26,8 @@ use tokio::io::AsyncSeekExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::names;
 use crate::converge::builds::log_path;
-use crate::converge::names;
 use crate::converge::slurm::{JobFiles, Piece};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 

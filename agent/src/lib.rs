@@ -3,6 +3,7 @@
 pub mod api;
 pub mod args;
 pub mod catalog;
+pub mod clients;
 pub mod config;
 pub mod converge;
 pub mod daemon;
@@ -12,6 +13,7 @@ pub mod files;
 pub mod http;
 pub mod locks;
 pub(crate) mod mounts;
+pub mod names;
 pub mod node_address;
 pub mod packet_rules;
 pub mod reset;

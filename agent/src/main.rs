@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use agent::args::{Arguments, Command, OutputFormat};
 use agent::converge::builds::Bases;
-use agent::converge::builds::base::bases;
+use agent::converge::builds::python::bases;
 use agent::doctor::Ranges;
 use agent::worlds::docker::RealDocker;
 use agent::{daemon, doctor, reset, standby};

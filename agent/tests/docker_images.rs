@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Arc;
 
-use agent::converge::image_book::ImageBook;
 use agent::converge::images::{ImagesDeps, ImagesLoop, Thresholds};
-use agent::worlds::disk::RealDisk;
+use agent::converge::shared::image_store::ImageBook;
 use agent::worlds::docker::{Docker, RealDocker};
+use agent::worlds::host::RealDisk;
 use jiff::{SignedDuration, Timestamp};
 use schema::control::{Loop as _, Observation};
 use schema::store::events::EventRecorder;

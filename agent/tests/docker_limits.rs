@@ -8,8 +8,8 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use agent::converge::names;
 use agent::converge::usage::{UsageDeps, UsageLoop};
+use agent::names;
 use agent::worlds::cgroups::{Cgroups as _, RealCgroups};
 use agent::worlds::docker::{LogLimits, NewContainer};
 use schema::control::{Loop as _, Observation};

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use agent::converge::pods::probe::book::HealthBook;
+use agent::converge::pods::probe::health_store::HealthBook;
 use agent::converge::pods::probe::machine::ProbeKind;
 use agent::converge::pods::probe::machine::Timing;
+use agent::converge::pods::probe::machine::{Action, Check, ProbeTarget, Targets};
 use agent::converge::pods::probe::perform::Asker;
 use agent::converge::pods::probe::runner::ProbeRunner;
-use agent::converge::pods::probe::target::{Action, Check, ProbeTarget, Targets};
 use agent::worlds::docker::FakeDocker;
 use agent::worlds::prober::{HttpRequest, RealProber};
 use jiff::Timestamp;

@@ -8,9 +8,9 @@ use age::armor::{ArmoredReader, ArmoredWriter, Format};
 use age::secrecy::ExposeSecret as _;
 use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
+use schema::content_refs::{LIMITS, has_bounded_header, is_sops};
 use schema::control::DiskRecord;
-use schema::files::{LIMITS, has_bounded_header, is_sops};
-use schema::plaintext::sops::Sealed;
+use schema::secrets::format::sops::Sealed;
 
 /// Encrypts to all recipients, armored as text.
 pub(crate) fn encrypt(plain: &[u8], to: &[Recipient]) -> anyhow::Result<Vec<u8>> {

@@ -2,7 +2,7 @@
 
 use schema::kinds::Kind;
 
-use crate::gitops::review::effects::{Case, Effect, daemon_set, other, service, workload};
+use crate::gitops::review::effects::{Case, Effect, other, service, workload};
 use crate::view::KindPage;
 
 /// The reconciler's additions to a kind.
@@ -24,7 +24,7 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
         Kind::Pod => (KindPage::Pod, workload::pod),
         // An object with the status of its pods.
         Kind::ReplicaSet => (KindPage::Workload, workload::replica_set),
-        Kind::DaemonSet => (KindPage::Workload, daemon_set::daemon_set),
+        Kind::DaemonSet => (KindPage::Workload, workload::daemon_set),
         Kind::HorizontalPodAutoscaler => (KindPage::Autoscaler, workload::autoscaler),
         Kind::Dns => (KindPage::Host, service::dns),
         Kind::Workflow => (KindPage::Workflow, other::workflow),

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::content_refs::Files;
 use crate::codec::content_hash;
-use crate::files::Files;
 use crate::kinds::links::in_hash;
 use crate::kinds::{Kind, Resource};
 use crate::meta::{ObjectMeta, ObjectRef};

@@ -127,7 +127,7 @@ fn a_failed_template_stays_failed_and_pods_of_a_late_node_start_nowhere_else() -
     })
 }
 
-// Seen red with `open_store` of `reconciler/src/daemon.rs` that never lets a reconciler start without etcd.
+// Seen red with `open_store` of `reconciler/src/daemon/mod.rs` that never lets a reconciler start without etcd.
 #[test]
 fn a_reconciler_that_is_back_before_etcd_waits_for_it() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

@@ -4,7 +4,7 @@
 //! default, 100 in a soak), `MINIK8S_SEED` plays a walk again.
 //!
 //! Red when the agent removes its bridge as it starts (`remove_bridge` before the loops in
-//! `agent/src/daemon.rs`).
+//! `agent/src/daemon/mod.rs`).
 
 use harness::manifests::web;
 use harness::{

@@ -1,7 +1,7 @@
 //! What the Cluster object forbids is refused when it is pushed, and the pod's former version goes on.
 //!
 //! Red when the check of links takes no `pod_security` from the Cluster object
-//! (`reconciler/src/gitops/check/policy.rs`).
+//! (`reconciler/src/gitops/check/mod.rs`).
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure};

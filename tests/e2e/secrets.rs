@@ -20,8 +20,8 @@ const CANARY: &str = "canary-Qv77-open-sesame";
 /// Not [`CANARY`]: that is on the command line of the grep of a story beside.
 const TOKEN: &str = "canary-Tk31-open-sesame";
 /// Written by SOPS 3.11, and the identity that reads it.
-const SOPS: &str = include_str!("../../schema/src/plaintext/sops/testdata/db.sops.yaml");
-const SOPS_IDENTITY: &str = include_str!("../../schema/src/plaintext/sops/testdata/identity.txt");
+const SOPS: &str = include_str!("../../schema/src/secrets/format/sops/testdata/db.sops.yaml");
+const SOPS_IDENTITY: &str = include_str!("../../schema/src/secrets/format/sops/testdata/identity.txt");
 const CLUSTER: &str = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {}\n";
 
 /// A pod that sleeps, on a node, with a key of the secret as a variable and all of it as files.

@@ -1,13 +1,14 @@
 //! Loops of the agent with their own dependencies: reports, writers to etcd, wake-ups.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use schema::control::{Row, Runtime};
 use schema::keys::Key;
-use schema::records::Subnet;
+use schema::records::{NodeDemand, Subnet};
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
@@ -16,19 +17,25 @@ use schema::store::status_writer::{Reported, StatusWriter};
 use tokio::sync::watch;
 
 use super::base::{Base, NETWORK_INTERVAL, every};
-use super::names::{NamesDeps, wire_functions, wire_gateway};
-use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
+use crate::catalog::{Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
-use crate::converge::build_network::BuildRequests;
 use crate::converge::builds::NodeImages;
-use crate::converge::control_plane::{self, ControlPlane};
-use crate::converge::node_dns::NodeDns;
-use crate::converge::pod_table::{PodTable, SandboxedPods};
+use crate::converge::dns::{DnsDeps, DnsLoop};
+use crate::converge::functions::{FunctionsDeps, FunctionsLoop};
+use crate::converge::gateway::{GatewayDeps, GatewayLoop};
 use crate::converge::pods::{Statuses, publish_reported};
+use crate::converge::shared::build_network::BuildRequests;
+use crate::converge::shared::control_plane;
+use crate::converge::shared::control_plane::ControlPlane;
+use crate::converge::shared::function_calls::FunctionCalls;
+use crate::converge::shared::node_dns::NodeDns;
+use crate::converge::shared::pod_table::{PodTable, SandboxedPods};
 use crate::converge::slurm::{JobFiles, JobReports};
-use crate::desired;
+use crate::converge::{dns, functions, gateway};
 use crate::files::PodFiles;
-use crate::worlds::netlink::RealNetlink;
+use crate::standby::Handover;
+use crate::worlds::netlink::{Netlink, RealNetlink};
+use crate::{catalog, desired};
 
 /// Interval at which containers are listed without an event; Docker's events wake the loop immediately.
 const PODS_INTERVAL: Duration = Duration::from_secs(10);
@@ -202,4 +209,87 @@ pub(super) fn wake_on_addresses(row: Row, netlink: &RealNetlink) -> Row {
             row
         }
     }
+}
+
+// Rows of the DNS and gateway loops, used by the agent and by the standby.
+
+/// Interval at which the gateway checks its listeners and routes; changes wake it.
+const GATEWAY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Interval at which calls are counted while there are any.
+const DEMAND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Inputs of DNS and gateway.
+#[derive(Clone)]
+pub(crate) struct NamesDeps {
+    pub(crate) subnet: watch::Receiver<Option<Subnet>>,
+    pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
+    pub(crate) handover: Handover,
+}
+
+/// Wires the name server; returns the DNS settings of pods.
+pub(crate) fn wire_dns(
+    runtime: &mut Runtime,
+    config: &Config,
+    netlink: Arc<dyn Netlink>,
+    names: &NamesDeps,
+) -> watch::Receiver<NodeDns> {
+    let NamesDeps { subnet, catalog, handover } = names.clone();
+    let (settings, agent_dir) = (config.dns.clone(), config.machine.agent_dir());
+    let range = subnet.borrow().clone();
+    let at_first = Arc::clone(&catalog.borrow());
+    let cluster = &at_first.settings.spec.dns;
+    let first = dns::first_zone(&settings.domain(cluster), range.as_ref(), &at_first);
+    let (zones, zone) = watch::channel(Arc::new(first));
+    let row = Row::when_woken().wake_on(subnet.clone()).wake_on(catalog.clone()).rest(dns::SPACING);
+    let publish = dns::publish_zone(settings.clone(), subnet.clone(), catalog.clone(), zones);
+    runtime.follow_blocking("zone", row, publish);
+
+    let (pods, for_pods) = watch::channel(settings.first_for_pods(range.as_ref(), &agent_dir, cluster));
+    let (reads, of_catalog) = watch::channel(Default::default());
+    let follows = Row::when_woken().wake_on(catalog.clone()).rest(dns::SPACING);
+    runtime.follow("dns settings and hosts", follows, dns::publish_read(catalog.clone(), reads));
+    let row = every(dns::INTERVAL).wake_on(subnet.clone()).wake_on(of_catalog);
+    let instance = config.machine.instance.clone();
+    let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods, handover };
+    runtime.drive(row, DnsLoop::new(deps));
+    for_pods
+}
+
+/// Wires the functions gateway: its loop, its server and its reports of calls.
+pub(crate) fn wire_functions(
+    runtime: &mut Runtime,
+    listen: SocketAddr,
+    names: NamesDeps,
+    demand: watch::Sender<Option<NodeDemand>>,
+    (files, control): (Arc<PodFiles>, watch::Receiver<ControlPlane>),
+) -> Arc<dyn FunctionCalls> {
+    let NamesDeps { subnet, catalog, handover } = names;
+    let calls = functions::Calls::new(Timestamp::now());
+    let row = Row::every(DEMAND_INTERVAL).wake_on(calls.changed());
+    runtime.follow("calls of functions", row, functions::publish_demand(calls.clone(), demand));
+    let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
+    let row = row.wake_on(control.clone());
+    let deps = FunctionsDeps { listen, subnet, catalog, calls, files, control, handover };
+    let (the_loop, serving) = FunctionsLoop::new(deps, runtime.token());
+    runtime.task("functions server", serving);
+    let functions = Arc::new(the_loop.functions());
+    runtime.drive(row, the_loop);
+    functions
+}
+
+/// Wires the gateway: the loop that sets its address and routing table, and the server.
+pub(crate) fn wire_gateway(
+    runtime: &mut Runtime,
+    node: &str,
+    names: NamesDeps,
+    functions: Arc<dyn FunctionCalls>,
+) {
+    let NamesDeps { subnet, catalog, handover } = names;
+    let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
+    let (node, port, limits) = (node.to_owned(), gateway::PORT, crate::http::server::Limits::default());
+    let deps = GatewayDeps { node, port, limits, subnet, catalog, functions, handover };
+    let (the_loop, serving) = GatewayLoop::new(deps, runtime.token());
+    runtime.task("gateway server", serving);
+    runtime.drive(row, the_loop);
 }

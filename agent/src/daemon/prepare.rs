@@ -11,10 +11,10 @@ use tokio::net::TcpListener;
 
 use crate::config::Config;
 use crate::converge::address::address_of_tunnel;
-use crate::converge::network::mtu::pod_mtu;
+use crate::converge::network::tunnel::pod_mtu;
 use crate::desired::{DesiredStore, KnownFrom};
 use crate::files::{Keys, PodFiles};
-use crate::packet_rules::names::Names;
+use crate::packet_rules::chain::Names;
 use crate::worlds::blobs::Reconcilers;
 use crate::worlds::docker::{Docker, RealDocker};
 use crate::worlds::iptables::{Iptables, RealIptables};

@@ -4,7 +4,7 @@ use super::check::{Check, Ranges};
 use super::network_judge;
 use super::probe::{DockerSeen, HostFacts};
 use crate::config::Config;
-use crate::packet_rules::names::Names;
+use crate::packet_rules::chain::Names;
 
 /// Free bytes below which images and logs will soon run out of space.
 const DISK_WARN: u64 = 2 << 30;

@@ -6,10 +6,10 @@ use schema::kinds::service::NODE_PORTS;
 
 use super::check::{Check, Ranges};
 use super::network_probe::{Links, NetworkSeen};
-use super::rules::{MANGLE, RECENT};
+use super::network_probe::{MANGLE, RECENT};
 use crate::config::Config;
-use crate::converge::network::mtu::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
-use crate::packet_rules::names::Names;
+use crate::converge::network::tunnel::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
+use crate::packet_rules::chain::Names;
 
 /// Smallest connection table that one busy service does not fill: a connection through the gateway takes two
 /// entries, and an ended one stays for two minutes.

@@ -12,9 +12,10 @@ use super::check::Ranges;
 use super::network_probe::{self, NetworkSeen};
 use crate::config::Config;
 use crate::converge::services::names::ServiceNames;
-use crate::locks::state_lock::{self, StateError};
+use crate::locks;
+use crate::locks::StateError;
 use crate::packet_rules::chain::Jump;
-use crate::packet_rules::names::Names;
+use crate::packet_rules::chain::Names;
 use crate::trees;
 use crate::worlds::iptables::{IptablesError, RealIptables};
 use crate::worlds::netlink::probe_features;
@@ -92,7 +93,7 @@ fn kernel() -> String {
 
 /// Checks that the directory can be used; true if an agent uses it. Leaves the disk as it was.
 fn state_dir(config: &Config) -> (Result<(), String>, bool) {
-    match state_lock::take(&config.machine.agent_dir()) {
+    match locks::take(&config.machine.agent_dir()) {
         Ok(lock) => {
             lock.undo();
             (Ok(()), false)

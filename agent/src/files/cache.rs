@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use schema::content_refs::{BlobRef, is_digest};
 use schema::control::lock;
-use schema::files::{BlobRef, is_digest};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
 use super::unpack::{digest, is_as_unpacked, own_folder, unpack};
-use crate::converge::names;
+use crate::names;
 use crate::worlds::blobs::BlobSource;
 
 /// Number of archives fetched concurrently.

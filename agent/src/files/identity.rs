@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use age::x25519::Identity;
+use schema::content_refs::BlobRef;
 use schema::control::lock;
-use schema::files::BlobRef;
 use tokio::sync::watch;
 
 use crate::converge::publish;

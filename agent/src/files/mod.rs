@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use schema::control::lock;
-use schema::files::{
+use schema::content_refs::{
     BlobRef, ContentRef, Files, IDENTITY_FILE, SECRETS_FOLDER, file_name, of_content, of_secret,
 };
-use schema::plaintext::{self, Format};
+use schema::control::lock;
 use schema::records::{ClusterSettings, PodInstance};
+use schema::secrets::format;
+use schema::secrets::format::Format;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -186,11 +187,11 @@ impl PodFiles {
         name: &str,
     ) -> Result<BTreeMap<String, Vec<u8>>, SecretError> {
         let (format, values) = self.open_secret(files, namespace, name).await?;
-        let unreadable = |why: plaintext::PlaintextError| SecretError::Plaintext {
+        let unreadable = |why: format::PlaintextError| SecretError::Plaintext {
             name: name.to_owned(),
             why: why.to_string(),
         };
-        plaintext::entries(format, &values).map_err(unreadable)
+        format::entries(format, &values).map_err(unreadable)
     }
 
     /// Protects content from sweeps: digests that jobs need until they are gone.

@@ -9,7 +9,7 @@ use age::secrecy::ExposeSecret as _;
 use age::x25519::{Identity, Recipient};
 use async_trait::async_trait;
 use schema::archive::Archive;
-use schema::files::{BlobKind, BlobRef, Files, file_name};
+use schema::content_refs::{BlobKind, BlobRef, Files, file_name};
 
 use super::*;
 
@@ -181,7 +181,7 @@ async fn a_secret_of_many_aliases_is_refused() {
     (0..45_000).for_each(|number| bomb += &format!("k{number}: *a\n"));
     let blob = fixture.file("secrets/db.age", &fixture.node(), &bomb);
     let opened = fixture.open(&blob, "a").await.unwrap();
-    assert!(plaintext::entries(Format::Guess, opened.as_bytes()).is_err());
+    assert!(format::entries(Format::Guess, opened.as_bytes()).is_err());
 }
 
 /// The age crate reads a header anew for each of its lines: these would take hours.
@@ -196,8 +196,8 @@ async fn a_header_without_an_end_is_refused_at_once() {
 /// The file is one that SOPS wrote; its recipient is the cluster's identity here.
 #[tokio::test]
 async fn a_sops_file_is_used_where_it_says() {
-    const FILE: &str = include_str!("../../../schema/src/plaintext/sops/testdata/db.sops.yaml");
-    const IDENTITY: &str = include_str!("../../../schema/src/plaintext/sops/testdata/identity.txt");
+    const FILE: &str = include_str!("../../../schema/src/secrets/format/sops/testdata/db.sops.yaml");
+    const IDENTITY: &str = include_str!("../../../schema/src/secrets/format/sops/testdata/identity.txt");
     let fixture = Fixture::new();
     let path = "secrets/shop/db.sops.yaml";
     let put = |text: &str| Files::from([(path.to_owned(), fixture.put(path, text.as_bytes()))]);

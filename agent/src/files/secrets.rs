@@ -11,10 +11,11 @@ use std::path::Path;
 use age::secrecy::ExposeSecret as _;
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
+use schema::content_refs::{ContentRef, LIMITS, has_bounded_header, is_sops};
 use schema::control::DiskRecord;
-use schema::files::{ContentRef, LIMITS, has_bounded_header, is_sops};
-use schema::plaintext::sops::{Sealed, SopsError};
-use schema::plaintext::{self, ANY, Format, PlaintextError, WHOLE};
+use schema::secrets::format;
+use schema::secrets::format::sops::{Sealed, SopsError};
+use schema::secrets::format::{ANY, Format, PlaintextError, WHOLE};
 
 /// Failure to open a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -225,7 +226,7 @@ impl Use<'_> {
     /// Returns the values if the header of the plaintext allows this use.
     pub(super) fn check<'p>(&self, plain: &'p [u8]) -> Result<(Format, &'p [u8]), SecretError> {
         let Place { name, path } = self.place;
-        let (header, values) = plaintext::split(plain).map_err(|why| match why {
+        let (header, values) = format::split(plain).map_err(|why| match why {
             PlaintextError::Unbound => SecretError::Unbound {
                 name: name.to_owned(),
                 path: path.to_owned(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use proptest::prelude::*;
 use schema::archive::Archive;
-use schema::files::{BlobKind, LIMITS};
+use schema::content_refs::{BlobKind, LIMITS};
 use tar::{Builder, EntryType, Header};
 
 use super::unpack::{UnpackError, digest, unpack};

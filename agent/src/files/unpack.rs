@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt, PermissionsExt, chown,
 use std::path::{Path, PathBuf};
 
 use schema::archive::{Archive, ArchiveError};
-use schema::files::{LIMITS, link_stays};
+use schema::content_refs::{LIMITS, link_stays};
 use tar::EntryType;
 
 /// Failure to unpack an archive.

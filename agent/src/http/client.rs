@@ -3,26 +3,28 @@
 //! The task of a request drives the connection that it uses, so no other task is woken for it; in a proxy these
 //! wake-ups cost more than the parsing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use std::{fmt, io};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::http1::SendRequest;
+use hyper::client::conn::{TrySendError, http1};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use schema::control::lock;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::task::coop::unconstrained;
+use tokio::time::{Instant, timeout};
 
-use super::connect::{Options, connect};
 use super::replayed::Replayed;
-use super::spares::Spares;
 use super::upload::Upload;
 
 /// Reason why there is no response.
@@ -285,5 +287,101 @@ impl Drop for Driven {
 impl fmt::Debug for Driven {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driven").field("body", &self.body).finish_non_exhaustive()
+    }
+}
+
+// Establishes connections to endpoints.
+
+/// Options for connecting and keeping connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Connect timeout.
+    pub connect: Duration,
+    /// Time without a packet after which the kernel probes the endpoint's machine.
+    pub keepalive: Duration,
+    /// Time without an acknowledgement after which the connection is given up; `None` for the kernel's default,
+    /// which is long.
+    pub gone: Option<Duration>,
+    /// Set if request bodies are small: each is copied behind its head, so that one write sends both.
+    pub copies_bodies: bool,
+    /// Maximum number of idle connections kept for each endpoint.
+    pub spare: usize,
+    pub spare_for: Duration,
+}
+
+/// Connects with these options.
+pub(super) async fn connect(to: SocketAddr, options: &Options) -> io::Result<TcpStream> {
+    let connect = options.connect;
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {connect:?}"));
+    let stream = timeout(connect, TcpStream::connect(to)).await.map_err(late)??;
+    // Best effort: without these options connections are slower, and a dead machine is detected later.
+    let _ = stream.set_nodelay(true);
+    let socket = SockRef::from(&stream);
+    let mut keepalive = TcpKeepalive::new().with_time(options.keepalive);
+    if let Some(gone) = options.gone {
+        // More than one probe within the time: one may be lost.
+        keepalive = keepalive.with_interval(gone / 5);
+        let _ = socket.set_tcp_user_timeout(Some(gone));
+    }
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    Ok(stream)
+}
+
+// Idle connections to endpoints, kept for the next request.
+
+/// Idle connections by endpoint.
+pub(super) struct Spares<L> {
+    /// Connections with the time since which each is idle. Most recently used last; taken from the end.
+    links: HashMap<SocketAddr, Vec<(Instant, L)>>,
+    /// Maximum number kept for each endpoint.
+    most: usize,
+    keep_for: Duration,
+    /// Time of the last sweep.
+    swept_at: Instant,
+}
+
+impl<L> Spares<L> {
+    /// Creates an empty set.
+    pub(super) fn new(most: usize, keep_for: Duration) -> Self {
+        Self { links: HashMap::new(), most, keep_for, swept_at: Instant::now() }
+    }
+
+    /// Takes the most recently used connection, unless it was idle for too long.
+    pub(super) fn take(&mut self, to: SocketAddr) -> Option<L> {
+        let (since, link) = self.links.get_mut(&to)?.pop()?;
+        (since.elapsed() < self.keep_for).then_some(link)
+    }
+
+    /// Keeps the connection if there is room.
+    pub(super) fn keep(&mut self, to: SocketAddr, link: L) {
+        let now = Instant::now();
+        if now - self.swept_at >= self.keep_for {
+            self.sweep();
+        }
+        let links = self.links.entry(to).or_default();
+        if links.len() < self.most {
+            links.push((now, link));
+        }
+    }
+
+    /// Closes connections that have been idle for too long.
+    pub(super) fn sweep(&mut self) {
+        self.links.retain(|_, links| {
+            links.retain(|(since, _)| since.elapsed() < self.keep_for);
+            !links.is_empty()
+        });
+        self.swept_at = Instant::now();
+    }
+
+    /// Closes connections to endpoints that are not in `wanted`.
+    pub(super) fn retain(&mut self, wanted: &BTreeSet<SocketAddr>) {
+        self.links.retain(|to, _| wanted.contains(to));
+    }
+}
+
+impl<L> fmt::Debug for Spares<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.links.iter().map(|(to, links)| (to, links.len()));
+        f.debug_map().entries(counts).finish()
     }
 }

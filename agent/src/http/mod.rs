@@ -3,15 +3,10 @@
 
 pub mod body;
 pub mod client;
-pub mod connect;
-pub mod cores;
-pub mod limits;
 mod patience;
 pub mod plain;
 pub mod replayed;
-pub mod room;
 pub mod server;
-mod spares;
 pub mod upload;
 
 use std::sync::LazyLock;

@@ -3,10 +3,11 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
-use std::{future, io};
+use std::{future, io, thread};
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -21,18 +22,17 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use schema::control::lock;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::body::{Answer, Holding};
-use super::cores::Cores;
-use super::limits::Limits;
 use super::patience::{Clock, Patient};
-use super::plain::{self, Begun, Client, PlainTarget, Served};
-use crate::converge::clients::{Clients, Held};
+use super::plain;
+use super::plain::{Begun, Client, PlainTarget, Served};
+use crate::clients::{Clients, Held};
 
 /// Connections that may wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
@@ -371,4 +371,113 @@ async fn converse<H: Handler>(
         connection.as_mut().poll(cx)
     })
     .await
+}
+
+// A thread with its own runtime for each core: a client's connection and the endpoint connections that it uses
+// stay on one core, so requests wake no other thread.
+
+/// Upper bound on threads, so that a large machine does not keep hundreds of idle connections per endpoint.
+const MAX_THREADS: usize = 8;
+
+/// Returns the number of cores that serve connections; core numbers are below it.
+pub fn count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS))
+}
+
+/// Threads shared by all servers of the process, for its lifetime: a client of one server may use a connection
+/// whose task runs where another server's connection opened it.
+#[derive(Debug, Default)]
+pub(super) struct Cores {
+    runtimes: Vec<Handle>,
+    next: AtomicUsize,
+}
+
+impl Cores {
+    /// Returns the threads of this process; `None` in a current-thread runtime, where a test may pause the clock.
+    pub(super) fn of_process() -> Option<&'static Self> {
+        static CORES: OnceLock<Cores> = OnceLock::new();
+        (Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread)
+            .then(|| CORES.get_or_init(Self::start))
+    }
+
+    fn start() -> Self {
+        let started = (0..count()).map(start).filter_map(|started| {
+            started.inspect_err(|error| tracing::warn!(%error, "cannot start a thread for connections")).ok()
+        });
+        Self { runtimes: started.collect(), next: AtomicUsize::new(0) }
+    }
+
+    /// Returns the core for the next connection: its number and its runtime.
+    pub(super) fn next(&self) -> (usize, Handle) {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        match self.runtimes.len() {
+            0 => (0, Handle::current()),
+            threads => (turn % threads, self.runtimes[turn % threads].clone()),
+        }
+    }
+}
+
+fn start(number: usize) -> io::Result<Handle> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    let name = format!("connections-{number}");
+    thread::Builder::new().name(name).spawn(move || runtime.block_on(future::pending::<()>()))?;
+    Ok(handle)
+}
+
+// Limits of the gateway, and the reasons for their values.
+
+/// Limits of an HTTP server.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Maximum number of concurrent client connections; further ones wait in the kernel's queue. With their
+    /// connections to endpoints they need twice as many open files. One client may hold a quarter of them: beyond
+    /// that it gets a 503.
+    pub connections: usize,
+    /// Maximum size of a request's head in bytes; beyond it the response is 431. nginx allows 32 KiB in all.
+    pub head_bytes: usize,
+    /// Time for a request's head once its first byte has arrived, and for the first byte of a new connection: a
+    /// client that sends a byte now and then must not hold connections.
+    pub head: Duration,
+    /// Time for the first byte of a connection that was made just before shutdown, which its client can't know of.
+    /// Clients that open a connection for a request send it immediately.
+    pub first_byte: Duration,
+    /// Idle time of a connection between two requests; browsers and nginx use similar values.
+    pub idle: Duration,
+    /// Time to connect to an endpoint: two of TCP's tries.
+    pub connect: Duration,
+    /// Time without an acknowledgement from an endpoint's machine until its connection is given up. The kernel of a
+    /// slow server acknowledges on its behalf. At least 5 s, as keepalive counts seconds.
+    pub gone: Duration,
+    /// Time without progress until an endpoint starts its response (504), until a client continues its body (408),
+    /// or until it reads on in a response held in memory (which is then cut). A response streamed from an endpoint
+    /// has no limit once started: a stream may pause as long as both ends want.
+    pub answer: Duration,
+    /// Maximum number of idle connections kept for each endpoint, shared out among the cores, and as many again for
+    /// plain requests. Of more concurrent requests than this some open a connection each and close it: with 16
+    /// kept, 32 concurrent requests got three to seven times less throughput.
+    pub spare: usize,
+    /// Idle time for which they are kept: less than the 60 s and more after which servers close them.
+    pub spare_for: Duration,
+    /// Time for requests under way when the agent stops: half of the agent's limit for all its tasks.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            head_bytes: 64 * 1024,
+            head: Duration::from_secs(10),
+            first_byte: Duration::from_secs(1),
+            idle: Duration::from_secs(60),
+            connect: Duration::from_secs(2),
+            gone: Duration::from_secs(5),
+            answer: Duration::from_secs(60),
+            spare: 64,
+            spare_for: Duration::from_secs(30),
+            drain: Duration::from_secs(5),
+        }
+    }
 }

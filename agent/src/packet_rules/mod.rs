@@ -3,11 +3,8 @@
 
 pub mod chain;
 pub mod jumps;
-pub mod names;
 pub mod reader;
 pub mod restore;
 pub mod saved;
-pub mod spellings;
 #[cfg(test)]
 pub(crate) mod testing;
-pub mod wake;

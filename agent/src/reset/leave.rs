@@ -8,7 +8,7 @@ use schema::keys::{Key, prefix};
 use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
 use tokio::time::sleep;
 
-use super::removed::Removed;
+use super::files::Removed;
 use crate::converge::node::HEARTBEAT_TTL;
 
 /// Longest life of the heartbeat of an agent that was just stopped, with time for etcd to end its lease.

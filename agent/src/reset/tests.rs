@@ -124,7 +124,7 @@ fn what_a_mount_shows_is_not_deleted() {
 fn an_agent_that_runs_is_not_pulled_away() {
     let dir = tempfile::tempdir().unwrap();
     let machine = machine(dir.path());
-    let agent = state_lock::take(&machine.agent_dir()).unwrap();
+    let agent = locks::take(&machine.agent_dir()).unwrap();
     assert!(lock(&machine).unwrap_err().to_string().contains("another agent runs"));
     drop(agent);
     assert!(lock(&machine).unwrap().is_some());

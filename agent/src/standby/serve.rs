@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 use super::{Handover, Role, SOCKET, Sockets, address, wire};
 use crate::catalog::CatalogDisk;
 use crate::config::Config;
-use crate::converge::control_plane::ControlPlane;
 use crate::converge::functions::{self, Functions};
+use crate::converge::shared::control_plane::ControlPlane;
 use crate::daemon::{self, NamesDeps};
 use crate::desired::known_subnet;
-use crate::locks::state_lock;
+use crate::locks;
 use crate::worlds::netlink::RealNetlink;
 
 /// Interval at which to check that some agent can still end this process.
@@ -131,7 +131,7 @@ async fn never_asked(agent_dir: &Path, path: &Path) -> &'static str {
         if path.symlink_metadata().is_err() {
             return "the agent's directory is gone";
         }
-        lives_since = state_lock::is_held(agent_dir).then(|| lives_since.unwrap_or_else(Instant::now));
+        lives_since = locks::is_held(agent_dir).then(|| lives_since.unwrap_or_else(Instant::now));
         if lives_since.is_some_and(|since: Instant| since.elapsed() > UNASKED_MAX) {
             return "an agent runs that does not take over";
         }

@@ -2,7 +2,6 @@
 
 pub mod blobs;
 pub mod cgroups;
-pub mod disk;
 pub mod docker;
 pub mod host;
 pub mod iptables;

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::converge::image_book::ImageBook;
 use agent::converge::pods::{ContainerLimits, NoCredentials, PauseImage, PodsDeps, PodsLoop, Statuses};
+use agent::converge::shared::image_store::ImageBook;
 use agent::node_address::NodeAddress;
 use agent::worlds::docker::{Docker, RealDocker};
 use agent::worlds::netlink::{Bridge, FakeNetlink, Netlink};

@@ -8,8 +8,8 @@ use schema::store::reflector::SnapshotReader;
 use tokio::sync::Semaphore;
 
 use crate::blobs::Blobs;
-use crate::runs::Waiting;
 use crate::webhooks::{Counts, Intake};
+use crate::workflows::Waiting;
 
 pub struct ApiDeps {
     pub snapshot: SnapshotReader,

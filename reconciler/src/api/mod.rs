@@ -18,14 +18,11 @@ use crate::view;
 use crate::webhooks::calls::{self, CallState};
 
 mod app;
-mod blobs;
 mod error;
-mod events;
 mod input;
 mod kinds;
 mod logs;
 mod objects;
-mod placements;
 mod read;
 mod sync;
 #[cfg(test)]
@@ -34,7 +31,7 @@ mod tests;
 pub use app::ApiDeps;
 use app::Shared;
 pub use error::ApiError;
-use kinds::{functions, jobs, list_of, one_of, results, workflows};
+use kinds::{functions, list_of, one_of, results, workflows};
 
 /// Longest time until an answer begins; a log stream may go on after that.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -94,7 +91,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/runs/{namespace}/{workflow}/{run}/summary", get(workflows::run_summary))
         .route("/v1/jobs", list_of(view::jobs))
         .route("/v1/jobs/{namespace}/{name}", one_of(Kind::Job, view::job))
-        .route("/v1/jobs/{namespace}/{name}/output", get(jobs::output))
+        .route("/v1/jobs/{namespace}/{name}/output", get(results::output))
         .route("/v1/jobs/{namespace}/{name}/results", get(results::all))
         .route("/v1/jobs/{namespace}/{name}/results/{digest}", get(results::one))
         .route("/v1/usage/pods", get(read::pod_usage))
@@ -105,13 +102,13 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/sources", get(read::sources))
         .route("/v1/history", get(read::history))
         .route("/v1/wait-state", get(read::wait_state))
-        .route("/v1/blobs/{digest}", get(blobs::blob))
-        .route("/v1/events", get(events::events))
+        .route("/v1/blobs/{digest}", get(read::blob))
+        .route("/v1/events", get(objects::events))
         .route("/v1/logs/{namespace}/{pod}", get(logs::logs))
         .route("/v1/requests", get(sync::requests))
         .route("/v1/requests/{id}", get(sync::request))
         .route("/v1/sync", post(sync::sync))
-        .route("/v1/placements", placements::route())
+        .route("/v1/placements", read::route())
         .merge(calls)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(no_such_route)

@@ -1,21 +1,36 @@
 //! Views of the snapshot.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::body::Body;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, post};
+use futures::StreamExt as _;
 use jiff::Timestamp;
+use schema::codec::decode;
 use schema::control::LoopStatus;
 use schema::keys::Key;
 use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
+use schema::store::election::LeaderRecord;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_util::io::ReaderStream;
 
 use super::app::{App, Shared};
 use super::error::{Answer, ApiError};
-use super::input::{self, Asked};
-use crate::view::{self, List, Selection};
+use super::input;
+use super::input::Asked;
+use crate::blobs::BlobsError;
+use crate::simulate::placements::{ObjectChanges, Placements, placements};
+use crate::view;
+use crate::view::{List, Selection};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -87,7 +102,7 @@ pub(super) async fn status(State(app): App) -> Answer<view::ClusterStatus> {
     let snapshot = app.snapshot()?;
     // If etcd is down, the rest of the page is still valid.
     let (leader, etcd_error) = match app.deps.store.get(&Key::Leader.to_string()).await {
-        Ok(found) => (found.and_then(|kv| schema::codec::decode(&kv.value).ok()), None),
+        Ok(found) => (found.and_then(|kv| decode(&kv.value).ok()), None),
         Err(error) => (None, Some(error.to_string())),
     };
     let page = view::cluster_status(&snapshot, leader, Timestamp::now());
@@ -165,4 +180,104 @@ pub(super) async fn wait_state(
         input::commit(commit)?;
     }
     Ok(Json(view::wait_state(&app.deps.snapshot.current(), commit.as_deref(), Timestamp::now())))
+}
+
+// Previews on which nodes the pods of an unpushed change would be placed. Changes nothing.
+
+/// Largest change that is accepted.
+const BODY_MAX_BYTES: usize = 16 * 1024 * 1024;
+/// Longest wait for other requests of this kind.
+const TURN_WAIT: Duration = Duration::from_secs(4);
+/// Longest time to read the request's body.
+const BODY_WAIT: Duration = Duration::from_secs(2);
+/// Longest simulation.
+const SIMULATION_MAX: Duration = Duration::from_secs(8);
+
+pub(super) fn route() -> MethodRouter<Arc<Shared>> {
+    post(placed).layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
+}
+
+async fn placed(State(app): App, request: Request) -> Result<Json<Placements>, ApiError> {
+    // Before the body is read, so that only one change at a time is held in memory.
+    let busy = || ApiError::unavailable("other plans are being worked out", "try again in a few seconds");
+    let turn = timeout(TURN_WAIT, Arc::clone(&app.simulations).acquire_owned()).await;
+    let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
+    let changes = timeout(BODY_WAIT, Json::<ObjectChanges>::from_request(request, &())).await;
+    let slow = |_| ApiError::bad_request("the request's body did not arrive in time", "try again");
+    let Json(changes) = changes.map_err(slow)?.map_err(|rejection: JsonRejection| {
+        let help =
+            "send {\"put\": [objects], \"delete\": [{\"kind\", \"namespace\", \"name\"}]}, 16 MiB at most";
+        ApiError::bad_request(rejection.body_text(), help)
+    })?;
+    let snapshot = app.snapshot()?;
+    let found = tokio::task::spawn_blocking(move || {
+        let begun = Instant::now();
+        let found = placements(&snapshot, &changes, Timestamp::now(), || begun.elapsed() < SIMULATION_MAX);
+        // The simulation finishes even if the caller has disconnected; only then may another begin.
+        drop(turn);
+        found
+    });
+    let broken =
+        |error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error, "this is a bug; please report it");
+    let found = found.await.map_err(|error| broken(format!("the simulation failed: {error}")))?;
+    let too_many = |why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why, "plan a smaller change");
+    found.map(Json).map_err(too_many)
+}
+
+// Content of repository volumes and secrets, by digest. Secrets are ciphertext.
+
+pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<Response, ApiError> {
+    let snapshot = app.snapshot()?;
+    let permit = Arc::clone(&app.blob_streams)
+        .try_acquire_owned()
+        .map_err(|_| ApiError::unavailable("too many files are being sent", "try again in a moment"))?;
+    let (blobs, asked) = (app.deps.blobs.clone(), digest.clone());
+    let opened = tokio::task::spawn_blocking(move || blobs.open(&snapshot, &asked)).await;
+    let (file, size) = match opened {
+        Ok(Err(error @ BlobsError::Absent(_))) => return Err(app.absent(&error).await),
+        Ok(opened) => opened?,
+        Err(error) => {
+            return Err(ApiError::unavailable(format!("{digest} can't be read: {error}"), "try again"));
+        }
+    };
+    let stream = ReaderStream::new(tokio::fs::File::from_std(file)).map(move |chunk| {
+        // The stream owns the permit and releases it at its end.
+        let _held = &permit;
+        chunk
+    });
+    let kind =
+        [(header::CONTENT_TYPE, "application/x-tar".to_owned()), (header::CONTENT_LENGTH, size.to_string())];
+    Ok((kind, Body::from_stream(stream)).into_response())
+}
+
+impl Shared {
+    /// Error for missing content, which only the leader recreates, if it can. The help depends on who leads.
+    async fn absent(&self, error: &BlobsError) -> ApiError {
+        let leader = self.deps.store.get(&Key::Leader.to_string()).await.ok().flatten();
+        let leader = leader.and_then(|leader| decode::<LeaderRecord>(&leader.value).ok());
+        let help = match leader {
+            Some(leader) if leader.id == self.deps.identity => {
+                "it is made from its source's mirror: 'minik8s sync' fetches that again; if its commit \
+                 was rewritten away, push a commit that has the file"
+            }
+            _ => "ask the leader ('minik8s status' names it)",
+        };
+        ApiError::not_found(error.to_string(), help)
+    }
+}
+
+impl From<BlobsError> for ApiError {
+    fn from(error: BlobsError) -> Self {
+        let text = error.to_string();
+        match error {
+            BlobsError::Digest(_) => ApiError::bad_request(text, "give the 64 hex digits of a SHA-256"),
+            BlobsError::Unreferred(_) => {
+                ApiError::not_found(text, "only files that a manifest names are given out")
+            }
+            BlobsError::Absent(_) => ApiError::not_found(text, "ask the leader ('minik8s status' names it)"),
+            BlobsError::Read { .. } => {
+                ApiError::unavailable(text, "look at the reconciler's disk and its log")
+            }
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! Content of repository volumes and secrets (as ciphertext), by digest: kept on this reconciler's disk, served to
 //! agents, rebuilt from the mirror when missing, removed when nothing refers to it.
 
-pub mod plan;
 mod serve;
 mod store;
 mod sweep;

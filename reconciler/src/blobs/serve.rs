@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use git2::{Oid, Repository};
+use schema::content_refs::{BlobKind, BlobRef, Files, is_digest, parse_object_path};
 use schema::control::lock;
-use schema::files::{BlobKind, BlobRef, Files, is_digest, parse_object_path};
 use schema::manifest::values_of;
 use schema::meta::ObjectRef;
 use schema::object::Provenance;
 use schema::snapshot::Snapshot;
 
-use super::{BlobStore, plan};
+use super::{BlobStore, sweep};
 use crate::git::content::{self, ContentError};
 
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ impl Blobs {
         if !is_digest(digest) {
             return Err(BlobsError::Digest(digest.to_owned()));
         }
-        let found = plan::all(snapshot).flat_map(|files| files.values()).find(|blob| blob.digest == digest);
+        let found = sweep::all(snapshot).flat_map(|files| files.values()).find(|blob| blob.digest == digest);
         let blob = found.ok_or_else(|| BlobsError::Unreferred(digest.to_owned()))?;
         let failed = |source| BlobsError::Read { digest: digest.to_owned(), source };
         if let Some(file) = self.store.open_verified(blob).map_err(failed)? {
@@ -108,7 +108,7 @@ struct Origin<'w> {
 fn origins<'w>(snapshot: &'w Snapshot, blob: &BlobRef) -> Vec<Origin<'w>> {
     let path_in =
         |files: &'w Files| files.iter().find(|(_, of)| of.digest == blob.digest).map(|(path, _)| path);
-    let of_content = plan::all(snapshot).filter_map(path_in).filter_map(|path| {
+    let of_content = sweep::all(snapshot).filter_map(path_in).filter_map(|path| {
         let (_, object) = parse_object_path(path).filter(|_| blob.kind == BlobKind::Object)?;
         let Provenance { source, commit, .. } = &snapshot.objects.get(&object)?.value.provenance;
         Some(Origin { source, commit, path })

@@ -12,8 +12,8 @@ use git2::Repository;
 use jiff::Timestamp;
 use schema::archive::Made;
 use schema::codec::hex;
+use schema::content_refs::{BlobKind, BlobRef, is_digest};
 use schema::control::lock;
-use schema::files::{BlobKind, BlobRef, is_digest};
 use schema::kinds::content::Values;
 use sha2::{Digest as _, Sha256};
 

@@ -2,23 +2,15 @@
 //!
 //! Depends only on the views. Nothing here can change desired state.
 
-use std::process::ExitCode;
-
-use clap::CommandFactory;
-
-use crate::args::{Cli, Command, CompletionArgs, VersionArgs};
-
 mod calls;
 mod client;
 mod describe;
 mod error;
-mod events;
 mod get;
 mod logs;
 mod offline;
 pub(crate) mod print;
 mod secrets;
-mod serve;
 mod status;
 mod sync;
 #[cfg(test)]
@@ -27,11 +19,19 @@ mod top;
 pub mod up;
 mod wait;
 
-pub use error::CliError;
+use std::process::ExitCode;
 
+use clap::CommandFactory;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::config::{ServeArgs, ServeConfig};
+use crate::args::{Cli, Command, CompletionArgs, VersionArgs};
 use client::Client;
-use offline::{explain, preview, simulate, validate};
-use print::output::{complain, write_out};
+use offline::{preview, simulate, validate};
+use print::output::{complain, complain_each, write_out};
+
+pub use error::CliError;
 
 const BY_HAND: &str = "what runs is what the repository says, and no command changes it; commit the change and \
                        push it, then 'minik8s wait --for healthy'; 'minik8s plan' shows beforehand what it would do";
@@ -40,27 +40,27 @@ const BY_HAND: &str = "what runs is what the repository says, and no command cha
 pub async fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Up(args) => return exit(up::run(*args).await),
-        Command::Down(args) => return exit(up::down::run(args).await),
-        Command::Serve(args) => return exit(Box::pin(serve::run(*args)).await),
+        Command::Down(args) => return exit(up::down(args).await),
+        Command::Serve(args) => return exit(Box::pin(serve(*args)).await),
         // Its exit code 2 means that there are changes, so wrong usage must not end with 2.
         Command::Plan(args) => return code(preview::run(&args).await.map_err(CliError::without_usage)),
         Command::FindComment(args) => preview::find_comment(&args),
         Command::Validate(args) => return validate::run(&args),
         Command::Secrets(args) => return exit(secrets::run(&args).await),
         Command::Simulate(args) => return code(simulate::run(&args)),
-        Command::Schema(args) => explain::schema(&args),
-        Command::Explain(args) => explain::run(&args),
+        Command::Schema(args) => validate::schema(&args),
+        Command::Explain(args) => validate::explain(&args),
         Command::Status(args) => status::run(&args).await,
         Command::Get(args) => get::run(&args).await,
         Command::Describe(args) => describe::run(&args).await,
         Command::History(args) => get::history(&args).await,
-        Command::Events(args) => events::run(&args).await,
+        Command::Events(args) => get::events(&args).await,
         Command::Logs(args) => logs::run(&args).await,
         Command::Top(args) => top::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,
         Command::Sync(args) => sync::run(&args).await,
-        Command::Invoke(args) => return code(calls::invoke::run(&args).await),
-        Command::Run(args) => return code(calls::run::run(&args).await),
+        Command::Invoke(args) => return code(calls::call_function(&args).await),
+        Command::Run(args) => return code(calls::start_run(&args).await),
         Command::Results(args) => logs::results::run(&args).await,
         Command::Apply(_) => Err(CliError::Usage(BY_HAND.to_owned())),
         Command::Version(args) => version(&args).await,
@@ -103,4 +103,30 @@ fn completion(args: &CompletionArgs) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "minik8s", &mut script);
     write_out(&String::from_utf8_lossy(&script))
+}
+
+// `minik8s serve`: turns flags into the configuration and runs the daemon until SIGTERM or Ctrl-C.
+
+async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let config = match ServeConfig::try_from(args) {
+        Ok(config) => config,
+        Err(error) => {
+            complain_each(&error.to_string());
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let shutdown = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    // Boxed: the daemon is far larger than all other commands, which share its stack.
+    let mut daemon = Box::pin(super::daemon::serve(config, shutdown.clone()));
+    // Cancel-safe: every arm only waits, and the daemon continues.
+    tokio::select! {
+        served = &mut daemon => return served.map(|()| ExitCode::SUCCESS),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    shutdown.cancel();
+    daemon.await?;
+    Ok(ExitCode::SUCCESS)
 }

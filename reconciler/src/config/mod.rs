@@ -2,7 +2,6 @@
 //!
 //! Reads flags and `MINIK8S_*`; checks everything that needs no I/O.
 
-mod log;
 mod repo;
 mod sources;
 
@@ -12,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ipnet::Ipv4Net;
 use schema::store::etcd::Access;
 
@@ -20,7 +19,6 @@ use crate::controllers::Settings;
 use crate::git::SourceConfig;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 
-pub use log::{LogArgs, LogFormat};
 pub use repo::{RepoArgs, flag_of};
 pub use sources::{identity_file, read_sources};
 
@@ -273,6 +271,27 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+// Logging flags.
+
+#[derive(Debug, Clone, Default, Args)]
+pub struct LogArgs {
+    /// Log format
+    #[arg(long, env = "MINIK8S_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+    /// Log level: error, warn, info, debug, trace, or a filter as in RUST_LOG
+    #[arg(long, env = "MINIK8S_LOG_LEVEL", value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line per record, colored on a terminal.
+    #[default]
+    Text,
+    /// A JSON object per line.
+    Json,
 }
 
 #[cfg(test)]

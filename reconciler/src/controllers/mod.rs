@@ -3,6 +3,7 @@
 //! A controller reads the [`Snapshot`] and writes only the keys that [`schema::keys::Key::writer`] assigns to it.
 //! It knows nothing of Git.
 
+mod mass_outage;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -11,7 +12,6 @@ use jiff::{SignedDuration, Timestamp};
 use schema::records::SourceState;
 use schema::snapshot::Snapshot;
 
-mod away;
 mod last_known;
 mod note;
 mod reason;

@@ -14,7 +14,7 @@ use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
 use crate::gitops::load::contents::with_contents;
 use crate::gitops::load::folder::{self, Folder, FolderError};
 use crate::gitops::load::python;
-use crate::simulate::workflow::{FunctionLimits, cases, stray};
+use crate::simulate::workflow::{FunctionLimits, cases};
 
 /// A report, and the root of its files.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ fn workflow_tests(folder: &Folder) -> (Vec<Violation>, CaseCounts) {
         for document in &loaded.documents {
             let Resource::Workflow(spec) = &document.object.resource else { continue };
             let reference = &document.reference;
-            let tests = stray::file_beside(file, &reference.name);
+            let tests = cases::file_beside(file, &reference.name);
             let Some(text) = folder::text(&folder.root, &tests) else { continue };
             let is_enough = !text.contains("afterSeconds") || limits.know_all(spec, &reference.namespace);
             let limits = match is_enough {
@@ -128,7 +128,7 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let files = folder.manifests.iter().map(|(file, loaded)| (&**file, &**loaded));
     let strays = match only_files {
         true => Vec::new(),
-        false => stray::unused(files, |file| folder::text(&folder.root, file)),
+        false => cases::unused(files, |file| folder::text(&folder.root, file)),
     };
     let code = python::check(&folder.manifests, |file| regular_text(&folder.root, file));
     let beside = addresses.iter().chain(&tests).chain(&strays).chain(&code).chain(&folder.passed_over);

@@ -4,12 +4,10 @@
 //! lines it refers to into text.
 
 pub mod excerpt;
-pub mod github;
 pub mod inspect;
 pub mod json;
 mod redact;
 pub mod report;
-pub mod text;
 mod visible;
 
 pub use inspect::inspect;

@@ -7,11 +7,11 @@ use std::io::{self, Write};
 
 use git2::{ErrorCode, ObjectType, Oid, Repository, Tree};
 use schema::archive::{Archive, ArchiveError, Made};
-use schema::files::{
+use schema::content_refs::{
     BlobKind, IDENTITY_FOLDER, LIMITS, RECIPIENTS_FILE, file_name, is_ciphertext, is_lfs_pointer,
     is_of_identity, is_sops,
 };
-use schema::plaintext::sops::{Sealed, SopsError};
+use schema::secrets::format::sops::{Sealed, SopsError};
 
 use super::walk::DEPTH_MAX;
 use crate::crypt;

@@ -5,13 +5,10 @@
 
 mod changes;
 mod commit;
-mod compact;
 mod config;
 pub mod content;
 mod error;
-mod ignored;
 mod mirror;
-mod said;
 mod signatures;
 #[cfg(test)]
 mod tests;
@@ -26,10 +23,10 @@ pub use commit::{CommitMeta, Relation, commit_meta, plan_trailer, relation};
 pub(crate) use config::host_and_port;
 pub use config::{Credentials, Reference, SealedCredentials, SignaturePolicy, SourceConfig};
 pub use error::{GitError, ReadError};
-pub use ignored::{FILE_NAME as IGNORE_FILE, IgnoreRules};
 pub use mirror::Mirror;
 pub use signatures::check_keys;
+pub use transport::proxy::Transfer;
 pub use transport::remote::Remote;
-pub use transport::transfer::Transfer;
 pub use tree::{BLOB_BYTES_MAX, Listing, PassedOver, blob, blob_at, changed_below, list};
 pub use walk::DEPTH_MAX;
+pub use walk::{FILE_NAME as IGNORE_FILE, IgnoreRules};

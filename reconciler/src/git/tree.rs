@@ -10,7 +10,8 @@ use imbl::OrdMap;
 use schema::violation::{Violation, rules};
 
 use super::error::ReadError;
-use super::ignored::{self, IgnoreRules};
+use super::walk;
+use super::walk::IgnoreRules;
 use super::walk::{At, Entry, Limits, Walk, entry_of};
 
 pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -80,7 +81,7 @@ fn from(
     walk.compare(old, Some(root), At { prefix, depth: 0, odd: false })?;
     let rules_changed = old.is_none()
         || listing.above != above
-        || walk.changes.iter().any(|(path, _)| path.ends_with(ignored::FILE_NAME));
+        || walk.changes.iter().any(|(path, _)| path.ends_with(walk::FILE_NAME));
     // Odd names last: where one looks like another file's, the error counts.
     walk.changes.sort_by_key(|(_, entry)| *entry == Some(Entry::OddName));
     for (path, entry) in &walk.changes {
@@ -174,7 +175,7 @@ fn ignore_files_above(
     let mut tree = repository.find_commit(commit)?.tree()?;
     let mut at = String::new();
     for part in folder.split('/').filter(|part| !part.is_empty()) {
-        let rules = tree.get_name(ignored::FILE_NAME).and_then(|item| entry_of(ignored::FILE_NAME, &item));
+        let rules = tree.get_name(walk::FILE_NAME).and_then(|item| entry_of(walk::FILE_NAME, &item));
         match rules {
             Some(Entry::Ignore(id)) => found.push((at.clone(), id)),
             Some(Entry::IgnoreLink) => return Err(is_link(&joined(&at))),
@@ -219,7 +220,7 @@ fn read_rules(
 }
 
 fn joined(folder: &str) -> String {
-    let name = ignored::FILE_NAME;
+    let name = walk::FILE_NAME;
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 

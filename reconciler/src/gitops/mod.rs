@@ -17,8 +17,6 @@ pub mod plan;
 pub mod prune;
 mod read;
 pub mod review;
-mod reviewed;
-pub mod secrets;
 pub mod source_loop;
 pub mod status;
 #[cfg(test)]

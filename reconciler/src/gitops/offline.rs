@@ -28,7 +28,7 @@ use super::review::{Frame, Review, Room, WorkflowTests, review};
 use crate::git::content::{self, ContentError};
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 use crate::plural::plural;
-use crate::simulate::workflow::{FunctionLimits, cases, stray};
+use crate::simulate::workflow::{FunctionLimits, cases};
 
 /// Limit on the bytes of files in which the lines of fields are looked up; further fields have no line.
 const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -210,7 +210,7 @@ fn workflow_tests(
         Some(String::from_utf8_lossy(&bytes).into_owned())
     };
     let limits = FunctionLimits::of(manifests.values().flat_map(|file| &file.documents));
-    violations.extend(stray::unused(manifests.iter().map(|(file, loaded)| (&**file, &**loaded)), text));
+    violations.extend(cases::unused(manifests.iter().map(|(file, loaded)| (&**file, &**loaded)), text));
     let mut all = Vec::new();
     for (manifest, loaded) in manifests.iter().filter(|(_, loaded)| !loaded.has_errors()) {
         for document in &loaded.documents {
@@ -218,7 +218,7 @@ fn workflow_tests(
             else {
                 continue;
             };
-            let file = stray::file_beside(manifest, &reference.name);
+            let file = cases::file_beside(manifest, &reference.name);
             let Some(text) = text(&file) else { continue };
             let cases = cases::check(&text, reference, spec, &limits);
             let reported = cases.iter().flat_map(|case| case.violations(&file, reference));

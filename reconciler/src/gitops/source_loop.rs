@@ -24,7 +24,7 @@ use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
 
-use super::apply::history;
+use super::apply::record;
 use super::apply::record::{
     Place, RecordError, record_news, record_overdue, record_unkept, record_unstarted,
 };
@@ -33,16 +33,17 @@ use super::apply::{self, Applied, Stopped};
 use super::check::homes_in_question;
 use super::gate::gate;
 use super::head::Head;
+use super::head::Planned;
 use super::load::truncated;
 use super::owned_record::OwnedRecord;
 use super::plan::{self, HeldOf, Situation, SyncPlan};
 use super::prune::Lineage;
 use super::read::Loaded;
-use super::reviewed::Planned;
 use super::status::{self, Problem, Run};
 use crate::git::{GitError, SourceConfig};
 use crate::guarded_writes::caught_up;
-use crate::runs::{self, RequestError};
+use crate::workflows;
+use crate::workflows::RequestError;
 
 /// Delay after a change under a plan; no decision, as the plan knew nothing of the change.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
@@ -196,9 +197,9 @@ impl SourceLoop {
         let homes = homes_in_question(source, &loaded.manifests, &snapshot.objects);
         let mut commits = truncated::commits(&homes);
         commits.extend(self.owned.lost.values().map(|kept| kept.commit.clone()));
-        let base = history::base(&snapshot.revisions, source);
+        let base = record::base(&snapshot.revisions, source);
         let base = base.or_else(|| self.owned.base.clone().filter(|_| !self.owned.lost.is_empty()));
-        let whole = history::whole(&snapshot.revisions, source);
+        let whole = record::whole(&snapshot.revisions, source);
         let homes = truncated::with_siblings(homes, source, &snapshot.objects);
         let manifests = self.head.manifests(loaded, whole, homes).await?;
         let lineage = self.head.lineage(loaded, base, commits).await?;
@@ -427,7 +428,7 @@ impl SourceLoop {
             plan: outcome.plan.as_ref(),
             problem: observed.problem.clone(),
             failure: outcome.applied.failure(),
-            next_sequence: history::next_sequence(&observed.snapshot.revisions, &self.config.name, last),
+            next_sequence: record::next_sequence(&observed.snapshot.revisions, &self.config.name, last),
             duration_ms: u64::try_from(observed.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             now: self.now(),
         })
@@ -450,7 +451,7 @@ impl SourceLoop {
             }
         };
         for start in triggered::starts(&triggers, &commits) {
-            let asked = runs::ask(&self.store, &start.run, start.input, start.origin, self.now()).await;
+            let asked = workflows::ask(&self.store, &start.run, start.input, start.origin, self.now()).await;
             match asked {
                 Ok(_) => {}
                 Err(RequestError::Store(error)) => return Err(self.failed(error)),

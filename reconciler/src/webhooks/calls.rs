@@ -22,8 +22,9 @@ use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::runs::{self, Asked, Origin, RequestError, RunId, Waiting};
 use crate::view::{Problem, RunAccepted};
+use crate::workflows;
+use crate::workflows::{Asked, Origin, RequestError, RunId, Waiting};
 
 /// Largest body; the limit for a run's input is lower.
 const BODY_MAX_BYTES: usize = 512 * 1024;
@@ -151,7 +152,7 @@ async fn call(
     let run = RunId::of_object(&object, trigger.run_id(&id.unwrap_or_else(|| fresh_id(at))));
     let origin = Origin::Call { trigger: trigger.name.clone(), reconciler: desk.identity.clone() };
     desk.waiting.admit(&desk.store, &run).await?;
-    let asked = runs::ask(&desk.store, &run, input, origin, at).await?;
+    let asked = workflows::ask(&desk.store, &run, input, origin, at).await?;
     let is_new = asked == Asked::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: run.run, is_new })).into_response())

@@ -11,7 +11,6 @@ mod intake;
 pub mod limit;
 pub mod payload;
 pub mod provider;
-mod requests;
 mod server;
 #[cfg(test)]
 mod tests;

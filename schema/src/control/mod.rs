@@ -10,23 +10,21 @@ use jiff::Timestamp;
 
 pub mod disk_record;
 mod driver;
-mod errors;
 mod lock;
 pub mod logging;
 mod nudge;
 mod row;
-mod runs;
 mod runtime;
 pub mod shutdown;
 
 pub use disk_record::{DiskRecord, Fsync};
 pub use driver::{Driver, LastRun, LastRunReader};
-pub use errors::{causes, error_chain, root_cause, with_causes};
+pub use driver::{causes, error_chain, root_cause, with_causes};
 pub use lock::{FileLock, FileLocking, is_file_locked, lock_file};
 pub use nudge::{Nudge, Nudged};
 pub use row::{Changes, Row};
-pub use runs::{LoopRuns, LoopStatus};
 pub use runtime::Runtime;
+pub use runtime::{LoopRuns, LoopStatus};
 
 pub use crate::mutex::lock;
 

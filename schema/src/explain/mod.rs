@@ -4,20 +4,18 @@
 
 mod fields;
 mod page;
-mod tree;
 
 use std::fmt::Write as _;
 
-pub use page::manifests_page;
-
 use serde_json::Value as Json;
 
+use super::document::nearest::{list, nearest};
 use crate::kinds::Kind;
 use crate::kinds::workflow::{SPELLINGS, Spelling};
 use crate::manifest::json_schema;
-use crate::manifest::nearest::{list, nearest};
 use fields::{Field, SchemaView};
-use tree::{tree, wrapped};
+
+pub use page::manifests_page;
 
 /// Error for an unknown kind or field, with a suggestion.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -145,6 +143,56 @@ fn described(field: &Field<'_>) -> String {
         let _ = write!(text, " Only for {}.", field.only_in.join(", "));
     }
     text
+}
+
+// Tree of all fields below an object, and word wrap.
+
+/// Columns per line of prose.
+const WIDTH: usize = 96;
+/// Levels of a tree: types may be recursive.
+const DEPTH_MAX: usize = 16;
+
+/// Renders fields with their types, indented by level. Names a type within itself without expanding it again.
+fn tree(object: SchemaView<'_>) -> String {
+    let mut text = String::new();
+    branch(object, &mut Vec::new(), &mut text);
+    text
+}
+
+fn branch<'a>(object: SchemaView<'a>, above: &mut Vec<&'a str>, text: &mut String) {
+    let name = object.object_name().unwrap_or_default();
+    if above.len() >= DEPTH_MAX || (!name.is_empty() && above.contains(&name)) {
+        return;
+    }
+    above.push(name);
+    for field in object.fields() {
+        let required = if field.required { " required" } else { "" };
+        let indent = "  ".repeat(above.len());
+        let _ = writeln!(text, "{indent}{} <{}>{required}", field.name, field.shape.type_name());
+        if let Some((below, _)) = field.shape.object() {
+            branch(below, above, text);
+        }
+    }
+    above.pop();
+}
+
+/// Wraps text into lines of at most [`WIDTH`] columns behind `indent`; empty for empty text.
+fn wrapped(text: &str, indent: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in text.split_whitespace() {
+        if !line.is_empty() && indent.len() + line.chars().count() + 1 + word.chars().count() > WIDTH {
+            let _ = writeln!(lines, "{indent}{line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if !line.is_empty() {
+        let _ = writeln!(lines, "{indent}{line}");
+    }
+    lines
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::manifest::nearest::{nearest, suggestion};
+use crate::document::nearest::{nearest, suggestion};
 
 macro_rules! define_kind {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {

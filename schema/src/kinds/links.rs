@@ -3,7 +3,7 @@
 use super::Resource;
 use super::metadata::parse_reference;
 pub use super::reference::{FieldAt, Reference};
-use crate::files::{BlobKind, ContentRef, Files, of_content};
+use crate::content_refs::{BlobKind, ContentRef, Files, of_content};
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::OwnedStep;
 

@@ -1,6 +1,7 @@
 //! The kinds of objects, a folder each. Every kind describes itself in its `descriptor.rs`; the list below
 //! generates the enums and the dispatch over kinds.
 
+pub mod autoscaler;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -10,7 +11,7 @@ use exclusive::ExclusiveUse;
 use pod::content_uses;
 use reference::Reference;
 
-use crate::files::ContentUse;
+use super::content_refs::ContentUse;
 use crate::meta::ObjectMeta;
 use crate::violation::OwnedStep;
 
@@ -35,7 +36,7 @@ macro_rules! kinds {
             /// A pod on every eligible node.
             DaemonSet daemon_set::DaemonSetSpec,
             /// Scales a workload by its resource usage.
-            HorizontalPodAutoscaler horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec,
+            HorizontalPodAutoscaler autoscaler::HorizontalPodAutoscalerSpec,
             /// A host whose paths lead to services and functions.
             Dns dns::DnsSpec,
             /// A state machine over functions.
@@ -54,7 +55,6 @@ pub mod dns;
 pub mod exclusive;
 pub mod function;
 pub mod health;
-pub mod horizontal_pod_autoscaler;
 pub mod job;
 mod kind;
 pub mod links;
@@ -64,7 +64,6 @@ pub mod node;
 pub mod pod;
 pub mod reference;
 pub mod replica_set;
-mod repo_path;
 pub mod service;
 mod spec;
 pub mod trigger;

@@ -9,9 +9,9 @@ use super::exclusive::ExclusiveUse;
 use super::names::NameForm;
 use super::pod::PodSpec;
 use super::reference::Reference;
-use crate::files::ContentUse;
+use crate::content_refs::ContentUse;
+use crate::document::node::Node;
 use crate::manifest::dialects::Notes;
-use crate::manifest::parse::node::Node;
 use crate::meta::{ObjectMeta, StringMap};
 use crate::violation::{Findings, OwnedStep, Path};
 

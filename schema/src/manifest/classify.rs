@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use super::nearest::nearest;
-use super::parse::budget::Parsed;
-use super::parse::node::{Entry, Mark, Node, Problem, Root, Value};
 use super::shape;
+use crate::document::nearest::nearest;
+use crate::document::node::Parsed;
+use crate::document::node::{Entry, Mark, Node, Problem, Root, Value};
 use crate::kinds::Kind;
 use crate::violation::rules;
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::dialects::tree::{mapping, text as text_at};
-use super::parse::node::Node;
-use super::parse::{Format, parse, text};
 use super::{Document, ManifestFile, broken, load_parsed};
+use crate::document;
+use crate::document::edit::{mapping, text as text_at};
+use crate::document::node::Node;
+use crate::document::{Format, parse};
 use crate::kinds::workflow::{STATES_LANGUAGE_KEYS as KEYS, WorkflowSpec};
 use crate::kinds::{Kind, OWN_API_VERSION, Resource};
 use crate::meta::DEFAULT_NAMESPACE;
@@ -60,7 +61,7 @@ pub fn define(document: &mut Document, path: &str, bytes: &[u8]) -> Vec<Violatio
 }
 
 fn load_in(namespace: &str, path: &str, bytes: &[u8]) -> ManifestFile {
-    let text = match text::read(bytes) {
+    let text = match document::read(bytes) {
         Ok(text) => text,
         Err(problem) => return broken(path, problem),
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::files::Files;
+use crate::content_refs::Files;
 use crate::kinds::Resource;
 use crate::kinds::pod::pool;
 use crate::meta::{ObjectMeta, ObjectRef};

@@ -6,7 +6,7 @@
 use schemars::{Schema, SchemaGenerator, schema_for};
 use serde_json::{Map, Value as Json, json};
 
-use super::shape::{FILE_MODE_MAX, shapes};
+use super::shape::{FILE_MODE_MAX, compile};
 use crate::kinds::{Fields, Kind};
 use crate::meta::ObjectMeta;
 
@@ -80,14 +80,14 @@ fn manifest(kind: Kind, generator: &mut SchemaGenerator) -> Json {
     });
     match kind.descriptor().fields {
         Fields::InSpec => {
-            let spec = shapes::schema_within(kind, generator);
+            let spec = compile::schema_within(kind, generator);
             whole["properties"]["spec"] = described(spec, "What the object should be.");
             if let Json::Array(required) = &mut whole["required"] {
                 required.push(Json::from("spec"));
             }
         }
         Fields::AtTop => {
-            let own = shapes::schema(kind).to_value();
+            let own = compile::schema(kind).to_value();
             for (name, field) in own["properties"].as_object().into_iter().flatten() {
                 whole["properties"][name] = field.clone();
             }

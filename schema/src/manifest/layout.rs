@@ -2,9 +2,10 @@
 
 use super::classify::expand_list;
 use super::dialects;
-use super::parse::node::{Mark, Node};
-use super::parse::{Format, parse, text};
-use super::problems::Problems;
+use crate::document;
+use crate::document::node::{Mark, Node};
+use crate::document::problems::Problems;
+use crate::document::{Format, parse};
 use crate::violation::OwnedStep;
 
 /// The documents of a file, each key and value with its place.
@@ -17,7 +18,9 @@ pub struct Layout {
 impl Layout {
     /// Reads the layout of a file that is not loaded. Empty if it can't be read.
     pub fn read(path: &str, bytes: &[u8]) -> Self {
-        let (Ok(text), Some(format)) = (text::read(bytes), Format::of(path)) else { return Self::default() };
+        let (Ok(text), Some(format)) = (document::read(bytes), Format::of(path)) else {
+            return Self::default();
+        };
         let parsed = parse(format, text);
         let (mut left, mut layout) = (parsed.left, Self::default());
         for mut root in parsed.roots.into_iter().flat_map(expand_list) {

@@ -5,35 +5,34 @@
 //! schema, the typed spec, its defaults, its `validate`. One run reports all violations.
 
 mod classify;
+mod decode;
 mod definition;
 pub(crate) mod dialects;
-mod document;
 mod draft;
-mod foreign;
 pub mod json_schema;
 mod layout;
-pub(crate) mod nearest;
-pub(crate) mod parse;
-mod problems;
 pub(crate) mod shape;
 pub(crate) mod states_language;
-mod values;
+mod unsupported;
 
-pub use definition::{BARE_NAME, define, load_definition};
-pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
-pub use foreign::kind_help as foreign_kind;
-pub use layout::Layout;
-pub use nearest::{nearest, suggestion};
-pub use parse::limits;
-pub use values::values_of;
-
-use crate::plaintext::sops::is_sops;
+use super::document;
+use super::document::node::{Mark, Node, Parsed, Problem, Root};
+use super::document::problems::{Faults, KEPT_MAX, Problems, violation};
+use super::document::{Format, parse};
+use super::kinds::content::Values;
+use super::kinds::{Kind, KindSpec, Resource, SpecVisitor};
+use super::meta::ObjectRef;
+use super::secrets::format::sops::is_sops;
 use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 use classify::{Meaning, expand_list};
-use parse::budget::Parsed;
-use parse::node::{Mark, Problem, Root};
-use parse::{Format, parse, text};
-use problems::{KEPT_MAX, violation};
+use decode::object_name;
+
+pub use super::document::limits;
+pub use super::document::nearest::{nearest, suggestion};
+pub use definition::{BARE_NAME, define, load_definition};
+pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
+pub use layout::Layout;
+pub use unsupported::kind_help as foreign_kind;
 
 /// True if a file of this name can be a manifest: `.yaml`, `.yml` or `.json`, but no file of SOPS.
 pub fn is_manifest_path(path: &str) -> bool {
@@ -91,7 +90,7 @@ fn or_foreign(path: &str, bytes: &[u8], loaded: ManifestFile) -> ManifestFile {
 
 fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> ManifestFile {
     let Some(format) = Format::of(path) else { return ManifestFile::default() };
-    let text = match text::read(bytes) {
+    let text = match document::read(bytes) {
         Ok(text) => text,
         Err(problem) => return broken(path, problem),
     };
@@ -115,7 +114,7 @@ fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> M
         match meaning {
             Meaning::Empty => {}
             Meaning::Manifest => {
-                left_out += document::load(path, root, &mut left, &mut loaded, layout.as_deref_mut());
+                left_out += decode::load(path, root, &mut left, &mut loaded, layout.as_deref_mut());
             }
             // Next to manifests, a document of another sort is one whose kind was lost.
             Meaning::Other if any_manifest => {
@@ -154,4 +153,31 @@ fn keep_first(violations: &mut Vec<Violation>) -> usize {
 fn broken(path: &str, problem: Problem) -> ManifestFile {
     let violations = vec![violation(path, problem, None)];
     ManifestFile { violations, is_manifest: true, ..ManifestFile::default() }
+}
+
+// Values of an object whose content travels by digest, reread from its manifest when a node requests them.
+
+/// Returns the values of `object` in the file `path` with these bytes; `None` if it has no such object with content.
+pub fn values_of(path: &str, bytes: &[u8], object: &ObjectRef) -> Option<Values> {
+    let parsed = parse(Format::of(path)?, document::read(bytes).ok()?);
+    let (mut left, name) = (parsed.left, object.to_string());
+    for mut root in parsed.roots.into_iter().flat_map(expand_list) {
+        dialects::rewrite(&mut root.node, &mut left, &mut Problems::default());
+        if object_name(&root.node).is_some_and(|found| found == name) {
+            return object.kind.visit(Written(&root.node, object.kind));
+        }
+    }
+    None
+}
+
+struct Written<'a>(&'a Node, Kind);
+
+impl SpecVisitor for Written<'_> {
+    type Output = Option<Values>;
+
+    fn visit<S: KindSpec>(self, _: fn(S) -> Resource) -> Option<Values> {
+        let content = S::LINKS.content?;
+        let spec: S = decode::spec(self.0, self.1, &mut Problems::default(), &mut Faults::default())?;
+        Some((content.written)(&spec))
+    }
 }

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
+use crate::kinds::autoscaler::HorizontalPodAutoscalerStatus;
 use crate::meta::ObjectRef;
 
 /// Replica count of a workload that overrides the number in Git.

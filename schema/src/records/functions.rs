@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::codec::is_default;
-use crate::files::{BlobRef, Files, of_secret};
+use crate::content_refs::{BlobRef, Files, of_secret};
 use crate::kinds::Health;
 use crate::kinds::function::{FunctionSpec, ImageState, Runtime};
 use crate::meta::NamespacedName;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::codec::{content_hash, is_default};
-use crate::files::{BlobKind, BlobRef, Files};
+use crate::content_refs::{BlobKind, BlobRef, Files};
 use crate::kinds::job::{JobSpec, JobStatus, SlurmLogin};
 use crate::meta::NamespacedName;
 

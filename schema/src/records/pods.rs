@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::Files;
+use crate::content_refs::Files;
 use crate::kinds::Kind;
 use crate::kinds::pod::PodSpec;
 use crate::meta::{NamespacedName, StringMap};

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::files::Files;
+use crate::content_refs::Files;
 use crate::kinds::pod::PodSpec;
 use crate::kinds::replica_set::ReplicaSetStatus;
 use crate::meta::StringMap;

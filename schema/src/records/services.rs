@@ -9,7 +9,7 @@ use serde_with::skip_serializing_none;
 
 use crate::codec::{is_default, one};
 use crate::kinds::Health;
-use crate::kinds::dns::backend::is_one;
+use crate::kinds::dns::is_one;
 use crate::kinds::dns::{DnsSpec, Share, Sticky};
 use crate::kinds::pod::Protocol;
 use crate::kinds::service::{ServiceSpec, ServiceType};

@@ -1,5 +1,5 @@
 //! `workflows/<ns>/<name>` and `triggers/<kind>/<ns>/<name>/<trigger>`. Keys below `/minik8s-runs/` belong to the
-//! reconcilers (`reconciler/src/runs/`).
+//! reconcilers (`reconciler/src/workflows/`).
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,8 @@
 use jiff::Timestamp;
 
 use super::Snapshot;
+use crate::kinds::autoscaler::HorizontalPodAutoscalerStatus;
 use crate::kinds::function::ImageState;
-use crate::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerStatus;
 use crate::kinds::job::{JobPhase, JobSpec};
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, RestartPolicy, Unsteady};
 use crate::kinds::service::ServiceType;

@@ -19,7 +19,7 @@ fn binding(node: &str, pod: &NamespacedName) -> Binding {
         owner: OwnerRef { kind: Kind::Pod, name: pod.name.clone() },
         commit: "c".repeat(40),
         spec: PodSpec::default().into(),
-        files: crate::files::Files::new(),
+        files: super::super::content_refs::Files::new(),
     };
     Binding { node: node.to_owned(), pod: instance, reason: "least pods".into() }
 }
@@ -229,7 +229,7 @@ fn a_job_is_found_at_each_node_that_has_it() {
         uid: "u".into(),
         hash: "h".into(),
         spec: JobSpec::default(),
-        files: crate::files::Files::new(),
+        files: super::super::content_refs::Files::new(),
         created_at: jiff::Timestamp::UNIX_EPOCH,
         dependency: JobDependencyState::None,
         reached: false,

@@ -2,12 +2,12 @@
 //! and the defaults are filled in once.
 
 use proptest::prelude::*;
-use schema::kinds::dns::{DnsPath, DnsSpec, ServiceReference};
-use schema::kinds::horizontal_pod_autoscaler::{
+use schema::kinds::autoscaler::{
     AverageValue, Behavior, HorizontalPodAutoscalerSpec, Metric, MetricTarget, MetricType, PolicyType,
     ResourceMetric, ResourceName, ScaleTarget, ScaleTargetKind, ScalingPolicy, ScalingRules, SelectPolicy,
     TargetType,
 };
+use schema::kinds::dns::{DnsPath, DnsSpec, ServiceReference};
 use schema::kinds::pod::{Container, PodSpec, PortReference, Protocol};
 use schema::kinds::replica_set::{
     IntOrPercent, LabelRequirement, LabelSelector, PodTemplate, ReplicaSetSpec, RollingUpdate,

@@ -3,7 +3,11 @@
 //! Reads the kernel's routes and links; decides in `plan.rs`; publishes the address, with which the node's record,
 //! its tunnel and its API move together.
 
-use std::net::IpAddr;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,17 +17,8 @@ use schema::control::{Loop, LoopError, Next, Observation};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::worlds::netlink::{Netlink, Tunnels};
-
-mod act;
-mod observe;
-mod plan;
-#[cfg(test)]
-mod tests;
-
-pub use observe::address_of_tunnel;
-
-use plan::{AddressPlan, Observed, Origin, v4};
+use crate::worlds::netlink::{Netlink, NetlinkError, Tunnels};
+use plan::{AddressPlan, AddressSeen, Observed, Origin, v4};
 
 /// Minimum interval between observations while the address is about to change.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(100);
@@ -75,4 +70,40 @@ impl Loop for AddressLoop {
         let left = self.origin.held_back(observed.at).map(|(_, left)| left.max(LOOK_AGAIN_MIN));
         Ok(left.map_or(Next::Interval, Next::After))
     }
+}
+
+// Publishes the node's address.
+
+impl AddressLoop {
+    fn carry_out(&mut self, observed: &Observed, plan: AddressPlan) {
+        if let (Some(former), Some((to, left))) = (observed.before.address, plan.rival) {
+            tracing::info!(%former, %to, ?left, "the node's address changes if the routes still say so then");
+        }
+        self.origin = plan.origin;
+        if let Some(address) = self.origin.address {
+            let now = Some(IpAddr::V4(address));
+            if self.address.send_if_modified(|there| std::mem::replace(there, now) != now) {
+                tracing::info!(%address, "the node has another address");
+            }
+        }
+    }
+}
+
+// Reads the kernel's routes and addresses.
+
+impl AddressLoop {
+    async fn look(&self) -> Result<AddressSeen, NetlinkError> {
+        let address = self.netlink.node_address().await?.and_then(v4);
+        let keeps_former = match self.origin.address.filter(|former| Some(*former) != address) {
+            Some(former) => self.tunnels.has_address(former).await?,
+            None => true,
+        };
+        Ok(AddressSeen { address, is_routed: self.netlink.uplink_mtu().await?.is_some(), keeps_former })
+    }
+}
+
+/// Returns the local address of the existing tunnel, if that is still an address of the node.
+pub async fn address_of_tunnel(tunnels: &dyn Tunnels, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
+    let Some(there) = tunnels.tunnel_origin(name).await? else { return Ok(None) };
+    Ok(tunnels.has_address(there).await?.then_some(there))
 }

@@ -1,11 +1,14 @@
 //! Builds and pushes images, removes unneeded ones, and reports the outcome.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use reqwest::Url;
 use schema::control::{Next, lock};
 use schema::kinds::Kind;
 use schema::kinds::cluster::cluster_reference;
@@ -13,13 +16,15 @@ use schema::kinds::function::{Runtime, image_hash};
 use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, EventType};
 use schema::store::events::EventDraft;
-use tokio::time::timeout;
+use tokio::net::lookup_host;
+use tokio::time::{sleep, timeout};
 
-use super::base::bases;
-use super::context::{Content, tar};
 use super::plan::{BuildsPlan, Failure, Observed, RUNTIME_FILES, Removal, runtime};
-use super::{BuildsLoop, disk, python};
-use crate::worlds::docker::{BuildSecret, ImageBuild};
+use super::python::{Content, bases, tar};
+use super::{BuildsLoop, log_dir, python};
+use crate::packet_rules::chain::Names;
+use crate::worlds::docker::{BuildSecret, Docker, EngineNetwork, ImageBuild, StoredImage};
+use crate::worlds::host::{Disk, DiskUsage};
 use crate::worlds::registry::NotDeleted;
 
 /// End of Docker's error about a step that was killed by SIGKILL, as the kernel does when memory runs out.
@@ -171,7 +176,7 @@ impl BuildsLoop {
         // Cancel-safe: a build that is no longer wanted, or fills the disk, ends at the engine, too.
         let done = tokio::select! {
             done = building => done.unwrap_or_else(|_| Err(format!("the build took longer than {:?}", limits.time))),
-            why = disk::filled(self.deps.docker.as_ref(), self.deps.disk.as_ref(), limits.disk_bytes) => Err(why),
+            why = filled(self.deps.docker.as_ref(), self.deps.disk.as_ref(), limits.disk_bytes) => Err(why),
             () = taken_back => return,
         };
         match done {
@@ -284,5 +289,206 @@ impl BuildsLoop {
 
     fn record_event(&self, order: &BuildOrder, kind: EventType, reason: &str, message: String) {
         self.deps.events.record(EventDraft::of(kind, Kind::Function, &order.function, reason, message));
+    }
+}
+
+// Watches Docker's disk during a build: Docker limits a build's memory and CPU, but not its writes.
+
+/// Interval between checks. At 1 GB/s a build is stopped 2 GB late.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Bytes that a build must leave free for the pods of the node.
+const FREE_MIN: u64 = 1 << 30;
+
+/// Returns the reason once a build must be stopped because the disk fills. Never returns if the disk can't be read.
+pub(super) async fn filled(docker: &dyn Docker, disk: &dyn Disk, growth_max: u64) -> String {
+    let Ok(root) = docker.data_root().await else { return std::future::pending().await };
+    let Ok(at_first) = disk.usage(&root).await else { return std::future::pending().await };
+    loop {
+        if let Ok(now) = disk.usage(&root).await
+            && let Some(why) = trouble(at_first, now, growth_max)
+        {
+            return format!("the build was stopped: {why} on the disk of {}", root.display());
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Returns the problem with a disk, compared to its usage `before`.
+fn trouble(before: DiskUsage, now: DiskUsage, growth_max: u64) -> Option<String> {
+    let mib = |bytes: u64| bytes >> 20;
+    let grown = now.used_bytes.saturating_sub(before.used_bytes);
+    if grown > growth_max {
+        // Others write, too.
+        return Some(format!(
+            "{} MiB were written since it began, more than {} MiB,",
+            mib(grown),
+            mib(growth_max)
+        ));
+    }
+    let is_low = now.free_bytes < FREE_MIN;
+    is_low.then(|| format!("{} MiB are left, less than {} MiB,", mib(now.free_bytes), mib(FREE_MIN)))
+}
+
+// Network of builds: a Docker bridge for this instance alone, which builds get only once the rules are in place
+// that keep them from the cluster and this node.
+
+/// Maximum time to resolve the index's addresses.
+const RESOLVE_MAX: Duration = Duration::from_secs(5);
+
+impl BuildsLoop {
+    /// Returns the network's name, once its rules are in place.
+    pub(super) async fn confined_network(&self, index: Option<&str>) -> Result<String, String> {
+        let index = addresses(index).await?;
+        self.deps.network.until_confined(index).await?;
+        let names = Names::of(&self.deps.instance);
+        let network = EngineNetwork {
+            name: names.build_network,
+            bridge: names.build_bridge,
+            mtu: self.deps.mtu,
+            instance: self.deps.instance.clone(),
+        };
+        self.deps.docker.ensure_network(&network).await.map_err(|error| error.to_string())?;
+        Ok(network.name)
+    }
+}
+
+/// Resolves the addresses of an index, which builds must reach even inside the cluster.
+async fn addresses(index: Option<&str>) -> Result<BTreeSet<SocketAddrV4>, String> {
+    let url: Option<Url> = index.and_then(|index| index.parse().ok());
+    let at = url.as_ref().and_then(|url| Some((url.host_str()?, url.port_or_known_default()?)));
+    let Some((host, port)) = at else { return Ok(BTreeSet::new()) };
+    let refused = |why: String| {
+        format!(
+            "cannot resolve {host}, the host of the package index: {why}; correct functions.packageIndex of the Cluster object or \
+             this node's DNS, or put the wheels into a `wheels` folder beside requirements.txt"
+        )
+    };
+    let found = match timeout(RESOLVE_MAX, lookup_host((host, port))).await {
+        Ok(found) => found.map_err(|error| refused(error.to_string()))?,
+        Err(_) => return Err(refused(format!("no answer within {RESOLVE_MAX:?}"))),
+    };
+    let of_four = |address| match address {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    };
+    Ok(found.filter_map(of_four).collect())
+}
+
+// Leftovers of builds in addition to their images: logs, and images without a name, such as stages that the image
+// does not descend from. Docker's builder reuses these for the next build, so they stay as long as the log of a
+// build names them.
+
+/// Prefix with which Docker's builder logs the image that a step produced.
+const MADE: &str = " ---> ";
+/// Digits of an image's id in a log.
+const ID_DIGITS: usize = 12;
+
+impl BuildsLoop {
+    /// Returns the existing logs, by hash, with the time of their last write.
+    pub(super) fn logs(&self) -> BTreeMap<String, Timestamp> {
+        let files = fs::read_dir(log_dir(&self.deps.state_dir)).into_iter().flatten().flatten();
+        let logs = files.filter_map(|file| {
+            let hash = file.file_name().to_str()?.strip_suffix(".log")?.to_owned();
+            let written = file.metadata().ok()?.modified().ok()?;
+            Some((hash, Timestamp::try_from(written).ok()?))
+        });
+        logs.collect()
+    }
+
+    /// Removes logs, and the unnamed images that no other log names.
+    pub(super) async fn remove_logs(&self, hashes: &[String]) {
+        let made_by = |hash: &String| made_in(&fs::read_to_string(self.log_path(hash)).unwrap_or_default());
+        let (gone, kept): (Vec<_>, Vec<_>) = self.logs().into_keys().partition(|hash| hashes.contains(hash));
+        let kept: BTreeSet<String> = kept.iter().flat_map(made_by).collect();
+        let gone_ids: BTreeSet<String> =
+            gone.iter().flat_map(made_by).filter(|id| !kept.contains(id)).collect();
+        if !gone_ids.is_empty() {
+            // Images that can't be listed stay, until the disk's own limits apply.
+            let images = self.deps.docker.images().await.unwrap_or_default();
+            for id in nameless(&images, &gone_ids) {
+                if let Err(error) = self.deps.docker.remove_image(id).await {
+                    tracing::debug!(id, %error, "an image that a build left stays");
+                }
+            }
+        }
+        for hash in gone {
+            let _ = fs::remove_file(self.log_path(&hash));
+        }
+    }
+}
+
+/// Returns the id prefixes of images that the steps of a build produced, or reused.
+fn made_in(log: &str) -> BTreeSet<String> {
+    let ids = log.lines().filter_map(|line| line.strip_prefix(MADE));
+    let is_id = |id: &&str| id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    ids.filter(is_id).map(str::to_owned).collect()
+}
+
+/// Returns the images that have no name and one of these ids. A function prints anything, so a log may name any
+/// image: one with a name belongs to somebody.
+fn nameless<'i>(images: &'i [StoredImage], ids: &BTreeSet<String>) -> Vec<&'i str> {
+    let is_one = |image: &&StoredImage| {
+        let digits = image.id.strip_prefix("sha256:").and_then(|id| id.get(..ID_DIGITS));
+        image.tags.is_empty() && digits.is_some_and(|digits| ids.contains(digits))
+    };
+    images.iter().filter(is_one).map(|image| image.id.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worlds::docker::FakeDocker;
+    use crate::worlds::host::FakeDisk;
+
+    // Seen red without `is_low`.
+    #[tokio::test(start_paused = true)]
+    async fn a_build_that_fills_the_disk_is_stopped() {
+        let of = |used: u64, free: u64| DiskUsage { used_bytes: used << 30, free_bytes: free << 30 };
+        for (after, says) in [(of(19, 41), "9216 MiB were written since"), (of(12, 0), "0 MiB are left")] {
+            let (docker, disk) = (FakeDocker::default(), FakeDisk::default());
+            disk.set(of(10, 50));
+            let watch = filled(&docker, &disk, 8 << 30);
+            tokio::pin!(watch);
+            let quiet = timeout(Duration::from_secs(60), &mut watch).await;
+            assert!(quiet.is_err(), "{quiet:?}");
+            disk.set(after);
+            let why = timeout(Duration::from_secs(60), &mut watch).await.unwrap();
+            assert!(why.contains(says), "{why}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod confine_tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_index_that_has_no_address_is_named_before_pip_is_asked() {
+        assert_eq!(addresses(None).await, Ok(BTreeSet::new()));
+        let known = addresses(Some("http://192.0.2.1:3141/simple")).await;
+        assert_eq!(known, Ok(["192.0.2.1:3141".parse().unwrap()].into()));
+        let why = addresses(Some("https://index.invalid/simple")).await.unwrap_err();
+        assert!(why.starts_with("cannot resolve index.invalid") && why.contains("`wheels`"), "{why}");
+    }
+}
+
+#[cfg(test)]
+mod leftovers_tests {
+    use super::*;
+
+    #[test]
+    fn what_steps_made_and_nobody_named_goes_with_the_log() {
+        let log = "Step 1/3 : FROM base AS packages\n ---> 0123456789ab\nStep 2/3 : RUN pip\n ---> Running in ffff\n\
+                   said ---> aaaaaaaaaaaa\n ---> bbbbbbbbbbbb\nSuccessfully built cccccccccccc\n";
+        let made = made_in(log);
+        assert_eq!(made.iter().map(String::as_str).collect::<Vec<_>>(), ["0123456789ab", "bbbbbbbbbbbb"]);
+        let image = |id: &str, tags: &[&str]| StoredImage {
+            id: format!("sha256:{id}{}", "0".repeat(52)),
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..StoredImage::default()
+        };
+        let images =
+            [image("0123456789ab", &["base"]), image("bbbbbbbbbbbb", &[]), image("dddddddddddd", &[])];
+        assert_eq!(nameless(&images, &made), [images[1].id.as_str()]);
     }
 }

@@ -23,14 +23,9 @@ use schema::store::status_writer::{Report, Stored};
 use tokio::sync::watch;
 
 mod act;
-pub mod base;
-mod confine;
-mod context;
-mod disk;
-mod leftovers;
 mod observe;
 pub mod plan;
-mod python;
+pub mod python;
 
 pub use python::Bases;
 #[cfg(test)]
@@ -38,11 +33,11 @@ mod tests;
 
 use plan::{BuildsPlan, Failure, Observed, Reported};
 
+use super::shared::build_network::BuildRequests;
 use crate::catalog::Catalog;
-use crate::converge::build_network::BuildRequests;
 use crate::files::PodFiles;
-use crate::worlds::disk::Disk;
 use crate::worlds::docker::Docker;
+use crate::worlds::host::Disk;
 use crate::worlds::registry::ClusterRegistry;
 
 /// Limits of a build.

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::function::{Runtime, image_hash, of_registry, registry_image};
 use schema::records::{BuildOrder, NodeImage, NodeImageState, RegistryCopy};
 
-use super::base::own;
+use super::python::own;
 use crate::worlds::docker::StoredImage;
 
 /// Delay before a failed build, push or removal is retried: first, and maximum.

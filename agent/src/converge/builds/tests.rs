@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use schema::archive::Archive;
 use schema::codec::hex;
-use schema::files::{BlobKind, BlobRef};
+use schema::content_refs::{BlobKind, BlobRef};
 use schema::kinds::function::RUNTIME_VERSION;
 use schema::meta::NamespacedName;
 use schema::records::{BuildOrder, NodeImageState, RegistryCopy};
@@ -21,15 +21,15 @@ use schema::store::reflector::SnapshotReader;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
-use super::base::own;
+use super::super::shared::build_network;
 use super::plan::{BuildsPlan, Failure, Observed, Removal, of_bases, of_functions, plan};
+use super::python::own;
 use super::python::{BASE_SCRIPT, Bases, SHIM, dockerfile, netrc_word};
 use super::{BuildLimits, BuildsDeps, BuildsLoop};
-use crate::converge::build_network;
 use crate::files::{Keys, PodFiles};
 use crate::worlds::blobs::BlobSource;
-use crate::worlds::disk::{DiskUsage, FakeDisk};
 use crate::worlds::docker::{DockerError, FakeDocker, Fault, StoredImage};
+use crate::worlds::host::{DiskUsage, FakeDisk};
 use crate::worlds::registry::ClusterRegistry;
 
 const HASH: &str = "0123456789abcdef0123456789abcdef";

@@ -124,7 +124,7 @@ fn replace_text(path: &Path, text: &str) -> io::Result<()> {
 /// Returns the link to which systemd-resolved ties the cluster's names: the instance's tunnel. systemd-resolved
 /// uses no link without carrier, and the bridge has none while there is no pod.
 pub fn link(instance: &str) -> String {
-    crate::packet_rules::names::Names::of(instance).tunnel
+    crate::packet_rules::chain::Names::of(instance).tunnel
 }
 
 /// Reads the configuration of a link from systemd-resolved.

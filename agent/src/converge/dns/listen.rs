@@ -23,7 +23,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::resolv::PORT;
 use super::server::Handler;
-use crate::converge::clients::Clients;
+use crate::clients::Clients;
 use crate::worlds::netlink::Netlink;
 
 /// Maximum number of concurrent connections. Each is an open file, of which an agent may have 1024. One client may

@@ -3,6 +3,19 @@
 //! Reads the node's range, the catalog, `resolv.conf`; decides in `plan.rs`; listens, and changes the machine's own
 //! resolver if configured to. `zone/` holds the answers, `server.rs` sends them.
 
+mod act;
+mod forward;
+pub mod host;
+mod listen;
+pub mod plan;
+pub mod resolv;
+#[cfg(test)]
+mod resolved_tests;
+mod server;
+#[cfg(test)]
+mod tests;
+pub mod zone;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,33 +30,20 @@ use schema::kinds::cluster::{ClusterDns, DEFAULT_ZONE};
 use schema::records::{Subnet, dns_address};
 use tokio::sync::watch;
 
-mod act;
-mod forward;
-pub mod host;
-mod listen;
-mod observe;
-pub mod plan;
-pub mod resolv;
-#[cfg(test)]
-mod resolved_tests;
-mod server;
-#[cfg(test)]
-mod tests;
-pub mod zone;
-
-pub use act::Outcome;
-
 use self::forward::Forwarder;
 use self::host::MachineFiles;
 use self::listen::Running;
 use self::plan::{DnsPlan, Observed};
 use self::server::Handler;
 use self::zone::{Zone, ZoneSettings};
+use super::shared::node_dns::NodeDns;
 use crate::catalog::Catalog;
-use crate::converge::node_dns::NodeDns;
 use crate::converge::publish;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
+use plan::Resolved;
+
+pub use act::Outcome;
 
 /// Interval at which `resolv.conf` is read and a failed bind is retried.
 pub const INTERVAL: Duration = Duration::from_secs(5);
@@ -206,4 +206,42 @@ pub fn first_zone(domain: &Name, subnet: Option<&Subnet>, catalog: &Catalog) -> 
 
 fn hosts(catalog: &Catalog) -> BTreeSet<String> {
     catalog.routes.values().map(|route| route.value.host.clone()).collect()
+}
+
+// Observes the inputs of the DNS loop: the node's range, `resolv.conf`, systemd-resolved, our server.
+
+impl DnsLoop {
+    async fn look(&mut self) -> Observed {
+        let subnet = self.deps.subnet.borrow_and_update().clone();
+        let catalog = Arc::clone(&self.deps.catalog.borrow_and_update());
+        let (hosts, cluster) = (hosts(&catalog), &catalog.settings.spec.dns);
+        let (machine, former, link) = self.files.read();
+        let node_dns = self.deps.settings.node_dns;
+        let bound = self.running.as_ref().and_then(|running| running.address());
+        // Without the flag one answer is enough: leftovers of a former agent are undone once.
+        let has_use = if node_dns { bound.is_some() } else { !self.asked_resolved };
+        let former_link = former.as_ref().and_then(|former| former.link.as_deref());
+        let resolved = match has_use && resolv::asks_resolved(&machine, link.as_deref(), former_link) {
+            true => host::split_by(host::RESOLVECTL, &host::link(&self.deps.instance)).await,
+            false => Resolved::NotAsked,
+        };
+        let address = subnet.map(|subnet| dns_address(subnet.service_cidr));
+        // Without our address, ownership of the configured servers is unknown.
+        self.asked_resolved |= address.is_some() && !matches!(resolved, Resolved::Silent(_));
+        Observed {
+            instance: self.deps.instance.clone(),
+            domain: self.deps.settings.domain_text(cluster),
+            address,
+            bound,
+            given: self.deps.settings.upstream(cluster),
+            asked: self.forwarders.borrow().upstreams().to_vec(),
+            machine,
+            link,
+            path: self.files.path(),
+            former,
+            node_dns,
+            resolved,
+            hosts,
+        }
+    }
 }

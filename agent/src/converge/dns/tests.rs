@@ -14,6 +14,7 @@ use schema::records::{ClusterSettings, RouteRecord, ServiceRecord, Subnet};
 use schema::snapshot::Versioned;
 use tokio::sync::watch;
 
+use super::super::shared::node_dns::ResolvConf;
 use super::forward::Forwarder;
 use super::host::{MachineFiles, split_by};
 use super::listen;
@@ -22,7 +23,6 @@ use super::resolv::{self, Machine};
 use super::server::Handler;
 use super::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
-use crate::converge::node_dns::ResolvConf;
 use crate::desired::KnownFrom;
 use crate::worlds::netlink::FakeNetlink;
 

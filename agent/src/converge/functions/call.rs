@@ -14,8 +14,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::answer::{NOT_RUNNING, Refused};
 use super::beats;
-use super::book::{Calls, Given, Lease, Place};
-use crate::http::room::{Budget, Room};
+use super::call_queue::{Calls, Given, Lease, Place};
+use crate::http::body::{Budget, Room};
 
 /// Response header of a replica that takes no further call now, or does not serve this function: another replica is
 /// tried.

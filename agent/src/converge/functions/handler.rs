@@ -19,20 +19,20 @@ use tokio::time::{Instant, timeout_at};
 
 use super::answer::{Answered, Refused, TIMINGS, json_answer};
 use super::beats::{self, Expected};
-use super::book::Calls;
 use super::call::{self, CONNECT_MAX, Call, IDEMPOTENCY_KEY, is_object};
+use super::call_queue::Calls;
+use super::caller_policy::ClusterAddresses;
+use super::caller_policy::Tokens;
 use super::phases::{Phases, error_in};
-use super::rates::Rates;
-use super::token::Tokens;
-use super::who::ClusterAddresses;
+use super::window::Rates;
 use crate::catalog::Catalog;
-use crate::converge::control_plane::ControlPlane;
-use crate::converge::function_calls::FunctionCalls;
+use crate::converge::shared::control_plane::ControlPlane;
+use crate::converge::shared::function_calls::FunctionCalls;
 use crate::desired::KnownFrom;
 use crate::files::PodFiles;
 use crate::http::body::Answer;
+use crate::http::body::{Budget, Room};
 use crate::http::plain::Begun;
-use crate::http::room::{Budget, Room};
 use crate::http::server::{Caller, Handler};
 use crate::http::{LazyClient, cluster_client};
 

@@ -4,6 +4,18 @@
 //! to the replica with the fewest of this node's calls (`book.rs`), waits if there is none, and is counted: the
 //! functions controller scales by `demand/<node>`. Calls to running replicas need neither etcd nor Docker.
 
+pub mod answer;
+mod beats;
+mod call;
+mod call_queue;
+mod caller_policy;
+mod handler;
+mod phases;
+pub mod plan;
+#[cfg(test)]
+mod tests;
+mod window;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,35 +29,18 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-mod act;
-pub mod answer;
-mod beats;
-mod book;
-mod call;
-mod handler;
-mod observe;
-mod phases;
-pub mod plan;
-mod rates;
-#[cfg(test)]
-mod tests;
-mod token;
-mod who;
-mod window;
-
-pub use act::Outcome;
-pub use book::Calls;
-pub use handler::Functions;
-use plan::{FunctionsPlan, Observed};
-use who::ClusterAddresses;
-
+use super::shared::control_plane::ControlPlane;
 use crate::catalog::Catalog;
-use crate::converge::control_plane::ControlPlane;
 use crate::converge::publish;
 use crate::files::PodFiles;
-use crate::http::limits::Limits;
-use crate::http::server::Server;
-use crate::standby::{Handover, Role};
+use crate::http::server;
+use crate::http::server::{Limits, Server};
+use crate::standby::{Handover, Role, copy};
+use caller_policy::ClusterAddresses;
+use plan::{FunctionsPlan, Observed};
+
+pub use call_queue::Calls;
+pub use handler::Functions;
 
 /// Dependencies of the loop.
 pub struct FunctionsDeps {
@@ -167,5 +162,71 @@ impl Loop for FunctionsLoop {
 pub fn publish_demand(calls: Calls, demand: watch::Sender<Option<NodeDemand>>) -> impl FnMut() + Send {
     move || {
         publish(&demand, Some(calls.demand()));
+    }
+}
+
+// Opens the listener, and passes new function state to waiting calls.
+
+/// Result of carrying out a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub failed: Option<String>,
+}
+
+impl FunctionsLoop {
+    async fn carry_out(&mut self, plan: FunctionsPlan) -> Outcome {
+        self.functions.prepare();
+        if let Some(known) = plan.known {
+            self.known.send_replace(known);
+        }
+        if plan.follow {
+            // Not the observed catalog: a caller may since have found a function that was missing then, and waits
+            // for it. Nor does the catalog change meanwhile.
+            let newest = self.catalog.borrow();
+            self.calls.follow(newest.functions.iter().map(|(id, found)| (id, &found.value)));
+            self.followed = Some(Arc::clone(&newest));
+        }
+        let mut outcome = Outcome::default();
+        if let Some(at) = plan.listen {
+            match self.open(at).await {
+                Ok(()) => tracing::info!("functions are called at {at}"),
+                Err(error) => {
+                    outcome.failed = Some(format!(
+                        "cannot listen at {at}: {error}; functions can't be called through this node until then \
+                         (--functions-listen names another port)"
+                    ));
+                }
+            }
+        }
+        outcome
+    }
+
+    async fn open(&mut self, at: SocketAddr) -> io::Result<()> {
+        let listener = match self.handover.take([(Role::Functions, at)]).await {
+            Some([inherited]) => TcpListener::from_std(inherited.into())?,
+            None => server::listen(at)?,
+        };
+        let copied = copy(&listener)?;
+        // The server ends only at shutdown.
+        self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.listens = Some(at);
+        self.handover.hold(Role::Functions, copied);
+        Ok(())
+    }
+}
+
+// Observes the catalog, the cluster's addresses and the current listener.
+
+impl FunctionsLoop {
+    fn look(&mut self) -> Observed {
+        Observed {
+            wanted: self.listen,
+            listens: self.listens,
+            catalog: Arc::clone(&self.catalog.borrow_and_update()),
+            subnet: self.subnet.borrow_and_update().clone(),
+            control: self.control.borrow_and_update().clone(),
+            followed: self.followed.clone(),
+            known: self.known.borrow().clone(),
+        }
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use schema::control::Plan;
 use schema::records::Subnet;
 
-use super::who::ClusterAddresses;
+use super::caller_policy::ClusterAddresses;
 use crate::catalog::Catalog;
-use crate::converge::control_plane::ControlPlane;
+use crate::converge::shared::control_plane::ControlPlane;
 
 /// Observed inputs of the loop.
 #[derive(Debug, Clone)]

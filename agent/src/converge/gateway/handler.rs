@@ -12,7 +12,7 @@ use super::balance::InFlight;
 use super::proxy::{Answered, Proxy, Refusal, Target};
 use super::route::{NotFound, Route, Table};
 use super::shares::{Leads, Turns};
-use crate::converge::function_calls::FunctionCalls;
+use crate::converge::shared::function_calls::FunctionCalls;
 use crate::http::body::Holding;
 use crate::http::plain::{Begun, PlainTarget};
 use crate::http::server::{Caller, Handler};

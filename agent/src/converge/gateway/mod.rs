@@ -3,6 +3,17 @@
 //! Reads the node's service range and the catalog; decides in `plan.rs`; opens the listener and swaps the table
 //! without disturbing requests. Needs neither etcd nor Docker.
 
+pub mod balance;
+mod handler;
+mod headers;
+pub mod plan;
+pub mod proxy;
+pub mod route;
+pub mod shares;
+#[cfg(test)]
+mod tests;
+
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -15,30 +26,16 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-mod act;
-pub mod balance;
-mod handler;
-mod headers;
-mod observe;
-pub mod plan;
-pub mod proxy;
-pub mod route;
-pub mod shares;
-#[cfg(test)]
-mod tests;
-
-pub use act::Outcome;
-
 use self::handler::Router;
 use self::plan::{GatewayPlan, Observed};
 use self::proxy::Proxy;
 use self::route::Table;
 use self::shares::Turns;
+use super::shared::function_calls::FunctionCalls;
 use crate::catalog::Catalog;
-use crate::converge::function_calls::FunctionCalls;
-use crate::http::limits::Limits;
-use crate::http::server::Server;
-use crate::standby::Handover;
+use crate::http::server;
+use crate::http::server::{Limits, Server};
+use crate::standby::{Handover, Role, copy};
 
 /// Port of the gateway: plain HTTP.
 pub const PORT: u16 = 80;
@@ -121,5 +118,87 @@ impl Loop for GatewayLoop {
             tracing::info!("gateway: {sentence}");
         }
         outcome.failed.map_or(Ok(Next::Interval), |why| Err(LoopError::message(why)))
+    }
+}
+
+// Installs a new table and opens the listener.
+
+/// Result of carrying out a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub done: Vec<String>,
+    pub failed: Option<String>,
+}
+
+impl GatewayLoop {
+    async fn carry_out(&mut self, observed: &Observed, plan: GatewayPlan) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.proxy.sweep();
+        if let Some(table) = plan.table {
+            let (hosts, paths) = table.size();
+            if self.table.borrow().size() != (hosts, paths) {
+                outcome.done.push(format!("routes {hosts} hosts with {paths} paths"));
+            }
+            let (endpoints, turns) = (table.endpoints(), table.turns());
+            // Requests under way keep the table that they began with.
+            self.table.send_replace(table);
+            self.proxy.retain(&endpoints);
+            self.turns.retain(&turns);
+            self.routed = Some(Arc::clone(&observed.catalog));
+        }
+        if let Some(listen) = plan.listen {
+            match self.listen(listen.at).await {
+                Ok(()) => outcome.done.push(format!("listens at {}: {}", listen.at, listen.why)),
+                Err(error) => outcome.failed = Some(cannot_listen(listen.at, &error)),
+            }
+        }
+        outcome
+    }
+
+    async fn listen(&mut self, at: SocketAddr) -> io::Result<()> {
+        let listener = match self.handover.take([(Role::Gateway, at)]).await {
+            Some([inherited]) => TcpListener::from_std(inherited.into())?,
+            None => server::listen(at)?,
+        };
+        let copied = copy(&listener)?;
+        // The server ends only at shutdown.
+        self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.listens = Some(at);
+        self.handover.hold(Role::Gateway, copied);
+        Ok(())
+    }
+}
+
+fn cannot_listen(at: SocketAddr, error: &io::Error) -> String {
+    let help = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let port = at.port();
+            format!(
+                "; another program has port {port} of this address or of all addresses: \
+                 stop it or give it an address of its own (`ss -ltnp 'sport = :{port}'` names it)"
+            )
+        }
+        _ => String::new(),
+    };
+    format!(
+        "cannot listen at {at}: {error}{help}; it is tried again every few seconds, and hosts of Dns objects do not answer on this node until then"
+    )
+}
+
+// Observes the inputs of the gateway: the service range and the catalog. The loop remembers its own listener and
+// table, which exist in this process only.
+
+impl GatewayLoop {
+    /// Returns `None` before the node has a range.
+    fn look(&mut self) -> Option<Observed> {
+        let service_cidr = self.subnet.borrow_and_update().as_ref()?.service_cidr;
+        Some(Observed {
+            node: self.node.clone(),
+            service_cidr,
+            port: self.port,
+            listens: self.listens,
+            catalog: Arc::clone(&self.catalog.borrow_and_update()),
+            routed: self.routed.clone(),
+        })
     }
 }

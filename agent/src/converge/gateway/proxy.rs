@@ -23,12 +23,12 @@ use tokio_util::task::TaskTracker;
 use super::balance::{Balancer, InFlight};
 use super::headers;
 use crate::http::body::{Answer, Holding};
+use crate::http::client::Options;
 use crate::http::client::{Driven, Pool, SendError};
-use crate::http::connect::Options;
-use crate::http::cores;
-use crate::http::limits::Limits;
 use crate::http::plain::{Begun, PlainPool, PlainTarget};
+use crate::http::server;
 use crate::http::server::Caller;
+use crate::http::server::Limits;
 use crate::http::upload::{Progress, Upload, WaitsFor};
 
 /// Largest body sent over a watched connection. `TCP_USER_TIMEOUT` also ends connections whose receiver has a full
@@ -149,7 +149,7 @@ impl Proxy {
         shutdown: CancellationToken,
         cut: CancellationToken,
     ) -> Self {
-        let pools = (0..cores::count()).map(|_| Pools::new(&limits)).collect();
+        let pools = (0..server::count()).map(|_| Pools::new(&limits)).collect();
         Self { pools, balancer: Balancer::default(), limits, tunnels, shutdown, cut }
     }
 
@@ -324,7 +324,7 @@ fn options(limits: &Limits, gone: Option<Duration>) -> Options {
         keepalive: gone.map_or(limits.idle, |gone| gone * 2 / 5),
         copies_bodies: gone.is_some(),
         gone,
-        spare: limits.spare.div_ceil(cores::count()),
+        spare: limits.spare.div_ceil(server::count()),
         spare_for: limits.spare_for,
     }
 }

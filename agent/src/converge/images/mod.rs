@@ -3,6 +3,10 @@
 //! Reads the disk, Docker's images and containers, and the [`ImageBook`]; decides in `plan.rs`;
 //! removes images and records it as events of the node.
 
+pub mod plan;
+#[cfg(test)]
+mod tests;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,20 +18,12 @@ use schema::meta::NamespacedName;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
 
-use crate::converge::image_book::ImageBook;
-use crate::worlds::disk::Disk;
-use crate::worlds::docker::Docker;
+use super::shared::image_store::{BegunPulls, ImageBook};
+use crate::worlds::docker::{Docker, DockerError};
+use crate::worlds::host::Disk;
+use plan::{ImagesPlan, Observed, Removal};
 
-mod act;
-mod observe;
-pub mod plan;
-#[cfg(test)]
-mod tests;
-
-pub use act::Outcome;
 pub use plan::Thresholds;
-
-use plan::{ImagesPlan, Observed};
 
 /// Dependencies of the loop.
 pub struct ImagesDeps {
@@ -105,5 +101,79 @@ impl Loop for ImagesLoop {
             self.record_event(EventType::Warning, "ImageGCFailed", message);
         }
         Ok(Next::Interval)
+    }
+}
+
+// Removes images, never by force: an image that is needed after all stays.
+
+/// Outcome of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Names of the removed images, and the bytes that they took.
+    pub removed: Vec<(String, u64)>,
+    pub failures: Vec<String>,
+    /// True if the rest of the images is in use: a problem of the disk, not of Docker.
+    pub too_little: bool,
+}
+
+impl ImagesLoop {
+    async fn carry_out(&self, mut plan: ImagesPlan, cut_off: &BegunPulls, now: Timestamp) -> Outcome {
+        self.deps.book.note_cut_off(&plan.brought, cut_off).await;
+        let mut outcome = Outcome { too_little: plan.too_little, ..Outcome::default() };
+        for removal in &plan.remove {
+            match self.remove(removal).await {
+                Ok(()) => {
+                    outcome.removed.push((removal.references.join(", "), removal.size_bytes));
+                    plan.gone.insert(removal.id.clone());
+                }
+                Err(error) => {
+                    tracing::debug!(image = removal.id, %error, "could not remove an image");
+                    outcome.failures.push(error.to_string());
+                }
+            }
+        }
+        self.deps.book.note_seen(&plan.used, &plan.gone, now).await;
+        outcome
+    }
+
+    async fn remove(&self, removal: &Removal) -> Result<(), DockerError> {
+        for reference in &removal.references {
+            self.deps.docker.remove_image(reference).await?;
+        }
+        Ok(())
+    }
+}
+
+// Observes Docker's disk, its images and the containers that use them.
+
+impl ImagesLoop {
+    async fn look(&mut self) -> Result<Observed, LoopError> {
+        let root = match &self.data_root {
+            Some(root) => root.clone(),
+            None => {
+                let root = self.deps.docker.data_root().await;
+                let root = root.map_err(|e| LoopError::new("cannot find out where Docker's data lies", e))?;
+                self.data_root.insert(root).clone()
+            }
+        };
+        let disk = self.deps.disk.usage(&root).await;
+        let disk = disk.map_err(|e| {
+            LoopError::new(format!("cannot find out how full the disk of {} is", root.display()), e)
+        })?;
+        let list = |e| LoopError::new("cannot list the images", e);
+        // Before the images: those of these pulls are then in the listing.
+        let cut_off = self.deps.book.cut_off();
+        let images = self.deps.docker.images().await.map_err(list)?;
+        // After the images: a container created in between counts.
+        let in_use = self.deps.docker.images_in_use().await.map_err(list)?;
+        Ok(Observed {
+            thresholds: self.deps.thresholds,
+            disk,
+            images,
+            in_use,
+            wanted: self.deps.book.wanted(),
+            pulled: self.deps.book.images(),
+            cut_off,
+        })
     }
 }

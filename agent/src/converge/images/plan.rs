@@ -6,10 +6,10 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::converge::image_book::{BegunPulls, PulledImages};
-use crate::worlds::disk::DiskUsage;
+use crate::converge::shared::image_store::{BegunPulls, PulledImages};
 use crate::worlds::docker::StoredImage;
 use crate::worlds::docker::reference::ImageName;
+use crate::worlds::host::DiskUsage;
 use crate::worlds::pause::IMAGE_REPOSITORY;
 
 /// Minimum time that an image must be unused before it is removed, as in Kubernetes.

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 
+use super::super::shared::image_store::{BegunPulls, PulledImage};
 use super::plan::{CollectReason, Keep, plan};
 use super::*;
-use crate::converge::image_book::{BegunPulls, PulledImage};
-use crate::worlds::disk::{DiskUsage, FakeDisk};
 use crate::worlds::docker::{FakeDocker, ImageFacts, StoredImage};
+use crate::worlds::host::{DiskUsage, FakeDisk};
 
 fn at(minutes: i64) -> Timestamp {
     Timestamp::from_second(1_900_000_000 + minutes * 60).unwrap()

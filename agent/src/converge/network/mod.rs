@@ -10,8 +10,6 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 
 mod act;
-mod checksums;
-pub mod mtu;
 mod observe;
 pub mod plan;
 pub mod render;

@@ -10,7 +10,7 @@ use super::plan::{Observed, first_of_each};
 use super::render::{BuildRules, Model, gateway_of};
 use super::state::NetworkLoop;
 use super::tunnel::{self, TunnelSeen};
-use crate::converge::pod_table::PodNet;
+use crate::converge::shared::pod_table::PodNet;
 use crate::desired::KnownFrom;
 use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
 

@@ -12,8 +12,8 @@ use super::render::{HostPort, HostPortTarget, Model, rules};
 use super::tunnel::{self, TunnelSeen, TunnelStep};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
+use crate::packet_rules::saved::KnownSpellings;
 use crate::packet_rules::saved::{SavedRules, Words, after, words};
-use crate::packet_rules::spellings::KnownSpellings;
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
 

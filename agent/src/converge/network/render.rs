@@ -8,8 +8,8 @@ use ipnet::Ipv4Net;
 use schema::kinds::function::PORT;
 use schema::kinds::pod::Protocol;
 
+use crate::packet_rules::chain::Names;
 use crate::packet_rules::chain::{ChainRef, word_of};
-use crate::packet_rules::names::Names;
 
 /// Target of a port of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::facts::{Busy, Observed, Uid};
 use super::sandbox::name_files::NameFiles;
 use super::steps::{Decision, DecisionReason, PodsPlan, Task};
 use super::supervisor::Supervisor;
-use super::task_reports::{Retry, TaskReport};
+use super::supervisor::{Retry, TaskReport};
 use super::worker::{PodFailure, PodId, Worker};
 use crate::desired::Desired;
 

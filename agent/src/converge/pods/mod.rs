@@ -22,10 +22,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::shared::image_store::ImageBook;
+use super::shared::node_dns::NodeDns;
+use super::shared::pod_table::{PodNet, PodTable, SandboxedPods};
 use crate::catalog::Catalog;
-use crate::converge::image_book::ImageBook;
-use crate::converge::node_dns::NodeDns;
-use crate::converge::pod_table::{PodNet, PodTable, SandboxedPods};
 use crate::converge::publish;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, KnownFrom};
 use crate::files::PodFiles;
@@ -47,12 +47,9 @@ pub mod sandbox;
 pub mod status;
 pub mod steps;
 pub mod supervisor;
-pub mod task;
-pub mod task_reports;
 #[cfg(test)]
 mod tests;
 pub mod volume;
-pub mod wake;
 pub mod worker;
 
 pub use facts::{ContainerLimits, NodeFacts, Observed};
@@ -66,15 +63,15 @@ pub use worker::PauseArchive;
 use self::facts::{PodFacts, Uid};
 use self::image::pulls::Pulls;
 use self::observe::Looker;
-use self::probe::book::HealthBook;
 use self::probe::perform::Asker;
 use self::probe::runner::ProbeRunner;
-use self::probe::target::Targets;
-use self::sandbox::drain_book::DrainBook;
-use self::status::finished::FinishedBook;
 use self::status::statuses::{LAST_WORDS, LastWords, last_reported};
 use self::supervisor::Supervisor;
 use self::worker::Worker;
+use probe::health_store::HealthBook;
+use probe::machine::Targets;
+use sandbox::drain::DrainBook;
+use status::statuses::FinishedBook;
 
 /// Maximum number of pods created concurrently: more are not faster on Docker, and hold each other up.
 const CREATIONS: usize = 4;
@@ -176,7 +173,7 @@ impl PodsLoop {
         let worlds = (Arc::clone(&deps.netlink), Arc::clone(&deps.store));
         let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, worlds);
         let (statuses, newest) = watch::channel(Statuses::default());
-        let writer = status::writer::status_writer(deps.node, deps.store, deps.snapshot.clone());
+        let writer = status::statuses::status_writer(deps.node, deps.store, deps.snapshot.clone());
         let asker = Asker { docker: Arc::clone(&deps.docker), prober: deps.prober };
         let book = HealthBook::open(&node.state_dir, deps.nudge.clone());
         let (probes, wanted) = watch::channel(Arc::default());
@@ -231,7 +228,7 @@ impl PodsLoop {
 
     /// Adds the loop's wake-up sources to its row: etcd, the moment from which it does without etcd, its containers.
     pub fn wake(&self, row: Row) -> Row {
-        self.looker.wake(row.wake_on(self.snapshot.clone()).wake_by(wake::at_grace))
+        self.looker.wake(row.wake_on(self.snapshot.clone()).wake_by(observe::at_grace))
     }
 
     /// Returns the newest statuses, as they are, or will be, in etcd.

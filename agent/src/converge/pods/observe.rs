@@ -2,21 +2,22 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::{self};
-use schema::control::{LoopError, Row, lock};
+use futures::{StreamExt as _, stream};
+use schema::control::{LoopError, Nudge, Row, lock};
 use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::NamespacedName;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::facts::{Container, PodFacts, State, Uid};
-use super::probe::book::{FailingOf, HealthOf};
+use super::probe::health_store::{FailingOf, HealthOf};
 use super::probe::machine::ProbeHealth;
-use super::wake::{self, Stale};
-use crate::converge::names;
+use crate::desired::ETCD_GRACE;
+use crate::names;
 use crate::worlds::docker::reference::repo_digest;
 use crate::worlds::docker::{
     ContainerDetails, Docker, DockerError, EngineState, ListedContainer, LogOptions,
@@ -68,7 +69,7 @@ impl Looker {
     /// Adds the wake-up source to a row: events of these containers, which are inspected again afterwards.
     pub(super) fn wake(&self, row: Row) -> Row {
         let (docker, instance, stale) = (Arc::clone(&self.docker), self.instance.clone(), self.stale.clone());
-        row.wake_by(|nudge| wake::on_docker(docker, instance, stale, nudge))
+        row.wake_by(|nudge| on_docker(docker, instance, stale, nudge))
     }
 
     /// Returns all containers of the instance, by pod uid.
@@ -284,5 +285,51 @@ pub fn fill_health(
 pub fn fill_failing(pods: &mut BTreeMap<Uid, PodFacts>, failing: &FailingOf) {
     for container in pods.values_mut().flat_map(|facts| facts.containers.values_mut()).flatten() {
         container.failing = failing.get(&container.id).filter(|_| container.is_running()).cloned();
+    }
+}
+
+// Wake-up sources of the pods loop in addition to changes in etcd: the moment from which it acts without etcd, and
+// the start, end or removal of one of its containers. The interval of its row covers the rest.
+
+/// Delay before events are requested again.
+const EVENTS_RETRY: Duration = Duration::from_secs(1);
+
+/// Containers whose cached details can no longer be trusted.
+pub(super) type Stale = Arc<Mutex<StaleSet>>;
+
+#[derive(Debug, Default)]
+pub(super) struct StaleSet {
+    pub(super) ids: BTreeSet<String>,
+    pub(super) all: bool,
+}
+
+/// Nudges at the moment from which an agent without etcd acts from its disk.
+pub(super) async fn at_grace(nudge: Nudge) -> Infallible {
+    sleep(ETCD_GRACE).await;
+    nudge.nudge();
+    pending().await
+}
+
+/// Nudges on every event of a container of this instance except a start; subscribes again when the stream ends.
+pub(super) async fn on_docker(
+    docker: Arc<dyn Docker>,
+    instance: String,
+    stale: Stale,
+    nudge: Nudge,
+) -> Infallible {
+    loop {
+        if let Ok(mut events) = docker.events(&instance).await {
+            // Events before this stream began are not reported.
+            lock(&stale).all = true;
+            nudge.nudge();
+            while let Some(Ok(event)) = events.next().await {
+                lock(&stale).ids.insert(event.id);
+                // The task that starts a container reports it.
+                if event.action != "start" {
+                    nudge.nudge();
+                }
+            }
+        }
+        sleep(EVENTS_RETRY).await;
     }
 }

@@ -13,18 +13,18 @@ use schema::records::Binding;
 
 use super::container::needs::{self, Needs};
 use super::facts::{Container, Observed, Placement, PodFacts, State};
+use super::facts::{DRAIN_CHECK, Drain};
 use super::sandbox::allocate::Pool;
-use super::sandbox::drain::{DRAIN_CHECK, Drain};
 use super::sandbox::name_files::NameFiles;
-use super::status::finished::is_end;
+use super::status::statuses::is_end;
 use super::status::statuses::last;
 use super::status::wanted;
 use super::steps::{
     ContainerStep, Decision, DecisionReason, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up,
 };
 use super::{probe, sandbox, volume};
-use crate::converge::names;
 use crate::desired::KnownFrom;
+use crate::names;
 use crate::worlds::netlink::host_link_name;
 
 /// Minimum life of a pause container: one that lived shorter is recreated only this long after its start.

@@ -9,13 +9,13 @@ use schema::meta::NamespacedName;
 use tokio::sync::watch;
 
 use super::facts::{Observed, PodFacts, Uid};
-use super::status::finished::is_end;
+use super::status::statuses::is_end;
 use super::status::statuses::{Statuses, last};
 use super::status::terminating::{Termination, terminating};
 use super::status::wanted;
 use super::steps::{DecisionReason, PodsPlan, Task};
 use crate::converge;
-use crate::converge::pod_table::{PodNet, PodTable};
+use crate::converge::shared::pod_table::{PodNet, PodTable};
 use crate::desired::KnownFrom;
 
 /// True if some status is the final report on a pod of which nothing is left: its key is removed next.

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use schema::kinds::pod::{HostPortStatus, PodStatus, PullPolicy, WaitingState};
+use schema::kinds::pod::{HostPortStatus, PodStatus, Protocol, PullPolicy, WaitingState};
 use schema::meta::NamespacedName;
 use schema::records::PodInstance;
 
 use super::container::rendered::Rendered;
 use super::facts::{Container, Slot, Uid};
-use super::probe::target::{Action, Targets};
+use super::probe::machine::{Action, Targets};
 use super::sandbox::name_files::NameFiles;
-use super::sandbox::port_taken::PortTaken;
 use super::volume::spec::VolumePrep;
 use crate::worlds::docker::NewContainer;
+use crate::worlds::netlink::Port;
 
 /// Plan of the pods loop.
 #[derive(Debug, Clone, Default)]
@@ -263,5 +263,49 @@ impl From<&Container> for Target {
             attempt: container.attempt,
             hook: container.hook.clone(),
         }
+    }
+}
+
+// The error for a host port that can't be allocated.
+
+/// Range of ports allocated for `hostPort: 0`; below Linux's own ephemeral range (from 32768).
+pub const PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
+
+/// A host port that can't be allocated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortTaken {
+    pub port: Port,
+    pub by: Holder,
+}
+
+/// Holder of a host port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    Pod(String),
+    /// A process of the node itself, with its name if that was found.
+    Process(Option<String>),
+    All,
+}
+
+impl fmt::Display for PortTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (protocol, port) = self.port;
+        let protocol = match protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+        };
+        let process = match &self.by {
+            Holder::All => {
+                return write!(f, "no {protocol} port from {} to {} is free", PORTS.start(), PORTS.end());
+            }
+            Holder::Pod(pod) => {
+                return write!(f, "host port {port}/{protocol} is used by pod {pod} on this node");
+            }
+            Holder::Process(process) => process.as_deref().unwrap_or("a process"),
+        };
+        write!(
+            f,
+            "host port {port}/{protocol} is used on this node by {process}, which is not a pod; stop it, or choose another hostPort or node"
+        )
     }
 }

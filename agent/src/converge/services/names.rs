@@ -7,8 +7,8 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use sha2::{Digest as _, Sha256};
 
+use crate::packet_rules::chain::Names;
 use crate::packet_rules::chain::{ChainRef, Jump, Table, word_of};
-use crate::packet_rules::names::Names;
 
 /// Characters after `-SVC-`: 80 bits, which never collide between two services.
 const SUFFIX: usize = 16;

@@ -15,8 +15,8 @@ use super::render::{ChainRules, Place, ServiceRules, UdpFront, UdpServing, fixed
 use crate::packet_rules::chain::{ChainRef, Table};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
+use crate::packet_rules::saved::KnownSpellings;
 use crate::packet_rules::saved::after;
-use crate::packet_rules::spellings::KnownSpellings;
 use crate::worlds::iptables::UdpFlow;
 
 /// Desired rules.

@@ -18,7 +18,7 @@ use super::render::{Place, ServiceRules};
 use crate::catalog::Catalog;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::reader::RulesReader;
-use crate::packet_rules::spellings::Spellings;
+use crate::packet_rules::saved::Spellings;
 use crate::worlds::iptables::Iptables;
 
 /// Dependencies of the loop.

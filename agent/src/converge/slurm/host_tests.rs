@@ -339,7 +339,7 @@ async fn results_that_have_no_room_are_named_and_stay_where_they_are() {
 async fn the_login_of_a_job_stays_on_the_disk_until_it_is_gone() {
     let site = Site::new();
     let (record, _) = uploaded(&site).await;
-    let blobs = crate::converge::names::blobs_dir(site.home().parent().unwrap());
+    let blobs = crate::names::blobs_dir(site.home().parent().unwrap());
     let kept = || fs::read_dir(&blobs).unwrap().flatten().count();
     let age = || {
         let then = std::time::SystemTime::now() - std::time::Duration::from_secs(7200);
@@ -350,7 +350,7 @@ async fn the_login_of_a_job_stays_on_the_disk_until_it_is_gone() {
     assert_eq!(kept(), 1);
     age();
     let files = &site.worker.files;
-    files.hold_for_jobs(super::book::login_secrets([&record].into_iter()));
+    files.hold_for_jobs(super::job_store::login_secrets([&record].into_iter()));
     files.sweep_now(BTreeSet::new());
     assert_eq!(kept(), 1, "a job that is to be removed can't log in any more");
     age();

@@ -4,7 +4,7 @@
 //! state.
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::job::slurm::array_tasks;
+use schema::kinds::job::status::array_tasks;
 use schema::kinds::job::{FailureClass, JobPhase, JobStatus};
 use schema::meta::NamespacedName;
 use schema::records::{JobDependencyState, JobOrder, JobReport, ResultFile, UnfetchedFiles};

@@ -4,6 +4,20 @@
 //! over SSH in separate tasks, whose findings `machine.rs` applies to the jobs' states. Writes each job's progress
 //! to `status/<node>/jobs/`, its results to the disk.
 
+mod act;
+mod answers;
+pub mod commands;
+mod files;
+#[cfg(test)]
+mod host_tests;
+pub mod job_store;
+pub mod machine;
+pub mod parse;
+pub mod plan;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -23,31 +37,14 @@ use schema::store::status_writer::{Report, Stored};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-mod act;
-mod answers;
-pub mod book;
-pub mod commands;
-mod files;
-#[cfg(test)]
-mod host_tests;
-pub mod machine;
-mod observe;
-pub mod parse;
-pub mod plan;
-mod pool;
-#[cfg(test)]
-mod tests;
-mod transfer;
-
-pub use book::JobBook;
-pub use files::{JobFiles, Piece};
-
+use crate::files::PodFiles;
+use crate::worlds::ssh::Ssh;
 use act::Worker;
 use machine::{Event, JobRecord};
 use plan::{Change, Finding, Observed, Reported, Slot, SlurmPlan};
 
-use crate::files::PodFiles;
-use crate::worlds::ssh::Ssh;
+pub use files::{JobFiles, Piece};
+pub use job_store::JobBook;
 
 /// Wait before retrying writes that the disk refused.
 const UNWRITTEN_RETRY: Duration = Duration::from_secs(2);
@@ -91,7 +88,7 @@ impl SlurmLoop {
         let worker = Worker::new(Arc::clone(&deps.ssh), Arc::clone(&deps.files), book.clone());
         let records = book.read();
         // Before the pods loop removes files it does not know.
-        deps.files.hold_for_jobs(book::login_secrets(records.values()));
+        deps.files.hold_for_jobs(job_store::login_secrets(records.values()));
         Self {
             deps,
             worker,
@@ -155,7 +152,7 @@ impl SlurmLoop {
         let logins = self.records.values().map(|record| &record.order.spec.login).collect();
         self.polled_at.retain(|login, _| BTreeSet::contains(&logins, login));
         self.worker.forget_other_logins(&logins);
-        self.deps.files.hold_for_jobs(book::login_secrets(self.records.values()));
+        self.deps.files.hold_for_jobs(job_store::login_secrets(self.records.values()));
     }
 }
 
@@ -260,5 +257,37 @@ impl Report for JobReports {
     async fn stored(&self, _: bool) -> Result<Option<Stored<NamespacedName, JobReport>>, StoreError> {
         let snapshot = self.snapshot.current();
         Ok(Stored::of_node(&snapshot, &snapshot.job_reports, &self.node))
+    }
+}
+
+// Observes the orders and the results of steps.
+
+impl SlurmLoop {
+    fn look(&mut self, now: Timestamp) -> Observed {
+        let snapshot = self.deps.snapshot.current();
+        let own = snapshot.jobs.iter().filter(|((node, _), _)| *node == self.deps.node);
+        let orders: BTreeMap<_, _> = own.map(|((_, id), order)| (id.clone(), order.value.clone())).collect();
+        let mut findings = Vec::new();
+        for done in std::mem::take(&mut *lock(&self.found)) {
+            self.busy.remove(&done.slot);
+            if let Slot::Poll(login) = done.slot {
+                self.polled_at.insert(*login, now);
+            }
+            findings.extend(done.findings);
+        }
+        let is_whole = snapshot.synced && snapshot.settled.contains_key(&self.deps.node);
+        for id in self.records.keys().filter(|id| is_whole && !orders.contains_key(id)) {
+            self.unordered_since.entry(id.clone()).or_insert(now);
+        }
+        self.unordered_since.retain(|id, _| self.records.contains_key(id) && !orders.contains_key(id));
+        Observed {
+            orders,
+            records: self.records.clone(),
+            findings,
+            unordered_since: self.unordered_since.clone(),
+            is_whole,
+            busy: self.busy.clone(),
+            polled_at: self.polled_at.clone(),
+        }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use schema::kinds::job::slurm::array_tasks;
+use schema::kinds::job::status::array_tasks;
 use schema::kinds::job::{FailureClass, JobPhase};
 
 /// Fields requested from squeue, in the order of [`Row`]; each followed by `|`.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use schema::archive::Archive;
+use schema::content_refs::{BlobKind, BlobRef};
 use schema::control::{Loop as _, Next, Nudge, Observation};
-use schema::files::{BlobKind, BlobRef};
 use schema::keys::Key;
 use schema::kinds::job::{FailureClass, JobPhase, JobSpec, SlurmLogin};
 use schema::kinds::pod::SecretKeyRef;
@@ -21,7 +21,7 @@ use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
 
 use super::act::Worker;
-use super::book::JobBook;
+use super::job_store::JobBook;
 use super::machine::{Event, JobRecord, State, Step};
 use super::parse::{Ended, Facts};
 use super::plan::{Finding, Observed, Slot, plan};

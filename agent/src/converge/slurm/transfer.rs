@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use schema::codec::hex;
-use schema::files::{BlobKind, of_path};
+use schema::content_refs::{BlobKind, of_path};
 use schema::records::{ResultFile, ResultKind, UnfetchedFiles};
 use sha2::{Digest as _, Sha256};
 

@@ -3,6 +3,11 @@
 //! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` computes usage from two samples; writes
 //! `usage/<node>` once per [`INTERVAL`]. This does not wake controllers (see `Snapshot::plans_as`).
 
+mod observe;
+pub mod plan;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,13 +19,6 @@ use schema::control::{Loop, LoopError, Next, Observation};
 use schema::records::NodeUsage;
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-mod act;
-mod observe;
-pub mod plan;
-#[cfg(test)]
-mod tests;
-mod walk;
 
 use self::plan::{Former, Observed, UsagePlan, Volumes};
 use crate::worlds::cgroups::{Cgroups, Place};
@@ -98,5 +96,24 @@ impl Loop for UsageLoop {
         outcome: Result<bool, LoopError>,
     ) -> Result<Next, LoopError> {
         Ok(if outcome? { Next::Interval } else { Next::After(SECOND_LOOK) })
+    }
+}
+
+// Hands the record to its writer. While etcd is away, the newest one waits there.
+
+impl UsageLoop {
+    /// Returns true if there was a record.
+    fn carry_out(&self, plan: UsagePlan) -> Result<bool, LoopError> {
+        match plan {
+            UsagePlan::Write(usage) => {
+                self.deps.records.send_replace(Some(usage));
+                Ok(true)
+            }
+            UsagePlan::SecondLook => Ok(false),
+            UsagePlan::TooLarge(bytes) => {
+                let why = format!("what this node uses is {bytes} bytes of JSON, more than a key takes");
+                Err(LoopError::message(why))
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use schema::records::NodeUsage;
 
 use super::plan::{Counted, Volumes, plan};
 use super::*;
-use crate::converge::names;
+use crate::names;
 use crate::worlds::cgroups::{FakeCgroups, Sample};
 use crate::worlds::docker::{FakeDocker, NewContainer};
 

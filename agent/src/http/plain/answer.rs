@@ -2,7 +2,7 @@
 //!
 //! Anything not plain beyond doubt is left to hyper.
 
-use super::head::{Fate, HEADERS_MAX, Head, Header, NO_HEADERS, hop_by_hop, put};
+use super::request::{Fate, HEADERS_MAX, Head, Header, NO_HEADERS, hop_by_hop, put};
 
 /// Head of a plain response.
 #[derive(Debug)]

@@ -19,13 +19,12 @@ use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 
 use self::answer::Passed;
-use self::head::{Head, NO_HEADERS};
 use self::request::PlainRequest;
 use super::patience::{Deadline, Patient, Phase};
 use super::replayed::Replayed;
+use request::{Head, NO_HEADERS};
 
 mod answer;
-mod head;
 mod pool;
 mod request;
 

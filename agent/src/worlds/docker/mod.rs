@@ -1,5 +1,6 @@
 //! Docker, as far as Minik8s uses it: a small trait, the real engine and a scripted fake.
 
+mod transfer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,8 +19,6 @@ mod exec;
 mod fake;
 mod image;
 mod network;
-mod pull;
-mod push;
 mod raw_log;
 mod real;
 pub mod reference;

@@ -18,9 +18,10 @@ use tokio::sync::watch;
 
 use super::body::create_body;
 use super::error::{READ, WRITE, within};
-use super::pull::{self, Movement, Step};
 use super::raw_log;
 use super::reference::asked_for;
+use super::transfer;
+use super::transfer::{Movement, Step};
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineNetwork, EngineState, ExecOutcome,
     INSTANCE_LABEL, ImageBuild, ImageFacts, ImageStream, ListedContainer, LogOptions, LogStream,
@@ -167,7 +168,7 @@ impl Docker for RealDocker {
             Err(error) => Err(failed(DockerError::from_client("to pull an image", &error))),
             Ok(step) => Ok(said(step)),
         });
-        pull::follow(reference, steps.boxed(), &self.movement, progress).await
+        transfer::follow(reference, steps.boxed(), &self.movement, progress).await
     }
 
     async fn images(&self) -> Result<Vec<StoredImage>, DockerError> {
@@ -241,11 +242,11 @@ impl Docker for RealDocker {
     }
 
     async fn tag(&self, image: &str, name: &str) -> Result<(), DockerError> {
-        super::push::tag(&self.client, image, name).await
+        transfer::tag(&self.client, image, name).await
     }
 
     async fn push(&self, reference: &str, login: Option<&RegistryLogin>) -> Result<(), DockerError> {
-        super::push::push(&self.client, reference, login.map(credentials)).await
+        transfer::push(&self.client, reference, login.map(credentials)).await
     }
 
     fn save(&self, reference: &str) -> ImageStream {

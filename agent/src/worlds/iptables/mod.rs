@@ -11,8 +11,6 @@ use async_trait::async_trait;
 
 #[cfg(test)]
 mod fake;
-mod generation;
-mod kernel_chains;
 mod ledger;
 mod real;
 #[cfg(test)]

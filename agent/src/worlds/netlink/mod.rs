@@ -16,7 +16,6 @@ mod fake;
 mod listeners;
 mod namespace;
 mod pod_link;
-mod probe;
 pub(crate) mod raw;
 mod real;
 mod socket;
@@ -29,8 +28,8 @@ pub use changes::AddressChanges;
 #[cfg(any(test, feature = "fakes"))]
 pub use fake::FakeNetlink;
 pub use listeners::{Listener, Port};
-pub use probe::probe_features;
 pub use real::RealNetlink;
+pub use survey::probe_features;
 pub use survey::{Device, ScratchNamespace};
 pub use tunnel::{Tunnel, TunnelEntry, Tunnels};
 

@@ -13,13 +13,13 @@ use serde::Serialize;
 
 use super::app::{App, Shared};
 use super::error::{Answer, ApiError};
-use super::events::{self, Wanted};
 use super::input::{self, Asked};
+use super::objects;
+use super::objects::Wanted;
 use super::read::InNamespace;
 use crate::view::{EventView, List, Selection};
 
 pub(super) mod functions;
-pub(super) mod jobs;
 pub(super) mod results;
 pub(super) mod workflows;
 
@@ -59,7 +59,7 @@ pub(super) fn one_of<T: Serialize + Send + 'static>(
         // Reject an unknown name without waiting for etcd.
         page(Vec::new())?;
         // If etcd is down, show the object without its events.
-        let events = events::read(&app, &Wanted::of(kind, &id), now).await.unwrap_or_default();
+        let events = objects::read(&app, &Wanted::of(kind, &id), now).await.unwrap_or_default();
         page(events).map(Json)
     })
 }

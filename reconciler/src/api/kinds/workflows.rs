@@ -19,8 +19,9 @@ use crate::api::app::{App, Shared};
 use crate::api::error::ApiError;
 use crate::api::input::{self, Asked};
 use crate::api::read::OfNamespace;
-use crate::runs::{self, JournalError, RequestError, RunId};
 use crate::view::{self, List, RunAccepted, RunBody};
+use crate::workflows;
+use crate::workflows::{JournalError, RequestError, RunId};
 
 /// Largest request: an input and its envelope.
 const BODY_MAX_BYTES: usize = 512 * 1024;
@@ -77,7 +78,7 @@ pub(in crate::api) async fn runs(State(app): App, Asked(query): Asked<Which>) ->
             "ask for the older ones with ?before= and `next` of the answer",
         ));
     }
-    let newest = runs::newest_runs(&app.deps.store, &below, limit, query.before).await;
+    let newest = workflows::newest_runs(&app.deps.store, &below, limit, query.before).await;
     let (heads, next) = newest.map_err(|error| unavailable(&error))?;
     let now = Timestamp::now();
     let items = heads.iter().map(|(id, head)| view::run(&id.workflow, &id.run, head, now)).collect();
@@ -92,7 +93,7 @@ pub(in crate::api) async fn run(
     let busy = || ApiError::unavailable("other runs are being shown", "try again in a few seconds");
     let turn = timeout(TURN_WAIT, Arc::clone(&app.replays).acquire_owned()).await;
     let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
-    let found = runs::kept_run(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
+    let found = workflows::kept_run(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
     let (head, definition, journal) = found.ok_or_else(|| no_run(&id))?;
     // Replaying a long run takes seconds and must not block this thread.
     let (shown, now) = (id.clone(), Timestamp::now());
@@ -112,7 +113,7 @@ pub(in crate::api) async fn run_summary(
     Path((namespace, name, run)): Path<(String, String, String)>,
 ) -> Answer<view::RunView> {
     let id = run_id(namespace, name, run)?;
-    let found = runs::run_head(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
+    let found = workflows::run_head(&app.deps.store, &id).await.map_err(|error| not_read(&id, &error))?;
     let head = found.ok_or_else(|| no_run(&id))?;
     Ok(Json(view::run(&id.workflow, &id.run, &head, Timestamp::now())))
 }
@@ -180,10 +181,11 @@ async fn start(
     }
     let id = RunId::new(workflow, run);
     let given = asked.input.unwrap_or_else(|| serde_json::json!({}));
-    let origin = runs::Origin::Request { reconciler: app.deps.identity.clone() };
+    let origin = workflows::Origin::Request { reconciler: app.deps.identity.clone() };
     app.deps.waiting_runs.admit(&app.deps.store, &id).await.map_err(|error| refused(&error))?;
-    let asked = runs::ask(&app.deps.store, &id, given, origin, at).await.map_err(|error| refused(&error))?;
-    let is_new = asked == runs::Asked::New;
+    let asked =
+        workflows::ask(&app.deps.store, &id, given, origin, at).await.map_err(|error| refused(&error))?;
+    let is_new = asked == workflows::Asked::New;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, Json(RunAccepted { id: id.run, is_new })))
 }

@@ -240,7 +240,7 @@ async fn while_a_long_run_is_gone_through_others_are_answered() {
     };
     longest = longest.max(last.elapsed());
     assert_eq!((code, &run["steps"]), (200, &151.into()));
-    // All of it is shown; runs/tests/takeovers.rs has a run that is too long for that.
+    // All of it is shown; workflows/tests/takeovers.rs has a run that is too long for that.
     assert_eq!(run["withoutData"], 0);
     let all = began.elapsed();
     assert!(longest < all / 2, "{longest:?} of {all:?} nothing was answered");

@@ -78,7 +78,7 @@ fn image(image: &FunctionImage) -> String {
 
 #[cfg(test)]
 mod tests {
-    use schema::files::Files;
+    use schema::content_refs::Files;
     use schema::kinds::{Kind, Resource};
     use schema::meta::NamespacedName;
     use schema::object::Object;

@@ -8,8 +8,8 @@ use serde_json::Value as Json;
 use super::page::{Page, pairs};
 use crate::cli::error::CliError;
 use crate::cli::print::output::{Screen, yaml};
-use crate::runs::machine::HistoryEvent;
 use crate::view::{RunDetail, TriggerView, WorkflowDetail, age, duration};
+use crate::workflows::machine::HistoryEvent;
 
 /// Number of characters shown of an input or output; `get run … -o json` prints it in full.
 const VALUE_SHOWN_CHARS: usize = 300;

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use reqwest::Response;
 
-use super::printing::{broken_off, print_as_it_comes};
 use crate::args::LogsArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{note, write_bytes};
-use crate::view::JobDetail;
+use crate::view::{JobDetail, root_cause};
 
 /// Interval between polls for more output: each is a command on the login host.
 const FOLLOW_EVERY: Duration = Duration::from_secs(2);
@@ -104,4 +104,18 @@ fn is_lost(error: &CliError) -> bool {
         CliError::Refused { status, .. } => *status >= 500,
         _ => false,
     }
+}
+
+// Prints a streamed response.
+
+pub(super) async fn print_as_it_comes(client: &Client, answer: Response) -> Result<(), CliError> {
+    let mut chunks = answer.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        write_bytes(&chunk.map_err(|error| broken_off(client, &error))?)?;
+    }
+    Ok(())
+}
+
+pub(super) fn broken_off(client: &Client, error: &reqwest::Error) -> CliError {
+    client.unreachable(format!("the log broke off: {}", root_cause(error)))
 }

@@ -13,7 +13,7 @@ use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::print::output::{Screen, write_out};
-use crate::gitops::apply::history::is_whole;
+use crate::gitops::apply::record::is_whole;
 use crate::gitops::offline::{Live, Request, compare};
 use crate::gitops::plan::HeldOf;
 use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};

@@ -1,19 +1,24 @@
 //! `minik8s validate`: reads folders and files and prints their violations. Offline.
 
-use std::io::{self, BufWriter, Write};
+use std::io;
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
+use schema::explain;
+use schema::explain::ExplainError;
+use schema::kinds::Kind;
+use schema::manifest::json_schema;
 use schema::violation::Severity;
 
-use crate::args::{BareKind, ReportFormat, ValidateArgs};
-use crate::cli::print::output::{Screen, complain, note};
-use crate::diagnostics::excerpt::Lines;
+use crate::args::{BareKind, ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
+use crate::cli::error::CliError;
+use crate::cli::print::output::{Screen, complain, note, write_out};
+use crate::diagnostics::excerpt::{Lines, Style};
 use crate::diagnostics::inspect::{Inspection, inspect_definitions};
 use crate::diagnostics::json::JsonReport;
 use crate::diagnostics::report::is_more;
-use crate::diagnostics::text::Style;
-use crate::diagnostics::{github, inspect, text, visible};
-use crate::simulate::workflow::stray;
+use crate::diagnostics::{excerpt, inspect, json, visible};
+use crate::simulate::workflow::cases;
 
 /// Exit code: 0 without errors, 1 with errors, 2 if a path can't be read.
 pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
@@ -30,7 +35,7 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
     };
     for file in &inspection.not_manifests {
         let text = inspection.text(file).unwrap_or_default();
-        let why = match stray::workflow_of(file, &text) {
+        let why = match cases::workflow_of(file, &text) {
             Some(workflow) => {
                 format!(
                     "it holds test cases; to run them, validate the folder or file of the workflow `{workflow}`"
@@ -81,7 +86,7 @@ fn write_text(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
                 writeln!(out)?;
             }
             let excerpt = lines.excerpt(violation.line, violation.column);
-            writeln!(out, "{}", text::render(violation, excerpt.as_ref(), style))?;
+            writeln!(out, "{}", excerpt::render(violation, excerpt.as_ref(), style))?;
         }
     }
     if after_note {
@@ -97,7 +102,32 @@ fn write_json(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
 
 fn write_github(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
     for violation in &inspection.report.violations {
-        out.write_all(github::annotation(violation).as_bytes())?;
+        out.write_all(json::annotation(violation).as_bytes())?;
     }
     writeln!(out, "{}", inspection.report.summary())
+}
+
+// `minik8s explain` and `minik8s schema`: reference of manifest fields. Offline.
+
+pub(in crate::cli) fn explain(args: &ExplainArgs) -> Result<(), CliError> {
+    let text = explain::explain(&args.path, args.recursive).map_err(|error| unknown(&error))?;
+    write_out(&text)
+}
+
+/// Prints the JSON Schema of one kind or of all kinds, or lists the kinds.
+pub(in crate::cli) fn schema(args: &SchemaArgs) -> Result<(), CliError> {
+    if args.list {
+        let lines =
+            Kind::ALL.map(|kind| format!("{:<26}{}\n", kind.as_str(), json_schema::description(kind)));
+        return write_out(&lines.concat());
+    }
+    let schema = match &args.kind {
+        Some(word) => json_schema::of(explain::kind_named(word).map_err(|error| unknown(&error))?),
+        None => json_schema::any(),
+    };
+    write_out(&json_schema::text(&schema))
+}
+
+fn unknown(error: &ExplainError) -> CliError {
+    CliError::NotFound(error.to_string())
 }

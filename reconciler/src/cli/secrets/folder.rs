@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use age::x25519::{Identity, Recipient};
 use anyhow::{Context as _, bail};
-use schema::files::{
+use schema::content_refs::{
     IDENTITY_FILE, IDENTITY_RECIPIENT_FILE, KEYS_ENDING, RECIPIENTS_FILE, SECRET_ENDING, SECRETS_FOLDER,
     SOURCES_NAMESPACE, secret_name,
 };

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use age::x25519::Identity;
 use anyhow::Context as _;
-use schema::files::{is_ciphertext, is_sops};
-use schema::plaintext::{self, ANY};
+use schema::content_refs::{is_ciphertext, is_sops};
+use schema::secrets::format;
+use schema::secrets::format::ANY;
 
 use super::folder::{Folder, Listed, keys_file};
 use crate::cli::client::Client;
@@ -122,7 +123,7 @@ pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
                 continue;
             }
         };
-        let (header, values) = match plaintext::split(&plain) {
+        let (header, values) = match format::split(&plain) {
             Ok(split) => split,
             Err(why) => {
                 let place =
@@ -140,7 +141,7 @@ pub(super) fn of_files(folder: &Folder) -> anyhow::Result<Checked> {
                 header.namespace, header.name
             ));
         }
-        match plaintext::entries(header.format, values) {
+        match format::entries(header.format, values) {
             Err(why) => problems.push(format!("{shown} {why}")),
             Ok(entries) => {
                 let text = fs::read_to_string(keys_file(path)).unwrap_or_default();

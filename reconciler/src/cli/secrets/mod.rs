@@ -8,13 +8,12 @@ use std::process::ExitCode;
 
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
-use schema::files::{SOURCES_NAMESPACE, is_sops};
+use schema::content_refs::{SOURCES_NAMESPACE, is_sops};
 
 use crate::args::{RecipientsChange, SecretsArgs, SecretsCommand};
 use crate::cli::print::output::write_out;
 use crate::crypt;
 
-mod edit;
 mod folder;
 mod inspect;
 mod seal;
@@ -29,7 +28,7 @@ pub(super) async fn run(args: &SecretsArgs) -> anyhow::Result<ExitCode> {
     let said = match &args.command {
         SecretsCommand::Init { nodes } => init(&folder, nodes)?,
         SecretsCommand::Seal(args) => seal::seal(&folder, args)?,
-        SecretsCommand::Edit(which) => edit::edit(&folder, which).await?,
+        SecretsCommand::Edit(which) => seal::edit(&folder, which).await?,
         SecretsCommand::Rotate => rotate(&folder)?,
         SecretsCommand::Check { server } => return inspect::run(&folder, server.as_deref()).await,
         SecretsCommand::Recipients { change } => recipients(&folder, change.as_ref())?,

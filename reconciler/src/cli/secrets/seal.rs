@@ -1,13 +1,16 @@
 //! `minik8s secrets seal`: encrypts values from a file or from the existing secret, with a header.
 
-use std::fs;
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
+use std::{fs, io};
 
 use age::x25519::Recipient;
 use anyhow::{Context as _, bail};
-use schema::files::{LIMITS, SOURCES_NAMESPACE};
-use schema::plaintext::{self, ANY, Format, Header};
+use schema::content_refs::{LIMITS, SOURCES_NAMESPACE};
+use schema::secrets::format;
+use schema::secrets::format::{ANY, Format, Header};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::folder::Folder;
 use crate::args::{SealArgs, SecretFormat, WhichSecret};
@@ -59,16 +62,16 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
             require_recipients(which, to_cluster, &path)?;
             plain
         }
-        Some(from) if from.as_os_str() == "-" => read(std::io::stdin().lock(), from)?,
+        Some(from) if from.as_os_str() == "-" => read(io::stdin().lock(), from)?,
         Some(from) => {
             let file = fs::File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
             read(file, from)?
         }
     };
     // The plaintext may already have a header, possibly of another secret.
-    let (former, values) = match plaintext::split(&plain) {
+    let (former, values) = match format::split(&plain) {
         Ok((header, values)) => (Some(header), values),
-        Err(plaintext::PlaintextError::Unbound) => (None, plain.as_slice()),
+        Err(format::PlaintextError::Unbound) => (None, plain.as_slice()),
         // With --format, the whole file is values.
         Err(_) if args.format.is_some() && args.from.is_some() => (None, plain.as_slice()),
         Err(why) => bail!("the plaintext {why}; if these are values without a header, name their --format"),
@@ -82,11 +85,11 @@ pub(super) fn seal(folder: &Folder, args: &SealArgs) -> anyhow::Result<String> {
     let format =
         asked.or(said).or_else(|| format_of_file(args.from.as_deref()?, values)).unwrap_or_else(|| {
             // An existing secret keeps its format. New values are a map only if they are unambiguously one.
-            let is_map = if args.from.is_some() { plaintext::is_plain_map(values) } else { is_map(values) };
+            let is_map = if args.from.is_some() { format::is_plain_map(values) } else { is_map(values) };
             if is_map { Format::Map } else { Format::Opaque }
         });
     // New values of an existing secret stay bound to its source.
-    let replaced = there.as_deref().and_then(|there| plaintext::split(there).ok()).map(|(header, _)| header);
+    let replaced = there.as_deref().and_then(|there| format::split(there).ok()).map(|(header, _)| header);
     let source = [former, replaced].into_iter().flatten().find_map(|header| header.source);
     let header = Header {
         namespace: which.namespace().unwrap_or(ANY).to_owned(),
@@ -111,7 +114,7 @@ fn format_of_file(from: &Path, values: &[u8]) -> Option<Format> {
 }
 
 fn is_map(values: &[u8]) -> bool {
-    plaintext::entries(Format::Map, values).is_ok()
+    format::entries(Format::Map, values).is_ok()
 }
 
 /// Plaintext of the secret whose values are replaced, if it can be decrypted. Fails if the secret may have recipients
@@ -152,10 +155,10 @@ pub(super) fn put(
     values: &[u8],
 ) -> anyhow::Result<String> {
     let entries =
-        plaintext::entries(header.format, values).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
+        format::entries(header.format, values).map_err(|why| anyhow::anyhow!("the secret {why}"))?;
     let path = folder.secret(which.namespace(), &which.name)?;
     let plain = [header.to_string().as_bytes(), values].concat();
-    if !plaintext::split(&plain).is_ok_and(|(written, _)| written == *header) {
+    if !format::split(&plain).is_ok_and(|(written, _)| written == *header) {
         bail!(
             "its header could not be read again; use letters, digits, '-', '_' and '.' in --source and in names"
         );
@@ -166,7 +169,7 @@ pub(super) fn put(
     Ok(format!("wrote {} with the keys {keys}\n", path.display()))
 }
 
-fn read(from: impl std::io::Read, name: &Path) -> anyhow::Result<Vec<u8>> {
+fn read(from: impl io::Read, name: &Path) -> anyhow::Result<Vec<u8>> {
     let mut plain = Vec::new();
     let read = from.take(LIMITS.secret_bytes + 1).read_to_end(&mut plain);
     read.with_context(|| format!("cannot read {}", name.display()))?;
@@ -174,4 +177,79 @@ fn read(from: impl std::io::Read, name: &Path) -> anyhow::Result<Vec<u8>> {
         bail!("a secret has at most {} KiB", LIMITS.secret_bytes / 1024);
     }
     Ok(plain)
+}
+
+// `minik8s secrets edit`: opens the plaintext in an editor, in a file on an in-memory file system.
+
+/// In-memory file system of Linux.
+const SHM: &str = "/dev/shm";
+
+pub(super) async fn edit(folder: &Folder, which: &WhichSecret) -> anyhow::Result<String> {
+    let path = folder.secret(which.namespace(), &which.name)?;
+    let (plain, to_cluster) = folder.open(&path)?;
+    require_recipients(which, to_cluster, &path)?;
+    let mut text = plain.clone();
+    loop {
+        text = in_editor(&text).await?;
+        if text == plain {
+            return Ok(format!("{} stays as it was\n", path.display()));
+        }
+        match take(folder, which, &text) {
+            // Keep the edited text, so that it can be corrected.
+            Err(why) if io::stdin().is_terminal() => {
+                eprintln!("{why:#}\nEnter opens the editor again, Ctrl-D leaves the secret as it was");
+                if io::stdin().read_line(&mut String::new())? == 0 {
+                    return Err(why);
+                }
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Seals the edited plaintext as the secret.
+fn take(folder: &Folder, which: &WhichSecret, edited: &[u8]) -> anyhow::Result<String> {
+    let (header, values) = format::split(edited).map_err(|why| {
+        anyhow::anyhow!(
+            "the secret {why}, so it stays as it was; 'minik8s secrets seal {}' adds that",
+            which.name
+        )
+    })?;
+    if header.name != which.name || header.namespace != which.namespace().unwrap_or(ANY) {
+        bail!("the header names another secret; write that one with 'minik8s secrets seal'");
+    }
+    put(folder, which, &header, values)
+}
+
+/// Returns the plaintext as edited. Catches signals so that none leaves the file behind: closing a terminal or
+/// ending a session sends a signal to this process as well as to the editor.
+async fn in_editor(plain: &[u8]) -> anyhow::Result<Vec<u8>> {
+    if !Path::new(SHM).is_dir() {
+        bail!("there is no {SHM}, and no plaintext goes to a disk; use 'minik8s secrets seal --from -'");
+    }
+    // From here on these signals no longer end the process.
+    let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
+    // The editor receives these too, and decides; wait for it, as Git does.
+    let _ignored = [signal(SignalKind::interrupt())?, signal(SignalKind::quit())?];
+    // With mode 0700, for files that editors leave next to it; removed with its contents.
+    let place = tempfile::Builder::new().prefix("minik8s-").tempdir_in(SHM)?;
+    let file = place.path().join("secret");
+    fs::File::create_new(&file)?.write_all(plain)?;
+    let editor =
+        ["VISUAL", "EDITOR"].iter().find_map(|name| std::env::var(name).ok().filter(|e| !e.is_empty()));
+    let editor = editor.unwrap_or_else(|| "vi".to_owned());
+    // The variable may contain arguments for the editor.
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(&file).kill_on_drop(true);
+    let mut running = command.spawn().with_context(|| format!("cannot run {editor}; set EDITOR"))?;
+    let ended = tokio::select! {
+        ended = running.wait() => ended.with_context(|| format!("cannot run {editor}; set EDITOR"))?,
+        // Both leave the secret unchanged.
+        _ = hangup.recv() => bail!("the terminal was closed; the secret stays as it was"),
+        _ = terminate.recv() => bail!("asked to end; the secret stays as it was"),
+    };
+    if !ended.success() {
+        bail!("{editor} ended with {ended}; the secret stays as it was");
+    }
+    fs::read(&file).context("cannot read what the editor wrote")
 }

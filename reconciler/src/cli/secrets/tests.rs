@@ -314,13 +314,13 @@ fn a_reconciler_reads_credentials_of_sources_and_no_secret_of_a_pod() {
 fn a_file_of_sops_is_checked_as_the_others() {
     let fixture = Fixture::new();
     init(&fixture.folder, &[]).unwrap();
-    let file = include_str!("../../../../schema/src/plaintext/sops/testdata/db.sops.yaml");
+    let file = include_str!("../../../../schema/src/secrets/format/sops/testdata/db.sops.yaml");
     fs::create_dir_all(fixture.path("shop")).unwrap();
     fs::write(fixture.path("shop/db.sops.yaml"), file).unwrap();
     let checked = of_files(&fixture.folder).unwrap();
     assert!(checked.problems.is_empty() && checked.notes.len() == 1, "{checked:?}");
     // As the identity to which it is encrypted.
-    let own = include_str!("../../../../schema/src/plaintext/sops/testdata/identity.txt");
+    let own = include_str!("../../../../schema/src/secrets/format/sops/testdata/identity.txt");
     let own: Identity = own.lines().last().unwrap().parse().unwrap();
     fixture.folder.write_cluster(&[own], &fixture.folder.listed().unwrap()).unwrap();
     assert_eq!(of_files(&fixture.folder).unwrap().notes, [""; 0]);

@@ -3,12 +3,8 @@
 //! Reads its flags and the record of an earlier `up`, starts three children in order, shows the
 //! progress of the repository, and restarts a child that dies. Ends the daemons, never the pods.
 
-mod check;
 mod children;
 mod detach;
-pub mod down;
-pub(crate) mod process;
-mod progress;
 pub(crate) mod record;
 mod supervise;
 
@@ -18,21 +14,19 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use schema::store::etcd::{Access, LazyStore};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use children::{agent, etcd, reconciler};
-use detach::Outcome;
-use progress::say;
-use record::{StateDir, UpRecord};
-use supervise::{Child, Children};
-
-use schema::store::etcd::{Access, LazyStore};
-
 use super::print::output::complain_each;
-use crate::args::{EtcdLogin, UpArgs};
+use crate::args::{DownArgs, EtcdLogin, UpArgs};
 use crate::config;
+use children::{agent, etcd, reconciler};
+use detach::{Outcome, say};
+use record::{StateDir, UpRecord, end_process};
+use supervise::{Child, Children};
 
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -48,7 +42,7 @@ pub async fn run(args: UpArgs) -> Result<ExitCode> {
 }
 
 async fn start(args: &UpArgs) -> Result<Outcome> {
-    check::check_root()?;
+    children::check_root()?;
     let state = StateDir::create(&args.state_dir)?;
     let earlier = state.load()?;
     let record = UpRecord::merge(args, earlier.as_ref())?;
@@ -57,7 +51,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
         complain_each(&error.to_string());
         return Ok(Outcome::Failed);
     }
-    check::check_machine(&record)?;
+    children::check_machine(&record)?;
     if let Some(pid) = state.running()
         && let Some(running) = &earlier
         && *running != record
@@ -81,7 +75,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     }
     let lock = state.lock()?;
     state.end_leftovers().await?;
-    check::check_ports(&record)?;
+    children::check_ports(&record)?;
     state.save(&record)?;
     let outcome = supervise_all(&state, &record).await;
     drop(lock);
@@ -117,7 +111,7 @@ async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
     // A separate task, because a stopped terminal must not keep the daemons from being restarted. Cancel-safe: a mark
     // is written in one step, and a lost line does no harm.
     let mut shown = JoinSet::new();
-    shown.spawn(progress::show(record.api_url(), state.clone()));
+    shown.spawn(detach::show(record.api_url(), state.clone()));
     tokio::select! {
         // Cancel-safe: the children stay owned by `children`.
         () = children.keep_alive() => {}
@@ -183,4 +177,34 @@ pub(crate) async fn reset_node(record: &UpRecord, output: Stdio) -> Result<()> {
         bail!("minik8s-agent reset ended with {status}");
     }
     Ok(())
+}
+
+// `minik8s down`: ends the processes of `up` and removes everything it created on this machine.
+
+/// Runs `minik8s down`. Running it again is harmless.
+pub async fn down(args: DownArgs) -> Result<ExitCode> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("cannot end daemons and remove containers of this machine: not root; down 'sudo minik8s down'");
+    }
+    let state = StateDir::open(&args.state_dir)?;
+    let Some(record) = state.load()? else {
+        println!("nothing to remove: no 'minik8s up' was down on {}", state.root().display());
+        return Ok(ExitCode::SUCCESS);
+    };
+    if let Some(pid) = state.running() {
+        println!("ending process {pid}");
+        end_process(pid, Signal::SIGTERM).await;
+    }
+    state.end_leftovers().await?;
+    if args.keep_pods {
+        println!("the pods keep running; 'minik8s up' takes them over again");
+        return Ok(ExitCode::SUCCESS);
+    }
+    reset_node(&record, Stdio::inherit()).await?;
+    remove_state(state.root());
+    println!("removed {}", state.root().display());
+    if let Some(etcd) = &record.etcd {
+        println!("the keys below /minik8s/ in {etcd} are left: other nodes may use them");
+    }
+    Ok(ExitCode::SUCCESS)
 }

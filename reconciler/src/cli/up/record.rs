@@ -9,15 +9,16 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use ipnet::Ipv4Net;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use schema::control::{DiskRecord, FileLock, FileLocking, Fsync, is_file_locked, lock_file};
-use serde::{Deserialize, Serialize};
-
-use super::process::end_process;
 use schema::records::default_service_cidr;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
 
 use crate::args::{EtcdLogin, UpArgs};
 use crate::config::{RepoArgs, flag_of};
@@ -295,6 +296,32 @@ impl StateDir {
             .split(|byte| *byte == 0)
             .any(|word| Path::new(OsStr::from_bytes(word)).starts_with(&self.root))
     }
+}
+
+// Ends processes.
+
+/// Time between SIGTERM and SIGKILL.
+pub(super) const END_WITHIN: Duration = Duration::from_secs(20);
+
+/// Ends a process that is not a child: sends the signal, waits up to [`END_WITHIN`], then sends SIGKILL.
+pub(crate) async fn end_process(pid: i32, signal: Signal) {
+    let process = Pid::from_raw(pid);
+    let _ = kill(process, signal);
+    let deadline = Instant::now() + END_WITHIN;
+    while is_alive(pid) {
+        if Instant::now() >= deadline {
+            let _ = kill(process, Signal::SIGKILL);
+            return;
+        }
+        // There is no event for the end of a process that is not a child.
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// True if the process exists and has not ended (a zombie has).
+fn is_alive(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
 #[cfg(test)]

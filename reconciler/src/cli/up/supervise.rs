@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::process::END_WITHIN;
+use super::record::END_WITHIN;
 use super::record::StateDir;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 //! An entry exactly as old as a window or a period falls outside it.
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::horizontal_pod_autoscaler::{
+use schema::kinds::autoscaler::{
     Behavior, HorizontalPodAutoscalerSpec, PolicyType, ScalingRules, SelectPolicy,
 };
 use schema::records::{Recommendation, ScaleChange};

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use schema::condition::{Condition, ConditionStatus, set_condition};
-use schema::kinds::horizontal_pod_autoscaler::SCALING_DISABLED;
+use schema::kinds::autoscaler::SCALING_DISABLED;
 use schema::records::Recommendation;
 
 use super::behavior::Rate;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::condition::Condition;
-use schema::kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscalerSpec, ResourceName};
+use schema::kinds::autoscaler::{HorizontalPodAutoscalerSpec, ResourceName};
 use schema::kinds::pod::PodPhase;
 use schema::records::{Recommendation, ScaleChange};
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::{Key, prefix};
-use schema::kinds::horizontal_pod_autoscaler::{
+use schema::kinds::autoscaler::{
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricStatus, ResourceName,
 };
 use schema::kinds::{Kind, Resource};

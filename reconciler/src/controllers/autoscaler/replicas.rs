@@ -2,7 +2,7 @@
 //! `replica_calculator.go`, so that both round alike.
 
 use jiff::Timestamp;
-use schema::kinds::horizontal_pod_autoscaler::{MetricTarget, ResourceMetric, ResourceName};
+use schema::kinds::autoscaler::{MetricTarget, ResourceMetric, ResourceName};
 use schema::kinds::pod::PodPhase;
 
 use super::model::{Pod, Proposal, Sample, Tuning};

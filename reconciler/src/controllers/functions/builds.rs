@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schema::files::BlobKind;
+use schema::content_refs::BlobKind;
 use schema::keys::Key;
 use schema::kinds::cluster::FunctionDefaults;
 use schema::kinds::function::{FunctionSpec, ImageState, built_image, image_hash};

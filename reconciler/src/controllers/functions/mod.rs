@@ -7,15 +7,13 @@ use jiff::Timestamp;
 
 use super::{Controller, Observed, Writes};
 
-pub mod bounds;
 mod builds;
 pub mod decider;
 mod plan;
 mod replicas;
-mod scaling;
+pub(crate) mod scaling;
 #[cfg(test)]
 mod tests;
-pub mod windows;
 
 #[derive(Debug)]
 pub struct Functions;

@@ -10,7 +10,7 @@ use schema::meta::NamespacedName;
 use schema::records::{PodInstance, Replica, ReplicaStart, Trouble};
 use schema::snapshot::{BoundPod, Snapshot};
 
-use crate::controllers::away::are_most_away;
+use crate::controllers::mass_outage::are_most_away;
 
 /// The replicas of one function.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
 use schema::condition::ConditionStatus;
-use schema::files::{BlobKind, BlobRef};
+use schema::content_refs::{BlobKind, BlobRef};
 use schema::keys::Key;
 use schema::kinds::Resource;
 use schema::kinds::cluster::ClusterSpec;

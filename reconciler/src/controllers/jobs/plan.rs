@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use schema::files::{Files, of_secret};
+use schema::content_refs::{Files, of_secret};
 use schema::keys::{Key, prefix};
 use schema::kinds::cluster::ClusterSpec;
 use schema::kinds::job::{JobPhase, JobSpec};

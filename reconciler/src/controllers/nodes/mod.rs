@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use super::{Controller, Observed, Writes};
 
 mod conditions;
-mod gone;
 mod plan;
 mod subnets;
 #[cfg(test)]

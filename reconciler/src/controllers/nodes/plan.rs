@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{conditions, gone, subnets};
+use super::{conditions, subnets};
 use crate::controllers::{Observed, Writes};
 
 /// Returns the writes below `subnets/` and `nodestate/`, and the deletions of the keys of gone nodes.
@@ -10,6 +10,6 @@ pub(super) fn plan(seen: &Observed, now: Timestamp) -> Writes {
     let mut out = Writes::default();
     subnets::plan(seen, &mut out);
     conditions::plan(seen, now, &mut out);
-    gone::plan(&seen.snapshot, &mut out);
+    conditions::remove_gone(&seen.snapshot, &mut out);
     out
 }

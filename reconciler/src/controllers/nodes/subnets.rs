@@ -11,7 +11,7 @@ use schema::keys::{Key, prefix};
 use schema::records::Subnet;
 use schema::snapshot::Snapshot;
 
-use super::gone::has_left;
+use super::conditions::has_left;
 use crate::controllers::Observed;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;

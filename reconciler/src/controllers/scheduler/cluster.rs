@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use schema::snapshot::{BoundPod, Snapshot};
 
 use super::fit::{Unfit, is_avoided, node_failure, pod_failure};
-use super::needs::{Needs, Owner, PodNeeds};
 use super::node::NodeLoad;
+use super::node::{Needs, Owner, PodNeeds};
 use super::strategy::{Rank, Ranking, Strategy, lot, seed};
 
 use crate::plural::plural;

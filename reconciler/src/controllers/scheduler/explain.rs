@@ -9,7 +9,7 @@ use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 
 use super::cluster::{Cluster, taken};
-use super::needs::PodNeeds;
+use super::node::PodNeeds;
 
 /// Returns why `pod` is not bound; `None` if it is bound or does not exist. For many pods of one snapshot, create
 /// one [`Explainer`].

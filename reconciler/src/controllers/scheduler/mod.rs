@@ -10,8 +10,6 @@ use super::{Controller, Observed, Writes};
 mod cluster;
 mod explain;
 mod fit;
-mod leave;
-mod needs;
 mod node;
 mod plan;
 mod strategy;
@@ -20,7 +18,7 @@ mod tests;
 
 pub use explain::{Explainer, explain};
 pub use fit::{Failure, Unfit};
-pub use needs::Needs;
+pub use node::Needs;
 pub use plan::bind;
 
 pub struct Scheduler;

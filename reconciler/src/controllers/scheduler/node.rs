@@ -4,13 +4,12 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use schema::kinds::Kind;
 use schema::kinds::node::Taint;
-use schema::kinds::pod::Protocol;
+use schema::kinds::pod::{Container, PodSpec, Protocol, Toleration};
 use schema::meta::{NamespacedName, StringMap};
-use schema::records::{NodeConditions, NodeRecord};
+use schema::records::{NodeConditions, NodeRecord, PodInstance};
 use schema::snapshot::Snapshot;
-
-use super::needs::PodNeeds;
 
 /// A node with its load.
 #[derive(Debug, Clone)]
@@ -110,4 +109,80 @@ impl NodeLoad<'_> {
 fn name_hash(node: &str) -> u64 {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     node.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
+
+// Needs of a pod: resources, ports and constraints on its node.
+
+/// Needs of a pod that its node must satisfy.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Needs<'a> {
+    /// The only node that the pod may run on.
+    pub node_name: Option<&'a str>,
+    /// Labels that the node must have.
+    pub node_selector: &'a StringMap,
+    /// Tolerations for the node's taints.
+    pub tolerations: &'a [Toleration],
+    /// Requested CPU, in thousandths of a core.
+    pub cpu_millis: u64,
+    /// Requested memory.
+    pub memory_bytes: u64,
+    /// Host ports that the pod takes.
+    pub host_ports: Vec<(u16, Protocol)>,
+}
+
+impl<'a> Needs<'a> {
+    /// Returns the needs of `spec`: the sum over its containers, or the largest init container if that is more, as
+    /// in Kubernetes.
+    pub fn of(spec: &'a PodSpec) -> Self {
+        let total = |amount: fn(&Container) -> u64| {
+            let side_by_side = spec.containers.iter().map(amount).fold(0, u64::saturating_add);
+            let one_by_one = spec.init_containers.iter().map(amount).max().unwrap_or(0);
+            side_by_side.max(one_by_one)
+        };
+        Self {
+            node_name: spec.node_name.as_deref(),
+            node_selector: &spec.node_selector,
+            tolerations: &spec.tolerations,
+            cpu_millis: total(|c| c.resources.requested_cpu().millis),
+            memory_bytes: total(|c| c.resources.requested_memory().bytes),
+            host_ports: host_ports(spec),
+        }
+    }
+}
+
+/// Returns the host ports that the pod takes. On the host's network, every container port is one.
+fn host_ports(spec: &PodSpec) -> Vec<(u16, Protocol)> {
+    let mut ports: Vec<_> = spec
+        .containers
+        .iter()
+        .flat_map(|container| &container.ports)
+        .filter_map(|port| {
+            let of_network = spec.host_network.then_some(port.container_port);
+            // 0 asks for any free port; the agent reports which one.
+            port.host_port.filter(|&p| p != 0).or(of_network).map(|p| (p, port.protocol))
+        })
+        .collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+/// Namespace, kind and name of the owner of a pod.
+pub(super) type Owner<'a> = (&'a str, Kind, &'a str);
+
+/// A pod with its needs.
+#[derive(Clone)]
+pub(super) struct PodNeeds<'a> {
+    pub(super) pod: &'a PodInstance,
+    pub(super) needs: Needs<'a>,
+}
+
+impl<'a> PodNeeds<'a> {
+    pub(super) fn of(pod: &'a PodInstance) -> Self {
+        Self { pod, needs: Needs::of(&pod.spec) }
+    }
+
+    pub(super) fn owner(&self) -> Owner<'a> {
+        (&self.pod.namespace, self.pod.owner.kind, &self.pod.owner.name)
+    }
 }

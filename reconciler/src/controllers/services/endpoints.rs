@@ -10,7 +10,7 @@ use schema::meta::{NamespacedName, matches_service_selector};
 use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOut, PodInstance};
 use schema::snapshot::{BoundPod, Snapshot};
 
-use crate::controllers::away::are_most_away;
+use crate::controllers::mass_outage::are_most_away;
 
 /// Endpoints of a service, and the pods left out with the reason.
 #[derive(Debug, Default, PartialEq)]

@@ -2,6 +2,7 @@
 //!
 //! Reads objects, pods, bindings, pod status and heartbeats; writes `services/` and `routes/`.
 
+mod hosts;
 use jiff::Timestamp;
 
 use super::{Controller, Observed, Writes};
@@ -9,7 +10,6 @@ use super::{Controller, Observed, Writes};
 mod allocate;
 mod endpoints;
 mod plan;
-mod routes;
 #[cfg(test)]
 mod tests;
 

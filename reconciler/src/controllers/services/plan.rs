@@ -15,7 +15,7 @@ use schema::snapshot::Snapshot;
 
 use super::allocate::{Addresses, NodePorts};
 use super::endpoints::{Behind, Lookup};
-use super::routes;
+use super::hosts;
 use crate::controllers::Observed;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
@@ -298,7 +298,7 @@ fn plan_routes(snapshot: &Snapshot, out: &mut Writes) {
     for object in snapshot.objects.values() {
         if let Resource::Dns(spec) = &object.value.resource {
             let id = reference(&object.value.metadata);
-            let mut record = routes::route(snapshot, &id, spec);
+            let mut record = hosts::route(snapshot, &id, spec);
             record.hash.clone_from(&object.value.hash);
             wanted.insert(id, record);
         }

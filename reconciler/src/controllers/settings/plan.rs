@@ -4,7 +4,7 @@
 //! Without an object, the defaults are written. A lost etcd has no object until Git is applied again: until then
 //! nothing is written, and agents keep their settings.
 
-use schema::files::{ContentRef, Files, of_content, of_secret};
+use schema::content_refs::{ContentRef, Files, of_content, of_secret};
 use schema::keys::Key;
 use schema::kinds::cluster::{ClusterSpec, cluster_reference};
 use schema::records::ClusterSettings;

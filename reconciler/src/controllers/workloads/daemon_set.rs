@@ -17,10 +17,10 @@ use schema::records::{PodInstance, Rollout, Template};
 use schema::snapshot::Snapshot;
 
 use super::daemon_nodes::{Nodes, must_go, tolerations};
-use super::moves::slow_start;
 use super::owned::{Names, OwnedPod};
 use super::replica_set::{Clock, Planned, Target, count, templates_of};
 use super::workload::Workload;
+use super::workload::slow_start;
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::Writes;

@@ -7,17 +7,14 @@ use jiff::Timestamp;
 use super::{Controller, Observed, Writes};
 
 mod bare;
-mod cause;
 mod daemon_nodes;
 mod daemon_set;
-mod moves;
 mod owned;
 mod plan;
 mod replica_set;
 mod rollout;
 #[cfg(test)]
 mod tests;
-mod unreadable;
 mod victims;
 mod workload;
 

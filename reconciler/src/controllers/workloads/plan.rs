@@ -10,11 +10,11 @@ use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
 
+use super::bare::Unreadable;
 use super::bare::bare_pod;
 use super::daemon_set::Daemons;
 use super::owned::{ByOwner, Names};
 use super::replica_set::{Clock, Planned};
-use super::unreadable::Unreadable;
 use super::workload::Workload;
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::note::{Note, NoteKind};

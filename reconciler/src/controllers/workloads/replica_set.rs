@@ -11,11 +11,11 @@ use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{PodInstance, Rollout, Template};
 use schema::snapshot::Snapshot;
 
-use super::cause::cause;
-use super::moves::{Group, Moves, moves, slow_start};
 use super::owned::{Names, OwnedPod, Trace};
+use super::rollout::cause;
 use super::rollout::{self, Counts};
 use super::victims;
+use super::workload::{Group, Moves, moves, slow_start};
 use super::workload::{Strategy, Workload};
 use crate::controllers::last_known::LastKnown;
 use crate::controllers::reason::Reason;

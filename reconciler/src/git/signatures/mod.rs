@@ -3,7 +3,6 @@
 //! Rereads the key files at each check, so keys can be changed in place. A missing, unreadable, empty or malformed
 //! file lets no commit pass.
 
-mod doubt;
 mod gpg;
 mod program;
 mod ssh;
@@ -16,11 +15,11 @@ use std::path::Path;
 use git2::{ErrorCode, Oid, Repository};
 use jiff::Timestamp;
 
-use self::doubt::{Doubt, HELP_SIGN, Signed};
 use self::gpg::Keyring;
 use self::ssh::AllowedSigners;
 use super::GitError;
 use super::config::{SignaturePolicy, SourceConfig};
+use program::{Doubt, HELP_SIGN, Signed};
 
 const KEYS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Limit on a signature: the largest existing one takes a tenth of it; a longer one only costs work.

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use jiff::tz::TimeZone;
 
-use super::doubt::{Doubt, HELP_SIGN, Signed};
 use super::program::{Answer, run};
+use super::program::{Doubt, HELP_SIGN, Signed};
 
 const HELP_ALLOW: &str = "sign it with an allowed key, or add the key to the allowed signers of the source";
 

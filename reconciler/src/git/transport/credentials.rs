@@ -11,7 +11,7 @@ use std::rc::Rc;
 use git2::{CertificateCheckStatus, Cred, CredentialType, RemoteCallbacks};
 
 use super::known_hosts::{HostKey, look_up};
-use super::{certificate, proxy};
+use super::{known_hosts, proxy};
 use crate::git::GitError;
 use crate::git::config::{SourceConfig, Transport};
 
@@ -110,7 +110,7 @@ fn check_certificate(
     let Some(file) = &config.credentials.ca_file else {
         return Ok(CertificateCheckStatus::CertificatePassthrough);
     };
-    match certificate::verify(certificate, host, read(config, file)?.as_bytes()) {
+    match known_hosts::verify(certificate, host, read(config, file)?.as_bytes()) {
         Ok(()) => Ok(CertificateCheckStatus::CertificateOk),
         Err(why) => Err(failed(
             config,

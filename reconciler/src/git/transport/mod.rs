@@ -1,10 +1,8 @@
 //! Access to a remote: its address through a proxy, its certificate or host key, its credentials.
 
 pub(super) mod authorities;
-mod certificate;
 pub(super) mod credentials;
 mod known_hosts;
 pub(super) mod proxy;
 pub(super) mod remote;
 pub(super) mod sealed;
-pub(super) mod transfer;

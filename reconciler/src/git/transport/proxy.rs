@@ -3,6 +3,7 @@
 //! libgit2, so that ls-remote and fetch take the same route.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::git::config::{SourceConfig, Transport};
 
@@ -66,6 +67,24 @@ fn excepts(entry: &str, host: &str, port: u16) -> bool {
     let name = name.trim_start_matches('.');
     let same = host == name || host.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
     same && only_port.is_none_or(|only| only == port)
+}
+
+// A fetch in progress.
+
+/// Transfer in progress: counts signs of life and can be cancelled.
+#[derive(Debug, Default)]
+pub struct Transfer {
+    /// Number of packets and messages from the server.
+    pub(in crate::git) signs: AtomicUsize,
+    pub(in crate::git) cancelled: AtomicBool,
+}
+
+impl Transfer {
+    /// Counts a sign of life; returns `false` if the transfer must end.
+    pub(in crate::git) fn lives(&self) -> bool {
+        self.signs.fetch_add(1, Ordering::Relaxed);
+        !self.cancelled.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use schema::control::lock;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
-use super::transfer::Transfer;
+use super::proxy::Transfer;
 use crate::git::{GitError, Mirror, SourceConfig};
 
 const LS_REMOTE_DEADLINE: Duration = Duration::from_secs(20);

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use git2::{Oid, Repository};
-use schema::files::{LIMITS, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normal_path};
-use schema::plaintext;
+use schema::content_refs::{LIMITS, SECRET_ENDING, SECRETS_FOLDER, SOURCES_NAMESPACE, normal_path};
+use schema::secrets::format;
 
 use crate::crypt;
 use crate::git::config::{Reference, SealedCredentials};
@@ -50,12 +50,12 @@ impl SealedCredentials {
             Err(error) => return missing(format!("{path} cannot be decrypted: {error:#}"), seal),
         };
         let (header, values) =
-            plaintext::split(&plain).or_else(|why| missing(format!("{path} {why}"), seal.as_str()))?;
+            format::split(&plain).or_else(|why| missing(format!("{path} {why}"), seal.as_str()))?;
         if header.namespace != SOURCES_NAMESPACE || header.name != source {
             let why = format!("{path} is for {}/{}", header.namespace, header.name);
             return missing(why, seal);
         }
-        let entries = plaintext::entries(header.format, values)
+        let entries = format::entries(header.format, values)
             .or_else(|why| missing(format!("{path} {why}"), seal.as_str()))?;
         let text = |(key, value): (String, Vec<u8>)| match String::from_utf8(value) {
             Ok(value) if KEYS.contains(&key.as_str()) => Ok((key, value)),

@@ -13,7 +13,6 @@ use schema::meta::ObjectRef;
 use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError};
 
-pub mod history;
 pub mod record;
 pub(super) mod triggered;
 

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::git::{Changes, CommitMeta, IgnoreRules};
 use crate::gitops::plan::Step;
-use crate::runs::{Origin, RunId};
+use crate::workflows::{Origin, RunId};
 
 /// Limit on runs started by one revision; the newest commits win.
 const STARTS_MAX: usize = 256;

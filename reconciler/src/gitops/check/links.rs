@@ -15,8 +15,8 @@ use schema::meta::ObjectRef;
 use schema::violation::rules;
 
 use super::Declaration;
+use super::after_apply::{Fault, Present, Scene};
 use super::cycles::{self, Waiting, Waits};
-use super::scene::{Fault, Present, Scene};
 
 /// Help if the object in the way is due to be removed: then the commit may well be right.
 const STAYS_HELD: &str = "its removal is held: the source's status says why, and what releases it";

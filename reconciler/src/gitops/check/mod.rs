@@ -4,36 +4,35 @@
 //! quarantined. An existing owner keeps what it has; the error is the newcomer's. A file in quarantine keeps its
 //! live objects, so no finding of these checks ever removes one.
 
+mod after_apply;
+mod other_faults;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use schema::kinds::{Kind, Resource, cluster};
 use schema::manifest::ManifestFile;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Table;
-use schema::violation::Violation;
-
-pub(crate) use addresses::warn as warn_of_addresses;
-pub(super) use order::removed;
+use schema::violation::{Finding, Findings, Path, Violation};
 
 use super::load::Manifests;
 use super::load::truncated::{Homes, homes};
-pub use declaration::{Declaration, Live};
-pub use scene::Scene;
+use after_apply::Present;
+use declaration::problem;
 
-mod addresses;
+pub(super) use cycles::removed;
+pub(crate) use declaration::warn as warn_of_addresses;
+
+pub use after_apply::Scene;
+pub use declaration::{Declaration, Live};
+
 mod cycles;
 mod declaration;
-mod findings;
 #[cfg(test)]
 mod link_tests;
 mod links;
-mod order;
 mod owners;
-mod policy;
-mod rest;
-mod scene;
-mod selectors;
 #[cfg(test)]
 mod tests;
 
@@ -100,7 +99,7 @@ pub fn fit<'a>(
 ) -> Scene<'a> {
     let quarantined = documents.quarantined.clone();
     let mut scene = Scene::new(source, &documents.declarations, &documents.absent, live, quarantined);
-    policy::check(&mut scene);
+    check(&mut scene);
     links::check(&mut scene);
     scene
 }
@@ -113,12 +112,12 @@ pub fn stay(scene: &mut Scene<'_>) {
 
 /// Completes the report and returns the result.
 pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> Checked<'a> {
-    rest::report(&mut scene);
-    let remarks = selectors::check(&scene);
+    other_faults::report(&mut scene);
+    let remarks = owners::check(&scene);
     let quarantined = scene.finish();
     let good = documents.declarations.iter().filter(|declared| !quarantined.contains_key(declared.file));
     let wanted: Vec<_> = good.copied().collect();
-    Checked { wanted: order::applied(&wanted), quarantined, remarks }
+    Checked { wanted: cycles::applied(&wanted), quarantined, remarks }
 }
 
 /// Pairs every document with its live object, sorted by object; documents of one object in the order of files.
@@ -162,4 +161,44 @@ pub fn homes_in_question(source: &str, manifests: &Manifests, live: &Table<Objec
     let own = live.iter().map(|(object, found)| (object, &found.value.provenance));
     let own = own.filter(|(_, provenance)| provenance.source == source);
     homes(own.filter(|(object, _)| !named.contains(object)).map(|(_, provenance)| provenance))
+}
+
+// Restrictions that the Cluster object puts on every pod. Pure.
+
+/// Finds pods and templates that violate the policy.
+fn check(scene: &mut Scene<'_>) {
+    let Some(policy) = policy(scene) else { return };
+    for declared in scene.declarations {
+        let Some(pod) = declared.document.object.resource.pod(&declared.document.object.metadata) else {
+            continue;
+        };
+        let mut findings = Findings::default();
+        let spec = Path::ROOT.field("spec");
+        let template = spec.field("template");
+        let of_template = template.field("spec");
+        policy.check(pod.spec, if pod.at.len() > 1 { &of_template } else { &spec }, &mut findings);
+        for Finding { at, rule, message, help, .. } in findings.into_vec() {
+            scene.add(declared, problem(declared, rule, declared.document.place(&at), message, help));
+        }
+    }
+}
+
+/// Returns the policy of the expected Cluster object; of several, which the check of clashes reports, that of the
+/// live one.
+fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
+    let of_kind = |declared: &&Declaration<'_>| declared.document.reference.kind == Kind::Cluster;
+    let named = scene.declarations.iter().filter(of_kind).map(|declared| &declared.document.reference);
+    let live = scene.live.keys().filter(|object| object.kind == Kind::Cluster);
+    let present = named.chain(live).filter_map(|object| scene.present(object));
+    let first = present.min_by_key(|present| match present {
+        Present::Stays(_) => (0, None),
+        Present::Wanted(declared) => {
+            (1 + u8::from(declared.live.is_none()), Some((declared.file.clone(), declared.document.line)))
+        }
+    })?;
+    match first.resource() {
+        Resource::Cluster(cluster) => Some(cluster.pod_security.clone()),
+        _ => None,
+    }
+    .filter(|policy| *policy != cluster::PodSecurity::default())
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use schema::files::{BlobKind, BlobRef, ContentUse, KeyUse, object_path};
+use schema::content_refs::{BlobKind, BlobRef, ContentUse, KeyUse, object_path};
 use schema::kinds::content::Content;
 use schema::kinds::names::is_env_name;
 use schema::manifest::limits::OBJECT_MAX_BYTES;

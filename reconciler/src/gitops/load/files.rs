@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{ObjectType, Oid, Repository};
-use schema::files::{
+use schema::content_refs::{
     BlobKind, BlobRef, ContentRef, ContentUse, Files, KEYS_ENDING, KeyUse, LIMITS, SECRET_ENDING,
     identity_paths, is_lfs_pointer, is_sops, secret_paths,
 };
 use schema::object::Object;
-use schema::plaintext::sops::Sealed;
+use schema::secrets::format::sops::Sealed;
 use schema::violation::{Violation, rules};
 
 use crate::blobs::BlobStore;

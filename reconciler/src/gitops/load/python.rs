@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use schema::files::normal_path;
+use schema::content_refs::normal_path;
 use schema::kinds::Resource;
 use schema::kinds::function::{FunctionSpec, Runtime};
 use schema::manifest::Document;

@@ -4,7 +4,7 @@ use schema::kinds::pod::{Container, PodSpec, ResourceRequirements};
 use schema::quantity::{Cpu, Memory};
 
 use super::effects::PlannedObjects;
-use super::room::Room;
+use super::node_room::Room;
 
 #[derive(Default)]
 struct Need {

@@ -12,7 +12,7 @@ use schema::violation::{Severity, Violation};
 
 use super::escape::{code, html};
 use super::text::field_line;
-use super::{Action, Change, Review, placed, short_hash};
+use super::{Action, Change, Review, digest, short_hash};
 use crate::plural::plural;
 
 /// First line of the comment, by which it is found again.
@@ -124,7 +124,7 @@ fn head(review: &Review) -> String {
         let _ = writeln!(out, "**Kept by their annotation, though the repository no longer has them:**\n");
         list(&mut out, review.prune.protected.iter().map(|object| code(object, TEXT_CHARS_MAX)));
     }
-    let placed = placed::lines(&review.placements);
+    let placed = digest::lines(&review.placements);
     if !placed.is_empty() {
         let pods = review.placements.len();
         let _ = writeln!(

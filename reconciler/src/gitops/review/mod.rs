@@ -3,6 +3,7 @@
 //! Reads a plan and the situation that it was made from, decides the words and the order. The same for a pull
 //! request and for what the reconciler applies. Pure: same input, same bytes.
 
+mod node_room;
 use std::collections::BTreeMap;
 
 use schema::meta::ObjectRef;
@@ -22,8 +23,6 @@ mod digest;
 pub(crate) mod effects;
 mod escape;
 mod markdown;
-mod placed;
-mod room;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -32,7 +31,7 @@ pub use change::{Action, Change, Field};
 pub use digest::{plan_hash, same_hash, short_hash};
 pub use effects::Effect;
 pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
-pub use room::Room;
+pub use node_room::Room;
 pub use text::text;
 
 /// Limit on named held removals.
@@ -130,7 +129,7 @@ pub struct Frame<'a> {
 /// Reviews a plan, for people to read.
 pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
     let planned = effects::PlannedObjects::new(&situation.live, &plan.steps, frame.running, frame.nodes);
-    let mut endpoints = effects::endpoints::lost(&planned, &plan.steps);
+    let mut endpoints = effects::service::lost(&planned, &plan.steps);
     let changes = plan.steps.iter().map(|step| change(situation, &planned, step, &mut endpoints)).collect();
     let counts = plan.counts();
     let summary = Summary {

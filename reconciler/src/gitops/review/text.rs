@@ -7,7 +7,7 @@ use schema::violation::Severity;
 
 use super::effects::Effect;
 use super::escape::plain;
-use super::{Action, Change, Field, Review, placed, short_hash};
+use super::{Action, Change, Field, Review, digest, short_hash};
 use crate::gitops::diff::brief;
 use crate::plural::plural;
 
@@ -62,7 +62,7 @@ pub fn text(review: &Review, colour: bool) -> String {
         out.push('\n');
         lines_of(&mut out, change, &paint);
     }
-    let placed = placed::lines(&review.placements);
+    let placed = digest::lines(&review.placements);
     if !placed.is_empty() {
         out.push_str("\nnew and moved pods, as the nodes are now:\n");
     }

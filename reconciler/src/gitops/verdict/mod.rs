@@ -27,10 +27,9 @@ use crate::guarded_writes::guarded;
 pub mod plan;
 #[cfg(test)]
 mod tests;
-pub mod wake;
 
 use plan::Verdicts;
-use wake::Woken;
+use plan::Woken;
 
 /// Follows applied commits.
 pub struct VerdictLoop {

@@ -5,16 +5,18 @@
 //! count when it wakes. The decider's memory, such as a panic, ends with the last replica.
 
 use jiff::{SignedDuration, Timestamp};
+use schema::kinds::cluster::FunctionDefaults;
 use schema::kinds::function::FunctionSpec;
 
 use super::calls::{Arrivals, Queue, SECOND, count, micros, rounded};
 use super::fleet::Fleet;
-use super::trace::Load;
-use super::{CallCounts, Change, LoadReport};
-use crate::controllers::functions::bounds::Bounds;
-use crate::controllers::functions::decider::{Config, Decision, Observation, ScalerMemory, TICK, decide};
-use crate::controllers::functions::windows::Windows;
-use crate::simulate::trace::TraceError;
+use super::trace::{Form, Load, Step, Trace};
+use super::{CallCounts, Change, Entry, LoadReport, Report};
+use crate::controllers::functions::decider::{
+    Config, Decision, Observation, ScalerMemory, TICK, Windows, decide,
+};
+use crate::controllers::functions::scaling::Bounds;
+use crate::simulate::trace::{TraceError, number, time};
 
 /// Maximum number of calls in a trace: a few seconds of work, and 40 MB of waiting times.
 const CALLS_MAX: u64 = 10_000_000;
@@ -94,7 +96,7 @@ impl Simulation {
         fleet.scale(spec.min_scale, begin - cold_start);
         // The gateways' windows are full at the start, without a call.
         let mut windows = Windows::default();
-        windows.record(time(begin) - config.stable_window, time(begin), 0.0);
+        windows.record(timestamp(begin) - config.stable_window, timestamp(begin), 0.0);
         Self {
             config,
             bounds: Bounds::of(spec),
@@ -159,7 +161,7 @@ impl Simulation {
     }
 
     fn pass_time(&mut self, next: i64) {
-        self.windows.record(time(self.now), time(next), self.calls() as f64);
+        self.windows.record(timestamp(self.now), timestamp(next), self.calls() as f64);
         let passed = u64::try_from(next - self.now).unwrap_or_default();
         self.replica_micros += passed * self.fleet.all() as u64;
         self.now = next;
@@ -203,7 +205,7 @@ impl Simulation {
         if self.wanted == 0 {
             return None;
         }
-        let now = time(self.now);
+        let now = timestamp(self.now);
         let (stable, panic) = self.windows.averages(now, self.config.stable_window);
         let ready = u32::try_from(self.fleet.ready()).ok();
         let seen = Observation { ready, stable, panic };
@@ -247,7 +249,59 @@ impl Simulation {
     }
 }
 
-fn time(micros: i64) -> Timestamp {
+fn timestamp(micros: i64) -> Timestamp {
     // Within the bounds that `span` checks.
     Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+// Runs only the decider, on the observations of each step.
+
+/// Returns a decision for each step. `ready` is the number of ready replicas when the decider is created, and at
+/// steps without one; if `None`, the first step with data creates the decider.
+pub(super) fn follow_steps(
+    mut config: Config,
+    ready: Option<u32>,
+    steps: &[Step],
+) -> Result<Vec<Entry>, TraceError> {
+    let begin = steps.first().map(|step| time(step.at)).unwrap_or_default();
+    let mut memory = ready.map(|ready| ScalerMemory::at_first(ready, begin)).unwrap_or_default();
+    let mut last_known = ready;
+    let mut entries = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        step.check(index)?;
+        if let Some(changes) = &step.config {
+            changes.apply(&format!("steps[{index}].config"), &mut config)?;
+        }
+        let ready = step.ready.unwrap_or(last_known);
+        last_known = ready.or(last_known);
+        let (stable, panic) = (step.stable_concurrency, step.panic_concurrency);
+        let (decision, after) = decide(&config, &memory, Observation { ready, stable, panic }, time(step.at));
+        entries.push(Entry {
+            at: number(step.at),
+            desired: decision.map(|decision| decision.desired).unwrap_or_default(),
+            valid: decision.is_some(),
+            panic: after.is_panic(),
+            excess_burst_capacity: decision.map(|it| it.excess_burst_capacity).unwrap_or_default(),
+            ready,
+            averages: (stable, panic),
+        });
+        memory = after;
+    }
+    Ok(entries)
+}
+
+// Runs a trace in either of its forms.
+
+/// Runs `trace` for the function `spec`, with the defaults of the Cluster object for missing fields.
+///
+/// # Errors
+/// Fails if the trace is invalid.
+pub fn run(spec: &FunctionSpec, trace: &Trace) -> Result<Report, TraceError> {
+    let spec = spec.with_defaults(&FunctionDefaults::default());
+    let mut config = Config::of(&spec);
+    trace.config.unwrap_or_default().apply("config", &mut config)?;
+    match trace.form()? {
+        Form::Steps { ready, steps } => Ok(Report::Steps { steps: follow_steps(config, ready, steps)? }),
+        Form::Load(load) => Ok(Report::Load(follow_load(&spec, config, &load)?)),
+    }
 }

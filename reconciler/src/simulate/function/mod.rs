@@ -10,13 +10,11 @@ use serde_json::Number;
 mod calls;
 mod closed_loop;
 mod fleet;
-mod run;
-mod steps;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-pub use run::run;
+pub use closed_loop::run;
 pub use trace::Trace;
 
 /// Result of a trace.

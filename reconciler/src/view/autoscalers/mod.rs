@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use schema::condition::Condition;
-use schema::kinds::horizontal_pod_autoscaler::{
+use schema::kinds::autoscaler::{
     Behavior, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, ResourceMetric, ResourceName,
 };
 use schema::kinds::{Kind, Resource};

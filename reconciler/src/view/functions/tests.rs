@@ -1,6 +1,6 @@
 //! What `get functions` and `top functions` are made of.
 
-use schema::files::Files;
+use schema::content_refs::Files;
 use schema::records::NodeDemand;
 
 use super::*;

@@ -2,6 +2,7 @@
 //!
 //! Built once per view, so that a list of all pods reads every table once.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use schema::kinds::pod::PodStatus;
@@ -9,7 +10,7 @@ use schema::meta::NamespacedName;
 use schema::records::Binding;
 use schema::snapshot::Snapshot;
 
-use super::unbound::Unbound;
+use crate::controllers::scheduler::Explainer;
 use crate::view::age::AppliedAt;
 
 pub(in crate::view) struct Index<'a> {
@@ -62,5 +63,25 @@ impl<'a> Index<'a> {
         pod: &NamespacedName,
     ) -> impl Iterator<Item = (&'a str, &'a PodStatus)> + use<'a> {
         self.statuses.get(pod).cloned().unwrap_or_default().into_iter()
+    }
+}
+
+// Reason that a pod has no node, computed by the scheduler on the same snapshot.
+
+/// Computes the resources taken on every node lazily, because most snapshots need no explanation.
+pub(in crate::view) struct Unbound<'a> {
+    snapshot: &'a Snapshot,
+    explainer: OnceCell<Explainer<'a>>,
+}
+
+impl<'a> Unbound<'a> {
+    pub(in crate::view) fn new(snapshot: &'a Snapshot) -> Self {
+        Self { snapshot, explainer: OnceCell::new() }
+    }
+
+    /// Reason that the desired pod is not bound, in a sentence.
+    pub(in crate::view) fn reason(&self, pod: &NamespacedName) -> String {
+        let explainer = self.explainer.get_or_init(|| Explainer::new(self.snapshot));
+        explainer.explain(pod).unwrap_or_else(|| "waiting for the scheduler".to_owned())
     }
 }

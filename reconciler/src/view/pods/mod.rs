@@ -13,7 +13,6 @@ use serde_with::skip_serializing_none;
 mod detail;
 pub(super) mod index;
 mod status;
-mod unbound;
 
 use crate::view::age::age;
 pub use detail::{PodDetail, pod};

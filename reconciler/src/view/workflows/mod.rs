@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use serde_with::skip_serializing_none;
 
-use crate::runs::machine::{Event, History, HistoryEvent, Outcome, Run, RunContext};
-use crate::runs::{Entry, Loaded, RunHead};
 use crate::view::age::{AppliedAt, age};
 use crate::view::events::EventView;
 use crate::view::objects::Selection;
+use crate::workflows::machine::{Event, History, HistoryEvent, Outcome, Run, RunContext};
+use crate::workflows::{Entry, Loaded, RunHead};
 
 mod mermaid;
 mod triggers;

@@ -17,8 +17,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::runs::Waiting;
 use crate::webhooks::calls::{CallState, router};
+use crate::workflows::Waiting;
 
 const TOKEN: &str = "a-token-of-this-test";
 

@@ -1,11 +1,15 @@
 //! The `Cluster` kind: names, links, validation.
 
+use std::net::IpAddr;
+
 use super::super::pod::content_uses::used;
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
-use super::{CLUSTER_NAME, ClusterSpec, validate};
-use crate::files::{ContentRef, ContentUse};
+use super::{CLUSTER_NAME, ClusterSpec, FunctionDefaults, Registry};
+use crate::content_refs::{ContentRef, ContentUse};
+use crate::kinds::names::{is_dns_subdomain, is_name};
+use crate::kinds::pod;
 use crate::kinds::pod::LocalReference;
-use crate::violation::{Findings, Path, field_path};
+use crate::violation::{Findings, Path, field_path, rules};
 
 impl KindSpec for ClusterSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -19,7 +23,7 @@ impl KindSpec for ClusterSpec {
         pods_bear_its_name: false,
         labels_are_of_replicas: false,
         names: NameForm::Only(CLUSTER_NAME),
-        older: Older::of_own_kind(super::super::job::dialect::rewrite_cluster),
+        older: Older::of_own_kind(crate::kinds::job::descriptor::rewrite_cluster),
     };
 
     const LINKS: Links<Self> = Links {
@@ -41,7 +45,7 @@ impl KindSpec for ClusterSpec {
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
+        validate(self, at, findings);
     }
 
     fn fill_defaults(&mut self) {}
@@ -69,4 +73,104 @@ fn login(field: &[&'static str], secret: Option<&LocalReference>) -> Option<Cont
 /// with it are reported for the object.
 fn identity() -> ContentUse {
     ContentUse { is_optional: true, ..used(field_path(&["metadata", "name"]), ContentRef::ClusterIdentity) }
+}
+
+// Checks of the Cluster object beyond the schema.
+
+/// Maximum number of servers that resolvers query (resolv.conf(5)).
+const UPSTREAMS_MAX: usize = 3;
+
+/// Maximum length of the zone, because names of services, ports and hosts precede it.
+const ZONE_MAX: usize = 100;
+
+/// Checks a spec as written.
+pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Findings) {
+    if let Some(registry) = &cluster.registry {
+        validate_registry(registry, &at.field("registry"), findings);
+    }
+    dns(cluster, &at.field("dns"), findings);
+    let defaults = at.field("defaults");
+    pod::check_resources(&cluster.defaults.resources, &defaults.field("resources"), findings);
+    let functions = at.field("functions");
+    pod::check_resources(&cluster.functions.resources, &functions.field("resources"), findings);
+    package_index(&cluster.functions, &functions, findings);
+    let security = at.field("podSecurity");
+    let policy = &cluster.pod_security;
+    let lists =
+        [("forbidHostPaths", &policy.forbid_host_paths), ("allowHostPaths", &policy.allow_host_paths)];
+    for (field, prefixes) in lists {
+        let list = security.field(field);
+        for (index, prefix) in prefixes.iter().enumerate() {
+            if !prefix.starts_with('/') || prefix.split('/').any(|part| part == "..") {
+                let message = format!("Invalid value: `{prefix}`: must be an absolute path without '..'");
+                findings.add(&rules::INVALID_PATH, &list.index(index), message);
+            }
+        }
+    }
+    let slurm = at.field("slurm");
+    cluster.slurm.login.validate(&slurm.field("login"), findings);
+}
+
+/// Checks the package index. Credentials in its URL would end up in the repository, in image layers and in build
+/// logs.
+fn package_index(functions: &FunctionDefaults, at: &Path<'_>, findings: &mut Findings) {
+    let index = functions.package_index.as_deref().unwrap_or_default();
+    let authority = index.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
+    if authority.contains('@') {
+        let message = "Forbidden: holds a user or password";
+        let help =
+            "write them as `username` and `password` into a secret, and its name into `packageIndexLogin`";
+        findings.add(&rules::LITERAL_SECRET, &at.field("packageIndex"), message).help(help);
+    }
+    let Some(login) = &functions.package_index_login else { return };
+    let login_at = at.field("packageIndexLogin");
+    if index.is_empty() {
+        let message = "Forbidden: may be set only together with `packageIndex`";
+        findings.add(&rules::EXCLUSIVE, &login_at, message).on_key();
+    }
+    if !is_name(&login.name) {
+        let message = format!("Invalid value: `{}`: not the name of a secret", login.name);
+        findings.add(&rules::INVALID_NAME, &login_at.field("name"), message);
+    }
+}
+
+fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings) {
+    // An address is valid if it can precede an image name.
+    let has_host = registry
+        .address
+        .split('/')
+        .next()
+        .is_some_and(|host| host.contains(['.', ':']) || host == "localhost");
+    let checked = pod::check_image(&format!("{}/image", registry.address));
+    if registry.address.is_empty() || !has_host || checked.is_err() {
+        let message = format!("Invalid value: `{}`: not the address of a registry", registry.address);
+        findings
+            .add(&rules::INVALID_IMAGE, &at.field("address"), message)
+            .help("write `host:port`, for example `registry.lan:5000`, without `https://`");
+    }
+    if let Some(secret) = registry.login_secret.as_ref().filter(|secret| !is_name(&secret.name)) {
+        let here = at.field("loginSecret");
+        let message = format!("Invalid value: `{}`: not the name of a secret", secret.name);
+        findings.add(&rules::INVALID_NAME, &here.field("name"), message);
+    }
+}
+
+fn dns(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Findings) {
+    let zone = &cluster.dns.zone;
+    if !is_dns_subdomain(zone) || zone.len() > ZONE_MAX {
+        let why = format!("must be a DNS domain in lower case of at most {ZONE_MAX} characters");
+        let message = format!("Invalid value: `{zone}`: {why}");
+        findings.add(&rules::DNS_CONFIG, &at.field("zone"), message);
+    }
+    let upstreams = at.field("upstreams");
+    if cluster.dns.upstreams.len() > UPSTREAMS_MAX {
+        let message = format!("Invalid value: must not have more than {UPSTREAMS_MAX} servers");
+        findings.add(&rules::DNS_CONFIG, &upstreams, message);
+    }
+    for (index, address) in cluster.dns.upstreams.iter().enumerate() {
+        if address.parse::<IpAddr>().is_err() {
+            let message = format!("Invalid value: `{address}`: must be an IP address");
+            findings.add(&rules::DNS_CONFIG, &upstreams.index(index), message);
+        }
+    }
 }

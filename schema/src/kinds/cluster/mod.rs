@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 mod descriptor;
 mod functions;
 mod pod_security;
-mod validate;
 
 pub use functions::FunctionDefaults;
 pub use pod_security::PodSecurity;

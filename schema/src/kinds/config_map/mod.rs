@@ -9,7 +9,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod descriptor;
-mod validate;
 
 use super::content::{Content, Values, decoded};
 

@@ -1,9 +1,14 @@
 //! The `DaemonSet` kind: names, links, defaults.
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, exclusive};
-use super::{DaemonSetSpec, defaults, dialect, validate};
+use super::{DaemonSetSpec, NodeByNode};
+use crate::document::edit::below;
+use crate::kinds::Kind;
+use crate::kinds::replica_set::validate::{Shared, percent};
+use crate::kinds::replica_set::{IntOrPercent, descriptor, dialect};
+use crate::manifest::dialects::{Node, Notes};
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, Path};
+use crate::violation::{Findings, Path, rules};
 
 impl KindSpec for DaemonSetSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -21,7 +26,7 @@ impl KindSpec for DaemonSetSpec {
             words: &["Daemonset"],
             api_versions: &["extensions/v1beta1"],
             may_lack_api_version: false,
-            rewrite: dialect::rewrite,
+            rewrite: rewrite,
         },
     };
 
@@ -32,11 +37,11 @@ impl KindSpec for DaemonSetSpec {
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
+        validate(self, at, findings);
     }
 
     fn fill_defaults(&mut self) {
-        defaults::fill(self);
+        fill(self);
     }
 
     fn is_replaced_by(&self, after: &Self) -> bool {
@@ -48,5 +53,69 @@ impl DaemonSetSpec {
     fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
         let (spec, labels) = (&self.template.spec, &self.template.metadata.labels);
         Some(PodOf { spec, at: &["spec", "template", "spec"], labels, count: 1, is_per_node: true })
+    }
+}
+
+// Effective spec: Kubernetes' defaults, and one spelling for equal meanings.
+
+/// Fills in fields that follow from other fields. Idempotent.
+pub(super) fn fill(spec: &mut DaemonSetSpec) {
+    descriptor::fill_workload(&mut spec.selector, &mut spec.template);
+    let written = spec.update_strategy.rolling_update.take().unwrap_or_default().max_unavailable;
+    let max_unavailable = Some(written.map_or(IntOrPercent::Number(1), descriptor::plain));
+    // `maxSurge` can only be 0.
+    spec.update_strategy.rolling_update = Some(NodeByNode { max_unavailable, max_surge: None });
+}
+
+// Older DaemonSet manifests: the spellings that all workloads share, and fields that Git makes needless.
+
+pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
+    dialect::workload(Kind::DaemonSet, document, notes);
+    if let Some(spec) = below(document, &["spec"]) {
+        dialect::without_history(spec, notes);
+    }
+}
+
+// Checks of a daemon set beyond the schema, in Kubernetes' wording where people search for it.
+
+/// Checks a spec as written, before defaults, at the path `at`.
+pub(super) fn validate(spec: &DaemonSetSpec, at: &Path<'_>, findings: &mut Findings) {
+    let shared = Shared {
+        kind: Kind::DaemonSet,
+        selector: &spec.selector,
+        template: &spec.template,
+        min_ready_seconds: spec.min_ready_seconds,
+        progress_deadline_seconds: spec.progress_deadline_seconds,
+    };
+    shared.validate_template(at, findings);
+    update_strategy(spec, &at.field("updateStrategy"), findings);
+    shared.validate_times(at, findings);
+}
+
+fn update_strategy(spec: &DaemonSetSpec, at: &Path<'_>, findings: &mut Findings) {
+    let Some(update) = &spec.update_strategy.rolling_update else { return };
+    let here = at.field("rollingUpdate");
+    let (unavailable, surge) = (here.field("maxUnavailable"), here.field("maxSurge"));
+    let share = percent(update.max_unavailable.as_ref(), &unavailable, findings);
+    if share.is_some_and(|percent| percent > 100) {
+        findings.add(&rules::ROLLOUT, &unavailable, "Invalid value: must not be greater than 100%");
+    }
+    let is = |amount: &Option<IntOrPercent>, number: fn(u32) -> bool| {
+        amount.as_ref().and_then(|amount| amount.of(100, true)).is_some_and(number)
+    };
+    if is(&update.max_unavailable, |pods| pods == 0) {
+        findings
+            .add(&rules::ROLLOUT, &unavailable, "Invalid value: cannot be 0 when `maxSurge` is 0")
+            .help("no pod could ever be replaced");
+    }
+    percent(update.max_surge.as_ref(), &surge, findings);
+    if is(&update.max_surge, |pods| pods > 0) {
+        findings
+            .add(
+                &rules::ROLLOUT,
+                &surge,
+                "Invalid value: must be 0: a node never has two pods of a DaemonSet",
+            )
+            .help("remove it, and say with maxUnavailable how many nodes are updated at once");
     }
 }

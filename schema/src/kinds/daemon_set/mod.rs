@@ -5,10 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-mod defaults;
 mod descriptor;
-mod dialect;
-mod validate;
 
 use super::replica_set::{IntOrPercent, LabelSelector, PodTemplate};
 

@@ -5,7 +5,9 @@ use super::super::links::{FieldAt, Reference};
 use super::super::{
     Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
 };
-use super::{DnsSpec, dialect, validate, without_final_slash};
+use super::{DnsSpec, validate, without_final_slash};
+use crate::document::edit::{below, entry, items_mut, plain, put, rename, take};
+use crate::manifest::dialects::{Node, Notes, Value};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path, field_path, indexed};
 
@@ -25,7 +27,7 @@ impl KindSpec for DnsSpec {
             words: &["DNS"],
             api_versions: OWN_OLDER_API_VERSIONS,
             may_lack_api_version: true,
-            rewrite: dialect::rewrite,
+            rewrite: rewrite,
         },
     };
 
@@ -91,5 +93,40 @@ impl DnsSpec {
 
     fn further_places(&self) -> Vec<Vec<OwnedStep>> {
         vec![field_path(&["spec", "host"])]
+    }
+}
+
+// Older Dns manifests: `spec.paths[]: {subPath, svcName, svcPort}`.
+
+pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
+    let paths = below(document, &["spec", "paths"]).and_then(items_mut);
+    for path in paths.into_iter().flatten() {
+        if let Some(mark) = rename(path, "subPath", "path") {
+            notes.older(mark, "subPath", "path");
+        }
+        service(path, notes);
+    }
+}
+
+fn service(path: &mut Node, notes: &mut Notes<'_>) {
+    if path.entry("service").is_some() {
+        return;
+    }
+    let mut fields = Vec::new();
+    if let Some(mut name) = take(path, "svcName") {
+        notes.older(name.mark, "svcName", "service.name");
+        name.key = "name".to_owned();
+        fields.push(name);
+    }
+    if let Some(mut port) = take(path, "svcPort") {
+        notes.older(port.mark, "svcPort", "service.port");
+        port.key = "port".to_owned();
+        // The field was text: `"88"` still means a number.
+        let number = port.value.text().and_then(|text| text.parse::<u16>().ok());
+        port.value = number.map_or(port.value.clone(), |number| plain(port.value.mark, number));
+        fields.push(port);
+    }
+    if let Some(mark) = fields.first().map(|field| field.mark) {
+        put(path, entry("service", mark, Node { mark, value: Value::Mapping(fields) }));
     }
 }

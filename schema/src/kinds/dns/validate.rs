@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::cluster::DEFAULT_ZONE;
 use super::super::names::{DNS_LABEL, is_dns_label, is_dns_subdomain};
 use super::super::pod::PortReference;
-use super::backend::{BACKENDS_MAX, WEIGHT_MAX};
+use super::{BACKENDS_MAX, WEIGHT_MAX};
 use super::{DnsBackend, DnsPath, DnsSpec, Sticky, without_final_slash};
 use crate::violation::{Findings, Path, rules};
 

@@ -3,29 +3,21 @@
 //! The contract of Python functions is that of Apache OpenWhisk (`main(params) -> dict`), and scaling is that of
 //! Knative (KPA). Missing fields are taken from the Cluster object; see [`FunctionSpec::with_defaults`].
 
+mod descriptor;
+mod pod;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-mod auth;
-mod descriptor;
-mod dialect;
-mod image;
-mod pod;
-mod sandbox;
-mod status;
-mod validate;
-
-pub use auth::{FunctionAuth, TokenSource};
-pub use image::{IMAGE_PREFIX, RUNTIME_VERSION, built_image, image_hash, of_registry, registry_image};
-pub use pod::{FUNCTION_LABEL, PORT};
-pub use sandbox::Sandbox;
-pub use status::ImageState;
-
 use super::cluster::FunctionDefaults;
-use super::pod::{EnvVar, ResourceRequirements};
+use super::pod::{EnvVar, ResourceRequirements, SecretKeyRef};
 use super::trigger::Trigger;
+use crate::codec::content_hash;
+use crate::content_refs::{BlobRef, Files, of_path};
 use crate::quantity::Memory;
+
+pub use pod::{FUNCTION_LABEL, PORT};
 
 /// Default concurrent calls of one replica: calls of OpenWhisk do not overlap either.
 pub const DEFAULT_CONCURRENCY: u32 = 1;
@@ -165,6 +157,138 @@ impl FunctionSpec {
     }
 }
 
+// Authentication of callers from outside of the cluster.
+
+/// Token authentication for callers from outside of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct FunctionAuth {
+    /// Source of the token.
+    pub token_from: TokenSource,
+}
+
+/// Source of a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct TokenSource {
+    /// Key of a secret that is encrypted for every node that accepts calls.
+    pub secret_key_ref: SecretKeyRef,
+}
+
+// Confinement of function replicas on their nodes.
+
+/// Confinement of replicas; strict by default. Not configurable: no capabilities, no new privileges, no host
+/// network, `/tmp` without executables and devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct Sandbox {
+    /// User id of the process; not 0, which is root.
+    #[schemars(range(min = 1, max = 2147483647))]
+    pub run_as_user: u32,
+    /// Makes the root file system read-only, except for `/tmp`.
+    pub read_only_root_filesystem: bool,
+    /// Size of `/tmp`, which is in memory and counts toward the memory limit.
+    pub tmp_size_limit: Memory,
+    /// Maximum number of processes and threads.
+    #[schemars(range(min = 8, max = 32768))]
+    pub pids_limit: u32,
+    /// Maximum number of open files.
+    #[schemars(range(min = 64, max = 1048576))]
+    pub open_files_limit: u32,
+}
+
+impl Default for Sandbox {
+    /// User and sizes are those of distroless images, Knative's secure pod defaults and OpenWhisk; the pids limit
+    /// is stricter (OpenWhisk: 1024).
+    fn default() -> Self {
+        Self {
+            run_as_user: 65532,
+            read_only_root_filesystem: true,
+            tmp_size_limit: Memory { bytes: 64 << 20 },
+            pids_limit: 256,
+            open_files_limit: 1024,
+        }
+    }
+}
+
+// Build state of a function's image.
+
+/// Build state of the image for the desired source.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum ImageState {
+    /// No node has started a build.
+    #[default]
+    Waiting,
+    /// A node builds the image.
+    Building {
+        /// Name of the node.
+        node: String,
+    },
+    /// The image exists.
+    Ready,
+    /// The build failed; the previous source keeps answering calls.
+    Failed {
+        /// End of the build output.
+        why: String,
+    },
+}
+
+// Names of function images, derived from their content, so that equal sources are built once.
+
+/// Prefix of the names of function images that nodes build. Not a registry: `.local` is never contacted.
+pub const IMAGE_PREFIX: &str = "minik8s.local/function:";
+
+/// Version of the content that is added to each image besides the source: a new number rebuilds every image. A test
+/// of the agent enforces the change.
+pub const RUNTIME_VERSION: u32 = 4;
+
+/// Prefix of the names of all images that nodes build.
+const LOCAL: &str = "minik8s.local/";
+/// Repository in a registry, below its address.
+const REGISTRY_REPOSITORY: &str = "function";
+
+/// Number of hex digits of the hash.
+const HASH_DIGITS: usize = 32;
+
+/// Returns the name of the image that is built from the function's source, and the source.
+pub fn built_image<'f>(
+    function: &FunctionSpec,
+    files: &'f Files,
+    cluster: &FunctionDefaults,
+) -> Option<(String, &'f BlobRef)> {
+    let (_, source) = of_path(files, function.source.as_ref()?)?;
+    let of = (RUNTIME_VERSION, &function.runtime, &cluster.python_base, &source.digest);
+    let mut hash = content_hash(&of);
+    hash.truncate(HASH_DIGITS);
+    Some((format!("{IMAGE_PREFIX}{hash}"), source))
+}
+
+/// Returns the hash in the name of an image that a node built.
+pub fn image_hash(reference: &str) -> Option<&str> {
+    reference.strip_prefix(IMAGE_PREFIX).filter(|hash| is_hash(hash))
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() == HASH_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
+/// Returns the name that an image built by a node has in the registry at `address`.
+pub fn registry_image(address: &str, hash: &str) -> String {
+    format!("{}/{REGISTRY_REPOSITORY}:{hash}", address.trim_end_matches('/'))
+}
+
+/// Splits such a name, in any registry, into its repository and hash.
+pub fn of_registry(reference: &str) -> Option<(&str, &str)> {
+    let (repository, hash) = reference.rsplit_once(':')?;
+    let (address, name) = repository.rsplit_once('/')?;
+    (name == REGISTRY_REPOSITORY && format!("{address}/") != LOCAL && is_hash(hash))
+        .then_some((repository, hash))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,5 +305,43 @@ mod tests {
         assert_eq!(effective.resources.limits.memory, Some(Memory { bytes: 64 << 20 }));
         assert!(effective.resources.requests.memory <= effective.resources.limits.memory);
         assert_eq!(effective.with_defaults(&FunctionDefaults::default()), effective);
+    }
+}
+
+#[cfg(test)]
+mod image_tests {
+    use std::collections::BTreeSet;
+
+    use super::Runtime;
+    use super::*;
+    use crate::content_refs::BlobKind;
+
+    // Seen red without the base in the hash.
+    #[test]
+    fn another_source_runtime_or_base_is_another_image_and_nothing_else_is() {
+        let image = |digit: &str, function: &FunctionSpec, cluster: &FunctionDefaults| {
+            let (digest, texts, source) = (digit.repeat(64), Vec::new(), String::new());
+            let blob = BlobRef { digest, size: 1, kind: BlobKind::Folder, texts, source };
+            let files = [("functions/hello".to_owned(), blob)].into();
+            built_image(function, &files, cluster).unwrap().0
+        };
+        let source = Some("functions/hello".to_owned());
+        let (function, cluster) =
+            (FunctionSpec { source, ..FunctionSpec::default() }, FunctionDefaults::default());
+        let docker = FunctionSpec { runtime: Some(Runtime::Dockerfile), ..function.clone() };
+        let on = |base: &str| FunctionDefaults { python_base: Some(base.to_owned()), ..cluster.clone() };
+        let first = image("a", &function, &cluster);
+        let others = [
+            image("b", &function, &cluster),
+            image("a", &docker, &cluster),
+            image("a", &function, &on("base:1")),
+            image("a", &function, &on("base:2")),
+        ];
+        assert_eq!(others.iter().chain([&first]).collect::<BTreeSet<_>>().len(), 5, "{others:?}");
+        assert!(others.iter().all(|name| image_hash(name).is_some()), "{others:?}");
+        let slower = FunctionSpec { timeout_seconds: Some(600), ..function };
+        let index = Some("https://index.lan/simple".to_owned());
+        let elsewhere = FunctionDefaults { package_index: index, ..cluster };
+        assert_eq!(image("a", &slower, &elsewhere), first);
     }
 }

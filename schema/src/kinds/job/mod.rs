@@ -7,12 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-mod descriptor;
-pub(super) mod dialect;
+pub(crate) mod descriptor;
 mod login;
 mod script;
-pub mod slurm;
-mod status;
+pub mod status;
 mod validate;
 
 pub use login::{DEFAULT_SSH_PORT, JumpHost, SlurmLogin};

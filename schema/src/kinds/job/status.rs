@@ -125,6 +125,74 @@ impl JobSpec {
     }
 }
 
+// Slurm's formats of times and array indices, as in sbatch(1).
+
+/// Largest index of an array that Slurm can be configured for (slurm.conf(5), MaxArraySize).
+pub const ARRAY_INDEX_MAX: u32 = 4_000_000;
+/// Number of array tasks that Slurm accepts unless it is configured for more (MaxArraySize 1001).
+pub const ARRAY_TASKS_DEFAULT_MAX: u32 = 1_000;
+
+/// Parses the seconds of a time limit: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`. `None` if it is
+/// malformed, zero, or longer than a year.
+pub fn time_limit_seconds(text: &str) -> Option<u64> {
+    /// A job longer than this is a typing mistake.
+    const YEAR: u64 = 366 * 24 * 3600;
+    let number = |text: &str| -> Option<u64> {
+        let is_number = (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse().ok()).flatten()
+    };
+    let numbers = |text: &str| text.split(':').map(number).collect::<Option<Vec<u64>>>();
+    let seconds = match text.split_once('-') {
+        Some((days, rest)) => {
+            let (hours, minutes, seconds) = match numbers(rest)?[..] {
+                [hours] => (hours, 0, 0),
+                [hours, minutes] => (hours, minutes, 0),
+                [hours, minutes, seconds] => (hours, minutes, seconds),
+                _ => return None,
+            };
+            number(days)? * 86_400 + hours * 3600 + minutes * 60 + seconds
+        }
+        None => match numbers(text)?[..] {
+            [minutes] => minutes * 60,
+            [minutes, seconds] => minutes * 60 + seconds,
+            [hours, minutes, seconds] => hours * 3600 + minutes * 60 + seconds,
+            _ => return None,
+        },
+    };
+    (1..=YEAR).contains(&seconds).then_some(seconds)
+}
+
+/// Counts the tasks of an array: indices and ranges with a step joined by commas, optionally followed by `%` and
+/// the number that may run at a time. `None` if it is malformed or an index is too large. Overlapping ranges count
+/// twice.
+pub fn array_tasks(text: &str) -> Option<u32> {
+    let number = |text: &str| -> Option<u32> {
+        let is_number = (1..=7).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse().ok()).flatten().filter(|number| *number <= ARRAY_INDEX_MAX)
+    };
+    let indices = match text.split_once('%') {
+        Some((indices, at_once)) => {
+            number(at_once).filter(|at_once| *at_once > 0)?;
+            indices
+        }
+        None => text,
+    };
+    let mut tasks: u32 = 0;
+    for part in indices.split(',') {
+        let (range, step) = match part.split_once(':') {
+            Some((range, step)) => (range, number(step).filter(|step| *step > 0)?),
+            None => (part, 1),
+        };
+        let count = match range.split_once('-') {
+            Some((first, last)) => number(last)?.checked_sub(number(first)?)? / step + 1,
+            None if part == range => number(range).map(|_| 1)?,
+            None => return None,
+        };
+        tasks = tasks.checked_add(count)?;
+    }
+    Some(tasks)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +209,42 @@ mod tests {
         assert_eq!(health(JobPhase::Submitting), Health::Progressing { why });
         assert_eq!(health(JobPhase::Succeeded), Health::Healthy);
         assert!(matches!(health(JobPhase::Failed), Health::Degraded { .. }));
+    }
+}
+
+#[cfg(test)]
+mod slurm_tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_sbatch_reads_them() {
+        for (text, seconds) in [
+            ("30", 1800),
+            ("10:30", 630),
+            ("1:00:00", 3600),
+            ("1-0", 86_400),
+            ("2-12", 216_000),
+            ("1-1:30", 91_800),
+            ("0-0:0:5", 5),
+        ] {
+            assert_eq!(time_limit_seconds(text), Some(seconds), "{text}");
+        }
+        for bad in ["", "0", "1:2:3:4", "1-", "-1", "1h", "1:", " 1", "1-1-1", "99999999", "1\n"] {
+            assert_eq!(time_limit_seconds(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn arrays_are_read_as_sbatch_reads_them() {
+        for (text, tasks) in
+            [("0", 1), ("0-15", 16), ("1,3,5-7", 5), ("0-15:4", 4), ("0-15%4", 16), ("1-7:2%1", 4)]
+        {
+            assert_eq!(array_tasks(text), Some(tasks), "{text}");
+        }
+        for bad in
+            ["", "a", "5-1", "0-", "0-15%0", "0-15%", "0-9:0", "3:1", "1,,2", "0-4000001", "1;2", "0-1 "]
+        {
+            assert_eq!(array_tasks(bad), None, "{bad}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Checks of a job beyond the schema: above all, that no value can leave its place in the script or on a command
 //! line.
 
-use super::{JobSpec, slurm};
-use crate::kinds::repo_path;
+use super::{JobSpec, status};
+use crate::kinds::names;
 use crate::quantity::Memory;
 use crate::violation::{Findings, Path, rules};
 
@@ -15,7 +15,7 @@ const MEMORY_MIN: Memory = Memory { bytes: 1 << 20 };
 pub(super) fn validate(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     job.login.validate(&at.field("login"), findings);
     if let Some(files) = &job.files {
-        repo_path::check(files, &at.field("files"), findings);
+        names::check(files, &at.field("files"), findings);
     }
     let words = [
         ("partition", &job.partition),
@@ -159,7 +159,7 @@ fn limits(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
             .add(&rules::SLURM_OPTION, &at.field("memory"), message)
             .help("a number without a unit is bytes: write `4Gi`");
     }
-    if let Some(time) = job.time_limit.as_deref().filter(|time| slurm::time_limit_seconds(time).is_none()) {
+    if let Some(time) = job.time_limit.as_deref().filter(|time| status::time_limit_seconds(time).is_none()) {
         let message = format!("Invalid value: `{}`: not a time of Slurm", time.escape_debug());
         findings
             .add(&rules::SLURM_OPTION, &at.field("timeLimit"), message)
@@ -167,17 +167,17 @@ fn limits(job: &JobSpec, at: &Path<'_>, findings: &mut Findings) {
     }
     let Some(array) = &job.array else { return };
     let here = at.field("array");
-    match slurm::array_tasks(array) {
+    match status::array_tasks(array) {
         None => {
             let message = format!("Invalid value: `{}`: not a list of array indices", array.escape_debug());
             findings
                 .add(&rules::SLURM_OPTION, &here, message)
                 .help("for example `0-15`, `1,3,5-7`, `0-15:4` or `0-15%4`");
         }
-        Some(tasks) if tasks > slurm::ARRAY_TASKS_DEFAULT_MAX => {
+        Some(tasks) if tasks > status::ARRAY_TASKS_DEFAULT_MAX => {
             let message = format!(
                 "{tasks} tasks are more than the {} that Slurm takes unless it is configured for more",
-                slurm::ARRAY_TASKS_DEFAULT_MAX
+                status::ARRAY_TASKS_DEFAULT_MAX
             );
             findings.add(&rules::SLURM_LAYOUT, &here, message);
         }

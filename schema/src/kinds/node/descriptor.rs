@@ -2,7 +2,9 @@
 
 use super::super::names::{check_qualified_name, is_label_value};
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
-use super::{NodeSpec, Taint, dialect};
+use super::{NodeSpec, Taint};
+use crate::document::edit::{entry, mapping, put, take};
+use crate::manifest::dialects::{Node, Notes};
 use crate::violation::{Findings, Path, rules};
 
 impl KindSpec for NodeSpec {
@@ -17,7 +19,7 @@ impl KindSpec for NodeSpec {
         pods_bear_its_name: false,
         labels_are_of_replicas: false,
         names: NameForm::Short,
-        older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: dialect::rewrite },
+        older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: rewrite },
     };
 
     const LINKS: Links<Self> = Links::NONE;
@@ -55,5 +57,18 @@ impl KindSpec for NodeSpec {
 
     fn is_replaced_by(&self, _: &Self) -> bool {
         false
+    }
+}
+
+// Older Node manifests, which have an address at the top level and no spec.
+
+pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
+    if let Some(ip) = take(node, "ip") {
+        notes.dropped(ip.mark, "ip", "the node's agent says where it is reached");
+    }
+    // A node may have only labels, as in Kubernetes.
+    if node.entry("spec").is_none_or(|spec| spec.value.is_null()) {
+        let mark = take(node, "spec").map_or(node.first_mark(), |spec| spec.mark);
+        put(node, entry("spec", mark, mapping(mark, [])));
     }
 }

@@ -9,7 +9,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod descriptor;
-mod dialect;
 
 use super::pod::{PodSpec, TaintEffect, Toleration, TolerationOperator};
 

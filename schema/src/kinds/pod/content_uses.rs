@@ -2,7 +2,7 @@
 
 use super::keyed::{AllOf, VolumeOf};
 use super::{EnvVar, EnvVarSource, PodSpec, SecretKeyRef};
-use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
+use crate::content_refs::{ContentRef, ContentUse, KeyUse, normal_path};
 use crate::violation::{OwnedStep, field_path, indexed};
 
 /// Returns every such field of the pod whose spec is below `above`.

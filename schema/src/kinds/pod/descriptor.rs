@@ -1,7 +1,11 @@
 //! The `Pod` kind: names, links, defaults.
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
-use super::PodSpec;
+use super::container::ten;
+use super::{
+    Container, EmptyDirVolume, HostPathType, HttpGetAction, HttpScheme, PodSpec, Probe, StorageMedium,
+};
+use crate::codec::{one, three};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, Path, field_path};
 
@@ -42,5 +46,111 @@ impl KindSpec for PodSpec {
 impl PodSpec {
     fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
         Some(PodOf { spec: self, at: &["spec"], labels: &metadata.labels, count: 1, is_per_node: false })
+    }
+}
+
+// Effective spec: the defaults of Kubernetes' API server, and one spelling for equal meanings, so that the hash
+// changes only when the meaning does.
+
+impl PodSpec {
+    /// Fills in the defaults that follow from other fields. Idempotent.
+    pub fn fill_defaults(&mut self) {
+        let host_network = self.host_network;
+        for container in self.init_containers.iter_mut().chain(&mut self.containers) {
+            container.fill_defaults();
+            if host_network {
+                // On the host network every port is a port of the node.
+                for port in &mut container.ports {
+                    port.host_port = Some(port.container_port);
+                }
+            }
+        }
+        for volume in &mut self.volumes {
+            if !volume.has_source() {
+                volume.empty_dir = Some(EmptyDirVolume::default());
+            }
+            if let Some(empty_dir) = &mut volume.empty_dir {
+                empty_dir.medium = empty_dir.medium.filter(|medium| *medium != StorageMedium::Disk);
+            }
+            if let Some(host_path) = &mut volume.host_path {
+                host_path.kind = host_path.kind.filter(|kind| *kind != HostPathType::Unset);
+            }
+        }
+        drop_if_default(&mut self.hostname);
+        drop_if_default(&mut self.subdomain);
+        drop_if_default(&mut self.dns_config);
+        drop_if_default(&mut self.security_context);
+        for toleration in &mut self.tolerations {
+            drop_if_default(&mut toleration.key);
+            drop_if_default(&mut toleration.value);
+        }
+    }
+}
+
+impl Container {
+    fn fill_defaults(&mut self) {
+        self.image_pull_policy = Some(self.effective_pull_policy());
+        let resources = &mut self.resources;
+        resources.requests.cpu = resources.requests.cpu.or(resources.limits.cpu);
+        resources.requests.memory = resources.requests.memory.or(resources.limits.memory);
+        for variable in &mut self.env {
+            match variable.value_from {
+                // A missing value means the empty value.
+                None => _ = variable.value.get_or_insert_default(),
+                Some(_) => variable.value = None,
+            }
+        }
+        for mount in &mut self.volume_mounts {
+            drop_if_default(&mut mount.sub_path);
+        }
+        if let Some(context) = &mut self.security_context {
+            drop_if_default(&mut context.capabilities);
+        }
+        drop_if_default(&mut self.security_context);
+        let probes = [&mut self.liveness_probe, &mut self.readiness_probe, &mut self.startup_probe];
+        for probe in probes.into_iter().flatten() {
+            probe.fill_defaults();
+        }
+        drop_if_default(&mut self.lifecycle);
+        let pre_stop = self.lifecycle.as_mut().and_then(|lifecycle| lifecycle.pre_stop.as_mut());
+        if let Some(action) = pre_stop.and_then(|handler| handler.http_get.as_mut()) {
+            action.fill_defaults();
+        }
+    }
+}
+
+impl Probe {
+    fn fill_defaults(&mut self) {
+        // Kubernetes treats 0 like a missing field.
+        let default_of_zero = [
+            (&mut self.period_seconds, ten()),
+            (&mut self.timeout_seconds, one()),
+            (&mut self.success_threshold, one()),
+            (&mut self.failure_threshold, three()),
+        ];
+        for (number, default) in default_of_zero {
+            if *number == 0 {
+                *number = default;
+            }
+        }
+        if let Some(action) = &mut self.http_get {
+            action.fill_defaults();
+        }
+    }
+}
+
+impl HttpGetAction {
+    fn fill_defaults(&mut self) {
+        self.scheme.get_or_insert(HttpScheme::Http);
+        if !self.path.starts_with('/') {
+            self.path.insert(0, '/');
+        }
+    }
+}
+
+/// Removes an empty value, which means the same as a missing one.
+fn drop_if_default<T: Default + PartialEq>(value: &mut Option<T>) {
+    if value.as_ref().is_some_and(|value| *value == T::default()) {
+        *value = None;
     }
 }

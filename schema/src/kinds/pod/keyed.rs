@@ -3,7 +3,7 @@
 
 use super::container::EnvFromSource;
 use super::{Container, EnvVar, EnvVarSource, KeyToPath, Volume};
-use crate::files::ContentRef;
+use crate::content_refs::ContentRef;
 use crate::kinds::Kind;
 
 /// A value used as a variable.

@@ -10,11 +10,9 @@ use serde_with::skip_serializing_none;
 
 mod container;
 pub mod content_uses;
-mod defaults;
 mod descriptor;
 pub mod keyed;
 pub mod pool;
-mod security;
 mod status;
 mod validate;
 mod volume;
@@ -26,7 +24,7 @@ pub use container::{
     ResourceRequirements, SecretKeyRef, TcpSocketAction,
 };
 
-pub use security::{Capabilities, PodSecurityContext, SecurityContext};
+pub use container::{Capabilities, PodSecurityContext, SecurityContext};
 pub use status::{
     ContainerState, ContainerStatus, HostPortStatus, PodPhase, PodStatus, RunningState, TerminatedState,
     Unsteady, WaitingState,

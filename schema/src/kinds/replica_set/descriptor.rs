@@ -1,7 +1,9 @@
 //! The `ReplicaSet` kind: names, links, defaults.
 
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, exclusive};
-use super::{ReplicaSetSpec, defaults, dialect, validate};
+use super::{
+    IntOrPercent, LabelSelector, PodTemplate, ReplicaSetSpec, RollingUpdate, StrategyType, dialect, validate,
+};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, Path, field_path};
 
@@ -37,7 +39,7 @@ impl KindSpec for ReplicaSetSpec {
     }
 
     fn fill_defaults(&mut self) {
-        defaults::fill(self);
+        fill(self);
     }
 
     fn is_replaced_by(&self, after: &Self) -> bool {
@@ -56,4 +58,33 @@ impl ReplicaSetSpec {
             is_per_node: false,
         })
     }
+}
+
+// Effective spec: Kubernetes' defaults, and one spelling for equal meanings.
+
+/// Fills in fields that follow from other fields. Idempotent.
+pub(super) fn fill(spec: &mut ReplicaSetSpec) {
+    fill_workload(&mut spec.selector, &mut spec.template);
+    spec.strategy.rolling_update = match spec.strategy.kind {
+        StrategyType::Recreate => None,
+        StrategyType::RollingUpdate => {
+            let RollingUpdate { max_surge, max_unavailable } =
+                spec.strategy.rolling_update.take().unwrap_or_default();
+            Some(RollingUpdate {
+                max_surge: Some(plain(max_surge.unwrap_or_else(IntOrPercent::quarter))),
+                max_unavailable: Some(plain(max_unavailable.unwrap_or_else(IntOrPercent::quarter))),
+            })
+        }
+    };
+}
+
+/// Fills in the fields that every kind of workload has.
+pub(in crate::kinds) fn fill_workload(selector: &mut LabelSelector, template: &mut PodTemplate) {
+    selector.normalize();
+    template.spec.fill_defaults();
+}
+
+/// Normalizes equal amounts: `025%` becomes `25%`.
+pub(in crate::kinds) fn plain(written: IntOrPercent) -> IntOrPercent {
+    written.percent().map_or(written, |percent| IntOrPercent::Percent(format!("{percent}%")))
 }

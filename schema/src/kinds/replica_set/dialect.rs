@@ -1,9 +1,9 @@
 //! Older ReplicaSet manifests: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
 
 use super::DEPLOYMENT_DEADLINE_SECONDS;
+use crate::document::edit::{below, entry, items_mut, plain, put, rename, take};
 use crate::kinds::Kind;
 use crate::kinds::kind::DEPLOYMENT;
-use crate::manifest::dialects::tree::{below, entry, items_mut, plain, put, rename, take};
 use crate::manifest::dialects::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {

@@ -4,7 +4,13 @@ use std::collections::BTreeMap;
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
-use super::{ServiceSpec, ServiceType, defaults, dialect, validate};
+use super::{
+    ClientIpConfig, DEFAULT_AFFINITY_SECONDS, ServicePort, ServiceSpec, ServiceType, SessionAffinity,
+    SessionAffinityConfig, validate,
+};
+use crate::document::edit::{below, items_mut};
+use crate::kinds::pod::PortReference;
+use crate::manifest::dialects::{Node, Notes, Value};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path, field_path, indexed};
 
@@ -24,12 +30,7 @@ impl KindSpec for ServiceSpec {
         pods_bear_its_name: false,
         labels_are_of_replicas: false,
         names: NameForm::Label,
-        older: Older {
-            words: &[],
-            api_versions: &[],
-            may_lack_api_version: false,
-            rewrite: dialect::rewrite,
-        },
+        older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: rewrite },
     };
 
     const LINKS: Links<Self> =
@@ -40,7 +41,7 @@ impl KindSpec for ServiceSpec {
     }
 
     fn fill_defaults(&mut self) {
-        defaults::fill(self);
+        fill(self);
     }
 
     fn is_replaced_by(&self, _: &Self) -> bool {
@@ -77,5 +78,56 @@ impl ServiceSpec {
 
     fn further_places(&self) -> Vec<Vec<OwnedStep>> {
         vec![field_path(&["spec", "selector"])]
+    }
+}
+
+// Effective spec: the defaults of Kubernetes' API server, and one spelling for equal meanings.
+
+/// Fills in fields that follow from other fields. Idempotent.
+pub(super) fn fill(spec: &mut ServiceSpec) {
+    spec.cluster_ip = spec.cluster_ip.take().filter(|address| !address.is_empty());
+    for port in &mut spec.ports {
+        fill_port(port);
+    }
+    spec.session_affinity_config = match spec.session_affinity {
+        SessionAffinity::None => None,
+        SessionAffinity::ClientIP => {
+            let written = spec.session_affinity_config.take().and_then(|config| config.client_ip);
+            let seconds = written.and_then(|config| config.timeout_seconds);
+            let timeout_seconds = Some(seconds.unwrap_or(DEFAULT_AFFINITY_SECONDS));
+            Some(SessionAffinityConfig { client_ip: Some(ClientIpConfig { timeout_seconds }) })
+        }
+    };
+}
+
+/// Normalizes a port: 0 and the empty name mean the same as a missing field, as in Kubernetes.
+fn fill_port(port: &mut ServicePort) {
+    port.name = port.name.take().filter(|name| !name.is_empty());
+    port.node_port = port.node_port.filter(|node_port| *node_port != 0);
+    port.target_port = match port.target_port.take() {
+        None | Some(PortReference::Number(0)) => Some(PortReference::Number(port.port)),
+        Some(PortReference::Name(name)) if name.is_empty() => Some(PortReference::Number(port.port)),
+        written => written,
+    };
+}
+
+// Older Service manifests with words in another case, such as `protocol: tcp`.
+
+pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
+    let Some(spec) = below(document, &["spec"]) else { return };
+    word(spec, "type", &["ClusterIP", "NodePort", "ExternalName"], notes);
+    let ports = below(spec, &["ports"]).and_then(items_mut);
+    for port in ports.into_iter().flatten() {
+        word(port, "protocol", &["TCP", "UDP"], notes);
+    }
+}
+
+/// Accepts the value of `key` in any case.
+fn word(node: &mut Node, key: &str, words: &[&str], notes: &mut Notes<'_>) {
+    let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(node, &[key]) else { return };
+    let today = words.iter().find(|word| word.eq_ignore_ascii_case(text) && *word != text);
+    if let Some(today) = today {
+        notes.older(*mark, &format!("{key}: {text}"), &format!("{key}: {today}"));
+        *text = (*today).to_owned();
     }
 }

@@ -7,9 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-mod defaults;
 mod descriptor;
-mod dialect;
 mod validate;
 
 use super::pod::{PortReference, Protocol};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::schedule::NAMES;
+use super::NAMES;
 use super::{OnCall, OnCommit, Schedule, ScheduleError, Trigger};
+use crate::document::nearest::suggestion;
 use crate::kinds::names;
-use crate::manifest::nearest::suggestion;
 use crate::violation::{Findings, Path, rules};
 
 /// Maximum length of a name, to which ids of runs append a time or a commit.

@@ -4,8 +4,17 @@
 //! case. A table of the manifest loader (`manifest/states_language.rs`) lists the parts of the language that are
 //! not supported, with alternatives; `dialect/` reads other spellings.
 
+mod descriptor;
+mod dialect;
+mod intrinsic;
+mod path;
+mod rule;
+mod state;
+mod validate;
+
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -15,32 +24,19 @@ use crate::codec::content_hash;
 use crate::kinds::trigger::Trigger;
 use crate::violation::{OwnedStep, Path};
 
-mod defaults;
-mod descriptor;
-mod dialect;
-mod handler;
-mod intrinsic;
-mod operator;
-mod path;
-mod rule;
-mod state;
-mod status;
-mod validate;
-
 pub use dialect::function_of_resource;
 pub(crate) use dialect::{SPELLINGS, STATES_LANGUAGE_KEYS, Spelling};
-pub use handler::{Catcher, JitterStrategy, Retrier};
 pub use intrinsic::{
     Argument, Expression, ExpressionError, INTRINSIC_NESTING_MAX, Intrinsic, IntrinsicCall, unescaped,
 };
-pub use operator::{Operand, Operator};
 pub use path::{JsonPath, NullablePath, PathError, PathRoot, Segment};
+pub use rule::{Operand, Operator};
 pub use rule::{Rule, timestamp};
+pub use state::{Catcher, JitterStrategy, Retrier};
 pub use state::{
     ChoiceState, FailState, Machine, MachineRef, MapState, ParallelState, PassState, State, SucceedState,
     TaskState, WaitState,
 };
-pub use status::{RunPhase, RunSummary};
 
 /// Maximum of seconds, attempts and similar fields: the language's own limit.
 pub const COUNT_MAX: u32 = 99_999_999;
@@ -149,4 +145,44 @@ fn functions_of<'a>(machine: MachineRef<'a>, at: &Path<'_>, found: &mut Vec<(Vec
             State::Choice(_) | State::Pass(_) | State::Wait(_) | State::Succeed(_) | State::Fail(_) => {}
         }
     }
+}
+
+// Summaries of a workflow's runs.
+
+/// Summary of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunSummary {
+    /// Id of the run.
+    pub id: String,
+    /// Current phase.
+    pub phase: RunPhase,
+    /// Start time.
+    pub started_at: Timestamp,
+    /// End time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// Current state, or the last one.
+    pub state: String,
+    /// Name of the error that ended the run, for example `States.Timeout`; empty without an error.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
+    /// Description of the error.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cause: String,
+}
+
+/// Phase of a run, in the terms of Step Functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunPhase {
+    /// Running in some state.
+    Running,
+    /// Ended in a Succeed state, or in a state with `end`.
+    Succeeded,
+    /// Ended by an error that nothing caught, or in a Fail state.
+    Failed,
+    /// Ended by its time limit.
+    TimedOut,
+    /// Ended by a person, or because its workflow was removed.
+    Aborted,
 }

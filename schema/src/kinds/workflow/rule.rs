@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use serde_with::skip_serializing_none;
-
-use super::Operator;
 
 /// A rule: exactly one of `and`, `or`, `not`, or `variable` with exactly one operator.
 #[skip_serializing_none]
@@ -64,5 +63,113 @@ impl JsonSchema for Rule {
             "properties": properties,
             "additionalProperties": false,
         })
+    }
+}
+
+// Comparison operators of Choice rules.
+
+/// Type of an operator's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operand {
+    /// A text.
+    Text,
+    /// A number.
+    Number,
+    /// `true` or `false`.
+    Bool,
+    /// A point in time, RFC 3339.
+    Timestamp,
+    /// The path of the value to compare with.
+    Path,
+}
+
+macro_rules! operators {
+    ($($name:ident $text:literal $operand:ident $doc:literal)*) => {
+        /// A comparison. A value of another type than the operator's never matches.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum Operator {
+            $(#[doc = $doc] #[serde(rename = $text)] $name,)*
+        }
+
+        impl Operator {
+            /// Every operator.
+            pub const ALL: &[Operator] = &[$(Operator::$name),*];
+
+            /// Returns the name of the field in a rule.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Operator::$name => $text,)* }
+            }
+
+            /// Returns the type of the value.
+            pub fn operand(self) -> Operand {
+                match self { $(Operator::$name => Operand::$operand,)* }
+            }
+
+            fn doc(self) -> &'static str {
+                match self { $(Operator::$name => $doc,)* }
+            }
+        }
+    };
+}
+
+operators! {
+    BooleanEquals "booleanEquals" Bool "The variable is this boolean."
+    BooleanEqualsPath "booleanEqualsPath" Path "As `booleanEquals`, with the value at a path."
+    IsBoolean "isBoolean" Bool "Whether the variable is a boolean."
+    IsNull "isNull" Bool "Whether the variable is null."
+    IsNumeric "isNumeric" Bool "Whether the variable is a number."
+    IsPresent "isPresent" Bool "Whether there is such a variable; only this operator may ask for one that is not."
+    IsString "isString" Bool "Whether the variable is text."
+    IsTimestamp "isTimestamp" Bool "Whether the variable is a timestamp of RFC 3339."
+    NumericEquals "numericEquals" Number "The variable is this number."
+    NumericEqualsPath "numericEqualsPath" Path "As `numericEquals`, with the value at a path."
+    NumericGreaterThan "numericGreaterThan" Number "The variable is a greater number."
+    NumericGreaterThanEquals "numericGreaterThanEquals" Number "The variable is this number or greater."
+    NumericGreaterThanEqualsPath "numericGreaterThanEqualsPath" Path "As `numericGreaterThanEquals`, with the value at a path."
+    NumericGreaterThanPath "numericGreaterThanPath" Path "As `numericGreaterThan`, with the value at a path."
+    NumericLessThan "numericLessThan" Number "The variable is a smaller number."
+    NumericLessThanEquals "numericLessThanEquals" Number "The variable is this number or smaller."
+    NumericLessThanEqualsPath "numericLessThanEqualsPath" Path "As `numericLessThanEquals`, with the value at a path."
+    NumericLessThanPath "numericLessThanPath" Path "As `numericLessThan`, with the value at a path."
+    StringEquals "stringEquals" Text "The variable is this text."
+    StringEqualsPath "stringEqualsPath" Path "As `stringEquals`, with the value at a path."
+    StringGreaterThan "stringGreaterThan" Text "The variable is a later text, by UTF-16 units."
+    StringGreaterThanEquals "stringGreaterThanEquals" Text "The variable is this text or a later one."
+    StringGreaterThanEqualsPath "stringGreaterThanEqualsPath" Path "As `stringGreaterThanEquals`, with the value at a path."
+    StringGreaterThanPath "stringGreaterThanPath" Path "As `stringGreaterThan`, with the value at a path."
+    StringLessThan "stringLessThan" Text "The variable is an earlier text, by UTF-16 units."
+    StringLessThanEquals "stringLessThanEquals" Text "The variable is this text or an earlier one."
+    StringLessThanEqualsPath "stringLessThanEqualsPath" Path "As `stringLessThanEquals`, with the value at a path."
+    StringLessThanPath "stringLessThanPath" Path "As `stringLessThan`, with the value at a path."
+    StringMatches "stringMatches" Text "The variable fits this pattern, in which `*` is any text and `\\\\*` a star."
+    TimestampEquals "timestampEquals" Timestamp "The variable is this point in time."
+    TimestampEqualsPath "timestampEqualsPath" Path "As `timestampEquals`, with the value at a path."
+    TimestampGreaterThan "timestampGreaterThan" Timestamp "The variable is a later point in time."
+    TimestampGreaterThanEquals "timestampGreaterThanEquals" Timestamp "The variable is this point in time or a later one."
+    TimestampGreaterThanEqualsPath "timestampGreaterThanEqualsPath" Path "As `timestampGreaterThanEquals`, with the value at a path."
+    TimestampGreaterThanPath "timestampGreaterThanPath" Path "As `timestampGreaterThan`, with the value at a path."
+    TimestampLessThan "timestampLessThan" Timestamp "The variable is an earlier point in time."
+    TimestampLessThanEquals "timestampLessThanEquals" Timestamp "The variable is this point in time or an earlier one."
+    TimestampLessThanEqualsPath "timestampLessThanEqualsPath" Path "As `timestampLessThanEquals`, with the value at a path."
+    TimestampLessThanPath "timestampLessThanPath" Path "As `timestampLessThan`, with the value at a path."
+}
+
+impl Operator {
+    /// Returns the JSON Schema of the value.
+    pub(super) fn schema(self) -> Schema {
+        let mut schema = match self.operand() {
+            Operand::Text | Operand::Path => json_schema!({"type": "string"}),
+            Operand::Timestamp => json_schema!({"type": "string", "format": "date-time"}),
+            Operand::Number => json_schema!({"type": "number", "format": "double"}),
+            Operand::Bool => json_schema!({"type": "boolean"}),
+        };
+        schema.insert("description".to_owned(), self.doc().into());
+        schema
+    }
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }

@@ -6,10 +6,10 @@ use super::walk::Walk;
 use super::words::Here;
 use super::words::shown;
 use super::{Bounds, FILE_MODE_MAX, Range, Shape};
-use crate::manifest::foreign;
-use crate::manifest::nearest::{list, nearest};
-use crate::manifest::parse::node::{Node, Problem, Value};
-use crate::manifest::parse::scalar::{Plain, resolve};
+use crate::document::nearest::{list, nearest};
+use crate::document::node::{Node, Problem, Value};
+use crate::document::node::{Plain, resolve};
+use crate::manifest::unsupported;
 use crate::quantity::{Cpu, Memory, QuantityError};
 use crate::secrets::is_secret_place;
 use crate::violation::rules;
@@ -61,7 +61,7 @@ impl Walk<'_> {
             return Some(Json::from(text));
         }
         let known = || words.iter().map(String::as_str).filter(|word| !word.is_empty());
-        let help = match (foreign::value(words, text), nearest(text, known())) {
+        let help = match (unsupported::value(words, text), nearest(text, known())) {
             (Some(help), _) => help.to_owned(),
             (None, Some(word)) => format!("did you mean `{word}`? supported values: {}", list(known())),
             (None, None) => format!("supported values: {}", list(known())),

@@ -4,10 +4,10 @@ use serde_json::{Map, Value as Json};
 
 use super::words::{Here, found, list_of_states, shown, type_help, wanted};
 use super::{Field, Record, Shape, Shapes, Tagged};
-use crate::manifest::nearest::{list, nearest, suggestion};
-use crate::manifest::parse::node::{Entry, Node, Problem, Value};
-use crate::manifest::problems::{Faults, Problems};
-use crate::manifest::{foreign, states_language};
+use crate::document::nearest::{list, nearest, suggestion};
+use crate::document::node::{Entry, Node, Problem, Value};
+use crate::document::problems::{Faults, Problems};
+use crate::manifest::{states_language, unsupported};
 use crate::secrets::is_secret_place;
 use crate::violation::{Path, rules};
 
@@ -150,7 +150,7 @@ impl Walk<'_> {
 
     fn unknown_field(&mut self, record: &Record, entry: &Entry, at: &Path<'_>) {
         let path = at.field(&entry.key);
-        if let Some(help) = foreign::field(&record.name, &entry.key) {
+        if let Some(help) = unsupported::field(&record.name, &entry.key) {
             // Kubernetes' own tools write `creationTimestamp: null`: nothing is lost without it.
             if entry.value.is_null() {
                 return;

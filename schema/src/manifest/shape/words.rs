@@ -1,8 +1,8 @@
 //! Wording of the walk's messages.
 
 use super::{Shape, Shapes};
-use crate::manifest::parse::node::{Mark, Node, Value};
-use crate::manifest::parse::scalar::{Plain, resolve};
+use crate::document::node::{Mark, Node, Value};
+use crate::document::node::{Plain, resolve};
 use crate::secrets::is_secret_text;
 use crate::violation::Path;
 

@@ -3,11 +3,13 @@
 //! Every call has a deadline. The client reconnects by itself: a handle outlives any number of restarts of etcd.
 //! Lists are paged at one revision; watches are in `watch.rs`.
 
-mod access;
-mod errors;
 mod lazy;
 mod watch;
 
+use std::fs::File;
+use std::io;
+use std::io::Read as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,17 +20,16 @@ use etcd_client::{
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-pub use self::access::{Access, Login};
-pub use self::lazy::LazyStore;
-
-use self::errors::{
-    is_auth_off, is_compacted, is_lease_not_found, is_unauthenticated, is_unavailable, request_error,
-};
 use self::watch::key_value;
 use super::{
     Guard, KeyValue, LeaseId, Listing, Newest, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
 };
 use crate::keys::Key;
+use watch::{
+    is_auth_off, is_compacted, is_lease_not_found, is_unauthenticated, is_unavailable, request_error,
+};
+
+pub use self::lazy::LazyStore;
 
 /// Longest wait for the answer to one request. A healthy etcd answers in milliseconds; one that
 /// elects a leader needs 1–2 s.
@@ -82,7 +83,7 @@ impl EtcdStore {
             .with_auto_token_refresh(true);
         let client = Client::connect(endpoints, Some(options))
             .await
-            .map_err(|error| refused(errors::message_of(&error)))?;
+            .map_err(|error| refused(watch::message_of(&error)))?;
         let mut store = Self {
             kv: client.kv_client().max_decoding_message_size(DECODE_MAX_BYTES),
             lease: client.lease_client(),
@@ -95,9 +96,9 @@ impl EtcdStore {
             match timeout_at(deadline, store.probe(login.as_ref())).await {
                 Ok(Ok(())) => return Ok(store),
                 Ok(Err(error)) if is_unauthenticated(&error) => {
-                    return Err(refused(errors::message_of(&error)));
+                    return Err(refused(watch::message_of(&error)));
                 }
-                Ok(Err(error)) => why = errors::message_of(&error),
+                Ok(Err(error)) => why = watch::message_of(&error),
                 Err(_) => return Err(refused(why)),
             }
             if timeout_at(deadline, sleep(RETRY_PAUSE)).await.is_err() {
@@ -292,6 +293,51 @@ fn prefix_end(prefix: &[u8]) -> Vec<u8> {
         }
     }
     vec![0]
+}
+
+// Addresses of etcd and the user to log in as.
+
+/// Longest password, in bytes; the rest of a larger file is ignored.
+const PASSWORD_MAX_BYTES: u64 = 1_024;
+
+/// Addresses of etcd and the user to log in as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Client addresses, at least one.
+    pub endpoints: Vec<String>,
+    /// User and password; `None` if etcd has no authentication.
+    pub login: Option<Login>,
+}
+
+/// A user of etcd. If etcd's authentication is off, no client logs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// Name of the user.
+    pub user: String,
+    /// File with the password in its first line; read for each connection, so that it can be changed.
+    pub password_file: PathBuf,
+}
+
+impl Access {
+    /// Creates an access without a login.
+    pub fn anonymous(endpoints: &[String]) -> Self {
+        Self { endpoints: endpoints.to_vec(), login: None }
+    }
+
+    /// Creates an access as `user`, if a user and a password file are given.
+    pub fn new(endpoints: Vec<String>, user: Option<String>, password_file: Option<PathBuf>) -> Self {
+        let login = user.zip(password_file).map(|(user, password_file)| Login { user, password_file });
+        Self { endpoints, login }
+    }
+}
+
+impl Login {
+    /// Reads user and password.
+    fn read(&self) -> io::Result<(String, String)> {
+        let mut text = String::new();
+        File::open(&self.password_file)?.take(PASSWORD_MAX_BYTES).read_to_string(&mut text)?;
+        Ok((self.user.clone(), text.lines().next().unwrap_or_default().to_owned()))
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! Autoscalers: good ones, what they become, and the errors of bad ones.
 
 use schema::kinds::Resource;
-use schema::kinds::horizontal_pod_autoscaler::{
-    AverageValue, HorizontalPodAutoscalerSpec, PolicyType, SelectPolicy,
-};
+use schema::kinds::autoscaler::{AverageValue, HorizontalPodAutoscalerSpec, PolicyType, SelectPolicy};
 
 use crate::cases::{Case, check, document, messages};
 use crate::{load, rules};
@@ -45,7 +43,7 @@ fn behaviour_has_the_defaults_of_kubernetes() {
     let (up, down) = (behavior.scale_up.unwrap(), behavior.scale_down.unwrap());
     assert_eq!((up.stabilization_window_seconds, up.select_policy), (Some(0), Some(SelectPolicy::Max)));
     assert_eq!(down.stabilization_window_seconds, Some(300));
-    let policies = |policies: &[schema::kinds::horizontal_pod_autoscaler::ScalingPolicy]| {
+    let policies = |policies: &[schema::kinds::autoscaler::ScalingPolicy]| {
         policies.iter().map(|one| (one.kind, one.value, one.period_seconds)).collect::<Vec<_>>()
     };
     assert_eq!(policies(&up.policies), [(PolicyType::Pods, 4, 15), (PolicyType::Percent, 100, 15)]);

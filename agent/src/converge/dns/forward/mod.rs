@@ -4,6 +4,11 @@
 //! 5,000 questions with one good and one refusing upstream 13 % failed. So `order.rs` decides which upstream is
 //! queried; Hickory reads and writes the messages.
 
+mod cache;
+mod exchange;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, Weak};
@@ -12,19 +17,12 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use hickory_proto::op::{Message, Query, ResponseCode};
 use schema::control::lock;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-mod cache;
-mod exchange;
-mod order;
-mod shares;
-#[cfg(test)]
-mod tests;
-
 use self::cache::Cache;
-use self::order::UpstreamHealth;
-use self::shares::Shares;
+use crate::clients::{Clients, Held, SHARE};
+use exchange::UpstreamHealth;
 
 /// Maximum number of concurrent questions. Each has two sockets at most, and an agent may have 1024 files open. One
 /// client may have a quarter of them; further questions wait.
@@ -199,4 +197,63 @@ impl Forwarder {
 /// True if another upstream would give the same answer.
 fn is_final(answer: &Message) -> bool {
     matches!(answer.metadata.response_code, ResponseCode::NoError | ResponseCode::NXDomain)
+}
+
+// Places for upstream questions, limited by open files and shared between clients.
+
+/// Questions that may wait for each place. One client may have a quarter of all places, and four times as many of
+/// its questions may wait.
+const WAITING: usize = 4;
+
+/// Places in use per client. A client is an address: of a pod, or of the node for everything that runs on it.
+#[derive(Debug)]
+struct Shares {
+    places: Arc<Semaphore>,
+    /// Maximum number of places for one client.
+    most: usize,
+    /// Places of each client that has or wants some.
+    own: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    /// Number of questions per client that have or want a place.
+    known: Clients,
+}
+
+/// A place, released when dropped.
+#[derive(Debug)]
+struct Place {
+    _place: OwnedSemaphorePermit,
+    _own: OwnedSemaphorePermit,
+    _known: Held,
+}
+
+impl Shares {
+    /// Creates shares of `places` places.
+    fn of(places: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(places)),
+            most: (places / SHARE).max(1),
+            own: Mutex::default(),
+            known: Clients::sharing(places * WAITING),
+        }
+    }
+
+    /// Waits for a place, first come first served; `None` immediately if too many questions of this client are
+    /// waiting. The client's own limit is waited for first, so that its questions do not block others.
+    async fn place(&self, client: IpAddr) -> Option<Place> {
+        let known = self.known.admit(client)?;
+        let own = self.own_of(client).acquire_owned().await.ok()?;
+        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        Some(Place { _place: place, _own: own, _known: known })
+    }
+
+    fn own_of(&self, client: IpAddr) -> Arc<Semaphore> {
+        let mut own = lock(&self.own);
+        if let Some(known) = own.get(&client).and_then(Weak::upgrade) {
+            return known;
+        }
+        // Idle clients are forgotten.
+        own.retain(|_, semaphore| semaphore.strong_count() > 0);
+        let fresh = Arc::new(Semaphore::new(self.most));
+        own.insert(client, Arc::downgrade(&fresh));
+        fresh
+    }
 }

@@ -18,13 +18,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::super::shared::control_plane::ControlPlane;
 use super::Functions;
-use super::book::{Calls, Given, Lease, Place};
-use super::who::ClusterAddresses;
+use super::call_queue::{Calls, Given, Lease, Place};
+use super::caller_policy::ClusterAddresses;
 use crate::catalog::Catalog;
-use crate::converge::control_plane::ControlPlane;
 use crate::desired::KnownFrom;
-use crate::http::room::Budget;
+use crate::http::body::Budget;
 use crate::http::server::{Caller, Place as Admitted};
 
 fn id() -> NamespacedName {

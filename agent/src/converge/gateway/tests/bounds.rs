@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Bed, endpoint, first_line, get, named, ok, table};
-use crate::http::limits::Limits;
+use crate::http::server::Limits;
 
 fn short() -> Limits {
     Limits { head: Duration::from_millis(300), idle: Duration::from_secs(3), ..Limits::default() }

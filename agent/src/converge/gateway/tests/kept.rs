@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Bed, PATIENCE, endpoint, get, ok, table};
-use crate::http::limits::Limits;
+use crate::http::server::Limits;
 
 /// An endpoint that answers with the number of connections that it has taken, and says when one ends.
 async fn counting() -> (std::net::SocketAddr, mpsc::Receiver<()>) {

@@ -14,7 +14,7 @@ use super::super::plan::{Observed, plan};
 use super::super::{GatewayDeps, GatewayLoop};
 use super::{Wire, add_route, add_service, first_line, get, known, named};
 use crate::catalog::Catalog;
-use crate::http::limits::Limits;
+use crate::http::server::Limits;
 use crate::standby::Handover;
 
 fn observed(cidr: &str) -> Observed {

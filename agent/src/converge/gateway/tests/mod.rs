@@ -16,15 +16,15 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::super::shared::control_plane::ControlPlane;
 use super::handler::Router;
 use super::proxy::Proxy;
 use super::route::Table;
 use super::shares::Turns;
 use crate::catalog::Catalog;
-use crate::converge::control_plane::ControlPlane;
 use crate::converge::functions::Functions;
 use crate::desired::KnownFrom;
-use crate::http::limits::Limits;
+use crate::http::server::Limits;
 use crate::http::server::{self, Server};
 
 mod bounds;

@@ -11,8 +11,8 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::super::headers::HOP_BY_HOP;
 use super::{Bed, DATE, Wire, endpoint, field, first_line, get, ok};
-use crate::http::limits::Limits;
 use crate::http::server;
+use crate::http::server::Limits;
 
 /// Counts what an endpoint gets.
 #[derive(Debug, Clone, Default)]

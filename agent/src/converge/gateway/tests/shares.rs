@@ -12,7 +12,7 @@ use serde_json::json;
 use super::super::route::Table;
 use super::super::shares::{Backend, Leads, Shares, Turns};
 use super::{Bed, add_route, add_service, get, known, named};
-use crate::http::limits::Limits;
+use crate::http::server::Limits;
 
 fn to(number: u8) -> Leads {
     Leads::To(Arc::new([SocketAddr::from(([10, 244, 0, number], 80))]))

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::route::Table;
 use super::{Bed, add_route, endpoint, field, first_line, get, known, mirror, named, nobody, ok, table};
-use crate::http::limits::Limits;
+use crate::http::server::Limits;
 
 // Seen red with a table that a handler takes once.
 #[tokio::test]

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::{Bed, endpoint, first_line, get, ok, serve_at, server, table};
-use crate::http::limits::Limits;
+use crate::http::server::Limits;
 use crate::testing::{TestNamespace, in_pod, inside};
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 2\r\n\r\nhi";

@@ -9,7 +9,7 @@ use schema::control::{Loop as _, Observation};
 use schema::records::Subnet;
 use tokio::sync::watch;
 
-use super::super::checksums::{TRIALS_MAX, TrialResult, try_checksums};
+use super::super::state::{TRIALS_MAX, TrialResult, try_checksums};
 use super::tunnel::{entries, peers, seen, tunnel};
 use crate::catalog::Catalog;
 use crate::converge::network::tunnel::{TunnelSeen, TunnelStep, plan};
@@ -97,7 +97,7 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usi
             control: watch::channel(Default::default()).1,
             vtep: watch::Sender::new(None),
             sandboxed: watch::Sender::default(),
-            builds: crate::converge::build_network::channel().1,
+            builds: crate::converge::shared::build_network::channel().1,
             address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             rules_changed: schema::control::Nudge::new().0,
         },

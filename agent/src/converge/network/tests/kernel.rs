@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::super::{NetworkLoop, NetworkSettings, Vxlan};
 use super::network_loop;
-use crate::converge::pod_table::{PodNet, PodTable};
+use crate::converge::shared::pod_table::{PodNet, PodTable};
 use crate::testing::{TestNamespace, inside};
 use crate::worlds::iptables::{Iptables as _, RealIptables};
 use crate::worlds::netlink::{Netlink as _, PodLink, RealNetlink, host_link_name};

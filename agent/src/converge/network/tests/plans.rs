@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::super::plan::plan;
 use super::super::{NetworkLoop, NetworkSettings};
 use super::*;
-use crate::converge::pod_table::{PodNet, PodTable};
+use crate::converge::shared::pod_table::{PodNet, PodTable};
 use crate::packet_rules::jumps::RuleReason;
 use crate::packet_rules::testing::{BARE, after_restore};
 use crate::worlds::iptables::{FakeIptables, StaleUdp};

@@ -1,22 +1,25 @@
 //! Creates and starts the containers of a pod; a failure affects only its own container.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::future::join_all;
-use schema::files::{ContentRef, of_content};
+use schema::content_refs::{ContentRef, of_content};
 use schema::records::{EventType, PodInstance};
+use tokio::time::{Instant, timeout};
 
 use super::env::{INPUTS_MAX, too_long};
-use super::redact::{UNSHOWN, redact_secrets};
 use super::render;
-use super::rendered::{KeyedValue, Rendered, secrets_of};
-use crate::converge::names;
-use crate::converge::pods::steps::{ContainerAct, ContainerStep, Up};
-use crate::converge::pods::task_reports::{Retry, TaskReport};
+use super::rendered::{KeyedValue, Rendered, UNSHOWN, redact_secrets, secrets_of};
+use crate::converge::pods::facts::Exited;
+use crate::converge::pods::probe::machine::Action;
+use crate::converge::pods::steps::{ContainerAct, ContainerStep, Kill, Target, Up};
+use crate::converge::pods::supervisor::{InFlight, Retry, TaskReport};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::files::SecretError;
 use crate::files::secrets::variable;
-use crate::worlds::docker::{DockerError, Namespaces, NewContainer};
+use crate::names;
+use crate::worlds::docker::{DockerError, ListedContainer, Namespaces, NewContainer};
 
 /// Identifies the start and the incarnation in an event: the same text within a minute would be recorded once.
 fn start_of(id: &PodId, step: &ContainerStep) -> String {
@@ -202,5 +205,138 @@ impl Worker {
                 self.trouble(id, &step.container, "RunContainerError", &said);
             }
         }
+    }
+}
+
+// Creates a container, or finds the one that a former attempt created.
+
+/// Number of attempts to find a container whose name is taken, and their interval.
+const LISTED_TRIES: u32 = 5;
+
+const LISTED_WAIT: Duration = Duration::from_millis(200);
+
+impl Worker {
+    /// Creates a container, or finds the one that a former attempt created.
+    pub(crate) async fn create_or_adopt(&self, new: &NewContainer) -> Result<String, DockerError> {
+        match self.docker.create(new).await {
+            Err(DockerError::NameTaken { name }) => {
+                let Some(row) = self.listed(&name).await? else {
+                    let message = format!(
+                        "the container name {name} is taken by a container that is not ours; remove it with docker rm"
+                    );
+                    return Err(DockerError::Refused { act: "to create a container", status: 409, message });
+                };
+                let same = |label: &str| row.labels.get(label) == new.labels.get(label);
+                // The last two are a pause container's: one created for another address is of no use.
+                let labels = [names::UID, names::HASH, names::SANDBOX, names::IP, names::PORTS];
+                if labels.into_iter().all(same) {
+                    return Ok(row.id);
+                }
+                // In other namespaces: it can't be used, and its name is needed.
+                self.docker.remove(&row.id).await?;
+                self.docker.create(new).await
+            }
+            other => other,
+        }
+    }
+
+    /// Finds a container of this instance by name. A container being created has its name before it is listed.
+    pub(crate) async fn listed(&self, name: &str) -> Result<Option<ListedContainer>, DockerError> {
+        for again in (0..LISTED_TRIES).rev() {
+            let rows = self.docker.list(&self.node.instance).await?;
+            let found = rows.into_iter().find(|row| row.name == name);
+            if found.is_some() || again == 0 {
+                return Ok(found);
+            }
+            tokio::time::sleep(LISTED_WAIT).await;
+        }
+        Ok(None)
+    }
+}
+
+// Stops containers: preStop, SIGTERM, and SIGKILL, all within the grace period.
+
+/// Minimum time left for SIGTERM after a hook, as in Kubernetes.
+const GRACE_AFTER_HOOK_MIN: Duration = Duration::from_secs(2);
+
+/// Maximum wait for the exit status of a container.
+const END_LOOK_MAX: Duration = Duration::from_secs(2);
+
+impl Worker {
+    /// Stops a container that is no longer wanted; whatever goes wrong, its removal kills it.
+    pub(crate) async fn stop(&self, id: &PodId, target: &Target, grace: Duration, in_flight: &InFlight) {
+        let message = format!("Stopping container {}", target.container);
+        let _ = self.end(id, target, (grace, message), in_flight).await;
+    }
+
+    /// Reports the exit status of a container that is removed with its pod. A failure to find it holds nothing up.
+    pub(crate) async fn note_end(&self, id: &PodId, target: &Target) {
+        let Ok(Ok(details)) = timeout(END_LOOK_MAX, self.docker.inspect(&target.id)).await else { return };
+        if let Some(finished_at) = details.finished_at.filter(|_| details.pid == 0) {
+            let end = Exited::of(&details, finished_at);
+            self.reporter.send(TaskReport::End(id.uid.clone(), target.id.clone(), end));
+        }
+    }
+
+    /// Stops a container that failed a probe; the next plan finds it ended and restarts it. If it can't be stopped,
+    /// a later plan retries; the removal of the pod does not wait for that.
+    pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, in_flight: InFlight) {
+        let done = self.end(id, &kill.target, (kill.grace, kill.message.clone()), &in_flight).await;
+        // Sent while the container still counts as being stopped: the plan after that must know.
+        let failed = done.err().map(|error| error.to_string());
+        self.reporter.send(TaskReport::Kill(kill.target.id.clone(), failed));
+    }
+
+    async fn end(
+        &self,
+        id: &PodId,
+        target: &Target,
+        (mut grace, message): (Duration, String),
+        in_flight: &InFlight,
+    ) -> Result<(), DockerError> {
+        // A container is never stopped twice concurrently: the second caller waits.
+        let is_hooked = in_flight.wait_for_kill(&target.id).await;
+        // The semaphore is never closed.
+        let _slot = self.stops.acquire().await;
+        self.record_event(id, EventType::Normal, "Killing", message);
+        let once = !grace.is_zero() && !is_hooked;
+        if let Some(hook) = target.hook.as_ref().filter(|_| once) {
+            grace = self.pre_stop(id, target, hook, grace).await;
+            in_flight.note_hooked(&target.id);
+        }
+        match self.docker.stop(&target.id, grace).await {
+            Ok(()) | Err(DockerError::NotFound { .. }) => Ok(()),
+            Err(error) => {
+                tracing::warn!(pod = %id.pod, container = %target.name, %error, "could not stop a container");
+                self.record_event(id, EventType::Warning, "FailedKillPod", error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs the hook and returns the rest of the grace period.
+    async fn pre_stop(
+        &self,
+        id: &PodId,
+        target: &Target,
+        hook: &Result<Action, String>,
+        grace: Duration,
+    ) -> Duration {
+        let began = Instant::now();
+        let failed = match hook {
+            // A command that times out here ends with its container.
+            Ok(hook) => match timeout(grace, self.asker.hook(&target.id, hook, grace)).await {
+                Ok(Ok(())) => None,
+                Ok(Err(why)) => Some(why),
+                Err(_) => Some(format!("it did not end within the grace period of {} s", grace.as_secs())),
+            },
+            Err(why) => Some(format!("the container's label {} can't be read: {why}", names::PRE_STOP)),
+        };
+        if let Some(why) = failed {
+            tracing::warn!(pod = %id.pod, container = %target.name, why, "a preStop hook failed");
+            let message = format!("PreStopHook of container {} failed: {why}", target.container);
+            self.record_event(id, EventType::Warning, "FailedPreStopHook", message);
+        }
+        grace.saturating_sub(began.elapsed()).max(GRACE_AFTER_HOOK_MIN)
     }
 }

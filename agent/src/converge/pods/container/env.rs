@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use schema::files::{ContentRef, of_content};
+use schema::content_refs::{ContentRef, of_content};
 use schema::kinds::names::is_env_name;
 use schema::kinds::pod::keyed::{AllOf, ValueOf, Variable};
 use schema::kinds::pod::{Container, EnvVarSource};

@@ -7,11 +7,11 @@ use schema::records::PodInstance;
 
 use super::env::{FieldContext, INPUTS_MAX, SecretKeys, expand, variables};
 use super::rendered::{ContainerInputs, PlaceFields, Rendered};
-use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::converge::pods::probe;
-use crate::converge::pods::sandbox::{name_files, resolver};
+use crate::converge::pods::sandbox::name_files;
 use crate::converge::pods::volume::render::mounts;
+use crate::names;
 use crate::worlds::docker::{Limits, Namespaces, NewContainer};
 
 /// Renders one container of the pod; the error names the part of the manifest that can't be fulfilled.
@@ -49,7 +49,7 @@ pub fn container(
         stdin: spec.stdin,
         tty: spec.tty,
         // On the host's network a container shares nothing with its pause container.
-        resolver: pod.spec.host_network.then(|| resolver::resolver(pod, &at.node.dns)),
+        resolver: pod.spec.host_network.then(|| name_files::resolver(pod, &at.node.dns)),
         ..NewContainer::default()
     };
     let host = at.address.map_or(at.node.node_ip, |address| address.addr().into());

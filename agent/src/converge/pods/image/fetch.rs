@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::pulls::{Joined, PULLS, Pulled};
 use crate::converge::pods::facts::Slot;
 use crate::converge::pods::steps::Pull;
-use crate::converge::pods::task_reports::{Retry, TaskReport};
+use crate::converge::pods::supervisor::{Retry, TaskReport};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::worlds::docker::DockerError;
 

@@ -4,4 +4,3 @@
 pub mod credentials;
 pub mod fetch;
 pub mod pulls;
-pub mod registry_login;

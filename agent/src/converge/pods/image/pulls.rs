@@ -12,7 +12,7 @@ use schema::kinds::function::image_hash;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::converge::image_book::ImageBook;
+use crate::converge::shared::image_store::ImageBook;
 use crate::worlds::docker::{Docker, DockerError, ImageFacts, PullProgress, RegistryLogin};
 use crate::worlds::peers::ImageSource;
 
@@ -158,8 +158,8 @@ mod tests {
 
     use super::*;
     use crate::converge::images::{ImagesDeps, ImagesLoop, Thresholds};
-    use crate::worlds::disk::{DiskUsage, FakeDisk};
     use crate::worlds::docker::{FakeDocker, Fault};
+    use crate::worlds::host::{DiskUsage, FakeDisk};
     use crate::worlds::peers::NoPeers;
 
     struct Rig {

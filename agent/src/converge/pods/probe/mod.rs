@@ -3,12 +3,11 @@
 //! `render.rs` renders the checks (pure), `machine.rs` interprets the results (pure), `runner.rs` runs the checks,
 //! `book.rs` keeps the health on the node's disk.
 
-pub mod book;
+pub mod health_store;
 pub mod machine;
 pub mod perform;
 pub mod render;
 pub mod runner;
-pub mod target;
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::machine::Action;
 use super::machine::ProbeKind;
-use super::target::Action;
 use crate::worlds::docker::{Docker, DockerError, ExecEnd};
 use crate::worlds::prober::Prober;
 

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use schema::kinds::pod::{Container as ContainerSpec, HttpGetAction, HttpScheme, PortReference, Probe};
 use schema::records::Binding;
 
+use super::machine::{Action, Check, ProbeTarget};
 use super::machine::{ProbeKind, Timing};
-use super::target::{Action, Check, ProbeTarget};
 use crate::converge::pods::facts::{Container, NodeFacts, PodFacts};
 use crate::worlds::prober::HttpRequest;
 

@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
-use super::book::{HealthBook, is_same_life};
+use super::health_store::{HealthBook, is_same_life};
+use super::machine::{Action, ProbeTarget, Targets};
 use super::machine::{ProbeKind, ProbeMachine};
 use super::perform::{Asker, Found};
-use super::target::{Action, ProbeTarget, Targets};
 
 /// Maximum number of concurrent requests and connections: each takes one descriptor, and a few hundred probes that
 /// all hang for a second still get their turn within a few seconds.

@@ -14,11 +14,11 @@ use schema::store::memory::MemoryStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::book::HealthBook;
+use super::health_store::HealthBook;
+use super::machine::{Action, Check, ProbeTarget, Targets};
 use super::machine::{ProbeHealth, ProbeKind, ProbeMachine, Timing};
 use super::perform::{Asker, Found};
 use super::runner::ProbeRunner;
-use super::target::{Action, Check, ProbeTarget, Targets};
 use crate::worlds::docker::{Docker as _, FakeDocker, FakeExec, NewContainer};
 use crate::worlds::prober::{FakeAnswer, FakeProber};
 

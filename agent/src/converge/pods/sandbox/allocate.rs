@@ -7,8 +7,8 @@ use ipnet::Ipv4Net;
 use schema::kinds::pod::{ContainerPort, HostPortStatus, PodSpec};
 use schema::meta::NamespacedName;
 
-use super::port_taken::{Holder, PORTS, PortTaken};
 use crate::converge::pods::facts::{Observed, PodFacts, Uid};
+use crate::converge::pods::steps::{Holder, PORTS, PortTaken};
 use crate::desired::Desired;
 use crate::worlds::netlink::{Listener, Port};
 

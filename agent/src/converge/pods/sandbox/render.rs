@@ -2,8 +2,8 @@
 
 use schema::records::PodInstance;
 
-use crate::converge::names;
 use crate::converge::pods::facts::Placement;
+use crate::names;
 use crate::worlds::docker::{Namespaces, NewContainer};
 
 /// Renders the pause container.

@@ -1,10 +1,8 @@
 //! Status of pods, in Kubernetes' words: of a wanted pod (`wanted.rs`), of a pod being removed (`terminating.rs`),
 //! of pods that ended for good (`finished.rs`), and the writer to etcd (`writer.rs`).
 
-pub mod finished;
 pub mod statuses;
 pub mod terminating;
 #[cfg(test)]
 mod tests;
 pub mod wanted;
-pub mod writer;

@@ -1,19 +1,29 @@
 //! Contents of this node's status keys, and the last reports on its pods.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schema::kinds::pod::PodStatus;
+use async_trait::async_trait;
+use schema::control::DiskRecord;
+use schema::keys::Key;
+use schema::kinds::pod::{PodPhase, PodStatus, RestartPolicy};
 use schema::meta::NamespacedName;
+use schema::records::Binding;
 use schema::snapshot::Snapshot;
 use schema::store::reflector::SnapshotReader;
+use schema::store::status_writer::{Report, StatusWriter, Stored};
+use schema::store::{SharedStore, StoreError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::finished::is_end;
-use crate::converge::pods::facts::LastReported;
+use crate::converge::pods::facts::{Finished, LastReported, NodeFacts};
+use crate::converge::pods::volume::folders;
 use crate::converge::publish;
+use crate::desired::{Desired, KnownFrom};
+use crate::names;
 
 /// Desired contents of this node's status keys.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -88,4 +98,123 @@ impl LastWords {
         }
         self.since = since;
     }
+}
+
+// Reports on this node's pods for [`StatusWriter`]: stored ones are read from the snapshot, changes of phase or
+// readiness are urgent.
+
+/// Reports of this node on its pods.
+pub struct PodStatuses {
+    node: String,
+    snapshot: SnapshotReader,
+}
+
+/// Creates a writer for the pods of `node`.
+pub fn status_writer(
+    node: String,
+    store: SharedStore,
+    snapshot: SnapshotReader,
+) -> StatusWriter<PodStatuses> {
+    StatusWriter::new(PodStatuses { node, snapshot }, store)
+}
+
+#[async_trait]
+impl Report for PodStatuses {
+    type Id = NamespacedName;
+    type Value = PodStatus;
+    type Newest = Statuses;
+
+    fn key(&self, pod: &NamespacedName) -> Key {
+        Key::PodStatus(self.node.clone(), pod.clone())
+    }
+
+    fn values(newest: &Statuses) -> BTreeMap<NamespacedName, Arc<PodStatus>> {
+        newest.pods.clone()
+    }
+
+    fn is_complete(newest: &Statuses) -> bool {
+        newest.complete
+    }
+
+    fn is_urgent(old: Option<&PodStatus>, new: Option<&PodStatus>) -> bool {
+        match (old, new) {
+            (Some(old), Some(new)) => {
+                old.phase != new.phase || old.uid != new.uid || old.is_ready() != new.is_ready()
+            }
+            _ => true,
+        }
+    }
+
+    async fn stored(&self, _: bool) -> Result<Option<Stored<NamespacedName, PodStatus>>, StoreError> {
+        let snapshot = self.snapshot.current();
+        Ok(Stored::of_node(&snapshot, &snapshot.pod_status, &self.node))
+    }
+}
+
+// Pods that ended for good, with their final status: on the node's disk, because dead containers are not a safe
+// place for it. `docker container prune` removes them, and the pod must not run again.
+
+/// Final statuses of pods; disk and etcd are read once.
+#[derive(Debug, Default)]
+pub struct FinishedBook {
+    pages: Finished,
+    disk_read: bool,
+    etcd_read: bool,
+}
+
+impl FinishedBook {
+    /// Returns the pods of `desired` that ended for good. The status in etcd replaces a missing file, but only
+    /// right after the agent started: later it may be that of a pod removed since.
+    pub async fn look(&mut self, node: &NodeFacts, desired: &Desired, snapshot: &Snapshot) -> Finished {
+        if !self.disk_read {
+            let state_dir = node.state_dir.clone();
+            let read = tokio::task::spawn_blocking(move || read(&state_dir)).await;
+            self.pages.extend(read.unwrap_or_default());
+            self.disk_read = true;
+        }
+        if !self.etcd_read && snapshot.synced {
+            self.etcd_read = true;
+            for (pod, binding) in &desired.pods {
+                let status = snapshot.pod_status.get(&(node.node.clone(), pod.clone()));
+                if let Some(status) = status.map(|s| &s.value).filter(|s| is_end_of(s, binding)) {
+                    self.pages.entry(binding.pod.uid.clone()).or_insert_with(|| Arc::new(status.clone()));
+                }
+            }
+        }
+        if desired.known_from != KnownFrom::Unknown && desired.is_settled() && desired.unreadable.is_empty() {
+            self.pages.retain(|uid, _| desired.pods.values().any(|binding| binding.pod.uid == *uid));
+        }
+        self.pages.clone()
+    }
+
+    /// Saves the final status of a pod, to disk first.
+    pub async fn keep(&mut self, node: &NodeFacts, mut status: PodStatus) -> io::Result<()> {
+        // Its address and ports are free.
+        status.pod_ip = None;
+        status.host_ports.clear();
+        let record = DiskRecord::new(names::finished_file(&node.state_dir, &status.uid));
+        let kept = status.clone();
+        let written = tokio::task::spawn_blocking(move || record.write(&kept)).await;
+        written.map_err(io::Error::other)??;
+        self.pages.insert(status.uid.clone(), Arc::new(status));
+        Ok(())
+    }
+}
+
+/// True if the pod ended for good.
+pub fn is_end(status: &PodStatus) -> bool {
+    matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed)
+}
+
+fn is_end_of(status: &PodStatus, binding: &Binding) -> bool {
+    let pod = &binding.pod;
+    status.uid == pod.uid && status.has_ended() && pod.spec.restart_policy != RestartPolicy::Always
+}
+
+fn read(state_dir: &Path) -> Finished {
+    let kept = folders::folders(state_dir).into_iter().filter_map(|uid| {
+        let record = DiskRecord::new(names::finished_file(state_dir, &uid));
+        Some((uid, Arc::new(record.read_or_warn("how a pod ended")?)))
+    });
+    kept.collect()
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::statuses::Statuses;
-use super::writer::status_writer;
+use super::statuses::status_writer;
 
 fn statuses(list: &[(&str, PodPhase, &str)]) -> Statuses {
     let one = |(name, phase, message): &(&str, PodPhase, &str)| {

@@ -9,7 +9,7 @@ use schema::kinds::pod::{
 use schema::records::Binding;
 
 use crate::converge::pods::container::machine::{self, restarts};
-use crate::converge::pods::container::redact::UNSHOWN;
+use crate::converge::pods::container::rendered::UNSHOWN;
 use crate::converge::pods::container::rendered::secrets_of;
 use crate::converge::pods::facts::{Container, Exited, NodeFacts, PodFacts, State};
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};

@@ -27,12 +27,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{binding, subnet};
-use crate::converge::image_book::ImageBook;
-use crate::converge::names;
-use crate::converge::pod_table::{PodTable, SandboxedPods};
 use crate::converge::pods::image::credentials::NoCredentials;
 use crate::converge::pods::volume::folders;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
+use crate::converge::shared::image_store::ImageBook;
+use crate::converge::shared::pod_table::{PodTable, SandboxedPods};
+use crate::names;
 use crate::node_address::NodeAddress;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault, Namespaces};
 use crate::worlds::netlink::{

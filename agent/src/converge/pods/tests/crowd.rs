@@ -77,9 +77,8 @@ async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     let old = pods(12);
     want(&mut rig, &old, true);
     rig.agent_until("12 pods", |rig| all_run(rig, 12)).await;
-    let name = |pod: &Binding| {
-        crate::converge::names::container_name("mk8s", "a", &pod.pod.reference(), &pod.pod.uid, 0)
-    };
+    let name =
+        |pod: &Binding| crate::names::container_name("mk8s", "a", &pod.pod.reference(), &pod.pod.uid, 0);
     // More of them than pods are made at once.
     rig.docker.engine().hung = old[..5].iter().map(name).collect();
     rig.docker.engine().unkillable = old[5..6].iter().map(name).collect();

@@ -13,12 +13,12 @@ use schema::store::memory::MemoryStore;
 use schema::store::{Op, SharedStore};
 use tokio::sync::watch;
 
+use super::super::facts::{DRAIN_MAX, Drain, DrainedBy};
+use super::super::sandbox::drain::DrainBook;
 use super::{at, binding, container, facts, pause, running, wants};
 use crate::catalog::{Catalog, Peer};
 use crate::converge::pods::facts::{Container, Observed};
 use crate::converge::pods::plan::plan;
-use crate::converge::pods::sandbox::drain::{DRAIN_MAX, Drain, DrainedBy};
-use crate::converge::pods::sandbox::drain_book::DrainBook;
 use crate::converge::pods::steps::{DecisionReason, Task};
 use crate::desired::KnownFrom;
 use crate::worlds::netlink::FakeNetlink;

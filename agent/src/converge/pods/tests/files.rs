@@ -5,14 +5,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
-use schema::files::{BlobKind, BlobRef, ContentRef};
+use schema::content_refs::{BlobKind, BlobRef, ContentRef};
 use schema::kinds::pod::{KeyToPath, PodSpec};
 use schema::records::Binding;
 
+use super::super::container::rendered::UNSHOWN;
 use super::crash::Rig;
 use super::{binding, node};
-use crate::converge::names;
-use crate::converge::pods::container::redact::UNSHOWN;
 use crate::converge::pods::container::render;
 use crate::converge::pods::facts::{Exited, Observed, Placement, State};
 use crate::converge::pods::sandbox;
@@ -20,6 +19,7 @@ use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{Decision, DecisionReason};
 use crate::converge::pods::volume::spec::{KeyedPrep, VolumePrep};
 use crate::converge::pods::volume::{self, folders, prepare};
+use crate::names;
 use crate::worlds::docker::Exit;
 
 fn blob(digit: &str, kind: BlobKind) -> BlobRef {

@@ -6,13 +6,13 @@ use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, RestartPolicy};
 use schema::records::Binding;
 use schema::snapshot::{Snapshot, Versioned};
 
+use super::super::status::statuses::FinishedBook;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, spec, wants};
-use crate::converge::names;
 use crate::converge::pods::facts::Observed;
 use crate::converge::pods::plan::plan;
-use crate::converge::pods::status::finished::FinishedBook;
 use crate::converge::pods::steps::{DecisionReason, Task};
+use crate::names;
 
 fn once(name: &str, policy: RestartPolicy) -> Binding {
     let mut spec = PodSpec { restart_policy: policy, ..spec(&["job"]) };

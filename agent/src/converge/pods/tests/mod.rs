@@ -21,9 +21,9 @@ use schema::kinds::pod::{Container as ContainerSpec, PodSpec};
 use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
 
-use crate::converge::names;
 use crate::converge::pods::facts::{Container, Exited, NodeFacts, Observed, PodFacts, State, Work};
 use crate::desired::{Desired, KnownFrom};
+use crate::names;
 
 /// A time; others are written as seconds after it.
 fn at(seconds: i64) -> Timestamp {
@@ -39,7 +39,7 @@ pub(in crate::converge::pods) fn node() -> NodeFacts {
         pause_image: "pause:1".into(),
         mtu: 1500,
         container_limits: crate::converge::pods::facts::ContainerLimits::default(),
-        dns: crate::converge::node_dns::NodeDns::default(),
+        dns: super::super::shared::node_dns::NodeDns::default(),
     }
 }
 

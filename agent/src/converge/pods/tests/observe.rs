@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::converge::names;
 use crate::converge::pods::facts::State;
 use crate::converge::pods::observe::Looker;
+use crate::names;
 use crate::worlds::docker::{Docker as _, Exit, FakeDocker, NewContainer};
 
 #[tokio::test]

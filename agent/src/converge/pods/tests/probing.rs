@@ -8,17 +8,17 @@ use schema::records::Binding;
 use schema::store::Store as _;
 use serde_json::json;
 
+use super::super::probe::health_store::RunHealth;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, wants};
-use crate::converge::names;
 use crate::converge::pods::container::machine::{ContainerDecision, decide};
 use crate::converge::pods::facts::{Container, Observed, PodFacts, State, Trouble};
 use crate::converge::pods::observe;
 use crate::converge::pods::plan::plan;
-use crate::converge::pods::probe::book::RunHealth;
 use crate::converge::pods::probe::machine::{ProbeHealth, ProbeKind};
 use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{DecisionReason, Task};
+use crate::names;
 use crate::worlds::docker::{EngineState, Exit, FakeExec};
 use crate::worlds::prober::FakeAnswer;
 

@@ -7,9 +7,9 @@ use schema::records::Binding;
 use super::crash::Rig;
 use super::crowd::until_status;
 use super::{at, binding, container, exited, facts, pause, running, spec, wants};
-use crate::converge::names;
 use crate::converge::pods::facts::{Busy, Observed, Slot, Trouble, Work};
 use crate::converge::pods::plan::plan;
+use crate::names;
 
 fn trouble(reason: &str) -> Trouble {
     Trouble { reason: reason.into(), message: "so".into(), failures: 2, at: at(0), retry_at: at(10) }

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
+use schema::content_refs::of_content;
 use schema::control::lock;
-use schema::files::of_content;
 use schema::records::EventType;
 
-use super::error::VolumeError;
+use super::spec::VolumeError;
 use super::spec::{KeyedFile, KeyedPrep, VolumePrep};
 use super::{prepare, sub_path};
 use crate::converge::pods::steps::{ContainerAct, Up};
-use crate::converge::pods::task_reports::InFlight;
+use crate::converge::pods::supervisor::InFlight;
 use crate::converge::pods::worker::{PodFailure, PodId, Worker};
 use crate::files::secrets::check_file_names;
 use crate::files::{Ensured, SecretError};

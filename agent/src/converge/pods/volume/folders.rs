@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::error::VolumeError;
-use crate::converge::names;
+use super::spec::VolumeError;
+use crate::names;
 use crate::{mounts, trees};
 
 /// Removes the `subPath` mounts of one start of one container.

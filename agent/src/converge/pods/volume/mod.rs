@@ -2,7 +2,6 @@
 //! node and removal.
 
 pub mod act;
-pub mod error;
 pub mod folders;
 pub mod prepare;
 pub mod render;

@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
 use schema::kinds::pod::{HostPathType, KeyToPath};
 
-use super::error::VolumeError;
+use super::spec::VolumeError;
 use super::spec::{KeyedFile, KeyedPrep, VolumePrep};
 use crate::mounts;
 

@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use schema::files::{self, BlobKind};
+use schema::content_refs;
+use schema::content_refs::BlobKind;
 use schema::kinds::function::FUNCTION_LABEL;
 use schema::kinds::pod::keyed::VolumeOf;
 use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, StorageMedium, Volume};
 
 use super::spec::{KeyedPrep, SubPath, VolumePrep};
-use crate::converge::names;
 use crate::converge::pods::facts::Placement;
+use crate::names;
 use crate::worlds::docker::BindMount;
 
 /// Returns the volumes that the pod's containers mount.
@@ -41,7 +42,7 @@ fn tmpfs_bytes(empty_dir: &EmptyDirVolume) -> Option<u64> {
 /// Returns the path of a volume's files, and whether it is a single file.
 fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), String> {
     let Some(repo) = &volume.repo else { return Ok((own_path(at, volume), false)) };
-    let Some((path, blob)) = files::of_path(&at.binding.pod.files, &repo.path) else {
+    let Some((path, blob)) = content_refs::of_path(&at.binding.pod.files, &repo.path) else {
         return Err(format!(
             "the pod does not include {} of the repository; see 'minik8s describe' of its owner",
             repo.path
@@ -50,7 +51,7 @@ fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), St
     let folder = names::blobs_dir(&at.node.state_dir).join(&blob.digest);
     Ok(match blob.kind {
         BlobKind::Folder | BlobKind::Object => (folder, false),
-        BlobKind::File | BlobKind::Secret => (folder.join(files::file_name(path)), true),
+        BlobKind::File | BlobKind::Secret => (folder.join(content_refs::file_name(path)), true),
     })
 }
 

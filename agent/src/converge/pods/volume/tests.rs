@@ -5,15 +5,15 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use schema::kinds::pod::ContainerState;
 
-use super::error::VolumeError;
 use super::folders::{remove_pod, remove_tree_of};
 use super::prepare::prepare;
+use super::spec::VolumeError;
 use super::spec::{SubPath, VolumePrep};
 use super::sub_path::mount_sub_path;
-use crate::converge::names;
 use crate::converge::pods::tests::binding;
 use crate::converge::pods::tests::crash::Rig;
 use crate::converge::pods::tests::crowd::until_status;
+use crate::names;
 
 #[test]
 fn an_empty_dir_is_the_pods_own_once_it_is_made() {

@@ -10,7 +10,6 @@ use rtnetlink::{LinkUnspec, LinkVxlan};
 
 mod checksums;
 mod entries;
-mod offload;
 
 use crate::worlds::netlink::real::RealNetlink;
 use crate::worlds::netlink::socket::{Link, Refused};

@@ -1,19 +1,19 @@
 //! `minik8s simulate`: a controller under a recorded load, or a workflow with mocks. Offline.
 
+mod autoscaler;
 use std::process::ExitCode;
 
 use crate::args::{SimulateArgs, Simulated};
 use crate::cli::error::CliError;
 
 mod function;
-mod hpa;
 mod shared;
 mod workflow;
 
 /// Exit code: 0, or 2 if FILE or TRACE can't be used; 1 if the run of a workflow fails.
 pub(in crate::cli) fn run(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     match &args.what {
-        Simulated::Hpa(args) => hpa::run(args),
+        Simulated::Hpa(args) => autoscaler::run(args),
         Simulated::Function(args) => function::run(args),
         Simulated::Workflow(args) => workflow::run(args),
     }

@@ -16,11 +16,11 @@ use crate::cli::error::CliError;
 use crate::cli::print::output::{Layout, Screen, column, cuttable, note, plain};
 use crate::diagnostics::inspect::{limits_around, with_definitions};
 use crate::diagnostics::visible;
-use crate::runs::machine::{HistoryEvent, RunContext};
 use crate::simulate::workflow::{
-    BEGIN, FunctionLimits, Mocks, Report, Status, UnknownMock, run as simulate, stray,
+    BEGIN, FunctionLimits, Mocks, Report, Status, UnknownMock, cases, run as simulate,
 };
 use crate::view::human_duration;
+use crate::workflows::machine::{HistoryEvent, RunContext};
 
 /// Kind expected in FILE.
 const WORKFLOW: Asked = Asked { kind: "Workflow", several: "workflows", explain: "workflow" };
@@ -84,7 +84,7 @@ pub(super) fn run(args: &SimulateWorkflowArgs) -> Result<ExitCode, CliError> {
 /// Rejects a file of test cases, which only `validate` runs.
 fn refuse_cases(file: &Path) -> Result<(), CliError> {
     let shown = file.display().to_string();
-    let Some(workflow) = stray::workflow_of(&shown, &read(file)?) else { return Ok(()) };
+    let Some(workflow) = cases::workflow_of(&shown, &read(file)?) else { return Ok(()) };
     let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     Err(CliError::Usage(format!(
         "{shown} holds test cases of the workflow `{workflow}`, not a workflow; 'minik8s validate {}' runs them",

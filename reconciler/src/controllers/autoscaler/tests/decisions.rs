@@ -1,7 +1,7 @@
 //! Whole looks: several metrics, bounds before metrics, conditions and reasons.
 
 use schema::condition::Condition;
-use schema::kinds::horizontal_pod_autoscaler::SCALING_DISABLED;
+use schema::kinds::autoscaler::SCALING_DISABLED;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Tables for autoscalers: the arithmetic of metrics, windows and policies, and the controller on snapshots.
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::horizontal_pod_autoscaler::{
+use schema::kinds::autoscaler::{
     AverageValue, Behavior, HorizontalPodAutoscalerSpec, Metric, MetricTarget, MetricType, PolicyType,
     ResourceMetric, ResourceName, ScalingPolicy, ScalingRules, SelectPolicy, TargetType,
 };

@@ -49,7 +49,7 @@ fn replica_set(replicas: u32) -> Object {
 }
 
 fn autoscaler(name: &str, kind: Kind, behavior: Option<Behavior>) -> Object {
-    use schema::kinds::horizontal_pod_autoscaler::{ScaleTarget, ScaleTargetKind};
+    use schema::kinds::autoscaler::{ScaleTarget, ScaleTargetKind};
     let kind = if kind == Kind::Pod { ScaleTargetKind::Pod } else { ScaleTargetKind::ReplicaSet };
     let scale_target_ref = ScaleTarget { api_version: None, kind, name: "web".to_owned() };
     let spec = HorizontalPodAutoscalerSpec {

@@ -92,7 +92,7 @@ fn a_label_is_changed_in_place_and_keeps_the_uid() {
 /// Seen red without `files` in `is_as_wanted`.
 #[test]
 fn another_login_of_the_same_hash_reaches_the_node_in_place() {
-    use schema::files::{BlobKind, BlobRef};
+    use schema::content_refs::{BlobKind, BlobRef};
     let mut rotated = object("web", spec(100, 64));
     let blob = BlobRef {
         digest: "0a".repeat(32),

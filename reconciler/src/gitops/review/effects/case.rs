@@ -13,7 +13,7 @@ use schema::violation::OwnedStep;
 use crate::gitops::diff::FILES;
 use crate::gitops::plan::Step;
 use crate::gitops::review::change::{Action, Field};
-use crate::gitops::review::room::Room;
+use crate::gitops::review::node_room::Room;
 
 /// Live objects, and the plan's changes to them.
 pub(crate) struct PlannedObjects<'a> {

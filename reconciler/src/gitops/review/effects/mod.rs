@@ -8,9 +8,7 @@ use crate::gitops::plan::{Step, StepReason};
 use crate::kinds;
 
 mod case;
-pub(crate) mod daemon_set;
 mod effect;
-pub(super) mod endpoints;
 pub(crate) mod other;
 pub(crate) mod service;
 pub(crate) mod workload;

@@ -1,6 +1,6 @@
 //! Effects of ConfigMaps, functions, workflows, jobs, nodes and the cluster's settings.
 
-use schema::files::normal_path;
+use schema::content_refs::normal_path;
 use schema::kinds::Resource;
 use schema::kinds::function::FunctionSpec;
 use schema::kinds::job::{Submission, script};

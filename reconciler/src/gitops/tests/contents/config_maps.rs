@@ -3,7 +3,7 @@
 use std::io::Read as _;
 
 use schema::codec::VALUE_MAX_BYTES;
-use schema::files::BlobKind;
+use schema::content_refs::BlobKind;
 use schema::kinds::Kind;
 use schema::records::SourceState;
 

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use git2::{Oid, Repository, Signature};
-use schema::files::BlobKind;
+use schema::content_refs::BlobKind;
 use schema::kinds::{Kind, Resource};
 use schema::meta::NamespacedName;
 use schema::object::Object;

@@ -1,6 +1,6 @@
 //! The cluster's identity beside the secrets, and the lists of their keys.
 
-use schema::files::BlobKind;
+use schema::content_refs::BlobKind;
 use schema::records::SourceState;
 
 use crate::gitops::tests::kit::{Cluster, Files, Repo, pod};
@@ -106,7 +106,7 @@ async fn a_key_that_the_list_beside_a_secret_has_not_keeps_its_user_from_being_a
 /// The keys of a SOPS file stand in clear; those of a job's login are checked as those of a pod.
 #[tokio::test]
 async fn a_file_of_sops_is_ciphertext_with_keys_and_one_in_clear_is_refused() {
-    const SOPS: &str = include_str!("../../../../../schema/src/plaintext/sops/testdata/db.sops.yaml");
+    const SOPS: &str = include_str!("../../../../../schema/src/secrets/format/sops/testdata/db.sops.yaml");
     let user = |name: &str, key: &str| {
         let value = format!("{{name: X, valueFrom: {{secretKeyRef: {{name: db, key: {key}}}}}}}");
         pod(name, "one").replace("    image:", &format!("    env: [{value}]\n    image:"))

@@ -1,31 +1,159 @@
 //! Checks of a pod beyond the schema, one file per part, in Kubernetes' wording where people search for it. Reads
 //! the typed spec, adds findings by path, changes nothing.
 
-mod container;
 mod env;
 mod image;
-mod ports;
 mod probe;
-mod resources;
 mod scheduling;
 mod security;
 mod shared;
 mod volume;
 
-use super::PodSpec;
-use crate::violation::{Findings, Path};
+use std::collections::BTreeSet;
 
-pub(crate) use {
-    env::validate as check_env, image::check as check_image, resources::validate as check_resources,
-};
+use super::{Container, ContainerPort, LifecycleHandler, PodSpec};
+use crate::kinds::names::is_port_name;
+use crate::violation::{Findings, Path, rules};
+use shared::{container_name, exactly_one};
+
+pub(crate) use env::validate as check_env;
+pub(crate) use image::check as check_image;
+pub(crate) use shared::validate as check_resources;
 
 impl PodSpec {
     /// Checks a spec as written, before [`PodSpec::fill_defaults`], at the path `at`.
     pub fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         volume::validate(self, at, findings);
-        container::validate(self, at, findings);
-        ports::validate(self, at, findings);
+        validate(self, at, findings);
+        validate_ports(self, at, findings);
         security::validate(self, at, findings);
         scheduling::validate(self, at, findings);
+    }
+}
+
+// Checks of containers: names, image, command, and the parts of each.
+
+/// Checks every container of the pod; names are unique across both lists.
+fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
+    let mut names = BTreeSet::new();
+    let lists = [("initContainers", &pod.init_containers), ("containers", &pod.containers)];
+    for (field, containers) in lists {
+        let list = at.field(field);
+        for (index, container) in containers.iter().enumerate() {
+            let here = list.index(index);
+            container_name(&container.name, &here, &mut names, findings);
+            one(pod, container, &here, findings);
+            if field == "initContainers" {
+                forbid_on_init(container, &here, findings);
+            }
+        }
+    }
+    if pod.containers.is_empty() {
+        findings.add(
+            &rules::REQUIRED,
+            &at.field("containers"),
+            "Required value: a pod has at least one container",
+        );
+    }
+}
+
+fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findings) {
+    if let Err(why) = image::check(&container.image) {
+        findings.add(&rules::INVALID_IMAGE, &at.field("image"), why);
+    }
+    if let Some(directory) = &container.working_dir
+        && !directory.starts_with('/')
+    {
+        let message = format!("Invalid value: `{directory}`: must be an absolute path");
+        findings.add(&rules::INVALID_PATH, &at.field("workingDir"), message);
+    }
+    env::validate(&container.env, &at.field("env"), findings);
+    env::validate_from(container, at, findings);
+    env::validate_words(&container.command, &at.field("command"), findings);
+    env::validate_words(&container.args, &at.field("args"), findings);
+    shared::validate(&container.resources, &at.field("resources"), findings);
+    volume::mounts(pod, container, &at.field("volumeMounts"), findings);
+    probe::validate(container, at, findings);
+    if let Some(lifecycle) = &container.lifecycle {
+        let here = at.field("lifecycle");
+        let here = here.field("preStop");
+        if let Some(handler) = &lifecycle.pre_stop {
+            pre_stop(container, handler, &here, findings);
+        }
+    }
+}
+
+fn pre_stop(container: &Container, handler: &LifecycleHandler, at: &Path<'_>, findings: &mut Findings) {
+    let mut set = Vec::new();
+    set.extend(handler.exec.as_ref().map(|_| "exec"));
+    set.extend(handler.http_get.as_ref().map(|_| "httpGet"));
+    exactly_one(&set, &["exec", "httpGet"], "a handler type", at, findings);
+    if let Some(exec) = &handler.exec {
+        probe::exec(exec, &at.field("exec"), findings);
+    }
+    if let Some(http_get) = &handler.http_get {
+        probe::http_get(container, http_get, &at.field("httpGet"), findings);
+    }
+}
+
+/// Forbids probes and hooks of init containers, which run once to their end.
+fn forbid_on_init(container: &Container, at: &Path<'_>, findings: &mut Findings) {
+    let set = [
+        ("livenessProbe", container.liveness_probe.is_some()),
+        ("readinessProbe", container.readiness_probe.is_some()),
+        ("startupProbe", container.startup_probe.is_some()),
+        ("lifecycle", container.lifecycle.is_some()),
+    ];
+    for (field, _) in set.iter().filter(|(_, is_set)| *is_set) {
+        let message = "Forbidden: may not be set for init containers";
+        findings.add(&rules::EXCLUSIVE, &at.field(field), message).on_key();
+    }
+}
+
+// Checks of ports: names, and clashes of host ports within the pod.
+
+/// Checks the ports of every container. Init containers end before the others start, so their host ports do not
+/// clash.
+fn validate_ports(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
+    let mut host_ports = BTreeSet::new();
+    for (field, containers) in [("containers", &pod.containers), ("initContainers", &pod.init_containers)] {
+        let list = at.field(field);
+        for (index, container) in containers.iter().enumerate() {
+            let here = list.index(index);
+            let ports = here.field("ports");
+            let mut names = BTreeSet::new();
+            for (index, port) in container.ports.iter().enumerate() {
+                let here = ports.index(index);
+                host_port(pod, port, &here, findings);
+                name(port, &mut names, &here, findings);
+                let Some(host_port @ 1..) = port.host_port else { continue };
+                if field == "containers" && !host_ports.insert((host_port, port.protocol)) {
+                    let message = format!("Duplicate value: {host_port}: another port of this pod takes it");
+                    findings.add(&rules::HOST_PORT, &here.field("hostPort"), message);
+                }
+            }
+        }
+    }
+}
+
+fn host_port(pod: &PodSpec, port: &ContainerPort, at: &Path<'_>, findings: &mut Findings) {
+    let differs = port.host_port.is_some_and(|host_port| host_port != 0 && host_port != port.container_port);
+    if pod.host_network && differs {
+        let message = "Invalid value: must match `containerPort` when `hostNetwork` is true";
+        findings.add(&rules::HOST_PORT, &at.field("hostPort"), message);
+    }
+}
+
+fn name<'a>(port: &'a ContainerPort, seen: &mut BTreeSet<&'a str>, at: &Path<'_>, findings: &mut Findings) {
+    let Some(name) = &port.name else { return };
+    let here = at.field("name");
+    if !is_port_name(name) {
+        let message = format!(
+            "Invalid value: `{name}`: must be no more than 15 characters, lower case alphanumeric or '-', with at \
+least one letter"
+        );
+        findings.add(&rules::INVALID_PORT, &here, message);
+    } else if !seen.insert(name) {
+        findings.add(&rules::DUPLICATE_NAME, &here, format!("Duplicate value: `{name}`"));
     }
 }

@@ -3,7 +3,7 @@
 use super::super::{Container, ExecAction, HttpGetAction, PROBE_SECONDS_MAX, PortReference, Probe};
 use super::scheduling::GRACE_MAX_SECONDS;
 use super::shared::exactly_one;
-use crate::manifest::nearest;
+use crate::document::nearest;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the three probes of the container at `at`.

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::kinds::names::{DNS_LABEL, is_dns_label};
+use crate::kinds::pod::ResourceRequirements;
+use crate::quantity::Memory;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks a container's name: a DNS label that is unique in the pod. Upper case, which Docker accepts, is only a
@@ -55,5 +57,38 @@ pub(super) fn exactly_one(set: &[&str], all: &[&str], what: &str, at: &Path<'_>,
             let message = format!("Forbidden: may not specify more than 1 {}", what.trim_start_matches("a "));
             findings.add(&rules::EXCLUSIVE, &at.field(second), message).on_key();
         }
+    }
+}
+
+// Checks of requests and limits.
+
+/// Minimum memory limit that Docker accepts.
+const MEMORY_LIMIT_MIN: Memory = Memory { bytes: 6 * 1024 * 1024 };
+
+/// Checks a container's resources.
+pub(crate) fn validate(resources: &ResourceRequirements, at: &Path<'_>, findings: &mut Findings) {
+    let (requests, limits) = (&resources.requests, &resources.limits);
+    let request_path = at.field("requests");
+    if let (Some(request), Some(limit)) = (requests.cpu, limits.cpu)
+        && request > limit
+    {
+        let message =
+            format!("Invalid value: `{request}`: must be less than or equal to cpu limit of {limit}");
+        findings.add(&rules::RESOURCES, &request_path.field("cpu"), message);
+    }
+    if let (Some(request), Some(limit)) = (requests.memory, limits.memory)
+        && request > limit
+    {
+        let message =
+            format!("Invalid value: `{request}`: must be less than or equal to memory limit of {limit}");
+        findings.add(&rules::RESOURCES, &request_path.field("memory"), message);
+    }
+    let limit_path = at.field("limits");
+    if let Some(limit) = limits.memory.filter(|limit| *limit < MEMORY_LIMIT_MIN) {
+        let message =
+            format!("Invalid value: `{limit}`: Docker takes no memory limit below {MEMORY_LIMIT_MIN}");
+        findings
+            .add(&rules::RESOURCES, &limit_path.field("memory"), message)
+            .help("`m` is a thousandth: write `128Mi` for 128 mebibytes");
     }
 }

@@ -6,8 +6,8 @@ use super::super::keyed::VolumeOf;
 use super::super::{Container, PodSpec, StorageMedium, Volume, VolumeMount};
 use super::env;
 use super::shared::{exactly_one, unique_label};
-use crate::files::normal_path;
-use crate::manifest::nearest;
+use crate::content_refs::normal_path;
+use crate::document::nearest;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the pod's volumes.

@@ -1,11 +1,10 @@
 //! Form B: `spec.{entryParams, entryNodeName, workflowNodes}`. A node without a next one ends the run.
 
 use super::definition::parse_json;
-use super::parts::{End, emptied, free_name, merge, take_written, target};
+use super::definition::{End, emptied, free_name, merge, take_written, target};
+use crate::document::edit;
+use crate::document::edit::{below, entry, list, mapping, number, plain, put, rename, take, text};
 use crate::kinds::workflow::JsonPath;
-use crate::manifest::dialects::tree::{
-    self, below, entry, list, mapping, number, plain, put, rename, take, text,
-};
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 use crate::violation::rules;
 
@@ -119,7 +118,7 @@ fn unfold(node: &mut Node, data: &str, unused: &str, kind: &str) {
         // Duplicate fields go back, so that the schema walk reports them.
         let (mark, twice) = (entry.mark, merge(emptied(entry.value), node));
         if !twice.is_empty() {
-            put(node, tree::entry(data, mark, Node { mark, value: Value::Mapping(twice) }));
+            put(node, edit::entry(data, mark, Node { mark, value: Value::Mapping(twice) }));
         }
     }
     if let Some(entry) = take(node, "type") {
@@ -209,7 +208,7 @@ fn rule(
     let Some((_, operator, is_negated)) = CHECKS.iter().find(|(words, _, _)| words.contains(&word)) else {
         let message = format!("checkType: Unsupported value: `{word}`");
         let words = CHECKS.iter().flat_map(|(words, _, _)| words.first().copied());
-        let help = crate::manifest::nearest::suggestion(word, words);
+        let help = crate::document::nearest::suggestion(word, words);
         notes.error(check.value.mark, &rules::UNKNOWN_VALUE, message, &help);
         return None;
     };

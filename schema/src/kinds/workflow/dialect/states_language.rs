@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 
-use super::parts::each_state;
+use super::definition::each_state;
+use crate::document::edit::{below, entries_mut, entry, put, rename, take, text};
 use crate::kinds::{Kind, names};
-use crate::manifest::dialects::tree::{below, entries_mut, entry, put, rename, take, text};
 use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
-use crate::manifest::shape::{Record, Shape, Shapes, shapes};
+use crate::manifest::shape::{Record, Shape, Shapes, compile};
 use crate::manifest::states_language::{other_name, unsupported};
 use crate::violation::rules;
 
@@ -18,7 +18,7 @@ pub(crate) const STATES_LANGUAGE_KEYS: &str = "StartAt, States, Type and so on";
 
 /// Rewrites the spec. Names of the language in a definition produce no note.
 pub(super) fn respell(spec: &mut Node, namespace: &str, is_definition: bool, notes: &mut Notes<'_>) {
-    let shapes = shapes::of(Kind::Workflow);
+    let shapes = compile::of(Kind::Workflow);
     let mut first = None;
     lower_keys(spec, shapes, shapes.root, &mut first);
     if let Some(mark) = first.filter(|_| !is_definition) {

@@ -1,9 +1,11 @@
 //! Checks of fields that hold a path.
 
+use serde_json::Value as Json;
+
+use crate::document::nearest::suggestion;
 use crate::kinds::workflow::{
     Expression, ExpressionError, Intrinsic, JsonPath, NullablePath, PathError, PathRoot,
 };
-use crate::manifest::nearest::suggestion;
 use crate::violation::{Findings, Path, rules};
 
 /// Paths that a field accepts.
@@ -80,4 +82,41 @@ fn intrinsic(text: &str, at: &Path<'_>, findings: &mut Findings) {
     findings
         .add(&rules::JSON_PATH, at, message)
         .help("first compute the value in a Pass, in a parameter whose name ends in `.$`");
+}
+
+// Payload templates: JSON in which a field `x.$` takes its value from a path or an intrinsic function.
+
+/// Checks the template at `at`, if there is one.
+pub(super) fn check_payload(template: Option<&Json>, at: &Path<'_>, findings: &mut Findings) {
+    match template {
+        Some(Json::Array(items)) => {
+            for (index, item) in items.iter().enumerate() {
+                check_payload(Some(item), &at.index(index), findings);
+            }
+        }
+        Some(Json::Object(fields)) => {
+            for (name, value) in fields {
+                let here = at.field(name);
+                let Some(plain) = name.strip_suffix(".$") else {
+                    check_payload(Some(value), &here, findings);
+                    continue;
+                };
+                if fields.contains_key(plain) {
+                    let message =
+                        format!("Duplicate value: `{plain}` is there as well; both give the same field");
+                    findings.add(&rules::PAYLOAD, &here, message).on_key().help("keep one of them");
+                }
+                match value.as_str() {
+                    Some(text) => expression(text, &here, findings),
+                    None => {
+                        let message = "Invalid value: the name ends in `.$`, so a path is expected";
+                        findings
+                            .add(&rules::PAYLOAD, &here, message)
+                            .help(format!("call it `{plain}` if the value is meant as it is"));
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
 }

@@ -1,0 +1,424 @@
+//! Data shared by the modules of the pods loop: no decisions, no actions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ipnet::Ipv4Net;
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::pod::{HostPortStatus, PodStatus};
+use schema::meta::NamespacedName;
+use schema::records::Binding;
+
+use super::probe::machine::{Action, ProbeHealth, ProbeKind};
+use crate::converge::shared::node_dns::NodeDns;
+use crate::desired::Desired;
+use crate::names;
+use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
+use crate::worlds::netlink::{HostEnd, Listener, Port};
+
+// Identifiers of pods and containers on a node, and maps keyed by them.
+
+/// A pod's uid.
+pub type Uid = String;
+
+/// A container of a pod: uid and container name; an empty name stands for the pod as a whole.
+pub type Slot = (Uid, String);
+
+/// Final statuses by pod uid.
+pub type Finished = BTreeMap<Uid, Arc<PodStatus>>;
+
+/// Last reported statuses by pod.
+pub type LastReported = BTreeMap<NamespacedName, Arc<PodStatus>>;
+
+// Containers, read back from their labels and from Docker's details.
+
+/// The containers of one pod uid.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodFacts {
+    pub pod: Option<NamespacedName>,
+    /// Pause containers, newest last.
+    pub pauses: Vec<Container>,
+    /// Other containers, by name, each list by attempt.
+    pub containers: BTreeMap<String, Vec<Container>>,
+}
+
+impl PodFacts {
+    /// Returns the pause container that holds the pod's namespaces, if one runs or was just created.
+    pub fn live_pause(&self) -> Option<&Container> {
+        self.pauses
+            .iter()
+            .find(|p| matches!(p.state, State::Running { .. }))
+            .or_else(|| self.pauses.iter().find(|p| p.state == State::Created))
+    }
+
+    /// Returns all containers, pause containers last.
+    pub fn all(&self) -> impl Iterator<Item = &Container> {
+        self.containers.values().flatten().chain(&self.pauses)
+    }
+}
+
+/// A container, read back from its labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Container {
+    pub id: String,
+    /// Name in Docker.
+    pub name: String,
+    /// Name in the pod.
+    pub container: String,
+    /// Number of times it was created before.
+    pub attempt: u32,
+    pub backoff: u32,
+    /// Docker id of the pause container whose namespaces it joined.
+    pub sandbox: String,
+    pub hash: String,
+    /// Image as requested.
+    pub image: String,
+    /// Image by its registry digest, `name@sha256:…`; its content id if no registry has it.
+    pub image_id: String,
+    pub created_at: Timestamp,
+    /// Time of the last start. It tells runs apart: a container that is started again by hand keeps its id. `None`
+    /// if it never started, or Docker does not report it.
+    pub started_at: Option<Timestamp>,
+    /// Seconds between SIGTERM and SIGKILL.
+    pub grace: u32,
+    /// Pid of the first process on the node; 0 while it does not run.
+    pub pid: i32,
+    /// Address of the pod (pause containers).
+    pub address: Option<Ipv4Net>,
+    /// True if the pod belongs to a function.
+    pub is_function: bool,
+    /// Host ports of the pod (pause containers).
+    pub ports: Vec<HostPortStatus>,
+    /// The preStop hook, or the reason why its label can't be read.
+    pub hook: Option<Result<Action, String>>,
+    /// Health by its probes; `None` without probes or before the first result.
+    pub health: Option<ProbeHealth>,
+    /// Failure message of its startup or readiness probe, while that fails.
+    pub failing: Option<String>,
+    /// Digests of the files mounted in the pod (pause containers).
+    pub files: Vec<String>,
+    pub state: State,
+}
+
+/// State of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    Created,
+    Running {
+        started_at: Timestamp,
+    },
+    /// Ended, or could not be started.
+    Exited(Exited),
+    Removing,
+    /// Removal failed and is not being retried at the moment.
+    Dead,
+}
+
+/// Exit status of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exited {
+    pub code: i64,
+    pub oom_killed: bool,
+    /// Docker's error if it could not be started; else empty.
+    pub error: String,
+    /// Last lines of its output, joined into one, if it failed on its own.
+    pub wrote: String,
+    /// Time of the start; `None` if it never started.
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Timestamp,
+}
+
+impl Exited {
+    /// Builds the exit status from Docker's details.
+    pub fn of(details: &ContainerDetails, finished_at: Timestamp) -> Self {
+        Self {
+            code: details.exit_code,
+            oom_killed: details.oom_killed,
+            error: details.error.clone(),
+            wrote: String::new(),
+            started_at: details.started_at,
+            finished_at,
+        }
+    }
+}
+
+impl Container {
+    /// Reads a container back, with the uid and name of its pod.
+    pub fn read(row: &ListedContainer, details: &ContainerDetails) -> (Uid, Option<NamespacedName>, Self) {
+        let label = |key: &str| row.labels.get(key).map(String::as_str).unwrap_or_default();
+        // A container of ours without a uid belongs to no pod: its own id stands in.
+        let uid = if label(names::UID).is_empty() { row.id.clone() } else { label(names::UID).to_owned() };
+        let pod = (!label(names::POD).is_empty())
+            .then(|| NamespacedName::new(label(names::NAMESPACE), label(names::POD)));
+        let container = Self {
+            id: row.id.clone(),
+            name: row.name.clone(),
+            container: label(names::CONTAINER).to_owned(),
+            attempt: label(names::ATTEMPT).parse().unwrap_or_default(),
+            backoff: label(names::BACKOFF).parse().unwrap_or_default(),
+            sandbox: label(names::SANDBOX).to_owned(),
+            is_function: label(names::OWNER).starts_with("Function/"),
+            hash: label(names::HASH).to_owned(),
+            image: row.image.clone(),
+            image_id: row.image_id.clone(),
+            created_at: row.created_at,
+            started_at: details.started_at,
+            grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
+            pid: details.pid,
+            address: label(names::IP).parse().ok(),
+            ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
+            hook: row
+                .labels
+                .get(names::PRE_STOP)
+                .map(|hook| serde_json::from_str(hook).map_err(|error| error.to_string())),
+            health: None,
+            failing: None,
+            files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
+            state: state(row, details),
+        };
+        (uid, pod, container)
+    }
+
+    /// The probe whose failure ends, or ended, this start.
+    pub fn failed_probe(&self) -> Option<ProbeKind> {
+        self.health?.failed
+    }
+
+    pub fn is_running(&self) -> bool {
+        matches!(self.state, State::Running { .. })
+    }
+}
+
+fn state(row: &ListedContainer, details: &ContainerDetails) -> State {
+    let exited = || State::Exited(Exited::of(details, details.finished_at.unwrap_or(row.created_at)));
+    match row.state {
+        EngineState::Removing => State::Removing,
+        EngineState::Dead => State::Dead,
+        EngineState::Running => State::Running { started_at: details.started_at.unwrap_or(row.created_at) },
+        EngineState::Exited => exited(),
+        // A failed start leaves the container in the `created` state, with an error and an exit code.
+        EngineState::Created if details.exit_code != 0 || !details.error.is_empty() => exited(),
+        EngineState::Created => State::Created,
+    }
+}
+
+/// Exit statuses of containers by Docker id.
+pub type Ends = BTreeMap<String, Exited>;
+
+// Facts about the node that its pods depend on.
+
+/// Node facts: constant while the agent runs, except address and name servers, which are as last observed.
+#[derive(Debug, Clone)]
+pub struct NodeFacts {
+    pub node: String,
+    /// Node address, for `status.hostIP` and for pods on the host's network.
+    pub node_ip: IpAddr,
+    pub instance: String,
+    pub state_dir: PathBuf,
+    pub pause_image: String,
+    pub mtu: u32,
+    pub container_limits: ContainerLimits,
+    pub dns: NodeDns,
+}
+
+/// Limits of every container, regardless of its manifest. Changes apply to new containers only: none is replaced
+/// because of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerLimits {
+    /// Maximum number of processes and threads; 0 means no limit.
+    pub pids: i64,
+    pub log: LogLimits,
+}
+
+/// Default maximum number of processes and threads of a container: contains a fork bomb, and no server comes near.
+pub const DEFAULT_PIDS: i64 = 4096;
+
+impl Default for ContainerLimits {
+    fn default() -> Self {
+        Self { pids: DEFAULT_PIDS, log: LogLimits::default() }
+    }
+}
+
+// Input of the pods plan.
+
+/// Observed state of the whole pods loop.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    pub node: NodeFacts,
+    pub desired: Desired,
+    pub pods: BTreeMap<Uid, PodFacts>,
+    /// Host ends of pod links; `None` if the kernel could not be queried.
+    pub links: Option<BTreeMap<String, HostEnd>>,
+    /// Node ports with a listener, and its process; read only when a pod is about to get host ports.
+    pub listeners: BTreeMap<Port, Listener>,
+    pub finished: Finished,
+    pub draining: BTreeMap<Uid, Drain>,
+    pub last_reported: LastReported,
+    pub folders: BTreeSet<Uid>,
+    /// True if the last removal of unused content is long enough ago.
+    pub sweep_is_due: bool,
+    pub work: Work,
+}
+
+// A pod on its node with its allocations: the input for rendering its containers.
+
+/// A bound pod, its node and its allocations.
+#[derive(Debug, Clone, Copy)]
+pub struct Placement<'a> {
+    pub node: &'a NodeFacts,
+    pub binding: &'a Binding,
+    /// Pod address; `None` on the host's network.
+    pub address: Option<Ipv4Net>,
+    pub ports: &'a [HostPortStatus],
+}
+
+impl Placement<'_> {
+    /// Returns the labels of one of the pod's containers.
+    pub fn labels(self, container: &str, attempt: u32, backoff: u32) -> BTreeMap<String, String> {
+        let at = self;
+        let pod = &at.binding.pod;
+        let grace = pod.spec.termination_grace_period_seconds;
+        [
+            (names::INSTANCE, at.node.instance.clone()),
+            (names::NODE, at.node.node.clone()),
+            (names::NAMESPACE, pod.namespace.clone()),
+            (names::POD, pod.name.clone()),
+            (names::UID, pod.uid.clone()),
+            (names::HASH, pod.hash.clone()),
+            (names::CONTAINER, container.to_owned()),
+            (names::ATTEMPT, attempt.to_string()),
+            (names::BACKOFF, backoff.to_string()),
+            (names::COMMIT, pod.commit.clone()),
+            (names::OWNER, format!("{}/{}", pod.owner.kind, pod.owner.name)),
+            (names::GRACE, grace.to_string()),
+        ]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+    }
+}
+
+// Tasks in progress and recent failures.
+
+/// Tasks in progress and recent failures.
+#[derive(Debug, Clone, Default)]
+pub struct Work {
+    pub busy: BTreeMap<Uid, Busy>,
+    pub pulling: BTreeMap<Slot, Pulling>,
+    /// Containers whose image was pulled, with the attempt that it was pulled for.
+    pub pulled: BTreeMap<Slot, u32>,
+    /// Containers whose image was found missing at their start.
+    pub missing: BTreeSet<Slot>,
+    /// Docker ids of containers being stopped because they failed a probe.
+    pub killing: BTreeSet<String>,
+    pub trouble: BTreeMap<Slot, Trouble>,
+    /// Pods whose link this agent created or found complete at both ends; no attempt since has failed.
+    pub linked: BTreeSet<Uid>,
+    /// Containers that failed a probe and could not be stopped yet, by Docker id.
+    pub unkilled: BTreeMap<String, Trouble>,
+    /// Dead containers that could not be removed yet, by Docker id.
+    pub unremoved: BTreeMap<String, Trouble>,
+    /// Exit statuses of containers whose pods are being removed, by pod and Docker id.
+    pub ends: BTreeMap<Uid, Ends>,
+    pub last_address: Option<Ipv4Addr>,
+}
+
+/// A pull that a container waits for.
+#[derive(Debug, Clone, Default)]
+pub struct Pulling {
+    /// Human-readable progress; empty at first.
+    pub progress: String,
+    /// Ends the wait; the pull ends with its last waiter.
+    pub cancel: tokio_util::sync::CancellationToken,
+}
+
+/// A task in progress.
+#[derive(Debug, Clone)]
+pub struct Busy {
+    pub pod: NamespacedName,
+    /// True if the task brings the pod up (and may be canceled), false if it takes the pod down.
+    pub up: bool,
+    pub address: Option<Ipv4Addr>,
+    pub ports: Vec<HostPortStatus>,
+    /// Docker ids of containers that the task stops.
+    pub stops: Vec<String>,
+    pub cancel: tokio_util::sync::CancellationToken,
+}
+
+impl Work {
+    /// True if this container, given by Docker id, is being stopped.
+    pub fn is_stopping(&self, id: &str) -> bool {
+        self.killing.contains(id) || self.busy.values().any(|busy| busy.stops.iter().any(|stop| stop == id))
+    }
+
+    /// True if the image was pulled for this very start of the container.
+    pub fn is_pulled(&self, slot: &Slot, attempt: u32) -> bool {
+        self.pulled.get(slot) == Some(&attempt)
+    }
+
+    /// Returns the reason why a pod could not be removed so far. Failures to create it do not count.
+    pub fn removal_trouble(&self, uid: &str) -> Option<&Trouble> {
+        self.trouble.get(&(uid.to_owned(), String::new())).filter(|trouble| trouble.is_of_removal())
+    }
+}
+
+/// A failure that is retried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// Reason as Kubernetes names it.
+    pub reason: String,
+    pub message: String,
+    /// Number of consecutive failures.
+    pub failures: u32,
+    pub at: Timestamp,
+    pub retry_at: Timestamp,
+}
+
+impl Trouble {
+    /// True if a removal failed.
+    pub fn is_of_removal(&self) -> bool {
+        self.reason == PodStatus::TERMINATING
+    }
+}
+
+// The drain of a pod that is no longer wanted but may still receive connections.
+
+/// Maximum time that a pod waits for the nodes' rules: enough for etcd, the reconciler and an agent on a busy
+/// machine, and no more than a person who removes a pod will tolerate.
+pub const DRAIN_MAX: SignedDuration = SignedDuration::from_secs(5);
+
+/// Minimum time that a function replica waits, so that the gateways of other nodes learn that it is leaving.
+pub const REPLICA_DRAIN_MIN: SignedDuration = SignedDuration::from_secs(1);
+
+/// Interval between checks of a drain.
+pub const DRAIN_CHECK: SignedDuration = SignedDuration::from_millis(100);
+
+/// The drain of a pod that is no longer wanted but may still receive connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    pub since: Timestamp,
+    pub by: DrainedBy,
+}
+
+/// Reason why a pod may still receive connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DrainedBy {
+    Services,
+    /// The rules of these nodes are older, or their age is unknown.
+    Nodes(Vec<String>),
+    /// Function calls may be in progress, for at most this long; no gateway starts new ones.
+    Calls(SignedDuration),
+}
+
+impl Drain {
+    /// Returns the time at which the wait ends at the latest.
+    pub fn until(&self) -> Timestamp {
+        let longest = match &self.by {
+            DrainedBy::Services | DrainedBy::Nodes(_) => DRAIN_MAX,
+            DrainedBy::Calls(longest) => *longest,
+        };
+        self.since.checked_add(longest).unwrap_or(Timestamp::MAX)
+    }
+}

@@ -1,0 +1,170 @@
+//! `minik8s-agent run`: a table of the agent's loops, with their inputs and wake-ups.
+//!
+//! Nothing is taken down at the end: pods, links and rules outlive the agent.
+
+mod base;
+mod parts;
+mod prepare;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schema::control::{Row, Runtime};
+use schema::keys::{Key, prefix};
+use schema::store::SharedStore;
+use schema::store::reflector;
+use tokio::sync::watch;
+
+use self::base::{Base, NETWORK_INTERVAL, every};
+use self::parts::{
+    drive_address, follow_catalog, follow_subnet, wake_on_addresses, wire_gateways, wire_images, wire_pods,
+    wire_slurm, write_events, written_to,
+};
+use self::prepare::{Ground, prepare, require_root};
+use super::converge::shared::build_network;
+use super::converge::shared::image_store::ImageBook;
+use super::converge::shared::pod_table::SandboxedPods;
+use super::locks;
+use super::locks::RUN_DIR;
+use super::packet_rules::reader;
+use crate::api::{self, Api};
+use crate::config::Config;
+use crate::converge::node::HEARTBEAT_INTERVAL;
+use crate::converge::usage;
+use crate::files::identity_loop::IdentityLoop;
+use crate::node_address::NodeAddress;
+use crate::standby::{self, Handover};
+pub(crate) use parts::{NamesDeps, wire_dns, wire_gateway};
+
+/// Interval at which the loaded cluster identity is checked; settings changes wake the loop.
+const IDENTITY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Runs the agent until SIGTERM or SIGINT.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    require_root()?;
+    crate::trees::require_openat2()?;
+    // Held until the last task has ended.
+    let lock = locks::take(&config.machine.agent_dir())?;
+    let instance = match locks::take_instance_lock(Path::new(RUN_DIR), &config.machine) {
+        Ok(instance) => instance,
+        Err(error) => {
+            lock.undo();
+            return Err(error.into());
+        }
+    };
+    let ground = match prepare(&config).await {
+        Ok(ground) => ground,
+        Err(error) => {
+            lock.undo();
+            return Err(error);
+        }
+    };
+    let runtime = wire(&config, ground)?;
+    tracing::info!(node = %config.node, instance = %config.machine.instance, "the agent runs");
+    runtime.run_until_signal().await?;
+    tracing::info!("the agent stops; its pods go on");
+    drop((instance, lock));
+    Ok(())
+}
+
+/// Builds the table of loops.
+fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
+    let Ground { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } = ground;
+    let (node, agent_dir) = (config.node.clone(), config.machine.agent_dir());
+    let mut runtime = Runtime::new();
+    let token = runtime.token();
+
+    // Inputs: the node's address and range, the cluster.
+    let (addresses, address) = NodeAddress::channel(node_ip);
+    let etcd = Arc::clone(&store);
+    let at_change = Row::when_woken().wake_on(address.changes()).first_at_change();
+    runtime.follow("address to etcd", at_change, move || etcd.reconnect());
+    let store = store as SharedStore;
+    let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), prefixes(&node), token.clone());
+    runtime.task("reflector", reflecting);
+    let events = write_events(&mut runtime, &node, &store);
+    let subnet = follow_subnet(&mut runtime, &node, subnet, &snapshot);
+    let catalog = follow_catalog(&mut runtime, &agent_dir, &node, &files, &snapshot);
+
+    // Reports about the node besides its pods.
+    let rules = written_to(&mut runtime, "rules status", Key::Rules(node.clone()), &store);
+    let records = written_to(&mut runtime, "usage record", Key::Usage(node), &store);
+
+    // The loops.
+    let (programmed, rules_follow) = watch::channel(0);
+    let (pod_tables, pod_table) = watch::channel(None);
+    let (sandboxes, sandboxed) = watch::channel(SandboxedPods::default());
+    let (vteps, vtep) = watch::channel(None);
+    let handover = Handover::of(&agent_dir);
+    runtime.task("standby", standby::keep(handover.clone(), token.clone()));
+    let names = NamesDeps { subnet: subnet.clone(), catalog: catalog.clone(), handover };
+    let dns = wire_dns(&mut runtime, config, Arc::clone(&netlink) as _, &names);
+    let control = wire_gateways(&mut runtime, config, names, &store, &files);
+    let base = Base {
+        config,
+        docker,
+        netlink,
+        iptables,
+        store,
+        files,
+        images: ImageBook::open(&agent_dir),
+        pod_mtu,
+        address,
+        subnet,
+        catalog,
+        control,
+        snapshot,
+        events,
+    };
+    let row = every(NETWORK_INTERVAL).wake_on(base.subnet.clone()).wake_on(base.catalog.clone());
+    let row = row.wake_on(base.address.changes());
+    let wake_services = row.nudge();
+    runtime.drive(row, base.services(rules, programmed));
+
+    let reported = wire_pods(&mut runtime, &base, dns, pod_tables, (rules_follow, sandboxed))?;
+
+    runtime.drive(every(usage::INTERVAL), base.usage(records));
+    let (build_requests, confinement) = build_network::channel();
+    wire_images(&mut runtime, &base, build_requests);
+    let row = every(IDENTITY_INTERVAL).wake_on(base.catalog.clone());
+    runtime.drive(row, IdentityLoop::new(Arc::clone(&base.files), base.catalog.clone()));
+    let jobs = wire_slurm(&mut runtime, &base);
+
+    let row = every(HEARTBEAT_INTERVAL).wake_on(vtep.clone()).wake_on(base.address.changes());
+    let row = row.wake_on(reported.clone()).wake_on(base.files.cluster_recipient());
+    runtime.drive(row, base.node(vtep, reported));
+    drive_address(&mut runtime, &base, addresses);
+    let row = every(NETWORK_INTERVAL).wake_on(base.catalog.clone()).wake_on(base.subnet.clone());
+    let row =
+        row.wake_on(pod_table.clone()).wake_on(base.control.clone()).wake_on(confinement.wanted.clone());
+    let row = wake_on_addresses(row.wake_on(base.address.changes()), &base.netlink);
+    let wakes = vec![wake_services.clone(), row.nudge()];
+    runtime.drive(row, base.network(pod_table, (vteps, sandboxes, confinement), wake_services));
+    let watched = reader::on_change(Arc::clone(&base.iptables), wakes, token.clone());
+    runtime.task("changes of packet rules", watched);
+
+    let instance = config.machine.instance.clone();
+    let state_dir = config.machine.state_dir.clone();
+    let api = Api { docker: base.docker, instance, state_dir, loops: runtime.runs(), jobs };
+    runtime.task("api", api::serve(listener, api, token));
+    Ok(runtime)
+}
+
+/// Prefixes of etcd that the agent reads.
+fn prefixes(node: &str) -> Vec<String> {
+    vec![
+        prefix::bindings_of(node),
+        prefix::pod_status_of(node),
+        prefix::node_images_of(node),
+        prefix::job_reports_of(node),
+        prefix::work_of(node),
+        prefix::FUNCTIONS.to_owned(),
+        prefix::SERVICES.to_owned(),
+        prefix::ROUTES.to_owned(),
+        prefix::SETTINGS.to_owned(),
+        prefix::NODES.to_owned(),
+        prefix::SUBNETS.to_owned(),
+        prefix::HEARTBEATS.to_owned(),
+    ]
+}

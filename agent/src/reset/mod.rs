@@ -1,0 +1,240 @@
+//! `minik8s-agent reset`: removes everything that an instance made on this machine.
+//!
+//! Finds containers by label, links by alias, rules by chain name, mounts and files by path, without etcd or its
+//! own state. Order: containers, the builds' network, links, tunnel, bridge, rules, mounts, files, pause image.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
+use schema::store::etcd::EtcdStore;
+use tokio::time::Instant;
+
+use super::locks;
+use super::locks::RUN_DIR;
+use super::locks::StateLock;
+use super::names;
+use super::packet_rules::chain::Names;
+use crate::config::{Leaving, MachineConfig};
+use crate::converge::dns::host::MachineFiles;
+use crate::converge::services::names::ServiceNames;
+use crate::packet_rules::chain::ChainRef;
+use crate::packet_rules::jumps::removal;
+use crate::packet_rules::restore::{RuleChange, restore_input};
+use crate::packet_rules::saved::saved_rules;
+use crate::standby;
+use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
+use crate::worlds::iptables::{Iptables, RealIptables};
+use crate::worlds::netlink::{Netlink, RealNetlink, Tunnels};
+use crate::worlds::ssh;
+
+mod files;
+mod leave;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use files::Removed;
+
+/// Longest grace period of a container.
+const GRACE_MAX: Duration = Duration::from_secs(5);
+
+/// Longest wait for Docker to finish a removal in progress; polled every `LOOK_AGAIN`.
+const GONE_MAX: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Longest wait for etcd to answer.
+const ETCD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Number of containers stopped and removed concurrently.
+const REMOVALS: usize = 16;
+
+/// Removes everything and prints what it removed.
+pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("reset removes links, rules and mounts and must run as root; start it with sudo");
+    }
+    // Connect before anything is removed, so that a wrong address fails early.
+    let store = match leaving {
+        Some(leaving) => Some(EtcdStore::connect(&leaving.etcd, ETCD_PATIENCE).await?),
+        None => None,
+    };
+    let lock = lock(machine)?;
+    // The instance's agent may have another state directory. Dropping the lock removes its file.
+    let instance = locks::take_instance_lock(Path::new(RUN_DIR), machine)?;
+    let netlink = RealNetlink::open(&machine.instance)?;
+    let docker = RealDocker::connect(&machine.docker).await;
+    let mut removed = Removed::default();
+    match &docker {
+        Ok(docker) => {
+            remove_containers(machine, docker, &mut removed).await;
+            let network = Names::of(&machine.instance).build_network;
+            let result = docker.remove_network(&network).await;
+            removed.note(format!("network {network}"), result);
+        }
+        // Remove the rest all the same: a machine without Docker must be cleanable.
+        Err(error) => removed.failures.push(format!("containers: {error}")),
+    }
+    removed.note(
+        "the process that answered names in the agent's place".to_owned(),
+        standby::end(&machine.agent_dir()),
+    );
+    removed.note(
+        "the connections to login hosts of Slurm".to_owned(),
+        ssh::end_all(Path::new(RUN_DIR), &machine.agent_dir()),
+    );
+    remove_network(machine, &netlink, &RealIptables::new(), &mut removed).await;
+    // Before the directory that holds the saved file is removed.
+    match MachineFiles::undo(&machine.agent_dir(), &machine.instance) {
+        Ok(Some(path)) => removed.done(format!("the cluster's name server from {path}")),
+        Ok(None) => {}
+        Err(error) => removed.failures.push(format!("the cluster's name server from resolv.conf: {error}")),
+    }
+    files::remove(machine, &mut removed);
+    drop((instance, lock));
+    if let Ok(docker) = &docker {
+        files::remove_images(docker, &machine.instance, &mut removed).await;
+    }
+    if let (Some(leaving), Some(store)) = (leaving, &store) {
+        if removed.failures.is_empty() {
+            if let Err(error) = leave::leave(store, &leaving.node, &mut removed).await {
+                removed.failures.push(format!("what etcd has of this node: {error:#}"));
+            }
+        } else {
+            removed.failures.push("what etcd has of this node, until the rest is removed".to_owned());
+        }
+    }
+    for line in &removed.lines {
+        println!("removed {line}");
+    }
+    if removed.lines.is_empty() && removed.failures.is_empty() {
+        println!("nothing of instance {} is on this machine", machine.instance);
+    }
+    for remark in &removed.remarks {
+        println!("{remark}");
+    }
+    match removed.failures.is_empty() {
+        true => Ok(()),
+        false => {
+            bail!("cannot remove {}; run reset again once the cause is gone", removed.failures.join("; "))
+        }
+    }
+}
+
+/// Takes the state directory's lock, so that no agent recreates what is being removed; `None` if there is no such
+/// directory.
+fn lock(machine: &MachineConfig) -> anyhow::Result<Option<StateLock>> {
+    let dir = machine.agent_dir();
+    match dir.try_exists().with_context(|| format!("cannot look at {}", dir.display()))? {
+        true => Ok(Some(locks::take(&dir)?)),
+        false => Ok(None),
+    }
+}
+
+/// Removes the containers of pods first, then those that hold their namespaces.
+pub(crate) async fn remove_containers(machine: &MachineConfig, docker: &dyn Docker, removed: &mut Removed) {
+    let listed = match docker.list(&machine.instance).await {
+        Ok(listed) => listed,
+        Err(error) => return removed.failures.push(format!("containers: {error}")),
+    };
+    let (pauses, others): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_pause);
+    for group in [others, pauses] {
+        let results: Vec<(String, Result<(), DockerError>)> = futures::stream::iter(group)
+            .map(|container| async move {
+                let result = remove_container(docker, &container).await;
+                (container.name, result)
+            })
+            .buffer_unordered(REMOVALS)
+            .collect()
+            .await;
+        for (name, result) in results {
+            removed.note(format!("container {name}"), result.map(|()| true));
+        }
+    }
+}
+
+fn is_pause(container: &ListedContainer) -> bool {
+    container.labels.get(names::CONTAINER).is_some_and(|name| name == names::PAUSE)
+}
+
+async fn remove_container(docker: &dyn Docker, container: &ListedContainer) -> Result<(), DockerError> {
+    if container.state == EngineState::Running {
+        let seconds = container.labels.get(names::GRACE).and_then(|text| text.parse().ok());
+        let grace = seconds.map_or(GRACE_MAX, |seconds| Duration::from_secs(seconds).min(GRACE_MAX));
+        match docker.stop(&container.id, grace).await {
+            Ok(()) | Err(DockerError::NotFound { .. } | DockerError::BeingRemoved { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match docker.remove(&container.id).await {
+        Err(DockerError::NotFound { .. }) => Ok(()),
+        Err(DockerError::BeingRemoved { .. }) => until_gone(docker, &container.id).await,
+        other => other,
+    }
+}
+
+/// Waits for a removal that Docker has already begun, for example for an agent that ended in the middle of it:
+/// mounts and link can go only then.
+async fn until_gone(docker: &dyn Docker, id: &str) -> Result<(), DockerError> {
+    let deadline = Instant::now() + GONE_MAX;
+    loop {
+        match docker.inspect(id).await {
+            Err(DockerError::NotFound { .. }) => return Ok(()),
+            Err(error) if error.is_outage() => return Err(error),
+            _ if Instant::now() >= deadline => return Err(DockerError::BeingRemoved { id: id.to_owned() }),
+            _ => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+}
+
+/// Removes links, tunnel, bridge and rules.
+pub(crate) async fn remove_network(
+    machine: &MachineConfig,
+    netlink: &(impl Netlink + Tunnels),
+    iptables: &RealIptables,
+    removed: &mut Removed,
+) {
+    let names = Names::of(&machine.instance);
+    match netlink.list_pod_links().await {
+        Ok(links) => {
+            for link in links.into_keys() {
+                let result = netlink.remove_link(&link).await;
+                removed.note(format!("link {link}"), result);
+            }
+        }
+        Err(error) => removed.failures.push(format!("links: {error}")),
+    }
+    let result = netlink.remove_tunnel(&names.tunnel).await;
+    removed.note(format!("tunnel {}", names.tunnel), result);
+    let result = netlink.remove_bridge(&names.bridge).await;
+    removed.note(format!("bridge {}", names.bridge), result);
+    match remove_rules(&names, &ServiceNames::of(&machine.instance), iptables).await {
+        Ok(chains) => chains.iter().for_each(|chain| removed.done(format!("chain {chain}"))),
+        Err(error) => removed.failures.push(format!("rules: {error}")),
+    }
+}
+
+async fn remove_rules(
+    names: &Names,
+    services: &ServiceNames,
+    iptables: &RealIptables,
+) -> anyhow::Result<BTreeSet<ChainRef>> {
+    // Jumps may be in any chain, even in one that somebody else made.
+    let saved = saved_rules(&iptables.save().await?, |_| true);
+    let is_ours = |chain: &&ChainRef| names.chains().contains(chain) || services.is_ours(chain);
+    let ours: BTreeSet<ChainRef> = saved.keys().filter(is_ours).cloned().collect();
+    let mut chains = Vec::new();
+    for change in removal(&ours, &saved) {
+        match change {
+            RuleChange::DeleteJump { base, rule } => {
+                iptables.delete(base.table.to_string(), base.chain, rule).await?;
+            }
+            other => chains.push(other),
+        }
+    }
+    if !chains.is_empty() {
+        iptables.restore(&restore_input(&chains)).await?;
+    }
+    Ok(ours)
+}

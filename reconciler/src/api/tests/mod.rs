@@ -1,0 +1,438 @@
+//! The routes on a bound port, over a fixed snapshot and a store in memory.
+
+use std::net::SocketAddr;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use schema::codec::encode;
+use schema::control::{LastRun, LoopRuns, Nudge, Nudged};
+use schema::keys::Key;
+use schema::kinds::pod::{ContainerState, TerminatedState};
+use schema::records::{Event, EventType, NodeRecord};
+use schema::snapshot::Snapshot;
+use schema::store::memory::MemoryStore;
+use schema::store::reflector::SnapshotReader;
+use schema::store::{Op, SharedStore, Store};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::super::workflows::Waiting;
+use super::*;
+use crate::blobs::Blobs;
+use crate::view::testing::*;
+use crate::webhooks::Intake;
+use crate::webhooks::SourceTarget;
+
+mod objects;
+mod runs;
+
+struct Api {
+    address: SocketAddr,
+    store: Arc<MemoryStore>,
+    nudged: Nudged,
+    waiting: Waiting,
+}
+
+impl Api {
+    async fn over(snapshot: Snapshot) -> Self {
+        let store = Arc::new(MemoryStore::new());
+        let (sync, nudged) = Nudge::new();
+        let (snapshot, waiting) = (SnapshotReader::fixed(snapshot), Waiting::default());
+        let deps = ApiDeps {
+            blobs: Blobs::new(std::path::Path::new("/nonexistent")),
+            intake: intake(sync, &snapshot, &store),
+            hooks: None,
+            waiting_runs: waiting.clone(),
+            snapshot,
+            store: Arc::clone(&store) as SharedStore,
+            loops: LoopRuns::default(),
+            identity: "host-1".to_owned(),
+            version: "9.9.9".to_owned(),
+        };
+        Self { address: bind_and_serve(router(deps)).await, store, nudged, waiting }
+    }
+
+    async fn answer(&self, method: reqwest::Method, path: &str) -> (u16, Value) {
+        let url = format!("http://{}{path}", self.address);
+        let answer = reqwest::Client::new().request(method, url).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.json().await.unwrap())
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.answer(reqwest::Method::GET, path).await
+    }
+
+    async fn put(&self, key: Key, value: Vec<u8>) {
+        let _ = self.store.txn(Vec::new(), vec![Op::put(key, value)]).await.unwrap();
+    }
+}
+
+fn intake(nudge: Nudge, snapshot: &SnapshotReader, store: &Arc<MemoryStore>) -> Arc<Intake> {
+    let target = SourceTarget::of_branch("main", "main", nudge);
+    let store = Arc::clone(store) as SharedStore;
+    Arc::new(Intake::new(vec![target], snapshot.clone(), store, "host-1"))
+}
+
+async fn bind_and_serve(router: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+fn with_web() -> Snapshot {
+    let mut snapshot = snapshot();
+    put_pod(&mut snapshot, "web", running());
+    snapshot
+}
+
+fn event(name: &str, second: i64) -> Event {
+    Event {
+        time: at(second),
+        kind: EventType::Normal,
+        object_kind: "Pod".to_owned(),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        reason: "Started".to_owned(),
+        message: format!("started {name}"),
+        reporter: "agent/n1".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn every_route_answers_with_json() {
+    let api = Api::over(with_web()).await;
+    for (path, pointer, wanted) in [
+        ("/v1/healthz", "/ok", "true"),
+        ("/v1/version", "/version", "\"9.9.9\""),
+        ("/v1/status", "/pods/ready", "1"),
+        ("/v1/pods", "/items/0/name", "\"web\""),
+        ("/v1/pods?namespace=default", "/items/0/status", "\"Running\""),
+        ("/v1/pods/default/web", "/containerStatuses/0/name", "\"app\""),
+        ("/v1/nodes", "/items/0/isReady", "true"),
+        ("/v1/nodes/n1", "/podList/0/name", "\"web\""),
+        ("/v1/sources", "/items/0/author", "\"Ada <ada@example.org>\""),
+        ("/v1/history", "/items/0/sequence", "2"),
+        ("/v1/history?source=main", "/items/1/sequence", "1"),
+        ("/v1/events", "/items", "[]"),
+        ("/v1/wait-state", "/healthy", "true"),
+        (&format!("/v1/wait-state?commit={C1}"), "/synced", "true"),
+    ] {
+        let (status, body) = api.get(path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        assert_eq!(body.pointer(pointer).map(ToString::to_string).as_deref(), Some(wanted), "{path}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn errors_are_json_with_the_right_code_and_say_what_to_do() {
+    let api = Api::over(with_web()).await;
+    for (path, code) in [
+        ("/", 404),
+        ("/v1/pods/default/nobody", 404),
+        ("/v1/nodes/nobody", 404),
+        ("/v1/pods/default/-web", 400),
+        ("/v1/pods/default/we%20b", 400),
+        ("/v1/pods/..%2f..%2fleader/x", 400),
+        ("/v1/pods?namespace=a/b", 400),
+        ("/v1/pods?nmespace=default", 400),
+        ("/v1/wait-state?commit=main", 400),
+        ("/v1/sync", 405),
+        ("/v1/logs/default/web?tail=some", 400),
+    ] {
+        let (status, body) = api.get(path).await;
+        assert_eq!(status, code, "{path}: {body}");
+        assert!(body["error"].as_str().is_some_and(|text| !text.is_empty()), "{path}: {body}");
+        assert!(body["help"].as_str().is_some_and(|text| !text.is_empty()), "{path}: {body}");
+    }
+    let (status, _) = api.answer(reqwest::Method::DELETE, "/v1/pods/default/web").await;
+    assert_eq!(status, 405);
+}
+
+#[tokio::test]
+async fn before_etcd_is_read_views_are_unavailable_but_health_and_wait_answer() {
+    let api = Api::over(Snapshot::default()).await;
+    for path in ["/v1/status", "/v1/pods", "/v1/nodes", "/v1/sources", "/v1/history"] {
+        assert_eq!(api.get(path).await.0, 503, "{path}");
+    }
+    assert_eq!(api.get("/v1/healthz").await.0, 200);
+    assert_eq!(api.get("/v1/wait-state").await.1["why"], "the reconciler has not read etcd yet");
+}
+
+#[tokio::test]
+async fn events_come_sorted_filtered_and_bounded() {
+    let api = Api::over(with_web()).await;
+    for (n, (name, second)) in [("web", 30), ("db", 20), ("web", 10)].into_iter().enumerate() {
+        let key = Key::Event("n1".to_owned(), "default".to_owned(), format!("{n}"));
+        api.put(key, encode(&event(name, second)).unwrap()).await;
+    }
+    api.put(Key::Event("n1".to_owned(), "default".to_owned(), "bad".to_owned()), b"{".to_vec()).await;
+    let names = |body: &Value| -> Vec<String> {
+        body["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| e["time"].to_string() + &e["name"].to_string())
+            .collect()
+    };
+    let (_, all) = api.get("/v1/events").await;
+    let sorted = names(&all);
+    assert_eq!(sorted.len(), 3);
+    assert!(sorted.is_sorted(), "{sorted:?}");
+    assert_eq!(names(&api.get("/v1/events?name=web&kind=pod").await.1).len(), 2);
+    assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 0);
+    // What happens to a node concerns every namespace.
+    let node = Event { object_kind: "Node".to_owned(), namespace: String::new(), ..event("n1", 40) };
+    api.put(Key::Event("n1".to_owned(), "_cluster".to_owned(), "3".to_owned()), encode(&node).unwrap()).await;
+    assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 1);
+    let (_, pod) = api.get("/v1/pods/default/web").await;
+    assert_eq!(pod["events"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn the_leader_is_shown_and_a_dead_etcd_leaves_the_page_standing() {
+    let api = Api::over(with_web()).await;
+    let leader = format!(r#"{{"id":"host-1","since":"{}"}}"#, at(0));
+    api.put(Key::Leader, leader.into_bytes()).await;
+    assert_eq!(api.get("/v1/status").await.1["leader"]["id"], "host-1");
+    api.store.refuse_everything(true);
+    let (status, page) = api.get("/v1/status").await;
+    assert_eq!((status, &page["pods"]["ready"]), (200, &Value::from(1)));
+    assert!(page["etcdError"].is_string(), "{page}");
+    assert_eq!(api.get("/v1/events").await.0, 503);
+    assert_eq!(api.get("/v1/pods/default/web").await.0, 200);
+}
+
+#[tokio::test]
+async fn sync_wakes_the_loop_and_leaves_a_request_and_nothing_else() {
+    let api = Api::over(with_web()).await;
+    let (status, body) = api.answer(reqwest::Method::POST, "/v1/sync").await;
+    assert_eq!((status, &body["accepted"]), (202, &Value::Bool(true)));
+    tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
+    let id = body["requests"][0].as_str().unwrap();
+    let keys = api.store.list(schema::keys::ROOT).await.unwrap().items;
+    let keys: Vec<&str> = keys.iter().map(|item| item.key.as_str()).collect();
+    assert_eq!(keys, [Key::Request(id.to_owned()).to_string()]);
+    assert_eq!(api.answer(reqwest::Method::POST, "/v1/sync?source=other").await.0, 404);
+}
+
+#[tokio::test]
+async fn without_etcd_sync_wakes_the_loop_all_the_same_and_says_so() {
+    let api = Api::over(with_web()).await;
+    api.store.refuse_everything(true);
+    let (status, body) = api.answer(reqwest::Method::POST, "/v1/sync").await;
+    assert_eq!((status, &body["requests"]), (202, &Value::Array(Vec::new())));
+    assert!(body["note"].as_str().unwrap().contains("cannot write the sync request"), "{body}");
+    tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
+}
+
+#[tokio::test]
+async fn pods_of_a_change_that_is_not_pushed_are_placed_and_nothing_is_written() {
+    let api = Api::over(with_web()).await;
+    let url = format!("http://{}/v1/placements", api.address);
+    let post = |body: String| {
+        let request = reqwest::Client::new().post(&url).header("content-type", "application/json");
+        request.body(body).send()
+    };
+    let object = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new", "namespace": "default"},
+        "spec": {"containers": [{"name": "main", "image": "busybox:1"}]}, "hash": "0", "generation": 1,
+        "provenance": {"source": "main", "commit": "0", "author": "", "file": "new.yaml", "line": 1},
+    });
+    let changes = serde_json::json!({"put": [object], "delete": []}).to_string();
+    let answer = post(changes).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let placed: Value = answer.json().await.unwrap();
+    assert_eq!(
+        (&placed["items"][0]["pod"], &placed["items"][0]["node"]),
+        (&"new".into(), &"n1".into()),
+        "{placed}"
+    );
+    assert!(api.store.list(schema::keys::ROOT).await.unwrap().items.is_empty());
+    let wrong = post("{\"put\": 1}".to_owned()).await.unwrap();
+    assert_eq!(wrong.status(), 400);
+    assert!(wrong.json::<Value>().await.unwrap()["help"].as_str().unwrap().contains("16 MiB"));
+}
+
+/// A node whose API answers with what it was asked, in two parts.
+async fn node_api() -> SocketAddr {
+    let log = |uri: axum::http::Uri| async move {
+        let parts = ["asked ".to_owned(), format!("{uri}\n")].map(Ok::<_, std::convert::Infallible>);
+        axum::body::Body::from_stream(futures::stream::iter(parts))
+    };
+    let missing = || async {
+        let problem = r#"{"error":"container app never ran","help":"see its status"}"#;
+        (axum::http::StatusCode::NOT_FOUND, problem)
+    };
+    let broken = || async { axum::http::StatusCode::INTERNAL_SERVER_ERROR };
+    let router = Router::new()
+        .route("/v1/logs/default/web/app", get(log))
+        .route("/v1/logs/default/new/app", get(missing))
+        .route("/v1/logs/default/odd/app", get(broken));
+    bind_and_serve(router).await
+}
+
+fn with_node_api(api: String) -> Snapshot {
+    let mut snapshot = with_web();
+    for name in ["new", "odd"] {
+        put_pod(&mut snapshot, name, running());
+    }
+    let node = NodeRecord { api, ..snapshot.nodes["n1"].value.clone() };
+    snapshot.nodes.insert("n1".to_owned(), stored(node));
+    snapshot
+}
+
+#[tokio::test]
+async fn logs_are_streamed_from_the_node_of_the_pod() {
+    let node = node_api().await;
+    let api = Api::over(with_node_api(format!("http://{node}"))).await;
+    let url = format!("http://{}/v1/logs/default/web?tail=5&follow=true", api.address);
+    let answer = reqwest::get(url).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let chunks: Vec<_> = answer.bytes_stream().map(|c| c.unwrap().to_vec()).collect().await;
+    let text = String::from_utf8(chunks.concat()).unwrap();
+    assert_eq!(text, "asked /v1/logs/default/web/app?follow=true&previous=false&tail=5\n");
+
+    let (status, body) = api.get("/v1/logs/default/new").await;
+    assert_eq!((status, &body["error"]), (404, &Value::from("container app never ran")));
+    let (status, body) = api.get("/v1/logs/default/odd").await;
+    assert_eq!(status, 502, "{body}");
+    let (status, body) = api.get("/v1/logs/default/web?container=db").await;
+    assert_eq!((status, &body["help"]), (404, &Value::from("its containers are app")));
+}
+
+/// Seen red without `not_started`: the node would say that there is no such container.
+#[tokio::test]
+async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
+    let node = node_api().await;
+    let mut snapshot = with_node_api(format!("http://{node}"));
+    let mut waits = pod_waiting("ErrImagePull", "no such image");
+    waits.container_statuses[0].container_id.clear();
+    put_pod(&mut snapshot, "waits", waits);
+    let api = Api::over(snapshot).await;
+    let query = "since=1h30m&timestamps=true";
+    let answer = reqwest::get(format!("http://{}/v1/logs/default/web?{query}", api.address)).await.unwrap();
+    let text = answer.text().await.unwrap();
+    let path = "/v1/logs/default/web/app?follow=false&previous=false&timestamps=true&since=5400s";
+    assert_eq!(text, format!("asked {path}\n"));
+    let (status, body) = api.get("/v1/logs/default/web?since=soon").await;
+    assert_eq!(status, 400);
+    assert!(body["error"].as_str().unwrap().contains("write an age (90s, 10m"), "{body}");
+    let (status, body) = api.get("/v1/logs/default/waits").await;
+    assert_eq!(status, 400);
+    let error = body["error"].as_str().unwrap();
+    assert_eq!(error, "container app of pod default/waits is waiting to start: ErrImagePull: no such image");
+}
+
+/// For `not_started`: its log would be empty, and `-p` would read the run before the last.
+#[tokio::test]
+async fn a_container_that_never_ran_has_no_log_and_one_that_crashed_has_that_of_its_last_run() {
+    let node = node_api().await;
+    let mut snapshot = with_node_api(format!("http://{node}"));
+    let end = |started_at| TerminatedState {
+        exit_code: 127,
+        reason: "StartError".into(),
+        message: "no such file".into(),
+        started_at,
+        finished_at: Some(at(9)),
+    };
+    let waiting = |last: TerminatedState| {
+        let mut status = pod_waiting("CrashLoopBackOff", "back-off 10s");
+        status.container_statuses[0].container_id = "c1".into();
+        status.container_statuses[0].last_state = Some(last);
+        status
+    };
+    put_pod(&mut snapshot, "web", waiting(end(Some(at(1)))));
+    put_pod(&mut snapshot, "unstarted", waiting(end(None)));
+    let mut given_up = waiting(end(None));
+    given_up.container_statuses[0].state = ContainerState::Terminated(end(None));
+    given_up.container_statuses[0].last_state = None;
+    put_pod(&mut snapshot, "given-up", given_up);
+    let api = Api::over(snapshot).await;
+    let asked = async |query: &str| {
+        let answer = reqwest::get(format!("http://{}/v1/logs/default/{query}", api.address)).await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    for (query, part) in [
+        ("web?previous=true", "/app?follow=false&previous=ended"),
+        ("web", "/app?follow=false&previous=false"),
+    ] {
+        let (status, text) = asked(query).await;
+        assert!(status == 200 && text.trim_end().ends_with(part), "{query}: {status} {text}");
+    }
+    for (query, part) in [
+        ("unstarted", "is waiting to start: CrashLoopBackOff: back-off 10s"),
+        ("unstarted?previous=true", "is waiting to start: CrashLoopBackOff: back-off 10s"),
+        ("given-up", "could not be started: no such file"),
+    ] {
+        let (status, text) = asked(query).await;
+        assert!(status == 400 && text.contains(part), "{query}: {status} {text}");
+    }
+}
+
+#[tokio::test]
+async fn usage_is_served_for_pods_and_nodes() {
+    let api = Api::over(with_web()).await;
+    let (status, body) = api.get("/v1/usage/pods?namespace=default").await;
+    assert_eq!((status, &body["items"][0]["name"]), (200, &Value::from("web")));
+    assert!(body["items"][0]["why"].as_str().unwrap().contains("has not reported"), "{body}");
+    assert_eq!(api.get("/v1/usage/nodes").await.1["items"][0]["cpuCapacity"], Value::from("2"));
+    assert_eq!(api.get("/v1/usage/pods?namespace=a/b").await.0, 400);
+}
+
+#[tokio::test]
+async fn logs_of_an_unreachable_node_are_a_502_that_names_it() {
+    // Port 1 of loopback has no listener.
+    let api = Api::over(with_node_api("http://127.0.0.1:1".to_owned())).await;
+    let (status, body) = api.get("/v1/logs/default/web").await;
+    assert_eq!(status, 502);
+    let error = body["error"].as_str().unwrap();
+    assert_eq!(error, "cannot read the log from node n1 at http://127.0.0.1:1: connection refused");
+}
+
+#[tokio::test]
+async fn the_last_sync_is_shown_where_it_is_known() {
+    let started_at = Timestamp::now();
+    let last = LastRun {
+        started_at,
+        took: Duration::from_millis(7),
+        did_something: true,
+        error: Some("no".to_owned()),
+        not_ready: None,
+        runs: 3,
+        failures: 1,
+    };
+    let loops = LoopRuns::default();
+    loops.add("gitops/main", watch::channel(Some(last)).1);
+    loops.add("nodes", watch::channel(None).1);
+    let (snapshot, store) = (SnapshotReader::fixed(with_web()), Arc::new(MemoryStore::new()));
+    let deps = ApiDeps {
+        blobs: Blobs::new(std::path::Path::new("/nonexistent")),
+        intake: intake(Nudge::default(), &snapshot, &store),
+        hooks: None,
+        waiting_runs: Waiting::default(),
+        snapshot,
+        store,
+        loops,
+        identity: "host-1".to_owned(),
+        version: "9.9.9".to_owned(),
+    };
+    let address = bind_and_serve(router(deps)).await;
+    let page: Value =
+        reqwest::get(format!("http://{address}/v1/status")).await.unwrap().json().await.unwrap();
+    assert_eq!((&page["lastSync"]["tookMs"], &page["lastSync"]["error"]), (&7.into(), &"no".into()));
+    let page: Value = reqwest::get(format!("http://{address}/v1/loops")).await.unwrap().json().await.unwrap();
+    let expected = json!({"items": [
+        {
+            "name": "gitops/main", "startedAt": started_at, "tookMs": 7, "didSomething": true, "error": "no",
+            "notReady": null, "runs": 3, "failures": 1,
+        },
+        {
+            "name": "nodes", "startedAt": null, "tookMs": 0, "didSomething": false, "error": null,
+            "notReady": null, "runs": 0, "failures": 0,
+        },
+    ]});
+    assert_eq!(page, expected);
+}

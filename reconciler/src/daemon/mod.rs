@@ -1,0 +1,323 @@
+//! `minik8s serve`: a table of its tasks, with their inputs, wake-ups and shutdown. Every task is critical: the end
+//! of one ends the process.
+
+mod keep;
+mod prepare;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::{FutureExt as _, stream};
+use schema::control::{LastRunReader, Row, Runtime, logging};
+use schema::keys::ROOT;
+use schema::snapshot::Snapshot;
+use schema::store::election::FenceReader;
+use schema::store::events::{EventRecorder, RECONCILER};
+use schema::store::reflector::SnapshotReader;
+use schema::store::{SharedStore, election, reflector};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use self::prepare::{Ground, described, prepare};
+use super::workflows::{Waiting, WorkflowsDeps, WorkflowsLoop};
+use crate::api::ApiDeps;
+use crate::blobs::{BlobStore, Blobs, SweepLoop};
+use crate::config::{LogFormat, ServeConfig};
+use crate::controllers::autoscaler::Autoscaler;
+use crate::controllers::functions::Functions;
+use crate::controllers::jobs::Jobs;
+use crate::controllers::nodes::Nodes;
+use crate::controllers::scheduler::Scheduler;
+use crate::controllers::services::Services;
+use crate::controllers::settings::ClusterSettings;
+use crate::controllers::workloads::Workloads;
+use crate::controllers::{Deps, Shell};
+use crate::gitops::{SourceLoop, VerdictLoop};
+use crate::listener::Bounds;
+use crate::webhooks::calls::CallState;
+use crate::webhooks::{AnswersLoop, Hooks, Intake, SourceTarget, calls};
+use crate::{api, listener, webhooks};
+
+/// Interval at which unreferenced content is searched for on disk; it stays for an hour.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
+/// Longest time for agents to learn of a new leader: they look the leader up this often, for a few seconds.
+const LEADER_UNKNOWN_MAX: Duration = election::LOOKED_UP_EVERY.saturating_add(Duration::from_secs(15));
+/// Limits of the API's connections: twice as many as followed logs, each of which takes one and another to a node.
+/// An idle connection lives longer than clients keep theirs, which is 90 s for reqwest, so that no request meets a
+/// closing one.
+const API_BOUNDS: Bounds = Bounds {
+    connections: 512,
+    of_address: 128,
+    head_bytes: 64 * 1024,
+    head_wait: Duration::from_secs(120),
+    keeps_alive: true,
+    lasts: None,
+    drain: Duration::from_secs(2),
+};
+
+/// Runs the reconciler until `shutdown`, then finishes work in progress and gives up the lead.
+pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
+    logging::init(config.log.log_level.as_deref(), config.log.log_format == LogFormat::Json)?;
+    // Boxed: the future is large, and lives only during startup.
+    let Some(started) = shutdown.run_until_cancelled(Box::pin(start(config))).await else { return Ok(()) };
+    let runtime = started?;
+    let asked = stream::once(shutdown.cancelled_owned().map(|()| "shutdown").boxed());
+    runtime.run_until(asked).await.context("the reconciler ended before it should; see its log")
+}
+
+fn drive_controllers(runtime: &mut Runtime, deps: &Deps) {
+    let row = || controller_row(&deps.snapshot, &deps.fence, WAKE_GAP);
+    runtime.drive(row(), Shell::<Nodes>::new(deps.clone()));
+    runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
+    runtime.drive(row(), Shell::<Workloads>::new(deps.clone()));
+    runtime.drive(row(), Shell::<Services>::new(deps.clone()));
+    let row_of_usage = autoscaler_row(&deps.snapshot, &deps.fence);
+    runtime.drive(row_of_usage, Shell::<Autoscaler>::new(deps.clone()));
+    runtime.drive(functions_row(&deps.snapshot, &deps.fence), Shell::<Functions>::new(deps.clone()));
+    runtime.drive(row(), Shell::<Jobs>::new(deps.clone()));
+    runtime.drive(row(), Shell::<Scheduler>::new(deps.clone()));
+}
+
+/// Drives the loop of workflow runs, which requests for runs and ending runs also wake.
+fn drive_workflows(runtime: &mut Runtime, deps: &Deps) -> Waiting {
+    let (store, waiting) = (Arc::clone(&deps.store), Waiting::default());
+    let follows = waiting.clone();
+    let row = workflows_row(&deps.snapshot, &deps.fence).wake_by(|nudge| follows.follow(store, nudge));
+    let the_loop = WorkflowsLoop::new(WorkflowsDeps {
+        store: Arc::clone(&deps.store),
+        snapshot: deps.snapshot.clone(),
+        fence: deps.fence.clone(),
+        last_known: deps.last_known.clone(),
+        nudge: row.nudge(),
+        unknown_for: LEADER_UNKNOWN_MAX,
+    });
+    runtime.drive(row, the_loop);
+    waiting
+}
+
+/// Serves webhooks; returns their counters.
+fn serve_hooks(
+    runtime: &mut Runtime,
+    listener: TcpListener,
+    intake: &Arc<Intake>,
+    (secret_file, calls): (PathBuf, CallState),
+) -> Arc<webhooks::Counts> {
+    let counts = Arc::new(webhooks::Counts::default());
+    let hooks = Hooks::new(Arc::clone(intake), secret_file, Arc::clone(&counts));
+    runtime.task("webhooks", webhooks::serve(listener, hooks, calls::router(calls), runtime.token()));
+    counts
+}
+
+/// Starts the event writer, which runs until shutdown.
+fn write_events(runtime: &mut Runtime, store: &SharedStore) -> EventRecorder {
+    let (events, writing) =
+        EventRecorder::writing(Arc::clone(store), RECONCILER, "reconciler", runtime.token());
+    runtime.task("events", writing);
+    events
+}
+
+async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
+    let Ground { listener, hooks, store, state_dir } = prepare(&config).await?;
+    let mut runtime = Runtime::new();
+    let token = runtime.token();
+
+    // A single watch on all of etcd: a loop that waits for its own write relies on the snapshot's revision.
+    let fence = keep::stand(&mut runtime, &store, prepare::standing(&config), state_dir).await;
+    let (snapshot, reflecting) = reflector::reflect(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
+    runtime.task("reflector", reflecting);
+    let events = write_events(&mut runtime, &store);
+
+    let (mut targets, mut runs) = (Vec::new(), Vec::new());
+    for source in &config.sources {
+        let row = source_row(source.poll, &snapshot, &fence);
+        let (name, follows, nudge) = (source.name.clone(), source.reference.clone(), row.nudge());
+        let (snapshot, fence) = (snapshot.clone(), fence.clone());
+        let (dir, store, events) = (config.state_dir.clone(), Arc::clone(&store), events.clone());
+        let the_loop = SourceLoop::new(source.clone(), dir, store, snapshot, fence, events)
+            .serving(config.settings.service_cidr);
+        runs.push(runtime.drive_as(format!("gitops/{name}"), row, the_loop));
+        targets.push(SourceTarget { source: name, follows, nudge });
+    }
+    let wakes = targets.iter().map(|target| (target.source.clone(), target.nudge.clone())).collect();
+
+    let keep = keep::KeepLoop::open(&config.own_dir(), snapshot.clone());
+    let deps = Deps {
+        store: Arc::clone(&store),
+        snapshot: snapshot.clone(),
+        fence: fence.clone(),
+        last_known: keep.newest(),
+        events,
+        settings: config.settings.clone(),
+    };
+    let verdicts = VerdictLoop::new(wakes, Arc::clone(&store), snapshot.clone(), fence.clone(), &deps.events);
+    runtime.drive(controller_row(&snapshot, &fence, VERDICTS_GAP), verdicts);
+    drive_controllers(&mut runtime, &deps);
+    let waiting_runs = drive_workflows(&mut runtime, &deps);
+    let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
+    runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
+    runtime.drive(keep.row(), keep);
+
+    let intake = Intake::new(targets, snapshot.clone(), Arc::clone(&store), config.name.clone());
+    let intake = Arc::new(intake);
+    let row = answers_row(&snapshot, &fence, &runs);
+    let answers = AnswersLoop::new(&intake, fence, runs);
+    runtime.drive(row, answers);
+    let calls = CallState::new(&store, &snapshot, &config.name, &waiting_runs);
+    let counts = hooks.map(|(listener, file)| serve_hooks(&mut runtime, listener, &intake, (file, calls)));
+
+    let api = api::router(ApiDeps {
+        blobs: Blobs::new(&config.state_dir),
+        snapshot,
+        store,
+        intake,
+        hooks: counts,
+        waiting_runs,
+        loops: runtime.runs(),
+        identity: config.name.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    });
+    runtime.task("api", listener::serve(listener, API_BOUNDS, move |_| api.clone(), token));
+    tracing::info!(
+        name = config.name,
+        listen = %config.listen,
+        etcd = config.etcd.endpoints.join(","),
+        sources = config.sources.iter().map(described).collect::<Vec<_>>().join(", "),
+        "reconciler started"
+    );
+    Ok(runtime)
+}
+
+// Wake-ups and intervals of the reconciler's loops.
+
+/// Interval at which controllers run even if nothing changed.
+const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
+/// Shortest time between two wake-ups of a controller by the snapshot.
+const WAKE_GAP: Duration = Duration::from_millis(10);
+/// Shortest time between wake-ups for verdicts, which are for people: a run may check every object of a commit.
+const VERDICTS_GAP: Duration = Duration::from_millis(250);
+/// Shortest time between wake-ups of the autoscaler: a thousand nodes report their usage every 15 s.
+const USAGE_GAP: Duration = Duration::from_secs(1);
+/// Longest wait before answers that could not be written are retried.
+const ANSWERS_RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Row of a source: woken by its interval, a change of leader and the first synced snapshot.
+pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let mut synced = snapshot.clone();
+    Row::every(poll).wake_on(fence.clone()).wake_by(|nudge| async move {
+        synced.synced().await;
+        nudge.nudge();
+        std::future::pending().await
+    })
+}
+
+/// Row of a controller: woken by changes of the snapshot and the lead, but not by usage, which each node writes
+/// every 15 s, nor by sync requests.
+fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader, gap: Duration) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), gap, is_news)
+}
+
+/// Row of the autoscaler, which also wakes when nodes report usage.
+fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news =
+        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.usage.ptr_eq(&before.usage);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
+}
+
+/// Row of the functions controller, which wakes immediately when gateways report calls: someone may be waiting for
+/// the first replica.
+fn functions_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news =
+        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.demand.ptr_eq(&before.demand);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
+/// Row of workflows: woken by changes of objects and of the records of runs and triggers.
+fn workflows_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.objects.ptr_eq(&before.objects)
+            || !now.workflows.ptr_eq(&before.workflows)
+            || !now.triggers.ptr_eq(&before.triggers)
+            || !now.settled.ptr_eq(&before.settled)
+            || now.synced != before.synced
+    };
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
+/// Row of the answers: woken by runs of sources' loops, and by changes of requests and sources.
+pub(crate) fn answers_row(snapshot: &SnapshotReader, fence: &FenceReader, runs: &[LastRunReader]) -> Row {
+    let is_news = |before: &Snapshot, now: &Snapshot| {
+        !now.requests.ptr_eq(&before.requests)
+            || !now.answers.ptr_eq(&before.answers)
+            || !now.sources.ptr_eq(&before.sources)
+            || now.synced != before.synced
+    };
+    // Someone waits for the answer: after an outage of etcd it must be written soon.
+    let row = Row::every(CONTROLLER_INTERVAL).backoff_max(ANSWERS_RETRY_MAX).wake_on(fence.clone());
+    let row = row.wake_if(snapshot.clone(), WAKE_GAP, is_news);
+    runs.iter().cloned().fold(row, Row::wake_on)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::{FutureExt as _, stream};
+    use schema::control::Runtime;
+    use schema::store::SharedStore;
+    use schema::store::election;
+    use tokio_util::sync::CancellationToken;
+
+    use super::keep::LEADER_TTL;
+    use super::*;
+
+    /// Seen red without the comparison in `controller_row`, and with it alone in `autoscaler_row`.
+    #[tokio::test(start_paused = true)]
+    async fn what_nodes_use_wakes_the_autoscaler_and_no_other_controller() {
+        let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+        let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
+        let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
+        let token = CancellationToken::new();
+        let (fence, election) =
+            election::stand(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
+        tokio::spawn(election);
+        let (woken, nudged) = schema::control::Nudge::new();
+        let answers_woken = woken.clone();
+        let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
+        let mut runtime = Runtime::new();
+        runtime.follow("controller", controller_row(&reader, &fence, WAKE_GAP), move || woken.nudge());
+        runtime.follow("answers", answers_row(&reader, &fence, &[]), move || answers_woken.nudge());
+        runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
+        let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
+        let running = tokio::spawn(runtime.run_until(stop));
+        let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {
+            snapshot.put(&key, &schema::records::Settled::default(), revision);
+            publisher.publish(snapshot.clone());
+        };
+        let usage = schema::records::NodeUsage {
+            at: jiff::Timestamp::UNIX_EPOCH,
+            window_seconds: 15,
+            cpu: 0,
+            memory: 0,
+            pods: Default::default(),
+            left_out: String::new(),
+        };
+        // The lead and the first snapshot wake each loop once, at most.
+        write(&mut snapshot, schema::keys::Key::Settled("n1".to_owned()), 1);
+        while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
+        while tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.is_ok() {}
+        for revision in 2..5 {
+            snapshot.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
+            publisher.publish(snapshot.clone());
+            let woken = tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await;
+            assert!(woken.is_err(), "a write of usage woke a controller");
+            tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.unwrap();
+        }
+        write(&mut snapshot, schema::keys::Key::Settled("n2".to_owned()), 5);
+        tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.unwrap();
+        token.cancel();
+        running.await.unwrap().unwrap();
+    }
+}

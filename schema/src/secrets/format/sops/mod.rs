@@ -1,0 +1,188 @@
+//! SOPS files with age recipients, as a plaintext with a header. Pure: the owner of an identity decrypts the data
+//! key.
+//!
+//! In a SOPS file each value is encrypted by itself and the keys are in clear, so the header is among the values:
+//! the keys `namespace`, `name` and `source` of the top level. All values must be encrypted: among values in clear,
+//! the MAC covers their sequence and no keys, so one could be moved to another key.
+//!
+//! The format is that of SOPS 3: AES-256-GCM with a nonce of 32 bytes and the path of keys as additional data, a MAC that
+//! is the SHA-512 of all values, encrypted with the time of the last change as additional data.
+
+#[cfg(test)]
+mod tests;
+mod tree;
+use std::collections::BTreeMap;
+
+use aes_gcm::aead::consts::U32;
+use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
+use aes_gcm::aes::Aes256;
+use aes_gcm::{AesGcm, Nonce};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha512};
+
+use super::KEYS_MAX;
+use super::{Format, Header};
+
+use tree::Node;
+pub use tree::SopsError;
+
+/// Suffixes of SOPS files.
+pub const ENDINGS: [&str; 2] = [".sops.yaml", ".sops.json"];
+/// True if SOPS encrypted the file, by its name.
+pub fn is_sops(path: &str) -> bool {
+    ENDINGS.iter().any(|ending| path.ends_with(ending))
+}
+
+/// Top-level key of SOPS' metadata.
+const METADATA: &str = "sops";
+/// Bytes of a data key, a nonce and a tag, in this order.
+const SIZES: [usize; 3] = [32, 32, 16];
+
+/// A SOPS file before decryption.
+#[derive(Debug)]
+pub struct Sealed {
+    values: Vec<(String, String)>,
+    data_keys: Vec<String>,
+    mac: String,
+    last_modified: String,
+}
+
+impl Sealed {
+    /// Parses a file. Its own size bounds the work: no alias is followed.
+    pub fn parse(bytes: &[u8]) -> Result<Self, SopsError> {
+        let text = str::from_utf8(bytes).map_err(|_| SopsError::Syntax("it is not text".to_owned()))?;
+        let mut top = tree::parse(text)?;
+        let metadata = top.iter().position(|(key, _)| key == METADATA);
+        let Node::Map(metadata) = metadata.map_or(Node::Null, |at| top.remove(at).1) else {
+            return Err(SopsError::NotEncrypted("mac"));
+        };
+        let text_of = |name: &'static str| match metadata.iter().find(|(key, _)| key == name) {
+            Some((_, Node::Text(text))) => Ok(text.clone()),
+            _ => Err(SopsError::NotEncrypted(name)),
+        };
+        if text_of("mac_only_encrypted").is_ok_and(|only| only != "false") {
+            return Err(SopsError::PartialMac);
+        }
+        let data_keys = data_keys(&metadata);
+        if data_keys.is_empty() {
+            return Err(SopsError::NoAge);
+        }
+        let mut values = Vec::new();
+        for (key, node) in top {
+            match node {
+                Node::Text(text) if text.is_empty() || Encrypted::parse(&text).is_some() => {
+                    values.push((key, text));
+                }
+                Node::Text(_) => return Err(SopsError::Clear(key)),
+                Node::Null => {}
+                Node::Map(_) | Node::List(_) => return Err(SopsError::Nested(key)),
+            }
+        }
+        if values.len() > KEYS_MAX {
+            return Err(SopsError::Syntax(format!("it has more than {KEYS_MAX} keys")));
+        }
+        Ok(Self { values, data_keys, mac: text_of("mac")?, last_modified: text_of("lastmodified")? })
+    }
+
+    /// Iterates over the keys of the values.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(|(key, _)| key.as_str()).filter(|key| !is_binding(key))
+    }
+
+    /// Returns the data key, encrypted with age once for each recipient.
+    pub fn data_keys(&self) -> &[String] {
+        &self.data_keys
+    }
+
+    /// Decrypts to the equivalent of an age file: a header, and a map from keys to texts.
+    pub fn plaintext(&self, data_key: &[u8]) -> Result<Vec<u8>, SopsError> {
+        let damaged = |what: &str| SopsError::Value(what.to_owned());
+        if data_key.len() != SIZES[0] {
+            return Err(damaged("sops.age"));
+        }
+        let cipher = AesGcm::<Aes256, U32>::new(data_key.into());
+        let (mut sum, mut header) = (Sha512::new(), Header { format: Format::Map, ..Header::default() });
+        let mut texts = BTreeMap::new();
+        for (key, text) in &self.values {
+            // SOPS leaves an empty text unencrypted.
+            if text.is_empty() && !is_binding(key) {
+                texts.insert(key.as_str(), String::new());
+                continue;
+            }
+            let encrypted = Encrypted::parse(text).ok_or_else(|| SopsError::Clear(key.clone()))?;
+            let mut value = encrypted.decrypt(&cipher, &format!("{key}:")).ok_or_else(|| damaged(key))?;
+            sum.update(&value);
+            if encrypted.kind == "bool" {
+                // SOPS writes booleans as Python does.
+                value.make_ascii_lowercase();
+            }
+            match key.as_str() {
+                "namespace" => header.namespace = value,
+                "name" => header.name = value,
+                "source" => header.source = Some(value),
+                _ => drop(texts.insert(key.as_str(), value)),
+            }
+        }
+        let sum: String = sum.finalize().iter().map(|byte| format!("{byte:02X}")).collect();
+        let mac = Encrypted::parse(&self.mac).and_then(|mac| mac.decrypt(&cipher, &self.last_modified));
+        if mac.ok_or_else(|| damaged("sops.mac"))? != sum {
+            return Err(SopsError::Mac);
+        }
+        for (value, field) in [(&header.namespace, "namespace"), (&header.name, "name")] {
+            if value.is_empty() {
+                return Err(SopsError::Unbound(field));
+            }
+        }
+        let texts = serde_json::to_string(&texts).map_err(|error| SopsError::Syntax(error.to_string()))?;
+        Ok(format!("{header}{texts}").into_bytes())
+    }
+}
+
+fn is_binding(key: &str) -> bool {
+    matches!(key, "namespace" | "name" | "source")
+}
+
+/// Returns every `sops.age[].enc`.
+fn data_keys(metadata: &[(String, Node)]) -> Vec<String> {
+    let Some((_, Node::List(recipients))) = metadata.iter().find(|(key, _)| key == "age") else {
+        return Vec::new();
+    };
+    let of = |recipient: &Node| match recipient {
+        Node::Map(fields) => fields.iter().find_map(|(key, value)| match value {
+            Node::Text(text) if key == "enc" => Some(text.clone()),
+            _ => None,
+        }),
+        _ => None,
+    };
+    recipients.iter().filter_map(of).collect()
+}
+
+/// Encrypted value: `ENC[AES256_GCM,data:…,iv:…,tag:…,type:str]`.
+struct Encrypted<'a> {
+    data: Vec<u8>,
+    iv: Vec<u8>,
+    tag: Vec<u8>,
+    kind: &'a str,
+}
+
+impl<'a> Encrypted<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let fields = text.strip_prefix("ENC[AES256_GCM,")?.strip_suffix(']')?;
+        let mut fields = fields.split(',');
+        let mut next = |name: &str| fields.next()?.strip_prefix(name)?.strip_prefix(':');
+        let (data, iv, tag, kind) = (next("data")?, next("iv")?, next("tag")?, next("type")?);
+        let bytes = |text: &str| STANDARD.decode(text).ok();
+        Some(Self { data: bytes(data)?, iv: bytes(iv)?, tag: bytes(tag)?, kind })
+    }
+
+    fn decrypt(&self, cipher: &AesGcm<Aes256, U32>, path: &str) -> Option<String> {
+        if self.iv.len() != SIZES[1] || self.tag.len() != SIZES[2] {
+            return None;
+        }
+        let msg = [self.data.as_slice(), &self.tag].concat();
+        let payload = Payload { msg: &msg, aad: path.as_bytes() };
+        let plain = cipher.decrypt(Nonce::from_slice(&self.iv), payload).ok()?;
+        String::from_utf8(plain).ok()
+    }
+}
