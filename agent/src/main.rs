@@ -8,7 +8,7 @@ use agent::converge::builds::Bases;
 use agent::converge::builds::python::bases;
 use agent::doctor::Ranges;
 use agent::worlds::docker::RealDocker;
-use agent::{daemon, doctor, reset, standby};
+use agent::{daemon, doctor, reset};
 use clap::Parser as _;
 use schema::control::{error_chain, logging};
 
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Run(run) => run.check().map(|config| runtime.block_on(daemon::run(config)).map(|()| true)),
         Command::Standby(run) => {
-            run.check().map(|config| runtime.block_on(standby::serve::run(config)).map(|()| true))
+            run.check().map(|config| runtime.block_on(daemon::serve_standby::run(config)).map(|()| true))
         }
         Command::Doctor(flags) => flags.run.check().map(|config| {
             let ranges = Ranges { cluster: flags.cluster_cidr, service: flags.service_cidr };

@@ -13,12 +13,3 @@ pub mod services;
 pub mod shared;
 pub mod slurm;
 pub mod usage;
-
-/// Publishes a value and wakes its receivers, but only if it differs. Returns true if it did.
-pub(crate) fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<T>, value: T) -> bool {
-    sender.send_if_modified(|known| {
-        let differs = *known != value;
-        *known = value;
-        differs
-    })
-}

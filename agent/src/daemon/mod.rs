@@ -5,6 +5,7 @@
 mod base;
 mod parts;
 mod prepare;
+pub mod serve_standby;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use schema::snapshot::Snapshot;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
 
-use crate::converge::publish;
+use crate::publish::publish;
 
 mod disk;
 

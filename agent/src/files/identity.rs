@@ -7,7 +7,7 @@ use schema::content_refs::BlobRef;
 use schema::control::lock;
 use tokio::sync::watch;
 
-use crate::converge::publish;
+use crate::publish::publish;
 
 /// The wanted and the loaded version of the cluster's identity.
 pub(super) struct ClusterKeys {

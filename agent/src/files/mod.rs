@@ -3,6 +3,7 @@
 //! `cache` keeps content on disk, including the ciphertext of secrets; `secrets` decrypts it in memory, with the
 //! node's own identity or the cluster's, which `identity` holds.
 
+pub mod registry_logins;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;

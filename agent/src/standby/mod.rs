@@ -18,16 +18,15 @@ use socket2::{SockAddr, Socket};
 use tokio::sync::watch;
 
 mod keeper;
-pub mod serve;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(crate) mod wire;
 
 pub use keeper::keep;
 pub use wire::{Role, Sockets};
 
 /// Socket in the agent's directory on which the serving process hands over its sockets.
-const SOCKET: &str = "standby.sock";
+pub(crate) const SOCKET: &str = "standby.sock";
 
 /// Longest wait for the sockets after a request.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -148,7 +147,7 @@ const TAKEN: &[u8] = b"k";
 
 /// Returns the agent's directory, and the path of the socket in it through the directory's file descriptor: a long
 /// path would not fit a socket address.
-fn address(agent_dir: &Path) -> io::Result<(File, PathBuf)> {
+pub(crate) fn address(agent_dir: &Path) -> io::Result<(File, PathBuf)> {
     let dir = File::open(agent_dir)?;
     let path = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(SOCKET);
     Ok((dir, path))

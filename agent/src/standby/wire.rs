@@ -43,7 +43,7 @@ impl Role {
 }
 
 /// Sends all in one message.
-pub(super) fn send(to: &impl AsFd, sockets: &Sockets) -> io::Result<()> {
+pub(crate) fn send(to: &impl AsFd, sockets: &Sockets) -> io::Result<()> {
     let bytes: Vec<u8> = sockets.iter().map(|(role, _)| role.byte()).collect();
     let files: Vec<BorrowedFd<'_>> = sockets.iter().map(|(_, socket)| socket.as_fd()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
@@ -56,7 +56,7 @@ pub(super) fn send(to: &impl AsFd, sockets: &Sockets) -> io::Result<()> {
 }
 
 /// Receives the sockets; empty if the other end was closed first.
-pub(super) fn receive(from: &impl AsFd) -> io::Result<Vec<(Role, OwnedFd)>> {
+pub(crate) fn receive(from: &impl AsFd) -> io::Result<Vec<(Role, OwnedFd)>> {
     let mut bytes = [0; MOST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

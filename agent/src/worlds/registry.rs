@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use super::docker::{Docker, PullProgress, RegistryLogin};
 use crate::catalog::Catalog;
-use crate::converge::pods::image::credentials::logins_of;
 use crate::files::PodFiles;
+use crate::files::registry_logins::logins_of;
 
 /// Longest time for a push or a pull.
 const MOVE_MAX: Duration = Duration::from_secs(600);

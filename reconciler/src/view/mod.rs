@@ -41,8 +41,8 @@ pub use services::{
 };
 pub use sources::{RevisionView, SourceView, history, sources};
 pub use status::{
-    ClusterStatus, LeaderView, Malformed, NodeCounts, PodCounts, SyncAccepted, SyncRun, VersionView,
-    cluster_status,
+    ClusterStatus, HookCounts, LeaderView, Malformed, NodeCounts, PodCounts, SyncAccepted, SyncRun,
+    VersionView, cluster_status,
 };
 pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};

@@ -10,7 +10,6 @@ use serde_with::skip_serializing_none;
 use super::pods::index::Index;
 use super::pods::row;
 use super::sources::{SourceView, sources};
-use crate::webhooks::HookCounts;
 
 const NAMED_MAX: usize = 10;
 
@@ -37,6 +36,20 @@ pub struct ClusterStatus {
     pub last_sync: Option<SyncRun>,
     /// Webhook counters of the answering reconciler; `None` if webhooks are off.
     pub webhooks: Option<HookCounts>,
+}
+
+/// Numbers of webhooks by outcome, since the start of the answering reconciler.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HookCounts {
+    pub accepted: u64,
+    pub duplicate: u64,
+    pub ignored: u64,
+    /// Not signed with the secret, or from an address with too many such requests.
+    pub refused: u64,
+    pub too_large: u64,
+    pub busy: u64,
+    pub slow: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ use clap::Args;
 
 pub use answers::AnswersLoop;
 pub use intake::{IncomingRequest, Intake, Outcome, Receipt, SourceTarget};
-pub use server::{Counts, HookCounts, Hooks, serve};
+pub use server::{Counts, Hooks, serve};
 use verify::{SECRET_FILE_BYTES_MAX, SecretError, Secrets};
 
 #[derive(Debug, Clone, Default, Args)]

@@ -20,7 +20,6 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use schema::control::lock;
 use schema::records::Provider;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -33,7 +32,7 @@ use super::provider::{self, EventKind};
 use super::verify::Verifier;
 use super::{payload, read_secrets};
 use crate::listener::{self, Bounds};
-use crate::view::Problem;
+use crate::view::{HookCounts, Problem};
 
 /// Largest body; GitHub sends no larger ones.
 pub(super) const BODY_BYTES_MAX: u64 = 25 * 1024 * 1024;
@@ -68,20 +67,6 @@ pub struct Counts(Mutex<HookCounts>);
 
 /// Selects the counter that a request increments.
 type Count = fn(&mut HookCounts) -> &mut u64;
-
-/// Numbers of webhooks by outcome, since the start of the answering reconciler.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HookCounts {
-    pub accepted: u64,
-    pub duplicate: u64,
-    pub ignored: u64,
-    /// Not signed with the secret, or from an address with too many such requests.
-    pub refused: u64,
-    pub too_large: u64,
-    pub busy: u64,
-    pub slow: u64,
-}
 
 impl Counts {
     fn add(&self, count: Count) {

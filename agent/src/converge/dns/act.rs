@@ -9,7 +9,7 @@ use super::listen::{self, Running, Sockets};
 use super::plan::{DOMAINS_MAX, DnsPlan, HOSTS_MAX, NodeStep, Observed, Resolved, Split, split_hosts};
 use super::resolv::PORT;
 use super::{DnsLoop, Handler, host};
-use crate::converge::publish;
+use crate::publish::publish;
 use crate::standby::{Role, copy};
 
 /// Result of carrying out a plan.

@@ -38,7 +38,7 @@ use self::server::Handler;
 use self::zone::{Zone, ZoneSettings};
 use super::shared::node_dns::NodeDns;
 use crate::catalog::Catalog;
-use crate::converge::publish;
+use crate::publish::publish;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
 use plan::Resolved;

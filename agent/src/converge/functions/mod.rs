@@ -31,10 +31,10 @@ use tokio_util::task::TaskTracker;
 
 use super::shared::control_plane::ControlPlane;
 use crate::catalog::Catalog;
-use crate::converge::publish;
 use crate::files::PodFiles;
 use crate::http::server;
 use crate::http::server::{Limits, Server};
+use crate::publish::publish;
 use crate::standby::{Handover, Role, copy};
 use caller_policy::ClusterAddresses;
 use plan::{FunctionsPlan, Observed};

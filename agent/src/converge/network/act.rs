@@ -9,10 +9,10 @@ use super::plan::{NetworkPlan, Observed};
 use super::state::NetworkLoop;
 use super::state::{TRIALS_MAX, TrialResult, try_checksums};
 use super::tunnel::TunnelStep;
-use crate::converge::publish;
 use crate::packet_rules::restore::{RuleChange, restore_input};
 use crate::packet_rules::saved::words;
 use crate::packet_rules::saved::{Doubts, only_we_wrote};
+use crate::publish::publish;
 use crate::worlds::iptables::loud_steps;
 
 /// Result of carrying out a plan.

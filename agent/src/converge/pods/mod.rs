@@ -26,10 +26,10 @@ use super::shared::image_store::ImageBook;
 use super::shared::node_dns::NodeDns;
 use super::shared::pod_table::{PodNet, PodTable, SandboxedPods};
 use crate::catalog::Catalog;
-use crate::converge::publish;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, KnownFrom};
 use crate::files::PodFiles;
 use crate::node_address::NodeAddress;
+use crate::publish::publish;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
 use crate::worlds::peers::ImageSource;
@@ -52,10 +52,10 @@ mod tests;
 pub mod volume;
 pub mod worker;
 
-pub use facts::{ContainerLimits, NodeFacts, Observed};
-pub use image::credentials::Credentials;
+pub use crate::files::registry_logins::Credentials;
 #[cfg(any(test, feature = "fakes"))]
-pub use image::credentials::NoCredentials;
+pub use crate::files::registry_logins::NoCredentials;
+pub use facts::{ContainerLimits, NodeFacts, Observed};
 pub use status::statuses::{Statuses, publish_reported};
 pub use steps::PodsPlan;
 pub use worker::PauseArchive;

@@ -14,7 +14,6 @@ use super::status::statuses::{Statuses, last};
 use super::status::terminating::{Termination, terminating};
 use super::status::wanted;
 use super::steps::{DecisionReason, PodsPlan, Task};
-use crate::converge;
 use crate::converge::shared::pod_table::{PodNet, PodTable};
 use crate::desired::KnownFrom;
 
@@ -127,5 +126,5 @@ pub fn publish(
     });
     let mut next = starting;
     next.extend(running);
-    converge::publish(table, Some(Arc::new(next)));
+    crate::publish::publish(table, Some(Arc::new(next)));
 }

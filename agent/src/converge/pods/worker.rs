@@ -15,7 +15,6 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::facts::{NodeFacts, Slot, Uid};
-use super::image::credentials::Credentials;
 use super::image::pulls::Pulls;
 use super::probe::perform::Asker;
 use super::steps::{Down, LinkStep, PauseStep, Target, Up};
@@ -24,6 +23,7 @@ use super::volume::folders;
 use super::volume::spec::VolumeError;
 use crate::converge::shared::pod_table::SandboxedPods;
 use crate::files::PodFiles;
+use crate::files::registry_logins::Credentials;
 use crate::names;
 use crate::worlds::docker::{Docker, DockerError, NewContainer};
 use crate::worlds::netlink::{Netlink, PodLink};

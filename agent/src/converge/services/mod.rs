@@ -25,8 +25,8 @@ use schema::records::{EventType, RulesStatus};
 use schema::store::events::EventDraft;
 
 use self::plan::{Observed, ServicesPlan};
-use super::publish;
 use crate::desired::KnownFrom;
+use crate::publish::publish;
 use act::Refusal;
 use refused::RETRY;
 

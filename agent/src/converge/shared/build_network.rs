@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::converge::publish;
+use crate::publish::publish;
 
 /// Maximum wait for the rules.
 const RULES_MAX: Duration = Duration::from_secs(60);

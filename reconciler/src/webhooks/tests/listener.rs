@@ -18,9 +18,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::{PUSH, PUSH_SHA256, SECRET};
+use crate::view::HookCounts;
 use crate::webhooks::limit::FAILURES_MAX;
 use crate::webhooks::server::NARROW_BYTES_MAX;
-use crate::webhooks::{Counts, HookCounts, Hooks, Intake, SourceTarget, serve};
+use crate::webhooks::{Counts, Hooks, Intake, SourceTarget, serve};
 
 struct Gate {
     address: SocketAddr,

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 
 use crate::converge::pods::facts::{Finished, LastReported, NodeFacts};
 use crate::converge::pods::volume::folders;
-use crate::converge::publish;
 use crate::desired::{Desired, KnownFrom};
 use crate::names;
+use crate::publish::publish;
 
 /// Desired contents of this node's status keys.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -27,11 +27,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{binding, subnet};
-use crate::converge::pods::image::credentials::NoCredentials;
 use crate::converge::pods::volume::folders;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
 use crate::converge::shared::image_store::ImageBook;
 use crate::converge::shared::pod_table::{PodTable, SandboxedPods};
+use crate::files::registry_logins::NoCredentials;
 use crate::names;
 use crate::node_address::NodeAddress;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault, Namespaces};

@@ -17,14 +17,16 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Handover, Role, SOCKET, Sockets, address, wire};
+use super::NamesDeps;
 use crate::catalog::CatalogDisk;
 use crate::config::Config;
-use crate::converge::functions::{self, Functions};
+use crate::converge::functions;
+use crate::converge::functions::Functions;
 use crate::converge::shared::control_plane::ControlPlane;
-use crate::daemon::{self, NamesDeps};
+use crate::daemon;
 use crate::desired::known_subnet;
 use crate::locks;
+use crate::standby::{Handover, Role, SOCKET, Sockets, address, wire};
 use crate::worlds::netlink::RealNetlink;
 
 /// Interval at which to check that some agent can still end this process.

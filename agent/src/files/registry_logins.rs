@@ -11,7 +11,7 @@ use schema::secrets::format;
 use schema::secrets::format::Format;
 use serde::Deserialize;
 
-use crate::files::PodFiles;
+use super::PodFiles;
 use crate::worlds::docker::RegistryLogin;
 use crate::worlds::docker::reference::{DOCKER_HUB, ImageName, is_docker_hub};
 
